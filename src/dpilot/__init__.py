@@ -1,0 +1,37 @@
+"""dpilot: differentially private training that tunes itself inside one privacy budget.
+
+Names load on first use, so that ``import dpilot`` is quick and needs neither torch nor an accountant.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpilot import clipping, engine, errors, privacy, statistics
+    from dpilot.privacy.budget import Budget, Cost
+    from dpilot.privacy.ledger import Ledger
+
+__version__ = "0.1.0"
+
+__all__ = ["Budget", "Cost", "Ledger", "__version__", "clipping", "engine", "errors", "privacy", "statistics"]
+
+_HOMES = {
+    "Budget": "dpilot.privacy.budget",
+    "Cost": "dpilot.privacy.budget",
+    "Ledger": "dpilot.privacy.ledger",
+}
+_PACKAGES = ("clipping", "engine", "errors", "privacy", "statistics")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"dpilot.{name}")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'dpilot' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,95 @@
+"""Checks on declared numbers, in one voice: value, rule, remedy.
+
+Each check takes one keyword, whose name appears in the message, and returns the value as a plain number::
+
+    >>> positive(noise_multiplier=1)
+    1.0
+    >>> positive(noise_multiplier=-1)
+    Traceback (most recent call last):
+    dpilot.errors.InvalidInput: noise_multiplier is -1.0: expected a finite number > 0.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+from dpilot.errors import InvalidInput
+
+
+def refuse(name: str, value: object, rule: str, remedy: str = "") -> NoReturn:
+    """Raise InvalidInput in the house's one voice."""
+    raise InvalidInput(f"{name} is {value!r}: expected {rule}." + (f" {remedy}" if remedy else ""))
+
+
+def number(remedy: str = "", **named: Any) -> float:
+    """Any finite real number (bool is not one)."""
+    name, value = _only(named)
+    result = _real(name, value, "a finite number", remedy)
+    if not math.isfinite(result):
+        refuse(name, result, "a finite number", remedy)
+    return result
+
+
+def positive(remedy: str = "", **named: Any) -> float:
+    """A finite number > 0."""
+    return _finite(named, lambda v: v > 0, "a finite number > 0", remedy)
+
+
+def non_negative(remedy: str = "", **named: Any) -> float:
+    """A finite number >= 0."""
+    return _finite(named, lambda v: v >= 0, "a finite number >= 0", remedy)
+
+
+def open_unit(remedy: str = "", **named: Any) -> float:
+    """A number in (0, 1)."""
+    return _finite(named, lambda v: 0 < v < 1, "a number in (0, 1)", remedy)
+
+
+def rate(remedy: str = "", **named: Any) -> float:
+    """A sampling rate, in (0, 1]."""
+    return _finite(named, lambda v: 0 < v <= 1, "a number in (0, 1]", remedy)
+
+
+def share(remedy: str = "", **named: Any) -> float:
+    """A share of something that must leave the rest usable, in [0, 1)."""
+    return _finite(named, lambda v: 0 <= v < 1, "a number in [0, 1)", remedy)
+
+
+def count(remedy: str = "", least: int = 1, **named: Any) -> int:
+    """A whole number >= ``least``; 3.0 counts as 3, 3.5 and True do not count at all."""
+    name, value = _only(named)
+    rule = f"a whole number >= {least}"
+    result = _real(name, value, rule, remedy)
+    if not math.isfinite(result) or result != int(result) or result < least:
+        refuse(name, value, rule, remedy)
+    return int(value)
+
+
+def one_of(choices: Collection[str], remedy: str = "", **named: Any) -> str:
+    """One of a few names."""
+    name, value = _only(named)
+    if not isinstance(value, str) or value not in choices:
+        refuse(name, value, "one of " + ", ".join(repr(c) for c in choices), remedy)
+    return value
+
+
+def _only(named: dict[str, Any]) -> tuple[str, Any]:
+    ((name, value),) = named.items()
+    return name, value
+
+
+def _real(name: str, value: Any, rule: str, remedy: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        refuse(name, value, rule, remedy)
+    return float(value)
+
+
+def _finite(named: dict[str, Any], holds: Any, rule: str, remedy: str) -> float:
+    name, value = _only(named)
+    result = _real(name, value, rule, remedy)
+    if not (math.isfinite(result) and holds(result)):
+        refuse(name, result, rule, remedy)
+    return result
