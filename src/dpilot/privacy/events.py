@@ -200,7 +200,7 @@ def from_dict(data: object) -> Event:
     """The event behind plain data. Only the names of this module are known; nothing is imported by name."""
     if not isinstance(data, dict):
         raise InvalidInput(f"an event is {data!r}: expected an object with a 'type'.")
-    kind = _ALLOWED.get(data.get("type")) if isinstance(data.get("type"), str) else None
+    kind = _ALLOWED.get(str(data.get("type")))
     if kind is None:
         raise InvalidInput(
             f"event type is {data.get('type')!r}: expected one of {', '.join(_ALLOWED)}. "

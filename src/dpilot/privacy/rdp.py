@@ -1,0 +1,141 @@
+"""Renyi curves of events: additive, filterable, and what private selection composes with.
+
+The conversion is the modern one (Canonne, Kamath, Steinke 2020, Proposition 12); the sampled Gaussian's curve is
+dp-accounting's, add or remove one record.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.privacy.events import (
+    ApproxDP,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    OneOf,
+    PoissonSampled,
+    PureDP,
+    RepeatAndSelect,
+    leaves,
+)
+from dpilot.privacy.pld import sampled
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+ORDERS: tuple[float, ...] = (
+    *(1 + x / 10 for x in range(1, 100)),
+    *map(float, range(11, 64)),
+    *(float(round(64 * 2 ** (k / 4))) for k in range(25)),
+)
+
+
+def curve(event: Event, orders: tuple[float, ...] = ORDERS) -> NDArray[float64]:
+    """An upper bound of the Renyi divergence of ``event`` at each order, both directions.
+
+    Guarantee:
+        curves of a composition add, also when later events are chosen from earlier outputs at one fixed order.
+    """
+    import numpy as np
+
+    total = np.zeros(len(orders))
+    for part, times in leaves(event):
+        total += times * _piece(part, orders)
+    return total
+
+
+def approximate(event: Event) -> tuple[float, float]:
+    """The sums (epsilon, delta) of the event's ApproxDP parts, which have no Renyi curve."""
+    epsilon = delta = 0.0
+    for part, times in leaves(event):
+        if isinstance(part, PoissonSampled):
+            part = sampled(part)
+        if isinstance(part, ApproxDP):
+            epsilon += times * part.epsilon
+            delta += times * part.delta
+    return epsilon, delta
+
+
+def epsilon(orders: tuple[float, ...], values: NDArray[float64], delta: float) -> float:
+    """epsilon at ``delta`` from a Renyi curve: the least of r + ln(1 - 1/a) - ln(a delta)/(a - 1) over orders a."""
+    import numpy as np
+
+    delta = _validate.open_unit(delta=delta)
+    a = np.asarray(orders)
+    r = np.maximum(np.asarray(values), 0.0)
+    by_order = r + np.log1p(-1 / a) - np.log(delta * a) / (a - 1)
+    by_order = np.where(np.isnan(by_order), np.inf, by_order)
+    return max(0.0, float(by_order.min()))
+
+
+def delta(orders: tuple[float, ...], values: NDArray[float64], epsilon: float) -> float:
+    """delta at ``epsilon`` from a Renyi curve: exp((a-1)(r - epsilon)) (1 - 1/a)^(a-1) / a, least over orders a."""
+    import numpy as np
+
+    a = np.asarray(orders)
+    r = np.maximum(np.asarray(values), 0.0)
+    log_delta = (a - 1) * (r - epsilon + np.log1p(-1 / a)) - np.log(a)
+    log_delta = np.where(np.isnan(log_delta), 0.0, log_delta)
+    return math.exp(min(0.0, float(log_delta.min())))
+
+
+def _piece(part: Event, orders: tuple[float, ...]) -> NDArray[float64]:
+    import numpy as np
+
+    a = np.asarray(orders)
+    match part:
+        case Gaussian(sigma):
+            return np.asarray(a / (2 * sigma**2))
+        case PoissonSampled():
+            inner = sampled(part)
+            if isinstance(inner, PoissonSampled) and isinstance(inner.event, Gaussian):
+                return _sampled_gaussian(inner.rate, inner.event.noise_multiplier, orders)
+            return curve(inner, orders)
+        case PureDP(epsilon):
+            return _pure(a, epsilon)
+        case ExponentialMechanism(epsilon):
+            return np.minimum(_pure(a, epsilon), a * epsilon**2 / 8)
+        case ApproxDP():
+            return np.zeros(len(orders))
+        case OneOf(events):
+            if any(approximate(event)[1] for event in events):
+                raise InvalidInput("ApproxDP inside OneOf has no Renyi curve: expected events with curves.")
+            return np.max([curve(event, orders) for event in events], axis=0)
+        case RepeatAndSelect():
+            from dpilot.privacy import selection
+
+            return np.asarray(selection.rdp(part, orders))
+        case _:
+            raise InvalidInput(f"{type(part).__name__} has no Renyi curve here.")
+
+
+@lru_cache(maxsize=256)
+def _sampled_gaussian(rate: float, sigma: float, orders: tuple[float, ...]) -> NDArray[float64]:
+    import numpy as np
+
+    from dpilot.privacy._library import quiet
+
+    with quiet():
+        from dp_accounting import dp_event
+        from dp_accounting.rdp import RdpAccountant
+
+        accountant = RdpAccountant(list(orders))
+        accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(sigma)))
+    return np.asarray(accountant.rdp)
+
+
+def _pure(a: NDArray[float64], epsilon: float) -> NDArray[float64]:
+    """The tight Renyi curve of pure DP, randomised response's: Mironov 2017, Proposition 5, in logarithms."""
+    import numpy as np
+
+    log_p = -math.log1p(math.exp(-epsilon))  # probability of the likelier answer
+    log_q = -epsilon + log_p
+    first = a * log_p + (1 - a) * log_q
+    second = a * log_q + (1 - a) * log_p
+    return np.minimum(np.logaddexp(first, second) / (a - 1), epsilon)
