@@ -1,0 +1,79 @@
+"""Secret keys, and the random streams made of them: one-way, one stream a position, each purpose apart.
+
+>>> state = Chain(bytes(32))
+>>> state
+Chain(position=0)
+>>> coins = state.generator("sampling").random(3)
+>>> bool((Chain(bytes(32)).generator("sampling").random(5)[:3] == coins).all())   # a record added last moves no coin
+True
+>>> bool((state.generator("noise").random(3) == coins).any())                     # another purpose, other coins
+False
+>>> state.next()
+Chain(position=1)
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.tape import current
+
+__all__ = ["KEY_BYTES", "Chain", "fresh_key", "system_generator"]
+
+KEY_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A position in a one-way chain of secret keys: a random stream for this position, and the way to the next.
+
+    ::
+
+        stream(position) = Philox(BLAKE2b(key, purpose))        key(position + 1) = BLAKE2b(key, "next")
+
+    Guarantee:
+        A stored chain replays this position and the later ones exactly, and says nothing of the earlier ones: going
+        back means inverting the hash. It is a secret all the same: whoever holds it can undo what comes.
+
+    Edge cases:
+        The representation shows the position only.
+    """
+
+    key: bytes = field(repr=False)
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, bytes) or len(self.key) != KEY_BYTES:
+            raise InvalidInput(f"key is not {KEY_BYTES} bytes. Leave it out, and one comes from the operating system.")
+        object.__setattr__(self, "position", _validate.count(least=0, position=self.position))
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """The random stream of this position for one ``purpose``; asked again, it starts over."""
+        digest = blake2b(purpose.encode(), key=self.key, digest_size=16, person=b"dpilot stream").digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+    def next(self) -> Chain:
+        """The next position. The key of this one cannot be found from it."""
+        return Chain(blake2b(key=self.key, digest_size=KEY_BYTES, person=b"dpilot next").digest(), self.position + 1)
+
+
+def fresh_key(purpose: str) -> bytes:
+    """A new key from the operating system's entropy; a tape may freeze it."""
+    listener = current()
+    return _entropy() if listener is None else listener.key(purpose, _entropy)
+
+
+def system_generator() -> np.random.Generator:
+    """A stream of its own from the operating system's entropy: no state, so nothing to fork, copy or repeat."""
+    return Chain(_entropy()).generator("system")
+
+
+def _entropy() -> bytes:
+    return os.urandom(KEY_BYTES)

@@ -1,0 +1,251 @@
+"""The door: the only way from sensitive to released. Noise and receipt come from one call.
+
+>>> import numpy as np
+>>> from dpilot.privacy.events import Gaussian
+>>> from dpilot.privacy.receipt import Receipt
+>>> receipt = Receipt(Gaussian(2.0))               # a ledger hands it out; tests may build one
+>>> noisy = release(np.array([3.0, 4.0]), bound=1.0, noise_multiplier=2.0, receipt=receipt)
+>>> noisy.shape, noisy.dtype
+((2,), dtype('float64'))
+>>> release(np.array([3.0, 4.0]), bound=1.0, noise_multiplier=2.0, receipt=receipt)
+Traceback (most recent call last):
+dpilot.errors.BudgetExceeded: a release of Gaussian(noise_multiplier=2.0) was not reserved, or was drawn already...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.noise import KeyedNoise, Noise, SystemNoise, is_tensor, seeded_noise
+from dpilot.privacy.events import Event, ExponentialMechanism, Gaussian, PoissonSampled
+from dpilot.tape import Entry, current, tape
+
+__all__ = [
+    "KeyedNoise",
+    "Noise",
+    "SystemNoise",
+    "choose",
+    "gaussian_event",
+    "release",
+    "release_symmetric",
+    "seeded_noise",
+    "smat",
+    "svec",
+    "tape",
+]
+
+SYSTEM: Final = SystemNoise()
+
+Tree = TypeVar("Tree")
+Output = TypeVar("Output")
+
+
+class Draws(Protocol):
+    """What the door asks of a receipt: take one release of ``event``, or raise and take nothing."""
+
+    def draw(self, event: Event) -> None: ...
+
+
+def gaussian_event(noise_multiplier: float, sample_rate: float = 1.0) -> Event:
+    """What one ``release`` costs: a Gaussian, Poisson-sampled when the rate is below 1.
+
+    >>> gaussian_event(2.0), gaussian_event(2.0, sample_rate=0.1)
+    (Gaussian(noise_multiplier=2.0), PoissonSampled(rate=0.1, event=Gaussian(noise_multiplier=2.0)))
+    """
+    event = Gaussian(noise_multiplier)
+    return event if _validate.rate(sample_rate=sample_rate) == 1 else PoissonSampled(sample_rate, event)
+
+
+def release(
+    vector: Tree,
+    *,
+    bound: float,
+    noise_multiplier: float,
+    receipt: Draws,
+    sample_rate: float = 1.0,
+    noise: Noise = SYSTEM,
+) -> Tree:
+    """Draw the receipt and return ``vector + N(0, (noise_multiplier * bound)^2 I)``, in one call.
+
+    ``vector`` is a numpy array, a torch tensor, a float, or a list, tuple or dict of these: one joint vector.
+
+    Guarantee:
+        If adding or removing one record moves the joint vector by at most ``bound`` in L2 (whoever forms the vector
+        shows this; ``dpilot.audit.replay`` tests it), the output is a Gaussian mechanism of ``noise_multiplier``, and
+        that event was drawn from ``receipt`` before any noise was made. With ``sample_rate`` below 1 the vector is one
+        of a batch that keeps each record independently with that probability.
+
+    Edge cases:
+        float32 and float64 only, and the output keeps them. Half precision is refused: the sum was rounded already,
+        by more than the bound allows for. Integers are refused, as their noise would be.
+        A scale that float32 or float64 cannot hold (it would become no noise, or nothing but) is refused.
+        The input is never written to. Values are never looked at, so nothing is raised because of them.
+    """
+    event = gaussian_event(noise_multiplier, sample_rate)
+    values = [_checked(name, value) for name, value in _leaves("vector", vector)]
+    _check_scale(values, _validate.positive(bound=bound) * noise_multiplier)
+    receipt.draw(event)
+
+    def outputs() -> list[Any]:
+        return noise.gaussian([value for _, value in values], bound=bound, noise_multiplier=noise_multiplier)
+
+    released = _through("gaussian", values, outputs, bound=bound, event=event, stamp=noise.stamp)
+    return _rebuilt(vector, iter(released))  # type: ignore[no-any-return]
+
+
+def release_symmetric(
+    matrix: NDArray[np.float64],
+    *,
+    bound: float,
+    noise_multiplier: float,
+    receipt: Draws,
+    sample_rate: float = 1.0,
+    noise: Noise = SYSTEM,
+) -> NDArray[np.float64]:
+    """Release a symmetric matrix, each entry once, as ``smat(svec(matrix) + N(0, (noise_multiplier * bound)^2 I))``.
+
+    Guarantee:
+        That of ``release`` with ``bound`` on the Frobenius norm, because |svec(A)|_2 = |A|_F. Noise off the diagonal
+        is smaller by sqrt(2) than on it, and the result is exactly symmetric.
+
+    Edge cases:
+        Only the upper triangle is read.
+    """
+    released = release(
+        svec(matrix),
+        bound=bound,
+        noise_multiplier=noise_multiplier,
+        receipt=receipt,
+        sample_rate=sample_rate,
+        noise=noise,
+    )
+    return smat(released)
+
+
+def choose(
+    scores: NDArray[np.float64], *, sensitivity: float, epsilon: float, receipt: Draws, noise: Noise = SYSTEM
+) -> int:
+    """Draw the receipt and return index j with probability proportional to exp(epsilon * scores[j] / (2 sensitivity)).
+
+    Guarantee:
+        If adding or removing one record moves each score by at most ``sensitivity``, this is the exponential mechanism:
+        epsilon-DP and epsilon-bounded-range, hence (epsilon^2 / 8)-zCDP; it is not a Gaussian and is not priced as one.
+
+    Edge cases:
+        The number of candidates is public. Ties are broken by the same noise.
+
+    Reference:
+        McSherry and Talwar, FOCS 2007; Cesar and Rogers, ALT 2021, Corollary 8.
+    """
+    event = ExponentialMechanism(epsilon)
+    rate = epsilon / (2 * _validate.positive(sensitivity=sensitivity))
+    if not (isinstance(scores, np.ndarray) and scores.dtype == np.float64 and scores.ndim == 1 and scores.size):
+        raise InvalidInput("scores are not a vector: expected a one-dimensional float64 array, one score a candidate.")
+    receipt.draw(event)
+    values = [("scores", scores)]
+    return _through(
+        "choice", values, lambda: noise.choice(scores * rate), bound=sensitivity, event=event, stamp=noise.stamp
+    )
+
+
+def svec(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The upper triangle of a symmetric matrix as a vector of the same length: off-diagonal entries times sqrt(2).
+
+    >>> [round(float(x), 3) for x in svec(np.array([[1.0, 2.0], [2.0, 5.0]]))]
+    [1.0, 2.828, 5.0]
+    """
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InvalidInput(f"matrix has shape {matrix.shape}: expected a square one.")
+    rows, columns = np.triu_indices(matrix.shape[0])
+    return np.asarray(matrix[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2)))
+
+
+def smat(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The symmetric matrix of which ``vector`` is the svec."""
+    size = (math.isqrt(8 * vector.size + 1) - 1) // 2
+    if vector.ndim != 1 or size * (size + 1) // 2 != vector.size:
+        raise InvalidInput(f"vector has shape {vector.shape}: expected d (d + 1) / 2 entries, one an upper entry.")
+    rows, columns = np.triu_indices(size)
+    matrix = np.zeros((size, size))
+    matrix[rows, columns] = vector * np.where(rows == columns, 1.0, math.sqrt(0.5))
+    matrix[columns, rows] = matrix[rows, columns]
+    return matrix
+
+
+def _through(
+    kind: str,
+    values: Sequence[tuple[str, Any]],
+    outputs: Callable[[], Output],
+    *,
+    bound: float,
+    event: Event,
+    stamp: str,
+) -> Output:
+    listener = current()
+    if listener is None:
+        return outputs()
+    inputs = tuple(_copied(value) for _, value in values)
+    forms = tuple(f"{name}: {type(value).__name__} {value.dtype} {tuple(value.shape)}" for name, value in values)
+    result: Output = listener.release(Entry(kind, inputs, forms, float(bound), event, stamp), outputs)
+    return result
+
+
+def _leaves(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping):
+        for key, branch in tree.items():
+            yield from _leaves(f"{name}[{key!r}]", branch)
+    elif isinstance(tree, list | tuple):
+        for place, branch in enumerate(tree):
+            yield from _leaves(f"{name}[{place}]", branch)
+    else:
+        yield name, tree
+
+
+def _rebuilt(tree: Any, released: Iterator[Any]) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _rebuilt(branch, released) for key, branch in tree.items()}
+    if isinstance(tree, list | tuple):
+        branches = [_rebuilt(branch, released) for branch in tree]
+        return branches if isinstance(tree, list) else tuple(branches)
+    value = next(released)
+    return float(value) if isinstance(tree, float) else value
+
+
+def _checked(name: str, value: Any) -> tuple[str, Any]:
+    if isinstance(value, float):
+        return name, np.asarray(value, dtype=np.float64)
+    if not (isinstance(value, np.ndarray) or is_tensor(value)):
+        raise InvalidInput(f"{name} is a {type(value).__name__}: expected numpy arrays, torch tensors or floats.")
+    if _precision(value) not in ("float32", "float64"):
+        raise InvalidInput(
+            f"{name} has dtype {value.dtype}: expected float32 or float64. Sum in float32 or better; a sum that was "
+            "rounded further has another sensitivity."
+        )
+    return name, value
+
+
+def _check_scale(values: Sequence[tuple[str, Any]], scale: float) -> None:
+    if not values:
+        raise InvalidInput("vector is empty: expected at least one array.")
+    for name, value in values:
+        limits = np.finfo(_precision(value))
+        if not float(limits.tiny) <= scale <= float(limits.max):
+            raise InvalidInput(
+                f"the noise scale of {name} is {scale!r}: expected {float(limits.tiny)!r} to {float(limits.max)!r}, "
+                f"what {_precision(value)} can hold. Choose another bound or noise_multiplier."
+            )
+
+
+def _precision(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _copied(value: Any) -> NDArray[Any]:
+    return np.array(value.detach().cpu().numpy() if is_tensor(value) else value, copy=True)

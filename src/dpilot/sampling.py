@@ -1,0 +1,173 @@
+"""Poisson batches: every record tosses its own coin, at every step, and no other record can move it.
+
+>>> sampler = PoissonSampler(rate=0.5, steps=2)
+>>> for batch in sampler.batches(length=100):
+...     sampler.claim(batch)                       # a step takes only its own sampler's batches, in order, once
+...     print(batch)
+Batch(step=0)
+Batch(step=1)
+>>> sampler.claim(batch)
+Traceback (most recent call last):
+dpilot.errors.InvalidInput: a batch of step 1 is used again: expected each batch once, in order (next: step 2)...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any, Final, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.keys import Chain, fresh_key
+
+__all__ = ["Batch", "PoissonSampler", "check_source"]
+
+_BLOCK: Final = 1 << 16  # coins tossed at a time: they stay in cache, and memory does not grow with the data
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Batch:
+    """The records of one step. Which ones and how many is secret: the representation shows the step only."""
+
+    indices: NDArray[np.int64]
+    step: int
+    sampler: str
+
+    def chunks(self, size: int) -> Iterator[NDArray[np.int64]]:
+        """The same batch in physical pieces of at most ``size``; the mechanism sees their sum. None if it is empty."""
+        size = _validate.count(size=size)
+        for start in range(0, self.indices.size, size):
+            yield self.indices[start : start + size]
+
+    def __repr__(self) -> str:
+        return f"Batch(step={self.step})"
+
+
+class PoissonSampler:
+    """Issues ``steps`` batches in order; each keeps every record independently with probability ``rate``.
+
+    Batch t draws one float64 coin a record, in the records' order, from a stream of its own::
+
+        batch_t = { i : coin(key_t, i) < rate }        key_{t+1} = hash(key_t)
+
+    Guarantee:
+        The coin of record i is a function of the key, t and i alone: adding a record at the end, or removing the last
+        one, moves no other record's coins. P[in the batch] is ``rate`` rounded up to a multiple of 2^-53.
+        ``claim`` admits each batch of this sampler once and in order, so a step cannot see a batch twice, skip one, or
+        take one drawn at another rate.
+
+    Edge cases:
+        rate = 1          the full batch, at every step
+        empty batch       issued like any other: the step adds its noise and counts
+        resume            ``PoissonSampler(rate, steps, state=old.state)`` repeats the batches not yet claimed, exactly
+
+    Reference:
+        privacy of the sampled Gaussian: Abadi et al. 2016; why not shuffled: Chua et al. 2024.
+    """
+
+    __slots__ = ("_ahead", "_claimed", "_id", "_state", "rate", "steps")
+
+    def __init__(self, rate: float, steps: int, *, state: Chain | None = None) -> None:
+        self.rate = _validate.rate(rate=rate)
+        self.steps = _validate.count(steps=steps)
+        self._state = Chain(fresh_key("sampling")) if state is None else state
+        self._claimed = self._state.position
+        self._ahead: deque[Chain] = deque()  # issued, not yet claimed: what a resumed run must draw again
+        self._id = token_hex(8)
+
+    @property
+    def position(self) -> int:
+        """How many batches were claimed."""
+        return self._claimed
+
+    @property
+    def state(self) -> Chain:
+        """The secret to resume from: the batches claimed so far cannot be found from it."""
+        return self._ahead[0] if self._ahead else self._state
+
+    def issue(self, length: int) -> Batch:
+        """The next batch of a data set of ``length`` records."""
+        if self._state.position >= self.steps:
+            raise InvalidInput(f"steps is {self.steps}: all batches were issued. Plan more steps before the run.")
+        batch = Batch(self._coins(_validate.count(least=0, length=length)), self._state.position, self._id)
+        self._ahead.append(self._state)
+        self._state = self._state.next()
+        return batch
+
+    def batches(self, length: int) -> Iterator[Batch]:
+        """All batches that are left, in order."""
+        while self._state.position < self.steps:
+            yield self.issue(length)
+
+    def claim(self, batch: Batch) -> None:
+        """Take ``batch`` for the one step it may be used in, or raise."""
+        if not isinstance(batch, Batch):
+            raise InvalidInput(f"a {type(batch).__name__} is not a batch: expected one issued by this sampler.")
+        if batch.sampler != self._id:
+            raise InvalidInput(
+                "a batch comes from another sampler: expected one of this run's own plan, which prices it."
+            )
+        if batch.step != self._claimed:
+            how = "again" if batch.step < self._claimed else "early"
+            raise InvalidInput(
+                f"a batch of step {batch.step} is used {how}: expected each batch once, in order "
+                f"(next: step {self._claimed}). Iterate over the batches and use each where it comes."
+            )
+        self._claimed += 1
+        self._ahead.popleft()
+
+    def _coins(self, length: int) -> NDArray[np.int64]:
+        if self.rate == 1:
+            return np.arange(length, dtype=np.int64)
+        generator = self._state.generator("sampling")
+        kept = [
+            start + np.flatnonzero(generator.random(min(_BLOCK, length - start)) < self.rate)
+            for start in range(0, length, _BLOCK)
+        ]
+        return np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
+
+
+def check_source(source: object) -> None:
+    """Accept what has a length and can be indexed; refuse loaders, samplers and streams, with the reason.
+
+    Guarantee:
+        What passes can be sampled record by record. The price of a run assumes Poisson batches: an epoch that is
+        shuffled, weighted or read in order costs more than that, by an amount no accountant here gives.
+
+    Edge cases:
+        Only the type is looked at, never a record.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        _check_torch(source, torch.utils.data)
+    if hasattr(source, "__next__"):
+        _refuse(source, "a stream can be read once and in its own order only, so no record can toss its own coin")
+    if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        _refuse(source, "it has no length or cannot be indexed, so no record can toss its own coin")
+
+
+def _check_torch(source: object, data: Any) -> None:
+    loader = isinstance(source, data.DataLoader)
+    sampler = source.sampler if loader else source  # type: ignore[attr-defined]
+    if isinstance(source, data.IterableDataset) or (loader and isinstance(source.dataset, data.IterableDataset)):  # type: ignore[attr-defined]
+        _refuse(source, "an iterable data set can be read in its own order only, so no record can toss its own coin")
+    if isinstance(sampler, data.WeightedRandomSampler):
+        _refuse(source, "weighted sampling takes some records more often than the rate that is priced")
+    if isinstance(sampler, data.RandomSampler | data.SubsetRandomSampler):
+        _refuse(source, "shuffled batches of a fixed size are not Poisson batches and cost more than the plan says")
+    if loader or isinstance(sampler, data.Sampler):
+        _refuse(source, "its batches are its own, not Poisson batches of this plan")
+
+
+def _refuse(source: object, reason: str) -> NoReturn:
+    raise InvalidInput(
+        f"the data come as {type(source).__name__}: {reason}. "
+        "Pass the data set itself (anything with a length and an index); the batches are drawn for you."
+    )

@@ -1,0 +1,64 @@
+"""A tape that hears every release and every fresh key, so that a run can be recorded and replayed.
+
+The door itself does not know what is done with it: ``dpilot.audit.replay`` records one run and then plays its released
+values back while the run is repeated on a neighbouring data set. A tape hears exact, sensitive values; it is a tool
+for tests on data that may be seen, and nothing in the library starts one on its own.
+
+Edge cases:
+    A tape belongs to the context that started it: a new thread hears none unless it runs in a copy of the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from dpilot.privacy.events import Event
+
+__all__ = ["Entry", "Tape", "current", "tape"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One release as it went through the door: what went in (exact, sensitive), and everything that must be public.
+
+    ``kind`` is "gaussian" (``inputs`` move by at most ``bound`` in joint L2) or "choice" (by ``bound`` in each score).
+    """
+
+    kind: str
+    inputs: tuple[NDArray[Any], ...]
+    forms: tuple[str, ...]
+    bound: float
+    event: Event
+    stamp: str
+
+
+class Tape(Protocol):
+    """What may listen: it is handed how to make the output or the key, and returns the one to be used."""
+
+    def release(self, entry: Entry, outputs: Callable[[], Any]) -> Any: ...
+
+    def key(self, purpose: str, fresh: Callable[[], bytes]) -> bytes: ...
+
+
+_CURRENT: ContextVar[Tape | None] = ContextVar("dpilot_tape", default=None)
+
+
+def current() -> Tape | None:
+    """The tape of this context, if one is running."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def tape(listener: Tape) -> Iterator[None]:
+    """Let ``listener`` hear every release and every fresh key until the block ends."""
+    token = _CURRENT.set(listener)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
