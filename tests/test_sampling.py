@@ -1,0 +1,175 @@
+"""Batches are Poisson, local to each record, single-use and in order; everything else is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from dpilot.errors import InvalidInput
+from dpilot.keys import Chain
+from dpilot.sampling import PoissonSampler, check_source
+from tests.distributions import REJECT
+
+KEY = Chain(bytes(range(32)))
+
+
+def indices(rate=0.3, steps=5, length=200, state=KEY):
+    return [batch.indices.tolist() for batch in PoissonSampler(rate, steps, state=state).batches(length)]
+
+
+@given(st.integers(0, 300), st.floats(1e-3, 1.0))
+def test_a_record_added_at_the_end_moves_no_other_record(length, rate):
+    for before, after in zip(indices(rate, 3, length), indices(rate, 3, length + 1), strict=True):
+        assert before == [i for i in after if i < length]
+
+
+def test_coins_do_not_move_across_the_blocks_they_are_drawn_in():
+    small, large = indices(0.01, 1, 65_000), indices(0.01, 1, 200_000)
+    assert small[0] == [i for i in large[0] if i < 65_000]
+    assert max(large[0]) > 190_000
+    assert large[0] == sorted(set(large[0]))
+
+
+def test_each_record_is_kept_with_the_rate_at_every_step():
+    rate, steps, length = 0.2, 400, 500
+    kept = np.zeros((steps, length))
+    for batch in PoissonSampler(rate, steps, state=KEY).batches(length):
+        kept[batch.step, batch.indices] = 1
+    for totals, trials in ((kept.sum(0), steps), (kept.sum(1), length), (kept.sum(), kept.size)):
+        z = (np.asarray(totals) - rate * trials) / np.sqrt(trials * rate * (1 - rate))
+        assert np.abs(z).max() < 6
+    sizes = kept.sum(1)  # binomial, not fixed: the variance is there
+    assert stats.chi2(steps).cdf(np.sum((sizes - 100) ** 2) / 80) == pytest.approx(0.5, abs=0.5 - REJECT)
+    pairs = np.corrcoef(kept.T) - np.eye(length)
+    assert np.abs(pairs).max() * np.sqrt(steps) < 6
+
+
+def test_coins_are_float64_and_kept_below_the_rate_exactly():
+    coins = KEY.generator("sampling").random(1000)
+    assert np.any(coins * 2**24 % 1 != 0)  # float32 coins sit on a grid of 2^-24, on which 1e-7 becomes 1.19e-7
+    rate = float(coins[17])
+    (kept,) = indices(rate, 1, 1000)
+    assert kept == np.flatnonzero(coins < rate).tolist()
+    assert 17 not in kept
+
+
+def test_the_full_batch_is_every_record_at_every_step():
+    assert indices(1.0, 2, 5) == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_empty_batches_are_issued_and_claimed():
+    sampler = PoissonSampler(1e-9, 3, state=KEY)
+    for batch in sampler.batches(10):
+        assert batch.indices.size == 0
+        assert list(batch.chunks(4)) == []
+        sampler.claim(batch)
+    assert sampler.position == 3
+    assert indices(0.5, 2, 0) == indices(1.0, 2, 0) == [[], []]
+
+
+@given(st.integers(1, 80))
+def test_chunks_are_the_batch_in_pieces(size):
+    (batch,) = PoissonSampler(0.3, 1, state=KEY).batches(200)
+    pieces = list(batch.chunks(size))
+    assert np.concatenate(pieces).tolist() == batch.indices.tolist()
+    assert all(0 < piece.size <= size for piece in pieces)
+
+
+def test_fresh_samplers_and_steps_share_no_coins():
+    first, second = (PoissonSampler(0.5, 2) for _ in range(2))
+    batches = [batch.indices.tolist() for sampler in (first, second) for batch in sampler.batches(200)]
+    assert len({tuple(batch) for batch in batches}) == 4
+    assert len({tuple(batch) for batch in indices(0.5, 5, 200)}) == 5
+
+
+def test_resume_repeats_what_was_not_claimed_and_nothing_else():
+    whole = indices(steps=6)
+    sampler = PoissonSampler(0.3, 6, state=KEY)
+    ahead = [sampler.issue(200) for _ in range(4)]  # a loader that fetches ahead
+    for batch in ahead[:2]:
+        sampler.claim(batch)
+    assert sampler.position == sampler.state.position == 2
+    assert indices(steps=6, state=sampler.state) == whole[2:]
+    assert sampler.state.key != KEY.key
+
+
+def test_a_finished_sampler_issues_nothing_more():
+    sampler = PoissonSampler(0.3, 2)
+    assert len(list(sampler.batches(10))) == 2
+    assert list(sampler.batches(10)) == []
+    with pytest.raises(InvalidInput, match="all batches were issued"):
+        sampler.issue(10)
+
+
+def test_a_batch_is_claimed_once_in_order_by_its_own_sampler():
+    sampler, other = PoissonSampler(0.3, 3), PoissonSampler(0.3, 3)
+    first, second, _ = sampler.batches(10)
+    with pytest.raises(InvalidInput, match="early"):
+        sampler.claim(second)
+    sampler.claim(first)
+    with pytest.raises(InvalidInput, match="again"):
+        sampler.claim(first)
+    with pytest.raises(InvalidInput, match="another sampler"):
+        other.claim(first)
+    with pytest.raises(InvalidInput, match="not a batch"):
+        sampler.claim([0, 1])
+    sampler.claim(second)
+    assert sampler.position == 2
+
+
+def test_a_batch_tells_neither_its_records_nor_how_many():
+    assert repr(PoissonSampler(1.0, 1).issue(12345)) == "Batch(step=0)"
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(0.0, 1), (1.1, 1), (float("nan"), 1), (0.5, 0), (0.5, 2.5), ("0.5", 1)])
+def test_rates_and_steps_are_checked(rate, steps):
+    with pytest.raises(InvalidInput):
+        PoissonSampler(rate, steps)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+DATA = TensorDataset(torch.arange(4))
+REFUSED = {
+    "shuffled loader": (DataLoader(DATA, shuffle=True), "shuffled"),
+    "plain loader": (DataLoader(DATA), "its batches are its own"),
+    "weighted loader": (DataLoader(DATA, sampler=WeightedRandomSampler([1.0] * 4, 4)), "weighted"),
+    "streaming loader": (DataLoader(Stream()), "iterable"),
+    "iterable data set": (Stream(), "iterable"),
+    "random sampler": (RandomSampler(DATA), "shuffled"),
+    "subset sampler": (SubsetRandomSampler([0]), "shuffled"),
+    "weighted sampler": (WeightedRandomSampler([1.0], 1), "weighted"),
+    "sequential sampler": (SequentialSampler(DATA), "its batches are its own"),
+    "generator": ((i for i in range(3)), "stream"),
+    "iterator": (iter([1, 2]), "stream"),
+    "set": ({1, 2}, "cannot be indexed"),
+    "number": (3, "cannot be indexed"),
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), REFUSED.values(), ids=REFUSED)
+def test_sources_that_are_not_poisson_are_refused_with_the_reason(source, reason):
+    with pytest.raises(InvalidInput, match=reason) as refusal:
+        check_source(source)
+    assert "Pass the data set itself" in str(refusal.value)
+
+
+@pytest.mark.parametrize("source", [DATA, [1, 2], (), np.zeros((3, 2)), torch.zeros(0, 2)])
+def test_anything_with_a_length_and_an_index_is_accepted(source):
+    assert check_source(source) is None
