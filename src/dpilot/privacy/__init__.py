@@ -1,1 +1,46 @@
-"""What it costs: budgets, events, accountants, calibration, selection, the batch rule, the ledger. No torch here."""
+"""What it costs: budgets, events, accountants, calibration, selection, the batch rule, the ledger. No torch here.
+
+>>> from dpilot import Budget, privacy
+>>> sigma = privacy.noise_multiplier(Budget(1.0, 1e-5), sample_rate=0.01, steps=1000)
+>>> privacy.epsilon(noise_multiplier=sigma, sample_rate=0.01, steps=1000, delta=1e-5) <= 1.0
+True
+"""
+
+from __future__ import annotations
+
+from dpilot import _validate
+from dpilot.privacy import accountant as _accountant
+from dpilot.privacy import events
+from dpilot.privacy.batch_rule import BatchAdvice, BatchRow, batch_rule
+from dpilot.privacy.budget import Budget, Cost, check_delta, default_delta
+from dpilot.privacy.calibrate import calibrate, noise_multiplier
+from dpilot.privacy.gaussian import gdp_delta, gdp_epsilon, gdp_mu
+from dpilot.privacy.selection import selection_epsilon
+
+__all__ = [
+    "BatchAdvice",
+    "BatchRow",
+    "Budget",
+    "Cost",
+    "batch_rule",
+    "calibrate",
+    "check_delta",
+    "default_delta",
+    "epsilon",
+    "events",
+    "gdp_delta",
+    "gdp_epsilon",
+    "gdp_mu",
+    "noise_multiplier",
+    "selection_epsilon",
+]
+
+
+def epsilon(*, noise_multiplier: float, sample_rate: float, steps: int, delta: float, accountant: str = "pld") -> float:
+    """epsilon of ``steps`` Poisson-sampled Gaussian steps at ``delta``: never below the true one.
+
+    accountant is "pld" (tight, the default), "rdp", or "gdp" (exact, refused unless sample_rate is 1).
+    """
+    rate = _validate.rate("It is batch_size / size, declared.", sample_rate=sample_rate)
+    step = events.PoissonSampled(rate, events.Gaussian(noise_multiplier))
+    return _accountant.epsilon(events.Repeated(step, _validate.count(steps=steps)), delta, accountant)

@@ -59,7 +59,7 @@ def sampled(event: PoissonSampled) -> Event:
         return PoissonSampled(event.rate, Gaussian(sigma))
     match inner:
         case PoissonSampled(rate, deeper):
-            return sampled(PoissonSampled(event.rate * rate, deeper))
+            return sampled(PoissonSampled(math.nextafter(event.rate * rate, 1.0), deeper))
         case PureDP(epsilon) | ExponentialMechanism(epsilon):
             return PureDP(_amplified(event.rate, epsilon))
         case ApproxDP(epsilon, delta):
@@ -86,30 +86,63 @@ def choices(event: Event) -> list[Event]:
     return [_composed(combination) for combination in product(*options)]
 
 
-@lru_cache(maxsize=16)
-def distribution(event: Event, interval: float | None = None) -> Any:
+@lru_cache(maxsize=8)
+def distribution(event: Event) -> Any:
     """The pessimistic privacy loss distribution of an event without OneOf (dp-accounting's object)."""
+    return _distribution(event, _interval(_merged(event)))
+
+
+def _distribution(event: Event, width: float) -> Any:
     parts = _merged(event)
-    width = interval or _interval(parts)
     pieces = [_piece(part, times, width) for part, times in parts]
     return reduce(lambda total, piece: total.compose(piece), pieces)
 
 
-def delta(event: Event, epsilon: float, interval: float | None = None) -> float:
+def delta(event: Event, epsilon: float) -> float:
     """An upper bound of delta at ``epsilon``; closed form where all parts are full-batch Gaussians."""
-    return max(_delta(choice, epsilon, interval) for choice in choices(event))
+    return max(_delta(choice, epsilon) for choice in choices(event))
 
 
 def epsilon(event: Event, delta: float, interval: float | None = None) -> float:
-    """An upper bound of epsilon at ``delta``."""
-    return max(float(distribution(choice, interval).get_epsilon_for_delta(delta)) for choice in choices(event))
+    """An upper bound of epsilon at ``delta``; the grid is refined where the usual one would over-report by 0.5 %."""
+    return max(_epsilon(choice, delta, interval) for choice in choices(event))
 
 
-def _delta(event: Event, epsilon: float, interval: float | None) -> float:
+def width_for_bias(share: float, epsilon: float, steps: int) -> float:
+    """The grid width that over-reports ``epsilon`` by about ``share`` of it.
+
+    A width h adds a variance of about h^2/12 a step; epsilon is about the mean loss plus 4.3 standard deviations,
+    so it grows by steps h^2/12 (1/2 + 9/epsilon). A guide for the width only: no guarantee rests on it.
+    """
+    return math.sqrt(12 * share * epsilon / (steps * (0.5 + 9 / epsilon)))
+
+
+def standard_interval(epsilon: float, steps: int, share: float) -> float:
+    """1e-4, which other tools use too, or the first of 1e-5, 1e-6, 1e-7 that over-reports by less than ``share``."""
+    width = INTERVAL
+    while width > 1e-7 and width > width_for_bias(share, epsilon, steps):
+        width /= 10
+    return width
+
+
+def _epsilon(event: Event, delta: float, interval: float | None) -> float:
+    if interval is not None:
+        return float(_distribution(event, interval).get_epsilon_for_delta(delta))
+    value = float(distribution(event).get_epsilon_for_delta(delta))
+    if value <= 0:
+        return 0.0
+    steps = sum(times for _, times in _merged(event))
+    finer = standard_interval(value, steps, 5e-3)
+    return value if finer >= INTERVAL else float(_distribution(event, finer).get_epsilon_for_delta(delta))
+
+
+def _delta(event: Event, epsilon: float) -> float:
+    if next(leaves(event), None) is None:
+        return gdp_delta(0.0, epsilon)
     sigma = combined_noise_multiplier(event)
     if sigma is not None:
         return gdp_delta(1 / sigma, epsilon)
-    return min(1.0, float(distribution(event, interval).get_delta_for_epsilon(epsilon)))
+    return min(1.0, float(distribution(event).get_delta_for_epsilon(epsilon)))
 
 
 def _merged(event: Event) -> list[tuple[Event, int]]:

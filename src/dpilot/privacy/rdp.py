@@ -106,7 +106,7 @@ def _piece(part: Event, orders: tuple[float, ...]) -> NDArray[float64]:
         case OneOf(events):
             if any(approximate(event)[1] for event in events):
                 raise InvalidInput("ApproxDP inside OneOf has no Renyi curve: expected events with curves.")
-            return np.max([curve(event, orders) for event in events], axis=0)
+            return np.asarray(np.max([curve(event, orders) for event in events], axis=0))
         case RepeatAndSelect():
             from dpilot.privacy import selection
 
