@@ -1,0 +1,52 @@
+"""All that dpilot shows on a terminal goes through here; the only file that imports the terminal library."""
+
+from __future__ import annotations
+
+import json as _json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def line(text: str = "") -> None:
+    """One line of plain text; nothing in it is read as markup."""
+    print(text)
+
+
+def note(text: str) -> None:
+    """A remark beside the result, on standard error, so that piped output stays clean."""
+    print(f"note: {text}", file=sys.stderr)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table with a title; numbers to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    filled = [[Text(_cell(value)) for value in row] for row in rows]
+    view = Table(title=Text(title), title_justify="left", header_style="bold")
+    for name in columns:
+        view.add_column(Text(name), justify="right")
+    for row in filled:
+        view.add_row(*row)
+    width = None if sys.stdout.isatty() else 140
+    Console(width=width).print(view)
+
+
+def json(data: Any) -> None:
+    """One JSON document on standard output."""
+    print(_json.dumps(data, indent=2, allow_nan=False))
+
+
+def fail(message: str) -> None:
+    """An error, in one line on standard error."""
+    print("error: " + " ".join(str(message).split()), file=sys.stderr)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
