@@ -1,0 +1,219 @@
+"""What every clipping rule is made of: the contract, the public state, and how a state starts and moves.
+
+A rule is a frozen value with three pure functions::
+
+    state = rule.init(noise_multiplier=1.0, expected_batch_size=512, dimension=1_000)
+    weights, extras = rule.clip(norms, state)            # (n,), (n, k): row by row
+    state = rule.update(state, released_extras_sum)      # the noisy SUM over the batch
+
+and one promise, for every record with gradient norm n, weight w and extra coordinates x::
+
+    (w n)^2 + |x|^2 <= bound^2          where bound depends on the public state only.
+
+Then [sum w_i g_i | sum x_i] moves by at most ``bound`` in L2 when one record is added or removed, one Gaussian of
+standard deviation ``noise_multiplier * bound`` covers it, and every rule costs what plain DP-SGD costs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NotRequired, Protocol, Required, TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+
+LOWEST: Final = 1e-12
+"""No threshold falls below this, whatever the rule's floor: a threshold of 0 could never grow again."""
+HIGHEST: Final = 1e12
+"""No threshold rises above this, whatever the rule's ceiling: its square is still an ordinary float32."""
+
+
+class Public(TypedDict, total=False):
+    """The declared numbers a rule may start from. None of them depends on the data."""
+
+    noise_multiplier: Required[float]
+    expected_batch_size: Required[float]
+    dimension: Required[int]
+    steps: NotRequired[int | None]
+    device: NotRequired[torch.device | str | None]
+
+
+class Clipping(Protocol):
+    """A clipping rule: what it sends for each record, and what it learns from what came back."""
+
+    def init(self, **public: Unpack[Public]) -> State:
+        """The state before the first step, from declared numbers only."""
+        ...
+
+    def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """Weights (n,) and extras (n, k) of records with gradient norms (n,), each row on its own."""
+        ...
+
+    def update(self, state: State, released: Tensor) -> State:
+        """The next state, from the released (noisy) sum (k,) of the extras over the batch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """All a rule knows between two steps. Everything in it is public: declared, or already released.
+
+    ``threshold`` and ``bound`` are 0-d tensors (float() works) that live where the last release lived, so that a step
+    never waits for the device. They are float64; on a device without float64 they are float32.
+
+    Edge cases:
+        frozen           this step measures only: every weight is 0, the optimizer must not move
+        memory           what a rule remembers beside its threshold, such as a bin width; None for most
+        inner            the state of the rule inside, for the normalized and the layer-wise form
+
+    Example:
+        >>> from dpilot import clipping
+        >>> state = clipping.get("constant", threshold=0.1).init(noise_multiplier=1, expected_batch_size=8, dimension=2)
+        >>> float(state.threshold), float(state.bound)
+        (0.1, 0.1)
+        >>> State.from_dict(state.to_dict()) == state
+        True
+    """
+
+    threshold: Tensor
+    bound: Tensor
+    noise_multiplier: float
+    expected_batch_size: float
+    dimension: int
+    step: int = 0
+    frozen: bool = False
+    memory: Tensor | None = None
+    inner: State | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.noise_multiplier, self.expected_batch_size, self.dimension, self.step))
+
+    def to(self, device: torch.device) -> State:
+        """The same state on another device; itself when it is already there."""
+        if self.threshold.device == device:
+            return self
+        return replace(
+            self,
+            threshold=_moved_to(self.threshold, device),
+            bound=_moved_to(self.bound, device),
+            memory=None if self.memory is None else _moved_to(self.memory, device),
+            inner=None if self.inner is None else self.inner.to(device),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that JSON writes and reads back bit for bit."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: object) -> State:
+        """The inverse of to_dict. Numbers only: nothing is executed or imported."""
+        names = {field.name for field in fields(cls)}
+        if not isinstance(data, dict) or set(data) != names:
+            found = sorted(data) if isinstance(data, dict) else data
+            raise InvalidInput(f"a clip state has {found!r}: expected the fields {sorted(names)}.")
+        return cls(
+            threshold=_tensor("threshold", data["threshold"]),
+            bound=_tensor("bound", data["bound"]),
+            noise_multiplier=_validate.non_negative(noise_multiplier=data["noise_multiplier"]),
+            expected_batch_size=_validate.positive(expected_batch_size=data["expected_batch_size"]),
+            dimension=_validate.count(dimension=data["dimension"]),
+            step=_validate.count(least=0, step=data["step"]),
+            frozen=data["frozen"] is True,
+            memory=None if data["memory"] is None else _tensor("memory", data["memory"], signed=True),
+            inner=None if data["inner"] is None else cls.from_dict(data["inner"]),
+        )
+
+
+def start(
+    threshold: float | list[float],
+    bound: float | list[float],
+    *,
+    noise_multiplier: float,
+    expected_batch_size: float,
+    dimension: int,
+    steps: int | None = None,
+    device: torch.device | str | None = None,
+) -> State:
+    """The state before the first step, its numbers checked; ``steps`` is for rules that ask for it before."""
+    if steps is not None:
+        _validate.count(steps=steps)
+    state = State(
+        threshold=torch.tensor(threshold, dtype=torch.float64),
+        bound=torch.tensor(bound, dtype=torch.float64),
+        noise_multiplier=_validate.non_negative(noise_multiplier=noise_multiplier),
+        expected_batch_size=_validate.positive(expected_batch_size=expected_batch_size),
+        dimension=_validate.count(dimension=dimension),
+    )
+    return state if device is None else state.to(torch.empty(0, device=device).device)
+
+
+def receive(state: State, released: Tensor, extras: int) -> tuple[State, Tensor]:
+    """The state one step later, beside the released sum, in the state's precision and on one device."""
+    if released.shape[-1:] != (extras,):
+        _validate.refuse("the shape of the released extras", tuple(released.shape), f"({extras},)")
+    state = replace(state.to(released.device), step=state.step + 1)
+    return state, released.detach().to(state.threshold.dtype)
+
+
+def moved(threshold: Tensor, exponent: Tensor, floor: float, ceiling: float) -> Tensor:
+    """threshold * exp(exponent) inside its limits; a signal that is not a number leaves it where it is."""
+    return within(threshold * torch.exp(torch.nan_to_num(exponent)), floor, ceiling)
+
+
+def within(threshold: Tensor, floor: float, ceiling: float) -> Tensor:
+    """The threshold kept in [floor, ceiling], and whatever these are in [LOWEST, HIGHEST]."""
+    return threshold.clamp(*limits(floor, ceiling))
+
+
+def limits(floor: float, ceiling: float) -> tuple[float, float]:
+    """What [floor, ceiling] comes to inside the technical limits [LOWEST, HIGHEST]."""
+    return max(floor, LOWEST), min(ceiling, HIGHEST)
+
+
+def first_threshold(threshold: float, floor: float, ceiling: float) -> float:
+    """The declared first threshold, kept inside the rule's limits."""
+    low, high = limits(floor, ceiling)
+    return min(max(threshold, low), high)
+
+
+def check_threshold(threshold: float, floor: float = 0.0, ceiling: float = math.inf) -> None:
+    """Refuse a threshold or limits that no run could start from."""
+    _validate.positive(threshold=threshold)
+    _validate.non_negative(floor=floor)
+    if ceiling != math.inf:
+        _validate.positive(ceiling=ceiling)
+    if not LOWEST <= threshold <= HIGHEST:
+        _validate.refuse("threshold", threshold, f"a number in [{LOWEST:g}, {HIGHEST:g}]", "Rescale the loss.")
+    if floor > min(ceiling, HIGHEST) or ceiling < LOWEST:
+        _validate.refuse("floor", floor, f"at most the ceiling, {ceiling!r}, both in [0, {HIGHEST:g}]")
+
+
+def inside(state: State) -> State:
+    """The state of the rule inside a form; refuses the state of another rule."""
+    if state.inner is None:
+        raise InvalidInput("the clip state has no inner state: expected one made by this rule's own init.")
+    return state.inner
+
+
+def _moved_to(tensor: Tensor, device: torch.device) -> Tensor:
+    has_double = device.type != "mps"
+    return tensor.to(device=device, dtype=torch.float64 if has_double else torch.float32)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return value.to_dict() if isinstance(value, State) else value
+
+
+def _tensor(name: str, value: object, signed: bool = False) -> Tensor:
+    check = _validate.number if signed else _validate.positive
+    checked = [check("", **{name: number}) for number in (value if isinstance(value, list) else [value])]
+    return torch.tensor(checked if isinstance(value, list) else checked[0], dtype=torch.float64)

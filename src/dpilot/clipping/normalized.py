@@ -1,0 +1,59 @@
+"""The normalized form of any rule: the step size and the threshold no longer pull on each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Unpack
+
+from torch import Tensor
+
+from dpilot.clipping.base import Clipping, Public, State, inside
+from dpilot.clipping.rounding import see
+
+
+@dataclass(frozen=True, slots=True)
+class Normalized:
+    """Divide the weights, the extras and the bound of a rule by its threshold C.
+
+    Formula::
+
+        w = w_rule / C        x = x_rule / C        bound = bound_rule / C
+
+    Guarantee:
+        (w n)^2 + |x|^2 = ((w_rule n)^2 + |x_rule|^2) / C^2 <= bound^2, and C is public.
+
+    Edge cases:
+        C small          the weight of a small gradient is 1 / C, at most 1e12
+        layer-wise form  C is the root of the sum of the squared layer thresholds
+
+    Example:
+        >>> import torch
+        >>> from dpilot.clipping import Constant
+        >>> rule = Normalized(Constant(threshold=4.0))
+        >>> state = rule.init(noise_multiplier=1.0, expected_batch_size=2, dimension=10)
+        >>> float(state.threshold), float(state.bound), rule.clip(torch.tensor([1.0, 8.0]), state)[0]
+        (4.0, 1.0, tensor([0.2500, 0.1250]))
+
+    Reference:
+        De et al., "Unlocking High-Accuracy Differentially Private Image Classification through Scale", 2022;
+        Zhao et al. 2026, Algorithms 1 and 2.
+    """
+
+    rule: Clipping
+
+    def init(self, **public: Unpack[Public]) -> State:
+        return _divided(self.rule.init(**public))
+
+    def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        seen = see(norms, state)
+        own, work = inside(seen.state), seen.norms.dtype
+        weights, extras = self.rule.clip(norms, own)
+        return seen.seal(weights.to(work) / own.threshold, extras.to(work) / own.threshold)
+
+    def update(self, state: State, released: Tensor) -> State:
+        own = inside(state.to(released.device))
+        return _divided(self.rule.update(own, released.to(own.threshold.dtype) * own.threshold))
+
+
+def _divided(own: State) -> State:
+    return replace(own, bound=own.bound / own.threshold, memory=None, inner=own)

@@ -1,0 +1,104 @@
+"""The rules by name: how a configuration becomes a rule, and a rule becomes a configuration."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Final, cast
+
+from dpilot import _validate
+from dpilot.clipping.automatic import AutoS, AutoV
+from dpilot.clipping.base import Clipping
+from dpilot.clipping.constant import Constant
+from dpilot.clipping.normalized import Normalized
+from dpilot.clipping.quantile import Quantile, bounded, esipova
+from dpilot.clipping.slack import Slack, bounded_slack, slack_q
+from dpilot.errors import InvalidInput
+
+_RULES: Final[dict[str, Callable[..., Clipping]]] = {
+    "constant": Constant,
+    "auto-s": AutoS,
+    "auto-v": AutoV,
+    "quantile": Quantile,
+    "esipova": esipova,
+    "bounded": bounded,
+    "slack": Slack,
+    "slack-q": slack_q,
+    "bounded-slack": bounded_slack,
+}
+
+
+def names() -> list[str]:
+    """Every rule that ``get`` knows and that needs nothing but norms.
+
+    Example:
+        >>> names()[:3]
+        ['constant', 'auto-s', 'auto-v']
+    """
+    return list(_RULES)
+
+
+def get(name: str, *, normalized: bool = False, **parameters: Any) -> Clipping:
+    """The rule of that name; ``normalized=True`` for its normalized form.
+
+    Edge cases:
+        unknown name or parameter    InvalidInput, which lists the known ones
+
+    Example:
+        >>> get("bounded", threshold=2.0).floor
+        0.1
+    """
+    make = _RULES[_validate.one_of(_RULES, name=name)]
+    unknown = set(parameters) - _parameters(name)
+    if unknown:
+        raise InvalidInput(
+            f"{name} was given {', '.join(sorted(unknown))}: expected any of {', '.join(sorted(_parameters(name)))}."
+        )
+    rule = make(**parameters)
+    return Normalized(rule) if normalized else rule
+
+
+def to_dict(rule: Clipping) -> dict[str, Any]:
+    """The rule as plain data that JSON can hold: its name and every parameter.
+
+    A preset becomes the rule behind it with all parameters written out, so its meaning cannot drift.
+
+    Example:
+        >>> to_dict(Constant(threshold=2.0))
+        {'name': 'constant', 'threshold': 2.0}
+        >>> from_dict(to_dict(get("bounded", normalized=True))) == get("bounded", normalized=True)
+        True
+    """
+    if isinstance(rule, Normalized):
+        return {**to_dict(rule.rule), "normalized": True}
+    name = next((name for name, kind in _RULES.items() if kind is type(rule)), None)
+    if name is None:
+        _validate.refuse("the clipping rule", rule, f"one of {', '.join(_RULES)}", "Only these can be stored.")
+    return {"name": name, **{field.name: _plain(getattr(rule, field.name)) for field in fields(cast(Any, rule))}}
+
+
+def from_dict(data: object) -> Clipping:
+    """The inverse of to_dict, from the names above only: nothing is imported or executed."""
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise InvalidInput(f"a clipping rule is {data!r}: expected an object with a 'name'.")
+    parameters = {key: _loaded(value) for key, value in data.items() if key not in ("name", "normalized")}
+    return get(cast(str, data.get("name")), normalized=data.get("normalized", False) is True, **parameters)
+
+
+def _parameters(name: str) -> set[str]:
+    """What a rule or preset can be given: its own keywords, and the fields of the rule it makes."""
+    make = _RULES[name]
+    own = inspect.signature(make).parameters.values()
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own)
+    made = {field.name for field in fields(cast(Any, make()))} if open_ended else set()
+    return made | {parameter.name for parameter in own if parameter.kind is not parameter.VAR_KEYWORD}
+
+
+def _plain(value: Any) -> Any:
+    return "inf" if value == math.inf else list(value) if isinstance(value, tuple) else value
+
+
+def _loaded(value: Any) -> Any:
+    return math.inf if value == "inf" else tuple(value) if isinstance(value, list) else value

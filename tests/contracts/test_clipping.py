@@ -1,0 +1,94 @@
+"""Every clipping rule, in every form, through the one contract."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from dpilot import clipping
+from tests.clipping import contract
+
+FORMS = [{}, {"normalized": True}]
+RULES = [
+    pytest.param(clipping.get(name, **form), id="-".join([name, *form])) for name in clipping.names() for form in FORMS
+]
+DTYPES = [torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rule", RULES)
+def test_joint_norm_never_exceeds_bound_over_an_adaptive_run(rule: Any, dtype: torch.dtype) -> None:
+    assert len(contract.FAMILIES) * 50 >= 500
+    contract.check_run(rule, dtype)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_joint_norm_never_exceeds_bound_where_float64_does_not_exist(rule: Any) -> None:
+    state = rule.init(**contract.PUBLIC)
+    generator = torch.Generator().manual_seed(5)
+    for step in range(200):
+        state = _in_float32(state)
+        family = list(contract.FAMILIES)[step % len(contract.FAMILIES)]
+        norms = contract.draw(family, 200, state, generator, torch.float32)
+        _, extras = contract.check_step(rule, norms, state)
+        state = rule.update(state, contract.release(extras, state, generator).float())
+        assert state.threshold.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rule", RULES)
+def test_clip_is_row_by_row_and_chunking_changes_nothing(rule: Any, dtype: torch.dtype) -> None:
+    contract.check_rows(rule, dtype)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_states_depend_on_releases_only(rule: Any) -> None:
+    contract.check_public(rule)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_state_round_trips_through_json_bit_for_bit(rule: Any) -> None:
+    contract.check_json(rule)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule_round_trips_through_json(rule: Any) -> None:
+    data = json.dumps(clipping.to_dict(rule), allow_nan=False)
+    assert clipping.from_dict(json.loads(data)) == rule
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_threshold_moves_the_right_way(rule: Any) -> None:
+    contract.check_direction(rule)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_step_waits_for_the_device(rule: Any) -> None:
+    contract.check_device(rule)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("sigma", [0.3, 20.0])
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_bound_holds_for_any_declared_numbers(rule: Any, sigma: float, size: int) -> None:
+    public = {"noise_multiplier": sigma, "expected_batch_size": size, "dimension": 10**8}
+    generator = torch.Generator().manual_seed(6)
+    state = rule.init(**public)
+    for family in contract.FAMILIES:
+        norms = contract.draw(family, 20, state, generator, torch.float32)
+        _, extras = contract.check_step(rule, norms, state)
+        state = rule.update(state, contract.release(extras, state, generator, sigma))
+        contract.check_limits(rule, state)
+
+
+def _in_float32(state: clipping.State) -> clipping.State:
+    """The state as it is on a device that has no float64."""
+    tensors = {
+        name: value.float()
+        for name in ("threshold", "bound", "memory")
+        if isinstance(value := getattr(state, name), torch.Tensor)
+    }
+    inner = None if state.inner is None else _in_float32(state.inner)
+    return dataclasses.replace(state, **tensors, inner=inner)
