@@ -1,0 +1,55 @@
+"""Listening to a statistic: what it sends to the door, with and without one more record."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpilot.privacy.receipt import Receipt
+from dpilot.tape import tape
+
+
+class Listener:
+    """Hears every release and lets the exact values through, without noise."""
+
+    def __init__(self):
+        self.entries = []
+
+    def release(self, entry, outputs):
+        self.entries.append(entry)
+        return int(np.argmax(entry.inputs[0])) if entry.kind == "choice" else [value.copy() for value in entry.inputs]
+
+    def key(self, purpose, fresh):
+        return fresh()
+
+
+class Anything:
+    """A receipt for everything."""
+
+    def draw(self, event):
+        pass
+
+
+def exactly(statistic, data, **declared):
+    """The statistic of ``data`` without noise, and what it sent to the door."""
+    listener = Listener()
+    with tape(listener):
+        value = statistic(data, receipt=Anything(), **declared)
+    return value, listener.entries
+
+
+def moved(statistic, data, record, **declared):
+    """How far one more record moves the first release, in units of its bound."""
+    (_, (before, *_)), (_, (after, *_)) = (
+        exactly(statistic, rows, **declared) for rows in (data, np.concatenate([data, record]))
+    )
+    assert before.bound == after.bound
+    difference = (after.inputs[0] - before.inputs[0]).ravel()
+    order = np.inf if before.kind == "choice" else 2
+    return float(np.linalg.norm(difference, order) / before.bound)
+
+
+def drawn_exactly(statistic, event, data, **declared):
+    """Whether running under a receipt of ``event`` uses it up: the cost is what was said, no more and no less."""
+    receipt = Receipt(event)
+    statistic(data, receipt=receipt, **declared)
+    return not +receipt._left
