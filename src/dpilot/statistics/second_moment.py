@@ -47,7 +47,9 @@ def second_moment(
     """
     radius = _validate.positive(radius=radius)
     total = np.asarray(sum(_gram(into_ball(rows, radius)) for rows in parts(data)))
-    return release_symmetric(total, bound=radius**2, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
+    return release_symmetric(
+        total, bound=radius * radius, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
+    )
 
 
 def _gram(rows: Floats) -> Floats:

@@ -1,0 +1,1 @@
+"""Data as it is declared, loaded and split."""

@@ -1,0 +1,92 @@
+"""Parts of a data set that compose in parallel: each record goes to one part by a coin of its own.
+
+>>> split = Split.draw({"train": 0.9, "held-out": 0.1})
+>>> parts = split.indices(length=1000)
+>>> sorted(np.concatenate(list(parts.values()))) == list(range(1000))
+True
+>>> Split(split.shares, split.key) == split and Split(split.shares, split.key).id == split.id
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.keys import Chain, fresh_key
+
+__all__ = ["Split"]
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Named parts with their expected shares, and the secret key of the coins.
+
+    ::
+
+        part(i) = the first part whose cumulative share exceeds coin(key, i)
+
+    One split is drawn for a ledger and kept: ``id`` goes into its rows next to the part's name, and the key into the
+    secret file of the run, so that the same records stay together.
+
+    Guarantee:
+        The coin of a record is a function of the key and of its place, or of its own id, alone: a record added at the
+        end moves no other one, so an entry of one part costs the records of the other parts nothing. A permutation or a
+        split of exact sizes would not do: there one record moves others.
+        The id is a one-way function of key and shares: it tells two splits apart and gives no coin away.
+
+    Edge cases:
+        The sizes of the parts are random and secret; ``share(part) * size`` is the declared number to divide by.
+        Records with equal ids go to the same part. Any id has a text, so none raises.
+    """
+
+    shares: Mapping[str, float]
+    key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        shares = {str(name): _validate.open_unit(share=share) for name, share in self.shares.items()}
+        if len(shares) < 2 or abs(sum(shares.values()) - 1) > 1e-9:
+            raise InvalidInput(f"shares are {shares!r}: expected two or more parts whose shares sum to 1.")
+        object.__setattr__(self, "shares", shares)
+        Chain(self.key)  # raises if it is no key
+
+    @classmethod
+    def draw(cls, shares: Mapping[str, float]) -> Split:
+        """A new split, its key from the operating system."""
+        return cls(shares, fresh_key("split"))
+
+    @property
+    def id(self) -> str:
+        """The public name of this split, for the ledger."""
+        text = repr(list(self.shares.items())).encode()
+        return blake2b(text, key=self.key, digest_size=8, person=b"dpilot split").hexdigest()
+
+    def share(self, part: str) -> float:
+        """The expected share of ``part``."""
+        return self.shares[_validate.one_of(self.shares, part=part)]
+
+    def indices(self, length: int) -> dict[str, Indices]:
+        """The places of the records of each part, by a secret coin for each place."""
+        length = _validate.count(least=0, length=length)
+        return self._parts(Chain(self.key).generator("split").random(length))
+
+    def indices_of(self, ids: Iterable[object]) -> dict[str, Indices]:
+        """The places of the records of each part, by a keyed hash of each record's own id."""
+        words = [
+            blake2b(str(each).encode(), key=self.key, digest_size=8, person=b"dpilot record").digest() for each in ids
+        ]
+        coins = np.frombuffer(b"".join(words), dtype="<u8") >> np.uint64(11)
+        return self._parts(coins.astype(np.float64) * 2.0**-53)
+
+    def _parts(self, coins: NDArray[np.float64]) -> dict[str, Indices]:
+        ends = np.cumsum(list(self.shares.values()))[:-1]  # the last part takes what is left, rounding included
+        places = np.searchsorted(ends, coins, side="right")
+        return {name: np.flatnonzero(places == place) for place, name in enumerate(self.shares)}
