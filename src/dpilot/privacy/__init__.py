@@ -13,7 +13,7 @@ from dpilot.privacy import accountant as _accountant
 from dpilot.privacy import events
 from dpilot.privacy.batch_rule import BatchAdvice, BatchRow, batch_rule
 from dpilot.privacy.budget import Budget, Cost, check_delta, default_delta
-from dpilot.privacy.calibrate import calibrate, noise_multiplier
+from dpilot.privacy.calibrate import noise_multiplier, scale_for
 from dpilot.privacy.gaussian import gdp_delta, gdp_epsilon, gdp_mu
 from dpilot.privacy.selection import selection_epsilon
 
@@ -23,7 +23,6 @@ __all__ = [
     "Budget",
     "Cost",
     "batch_rule",
-    "calibrate",
     "check_delta",
     "default_delta",
     "epsilon",
@@ -32,6 +31,7 @@ __all__ = [
     "gdp_epsilon",
     "gdp_mu",
     "noise_multiplier",
+    "scale_for",
     "selection_epsilon",
 ]
 

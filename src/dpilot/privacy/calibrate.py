@@ -50,7 +50,7 @@ def noise_multiplier(budget: Budget, *, sample_rate: float, steps: int) -> float
     return _calibrated(budget, rate, count)
 
 
-def calibrate(make_event: Callable[[float], Event], budget: Budget, *, low: float, high: float) -> float:
+def scale_for(make_event: Callable[[float], Event], budget: Budget, *, low: float, high: float) -> float:
     """The smallest parameter in [low, high] whose event fits ``budget``; epsilon must fall as it grows.
 
     For schedules with several stages that share one scale. Slower than noise_multiplier: plain bisection on the fine
