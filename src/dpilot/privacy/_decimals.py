@@ -1,0 +1,83 @@
+"""Amounts on disk are decimal strings, and every rounding goes against the user: spends up, what is left down.
+
+>>> declared(0.1) * 3 == Decimal("0.3")
+True
+>>> above(Decimal("0.3")), below(Decimal("0.3"))
+(0.3, 0.3)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal, InvalidOperation, localcontext
+
+from dpilot.errors import InternalError, LedgerError
+
+ZERO = Decimal(0)
+UP = Context(prec=50, rounding=ROUND_UP)
+DOWN = Context(prec=50, rounding=ROUND_DOWN)
+_STORED = Context(prec=20, rounding=ROUND_UP)
+_SHORT = Context(prec=3, rounding=ROUND_DOWN)
+
+
+def declared(number: float) -> Decimal:
+    """A number somebody typed, as they typed it: 0.1 is a tenth."""
+    return Decimal(repr(float(number)))
+
+
+def computed(number: float) -> Decimal:
+    """A number an accountant found, rounded up to twenty digits; infinity stays."""
+    if math.isnan(number) or number < 0:
+        raise InternalError(f"an accountant answered {number!r}: expected a number >= 0.")
+    return _STORED.create_decimal(Decimal(number))
+
+
+def shortened(number: Decimal) -> Decimal:
+    """Three digits, rounded down: a delta that people can read and that never exceeds what was meant."""
+    return number.normalize(_SHORT)
+
+
+def total(numbers: Iterable[Decimal]) -> Decimal:
+    """The sum, rounded up."""
+    result = ZERO
+    for number in numbers:
+        result = UP.add(result, number)
+    return result
+
+
+def square_root(number: Decimal) -> Decimal:
+    """Never below the true root (decimal's own root rounds to nearest, whatever the context says)."""
+    with localcontext(UP):
+        root = number.sqrt()
+        return root if root * root >= number else root.next_plus()
+
+
+def above(number: Decimal) -> float:
+    """The float to show for a spend: as printed, it is not below ``number``."""
+    shown = float(number)
+    return shown if declared(shown) >= number else math.nextafter(shown, math.inf)
+
+
+def below(number: Decimal) -> float:
+    """The float to show for what is left: as printed, it is not above ``number``, and not below zero."""
+    shown = float(max(number, ZERO))
+    return shown if declared(shown) <= max(number, ZERO) else math.nextafter(shown, 0.0)
+
+
+def write(number: Decimal) -> str:
+    """A finite decimal as a string."""
+    if not number.is_finite():
+        raise InternalError(f"{number} was about to be written to a ledger: expected a finite amount.")
+    return str(number)
+
+
+def read(text: object) -> Decimal:
+    """The inverse of ``write``; refuses anything that is not a finite amount >= 0."""
+    try:
+        number = Decimal(text) if isinstance(text, str) else Decimal("NaN")
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite() or number < 0:
+        raise LedgerError(f"an amount in the ledger is {text!r}: expected a decimal string >= 0. The file was altered.")
+    return number

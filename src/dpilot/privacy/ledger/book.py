@@ -1,0 +1,64 @@
+"""A store that is known to hold one particular ledger, read as history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpilot.errors import LedgerError
+from dpilot.privacy.ledger.folding import Body, fold
+from dpilot.privacy.ledger.history import History
+from dpilot.privacy.ledger.rows import Row
+from dpilot.privacy.ledger.store import Appender, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The history under the write lock, and the right to add to it."""
+
+    history: History
+    _appender: Appender
+
+    def append(self, kind: str, body: Body) -> int:
+        """Add a row; its number."""
+        return self._appender.append(kind, body).seq
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """The ledger called ``identity`` in ``store``; if the file was exchanged for another ledger, it says so."""
+
+    store: Store
+    identity: str
+
+    @classmethod
+    def of(cls, store: Store) -> Book:
+        """The ledger that is there now."""
+        return cls(store, fold(store.rows()).identity)
+
+    @property
+    def path(self) -> Path:
+        return self.store.path
+
+    def rows(self, *, thorough: bool = False) -> tuple[Row, ...]:
+        """All rows, checked."""
+        rows = self.store.rows(thorough=thorough)
+        self._same(fold(rows))
+        return rows
+
+    def history(self) -> History:
+        """What the rows say now."""
+        return self._same(fold(self.store.rows()))
+
+    @contextmanager
+    def page(self) -> Iterator[Page]:
+        """Write alone. On leaving, what was appended is on disk; on an exception nothing is."""
+        with self.store.appending() as appender:
+            yield Page(self._same(fold(appender.rows)), appender)
+
+    def _same(self, history: History) -> History:
+        if history.identity != self.identity:
+            raise LedgerError(f"{self.path} holds another ledger now than when it was opened: open it again.")
+        return history

@@ -1,0 +1,187 @@
+"""Between values and row bodies: what each kind of row says, written and read in one place.
+
+| kind | says |
+|---|---|
+| open | row 0: data set, budget, mode, bound, and the order of bound "rdp" |
+| reserve | a commitment: its stages, its charges, and whether its one stage has begun |
+| begin, resume | a planned stage begins; an interrupted one goes on with an exact replay |
+| commit, settle | a stage is done; it is done for less |
+| extend | a larger budget, with the reason |
+
+Nothing here depends on a record: events, names and declared numbers only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, Final
+
+from dpilot.errors import InvalidInput, LedgerError
+from dpilot.privacy import _decimals, events
+from dpilot.privacy.amounts import Amount, Charge, Price
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.events import Event
+from dpilot.privacy.ledger.history import Commitment, History, Stage
+from dpilot.privacy.ledger.rows import FORMAT, Row
+
+Body = Mapping[str, Any]
+
+
+def open_body(
+    identity: str, dataset: str, budget: Budget, mode: str, bound: str, order: float | None, writer: str
+) -> Body:
+    """Row 0."""
+    return {
+        "format": FORMAT,
+        "ledger": identity,
+        "dataset": dataset,
+        "budget": _budget(budget),
+        "mode": mode,
+        "bound": bound,
+        "order": None if order is None else repr(order),
+        "neighbours": "add or remove one record",
+        "writer": writer,
+    }
+
+
+def reserve_body(stages: Sequence[Stage], price: Price, *, begun: bool) -> Body:
+    """A commitment. ``begun``: its only stage starts at once."""
+    return {
+        "begun": begun,
+        "bound_used": price.bound_used,
+        "additive": price.additive,
+        "charges": [
+            {**_amount(charge.amount), "split": charge.cell and charge.cell[0], "part": charge.cell and charge.cell[1]}
+            for charge in price.charges
+        ],
+        "stages": [
+            {
+                **_amount(amount),
+                "purpose": stage.purpose,
+                "part": stage.part,
+                "split": stage.split,
+                "event": events.to_dict(stage.event),
+            }
+            for stage, amount in zip(stages, price.stages, strict=True)
+        ],
+    }
+
+
+def stage_body(seq: int, stage: int) -> Body:
+    """Something happens to one stage of the commitment in row ``seq``."""
+    return {"of": seq, "stage": stage}
+
+
+def settle_body(seq: int, stage: int, event: Event, amount: Amount) -> Body:
+    """One stage is done for ``event``, which costs ``amount``."""
+    return {**stage_body(seq, stage), **_amount(amount), "event": events.to_dict(event)}
+
+
+def extend_body(budget: Budget, reason: str) -> Body:
+    """From here on ``budget`` is the total."""
+    return {"budget": _budget(budget), "reason": reason}
+
+
+def fold(rows: Sequence[Row]) -> History:
+    """The history that the rows tell, or LedgerError where they contradict themselves."""
+    history: History | None = None
+    for row in rows:
+        try:
+            history = _opened(row) if history is None else _FOLDS[row.kind](history, row, row.content())
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, json.JSONDecodeError) as problem:
+            raise LedgerError(
+                f"row {row.seq} ({row.kind!r}) cannot be understood ({problem}): expected format {FORMAT}. "
+                "A newer dpilot may have written it, or the file was altered."
+            ) from problem
+    if history is None:
+        raise LedgerError("the ledger has no rows: expected at least row 0. Restore the file from a copy.")
+    return history
+
+
+def _opened(row: Row) -> History:
+    body = row.content()
+    if row.kind != "open" or body["format"] != FORMAT:
+        raise InvalidInput("row 0 must open the ledger in this format")
+    order = None if body["order"] is None else float(body["order"])
+    return History(body["ledger"], body["dataset"], body["mode"], body["bound"], order, _read_budget(body["budget"]))
+
+
+def _reserved(history: History, row: Row, body: Body) -> History:
+    stages = tuple(Stage(s["purpose"], events.from_dict(s["event"]), s["part"], s["split"]) for s in body["stages"])
+    charges = tuple(
+        Charge(_read_amount(c), None if c["part"] is None else (c["split"], c["part"])) for c in body["charges"]
+    )
+    amounts = tuple(map(_read_amount, body["stages"]))
+    price = Price(charges, amounts, body["bound_used"], body["additive"])
+    states = ("reserved" if body["begun"] else "planned",) * len(stages)
+    commitment = Commitment(row.seq, row.time, stages, price, states)
+    return replace(history, commitments=(*history.commitments, commitment))
+
+
+def _begun(history: History, row: Row, body: Body) -> History:
+    del row
+    return _moved(history, body, "planned", "reserved")
+
+
+def _resumed(history: History, row: Row, body: Body) -> History:
+    del row
+    return _moved(history, body, "reserved", "reserved")
+
+
+def _committed(history: History, row: Row, body: Body) -> History:
+    del row
+    return _moved(history, body, "reserved", "committed")
+
+
+def _settled(history: History, row: Row, body: Body) -> History:
+    del row
+    lower = (events.from_dict(body["event"]), _read_amount(body))
+    return _moved(history, body, "reserved", "settled", lower)
+
+
+def _extended(history: History, row: Row, body: Body) -> History:
+    del row
+    return replace(history, budget=_read_budget(body["budget"]))
+
+
+_FOLDS: Final[Mapping[str, Callable[[History, Row, Body], History]]] = {
+    "reserve": _reserved,
+    "begin": _begun,
+    "resume": _resumed,
+    "commit": _committed,
+    "settle": _settled,
+    "extend": _extended,
+}
+
+
+def _moved(history: History, body: Body, before: str, after: str, lower: tuple[Event, Amount] | None = None) -> History:
+    (place,) = (i for i, each in enumerate(history.commitments) if each.seq == body["of"])
+    old, stage = history.commitments[place], body["stage"]
+    if stage < 0 or old.states[stage] != before:
+        raise InvalidInput(f"stage {stage} of row {old.seq} is {old.states[stage]}, not {before}")
+    states = (*old.states[:stage], after, *old.states[stage + 1 :])
+    settled = {**old.settled, stage: lower} if lower is not None else old.settled
+    new = replace(old, states=states, settled=settled)
+    return replace(history, commitments=(*history.commitments[:place], new, *history.commitments[place + 1 :]))
+
+
+def _amount(amount: Amount) -> dict[str, str]:
+    return {"loss": _decimals.write(amount.loss), "delta": _decimals.write(amount.delta)}
+
+
+def _read_amount(data: Mapping[str, Any]) -> Amount:
+    return Amount(_decimals.read(data["loss"]), _decimals.read(data["delta"]))
+
+
+def _budget(budget: Budget) -> dict[str, str]:
+    return {
+        name: str(_decimals.declared(value)) for name, value in (("epsilon", budget.epsilon), ("delta", budget.delta))
+    }
+
+
+def _read_budget(data: Mapping[str, Any]) -> Budget:
+    epsilon, delta = (Decimal(_decimals.read(data[name])) for name in ("epsilon", "delta"))
+    return Budget(float(epsilon), float(delta))

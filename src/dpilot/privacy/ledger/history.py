@@ -1,0 +1,185 @@
+"""What the rows say, as values: the terms of row 0, the commitments, and the state of each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+from dpilot.errors import InvalidInput, LedgerError
+from dpilot.privacy import _decimals, amounts, events, filters
+from dpilot.privacy.amounts import Amount, Cell, Charge, Price
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.events import Event
+from dpilot.privacy.filters import Bound
+
+DEFAULT_SPLIT: Final = "main"
+_LONGEST: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One named piece of a commitment: ``event`` on the records of ``part`` (of ``split``), or on all of them.
+
+    A part without a split is a part of "main", the ledger's one split.
+    """
+
+    purpose: str
+    event: Event
+    part: str | None = None
+    split: str | None = None
+
+    def __post_init__(self) -> None:
+        text("purpose", self.purpose)
+        events.to_dict(self.event)  # refuses what is not an event
+        if self.part is None and self.split is not None:
+            raise InvalidInput(f"split is {self.split!r} without a part: expected the part of the split. Name both.")
+        if self.part is not None:
+            text("part", self.part)
+            object.__setattr__(self, "split", text("split", DEFAULT_SPLIT if self.split is None else self.split))
+
+    @property
+    def cell(self) -> Cell:
+        return None if self.part is None or self.split is None else (self.split, self.part)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of ``Ledger.entries()``: a stage, its own cost, and where it stands.
+
+    ``state``: "planned" (paid, not begun), "reserved" (begun and not finished, or crashed: spent in full),
+    "committed", or "settled" (for ``event``, less than was reserved). Costs of entries need not add up to the total:
+    stages of one commitment are composed, and disjoint parts share.
+    """
+
+    seq: int
+    stage: int
+    time: str
+    purpose: str
+    part: str | None
+    split: str | None
+    event: Event
+    cost: Cost
+    state: str
+    bound_used: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        names = ("seq", "stage", "time", "purpose", "part", "split", "state", "bound_used")
+        data = {name: getattr(self, name) for name in names}
+        cost = {"epsilon": self.cost.epsilon, "delta": self.cost.delta}
+        return {**data, "event": events.to_dict(self.event), "cost": cost}
+
+
+@dataclass(frozen=True, slots=True)
+class Commitment:
+    """A reserve row, with what later rows made of it."""
+
+    seq: int
+    time: str
+    stages: tuple[Stage, ...]
+    price: Price
+    states: tuple[str, ...]
+    settled: Mapping[int, tuple[Event, Amount]] = field(default_factory=dict)
+
+    def charges(self) -> tuple[Charge, ...]:
+        """What counts now: the settled amount where there is one (a settled stage has a charge of its own)."""
+        return tuple(
+            Charge(self.settled[place][1], charge.cell) if place in self.settled else charge
+            for place, charge in enumerate(self.price.charges)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The ledger as of its last row."""
+
+    identity: str
+    dataset: str
+    mode: str
+    bound_name: str
+    order: float | None
+    budget: Budget
+    commitments: tuple[Commitment, ...] = ()
+
+    @property
+    def bound(self) -> Bound:
+        match self.bound_name:
+            case "basic":
+                return filters.Basic()
+            case "rdp" if self.order is not None:
+                return filters.Renyi(self.order)
+            case "gdp":
+                return filters.GaussianDP()
+            case "pld":
+                return filters.Fixed(_decimals.declared(self.budget.delta))
+        raise LedgerError(f"row 0 names the bound {self.bound_name!r}: expected one this dpilot knows. Update dpilot.")
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is admitted: a precommitted ledger takes one commitment."""
+        return self.mode == "precommitted" and bool(self.commitments)
+
+    def total(self, more: Iterable[Charge] = ()) -> Amount:
+        """Everything written, and ``more``."""
+        return amounts.total([*self._charges(), *more])
+
+    def admits(self, price: Price) -> bool:
+        """Whether the budget holds with ``price`` added."""
+        return self.bound.fits(self.total(price.charges), self.budget)
+
+    def shares(self, cells: set[Cell]) -> tuple[Decimal | None, ...]:
+        """The deltas to try, in turn, for the next commitment in ``cells``; only bound "basic" gives out shares.
+
+        None (what the events declare), then left / (k + 2) after k commitments, then all that is left. Where all take
+        their share, the k-th gets delta / (k (k + 1)), which sums to delta and never runs out.
+        """
+        if self.bound_name != "basic":
+            return (None,)
+        cell = cells.pop() if len(cells) == 1 else None
+        near = amounts.total(charge for charge in self._charges() if _meets(charge.cell, cell))
+        left = _decimals.DOWN.subtract(_decimals.declared(self.budget.delta), near.delta)
+        if left <= 0:
+            return (None,)
+        return None, _decimals.shortened(left / (len(self.commitments) + 2)), left
+
+    def entries(self) -> tuple[Entry, ...]:
+        """One for each stage of each commitment, in order."""
+        return tuple(self._entry(each, place) for each in self.commitments for place in range(len(each.stages)))
+
+    def cost(self, amount: Amount) -> Cost:
+        """An amount as (epsilon, delta), rounded up."""
+        shown = self.bound.cost(amount, self.budget)
+        return Cost(_decimals.above(shown.loss), _decimals.above(shown.delta))
+
+    def _charges(self) -> list[Charge]:
+        return [charge for each in self.commitments for charge in each.charges()]
+
+    def _entry(self, commitment: Commitment, place: int) -> Entry:
+        stage = commitment.stages[place]
+        event, amount = commitment.settled.get(place, (stage.event, commitment.price.stages[place]))
+        return Entry(
+            seq=commitment.seq,
+            stage=place,
+            time=commitment.time,
+            purpose=stage.purpose,
+            part=stage.part,
+            split=stage.split,
+            event=event,
+            cost=self.cost(amount),
+            state=commitment.states[place],
+            bound_used=commitment.price.bound_used,
+        )
+
+
+def text(name: str, value: object) -> str:
+    """A short label: what people read in the ledger."""
+    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST:
+        raise InvalidInput(f"{name} is {value!r}: expected a text of 1 to {_LONGEST} characters.")
+    return value
+
+
+def _meets(cell: Cell, other: Cell) -> bool:
+    """Whether one record can be in both cells: parts of one split are disjoint."""
+    return cell is None or other is None or cell[0] != other[0] or cell == other

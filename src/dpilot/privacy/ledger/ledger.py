@@ -1,0 +1,258 @@
+"""The ledger that callers hold: open it, ask what is left, reserve before touching data.
+
+>>> import tempfile; folder = tempfile.TemporaryDirectory()
+>>> from dpilot.privacy.events import PureDP
+>>> ledger = Ledger.open(f"{folder.name}/toy.ledger", dataset="toy", budget=Budget(1.0, 1e-5))
+>>> with ledger.reserve(PureDP(0.25), purpose="a count") as receipt:
+...     receipt.draw(PureDP(0.25))
+>>> ledger.spent(), ledger.remaining()
+(Cost(epsilon=0.25, delta=0.0), Cost(epsilon=0.75, delta=1e-05))
+>>> folder.cleanup()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput, LedgerError
+from dpilot.privacy import _decimals
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.events import Event
+from dpilot.privacy.ledger import folding, html, places, spending, terms
+from dpilot.privacy.ledger.book import Book
+from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger.history import Entry, Stage, text
+from dpilot.privacy.ledger.pricing import affordable
+from dpilot.privacy.ledger.store import Store
+from dpilot.privacy.receipt import Receipt
+
+
+class Ledger:
+    """One data set's spending, on disk at ``path``.
+
+    Guarantee:
+        A body under ``reserve`` runs only after its full price was synced to disk, and the total on disk never
+        exceeds the budget, whoever else spends at the same time. A crash or an exception leaves the price spent.
+
+    Edge cases:
+        A clock that jumps does not matter: rows are ordered by number.
+        Copies (copy, deepcopy) are the same ledger; a pickle reopens the path, and refuses another ledger there.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        dataset: str,
+        budget: Budget | None = None,
+        mode: str | None = None,
+        bound: str | None = None,
+    ) -> Ledger:
+        """Create the ledger of ``dataset``, or reopen it; other terms than the file's are a LedgerError.
+
+        mode "adaptive" (the default) admits commitments over time under ``bound`` "basic", "rdp" or "gdp"; mode
+        "precommitted" admits one, with everything fixed before data is read.
+        """
+        store = Store(_local(path))
+        text("dataset", dataset)
+        if not store.path.exists():
+            store.create("open", terms.first_row(dataset, budget, mode, bound))
+        book = Book.of(store)
+        terms.check_same(book.history(), dataset, budget, mode, bound)
+        return cls(book)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Ledger:
+        """The ledger at ``path``, to look at only."""
+        store = Store(_local(path), read_only=True)
+        if not store.path.exists():
+            raise LedgerError(f"{store.path} does not exist: expected a ledger. Check the path.")
+        return cls(Book.of(store))
+
+    @property
+    def path(self) -> Path:
+        return self._book.path
+
+    @property
+    def dataset(self) -> str:
+        return self._book.history().dataset
+
+    @property
+    def budget(self) -> Budget:
+        """The total, extensions included."""
+        return self._book.history().budget
+
+    @property
+    def mode(self) -> str:
+        return self._book.history().mode
+
+    @property
+    def bound(self) -> str:
+        return self._book.history().bound_name
+
+    def spent(self) -> Cost:
+        """The total so far, rounded up. Under "rdp" and "gdp" delta is used once, for the whole."""
+        history = self._book.history()
+        return history.cost(history.total())
+
+    def remaining(self) -> Cost:
+        """What is left, rounded down: of epsilon, and under "basic" also of delta. A precommitment leaves nothing."""
+        history = self._book.history()
+        if history.closed:
+            return Cost(0.0, 0.0)
+        used = history.bound.cost(history.total(), history.budget)
+        epsilon = _decimals.DOWN.subtract(_decimals.declared(history.budget.epsilon), used.loss)
+        delta = _decimals.declared(history.budget.delta)
+        if history.bound_name == "basic":
+            delta = _decimals.DOWN.subtract(delta, used.delta)
+        return Cost(_decimals.below(epsilon), _decimals.below(delta))
+
+    def fits(
+        self, event: Event, *, part: str | None = None, split: str | None = None, delta: float | None = None
+    ) -> bool:
+        """Whether ``reserve`` would admit this now. Writes nothing."""
+        stage = Stage("asking", event, part, split)
+        return affordable(self._book.history(), (stage,), _share(delta))[1]
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Every stage of every commitment, in order."""
+        return self._book.history().entries()
+
+    def head(self) -> str:
+        """``count:hash`` of the last row: kept elsewhere, it lets ``verify`` see a file that was rewritten whole."""
+        last = self._book.rows()[-1]
+        return f"{last.seq + 1}:{last.hash}"
+
+    def verify(self, expected_head: str | None = None) -> str:
+        """Raise LedgerError if a row was altered, removed, reordered or cut off; else return ``head()``.
+
+        ``expected_head``: a head noted earlier. The ledger must have grown from it.
+
+        Guarantee:
+            finds every change to a row by whoever does not also recompute the chain and the head. Who rewrites the
+            whole file consistently is found out only by a head that was kept elsewhere.
+        """
+        rows = self._book.rows(thorough=True)
+        if expected_head is not None:
+            count, _, digest = expected_head.partition(":")
+            place = int(count) - 1 if count.isdecimal() else -1
+            if not 0 <= place < len(rows) or rows[place].hash != digest:
+                raise LedgerError(
+                    f"{self.path} does not continue from {expected_head!r}: rows up to there were removed or "
+                    "rewritten, or the head is another ledger's. Restore the file from a copy."
+                )
+        return f"{len(rows)}:{rows[-1].hash}"
+
+    def extend(self, budget: Budget, *, reason: str) -> None:
+        """Raise the total to ``budget``, for good and on record: every earlier promise weakens to the new total."""
+        text("reason", reason)
+        if not isinstance(budget, Budget):
+            raise InvalidInput(f"budget is {budget!r}: expected a Budget, the new total.")
+        with self._book.page() as page:
+            old = page.history.budget
+            if budget == old or budget.epsilon < old.epsilon or budget.delta < old.delta:
+                raise InvalidInput(f"budget is {budget}: expected more than {old}. extend names the new total.")
+            if page.history.closed:
+                raise InvalidInput("a precommitted ledger admits nothing after its commitment: open another ledger.")
+            page.append("extend", folding.extend_body(budget, reason))
+
+    @contextmanager
+    def reserve(
+        self,
+        event: Event,
+        *,
+        purpose: str,
+        part: str | None = None,
+        split: str | None = None,
+        delta: float | None = None,
+    ) -> Iterator[Receipt]:
+        """Spend ``event``, then run the body with the receipt that its releases are drawn from.
+
+        ``delta`` sets the share at which bound "basic" prices it; by default left / (k + 2) after k commitments, or
+        all that is left if only that fits. In a precommitted ledger whose stages are committed, this begins the
+        planned stage that is named here.
+
+        Guarantee:
+            on disk before the body runs. Leaving commits; an exception or a crash leaves it spent in full.
+        """
+        stage = Stage(purpose, event, part, split)
+        if self._book.history().closed:
+            seq, place = spending.begin(self._book, stage)
+        else:
+            seq, place = spending.admit(self._book, (stage,), _share(delta), begun=True), 0
+        with spending.running(self._book, seq, place, event) as receipt:
+            yield receipt
+
+    def commit(self, stages: Iterable[Stage | tuple[Any, ...]], *, delta: float | None = None) -> Committed:
+        """Spend all ``stages`` as one commitment, composed by one PLD where the bound allows; each then runs once.
+
+        A stage is a Stage or a tuple (purpose, event, part, split), the last two optional.
+        """
+        planned = tuple(stage if isinstance(stage, Stage) else Stage(*stage) for stage in stages)
+        if not planned:
+            raise InvalidInput("stages is empty: expected at least one (purpose, event).")
+        return Committed(self._book, spending.admit(self._book, planned, _share(delta), begun=False))
+
+    def committed(self, seq: int | None = None) -> Committed:
+        """The commitment in row ``seq`` again, or the only one: for a process that did not make it."""
+        found = [each.seq for each in self._book.history().commitments if seq in (None, each.seq)]
+        if len(found) != 1:
+            raise InvalidInput(f"seq is {seq!r}: expected the row of a commitment, one of those in entries().")
+        return Committed(self._book, found[0])
+
+    @contextmanager
+    def resume(self, seq: int, stage: int = 0, *, drawn: Event | None = None) -> Iterator[Receipt]:
+        """Go on with an interrupted stage, without paying again. Only for an EXACT replay: same noise, same batches.
+
+        ``drawn``: what was released before the point from which the replay starts.
+        """
+        event = spending.resume(self._book, seq, stage, drawn)
+        with spending.running(self._book, seq, stage, event, drawn) as receipt:
+            yield receipt
+
+    def __copy__(self) -> Ledger:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ledger:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (str(self.path), self._book.store.read_only, self._book.identity)
+
+    def __repr__(self) -> str:
+        return f"Ledger({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        history = self._book.history()
+        spent = history.cost(history.total())
+        return html.table(self.path.name, history.dataset, history.budget, spent, history.entries())
+
+
+def _share(delta: float | None) -> Decimal | None:
+    return None if delta is None else _decimals.declared(_validate.open_unit(delta=delta))
+
+
+def _local(path: str | os.PathLike[str]) -> Path:
+    where = Path(os.path.realpath(path))
+    if not where.parent.is_dir():
+        raise LedgerError(f"{where.parent} is not a folder: expected an existing one for the ledger. Make it first.")
+    if where.is_dir():
+        raise LedgerError(f"{where} is a folder: expected the path of a file.")
+    places.refuse_network(where.parent)
+    return where
+
+
+def _reopened(path: str, read_only: bool, identity: str) -> Ledger:
+    book = Book(Store(_local(path), read_only), identity)
+    book.history()  # raises if another ledger is there
+    return Ledger(book)

@@ -1,0 +1,209 @@
+"""The file: one SQLite database, rows only ever added, each transaction on disk before it is believed.
+
+Every call opens its own connection, so forked workers, threads and pickles cannot share one by accident. The file is
+never opened by anything but SQLite: closing any other handle would drop SQLite's locks.
+
+What ``head`` is for: a chain alone does not notice that its last rows are gone, so count and hash of the end are kept
+beside it, in the same transaction. Who can rewrite the whole file can still rewrite both; a head noted elsewhere
+(``Ledger.head``) catches that too.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from dpilot.errors import LedgerError
+from dpilot.privacy.ledger.places import sync_folder
+from dpilot.privacy.ledger.rows import FORMAT, Row, check_chain, next_row
+
+_APPLICATION: Final = 0x64704C67  # "dpLg", in the header of every ledger
+_PATIENCE: Final = 60.0  # seconds to wait for another process
+
+_SCHEMA: Final = (
+    "CREATE TABLE rows (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, key TEXT NOT NULL UNIQUE, time TEXT NOT NULL, "
+    "body TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TABLE head (id INTEGER PRIMARY KEY CHECK (id = 0), count INTEGER NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TRIGGER rows_follow BEFORE INSERT ON rows WHEN NEW.seq <> (SELECT count FROM head) "
+    "OR EXISTS (SELECT 1 FROM rows WHERE key = NEW.key) BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
+    "CREATE TRIGGER rows_stay BEFORE UPDATE ON rows BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
+    "CREATE TRIGGER rows_remain BEFORE DELETE ON rows BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
+    "CREATE TRIGGER head_grows BEFORE UPDATE ON head WHEN NEW.count <> OLD.count + 1 "
+    "BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
+    "CREATE TRIGGER head_remains BEFORE DELETE ON head BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A ledger file at ``path``, an absolute path with links resolved."""
+
+    path: Path
+    read_only: bool = False
+
+    def create(self, kind: str, body: Mapping[str, Any]) -> bool:
+        """Make the file with its first row, whole or not at all; False if another process made it meanwhile."""
+        draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.new")
+        try:
+            with _clearly(self.path):
+                _fill(draft, next_row((), kind, body))
+                os.link(draft, self.path)  # fails if the name is taken: nothing is ever replaced
+        except FileExistsError:
+            return False
+        finally:
+            for name in (draft, draft.with_name(draft.name + "-journal")):
+                with suppress(OSError):
+                    name.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
+        return True
+
+    def rows(self, *, thorough: bool = False) -> tuple[Row, ...]:
+        """All rows, their chain and head checked; ``thorough`` also has SQLite check every page."""
+        with _clearly(self.path):
+            try:
+                return _read(self.path, "ro" if self.read_only else "rw", thorough)
+            except sqlite3.OperationalError as problem:
+                if not self.read_only or problem.sqlite_errorname != "SQLITE_READONLY_ROLLBACK":
+                    raise
+            return _read(self.path, "rw", thorough)  # a writer was killed: SQLite must first undo its half transaction
+
+    @contextmanager
+    def appending(self) -> Iterator[Appender]:
+        """The right to append, alone. On leaving, what was appended is on disk; on an exception nothing is."""
+        if self.read_only:
+            raise LedgerError(f"{self.path} was opened for reading only: expected Ledger.open to spend.")
+        with _clearly(self.path), closing(_connect(self.path, "rw")) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield Appender(connection, _checked(connection))
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+
+class Appender:
+    """The rows so far, and the one way to add to them."""
+
+    def __init__(self, connection: sqlite3.Connection, rows: tuple[Row, ...]) -> None:
+        self.rows = rows
+        self._connection = connection
+
+    def append(self, kind: str, body: Mapping[str, Any]) -> Row:
+        """Add a row to the transaction."""
+        row = next_row(self.rows, kind, body)
+        _insert(self._connection, row)
+        self._connection.execute("UPDATE head SET count = ?, hash = ?", (row.seq + 1, row.hash))
+        self.rows = (*self.rows, row)
+        return row
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{quote(str(path))}?mode={mode}", uri=True, timeout=_PATIENCE, isolation_level=None
+    )
+    for setting in ("synchronous = EXTRA", "fullfsync = ON", "trusted_schema = OFF", "cell_size_check = ON"):
+        connection.execute(f"PRAGMA {setting}")
+    return connection
+
+
+def _read(path: Path, mode: str, thorough: bool) -> tuple[Row, ...]:
+    with closing(_connect(path, mode)) as connection:
+        connection.execute("BEGIN")
+        rows = _checked(connection)
+        if thorough:
+            _check_pages(connection)
+        return rows
+
+
+def _fill(path: Path, first: Row) -> None:
+    with closing(_connect(path, "rwc")) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute("INSERT INTO head VALUES (0, 0, '')")
+        _insert(connection, first)
+        connection.execute("UPDATE head SET count = 1, hash = ?", (first.hash,))
+        connection.execute("COMMIT")
+
+
+def _insert(connection: sqlite3.Connection, row: Row) -> None:
+    values = (row.seq, row.kind, row.key, row.time, row.body, row.previous, row.hash)
+    connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+
+def _checked(connection: sqlite3.Connection) -> tuple[Row, ...]:
+    _check_kind(connection)
+    found = connection.execute("SELECT seq, kind, key, time, body, previous, hash FROM rows ORDER BY seq").fetchall()
+    if any(not isinstance(value, str) for values in found for value in values[1:]):
+        raise LedgerError("a row of the ledger does not hold text where it should: the file was altered.")
+    rows = tuple(Row(*values) for values in found)
+    check_chain(rows)
+    head = connection.execute("SELECT id, count, hash FROM head").fetchall()
+    if not rows or head != [(0, len(rows), rows[-1].hash)]:
+        raise LedgerError(
+            f"the ledger ends after {len(rows)} rows, but its head says otherwise: rows were removed or added at the "
+            "end. Restore the file from a copy."
+        )
+    return rows
+
+
+def _check_kind(connection: sqlite3.Connection) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if application != _APPLICATION:
+        raise LedgerError("the file is not a dpilot ledger: expected one made by Ledger.open. Name another path.")
+    if version > FORMAT:
+        raise LedgerError(
+            f"the ledger has format {version}: expected at most {FORMAT}. A newer dpilot wrote it; update dpilot."
+        )
+    schema = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid").fetchall()
+    if version != FORMAT or journal != "delete" or schema != [(statement,) for statement in _SCHEMA]:
+        raise LedgerError("the ledger's tables are not as dpilot made them: the file was altered. Restore a copy.")
+
+
+def _check_pages(connection: sqlite3.Connection) -> None:
+    problems = connection.execute("PRAGMA integrity_check").fetchall()
+    if problems != [("ok",)]:
+        raise LedgerError(f"the ledger file is damaged ({problems[0][0]}): restore it from a copy.")
+
+
+_REASONS: Final = {
+    "SQLITE_NOTADB": "is not a dpilot ledger: expected one made by Ledger.open, or a path where nothing is yet",
+    "SQLITE_CORRUPT": "is damaged or cut short: restore it from a copy",
+    "SQLITE_BUSY": f"is held by another process for over {_PATIENCE:.0f} s: try again when it is done",
+    "SQLITE_FULL": "cannot grow: the disk is full. Nothing was written; make room",
+    "SQLITE_IOERR": "cannot be read or written: the disk is full or failing. Nothing was spent; make room",
+    "SQLITE_READONLY": "cannot be written: the file or its folder is read-only. Nothing was spent",
+    "SQLITE_CANTOPEN": "cannot be opened: expected a file in a folder that may be read and written",
+    "SQLITE_PERM": "cannot be opened: the permission is missing",
+}
+
+
+@contextmanager
+def _clearly(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system say into one LedgerError that names the file."""
+    try:
+        yield
+    except sqlite3.Error as problem:
+        name = getattr(problem, "sqlite_errorname", "") or ""
+        family = "_".join(name.split("_")[:2])
+        reason = _REASONS.get(family, "was altered or cannot be read: restore it from a copy")
+        raise LedgerError(f"{path} {reason} ({name or 'SQLite'}: {problem}).") from problem
+    except FileExistsError:
+        raise
+    except OSError as problem:
+        raise LedgerError(f"{path} cannot be used ({problem.strerror}): expected a writable local folder.") from problem
+    except LedgerError as problem:
+        raise LedgerError(f"{path}: {problem}") from problem
