@@ -39,6 +39,14 @@ def test_a_key_never_shows():
     assert repr(chain) == "Chain(position=0)"
 
 
+def test_tokens_tell_keys_and_purposes_apart_and_give_nothing_away():
+    one, other = Chain(bytes(32)), Chain(bytes(31) + b"1")
+    assert one.token("a") == Chain(bytes(32)).token("a")
+    assert len({one.token("a"), one.token("b"), other.token("a"), one.next().token("a")}) == 4
+    digits = int.from_bytes(one.generator("a").bytes(16), "little")
+    assert int(one.token("a"), 16) != digits % 2**64
+
+
 @pytest.mark.parametrize("key", [b"short", "0" * 32, bytes(33), None])
 def test_only_keys_of_full_length_are_taken(key):
     with pytest.raises(InvalidInput, match="32 bytes"):

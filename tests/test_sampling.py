@@ -124,6 +124,8 @@ def test_a_batch_is_claimed_once_in_order_by_its_own_sampler():
         sampler.claim(first)
     with pytest.raises(InvalidInput, match="another sampler"):
         other.claim(first)
+    with pytest.raises(InvalidInput, match="another sampler"):
+        PoissonSampler(0.2, 3, state=KEY).claim(PoissonSampler(0.3, 3, state=KEY).issue(10))
     with pytest.raises(InvalidInput, match="not a batch"):
         sampler.claim([0, 1])
     sampler.claim(second)

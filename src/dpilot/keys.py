@@ -59,6 +59,10 @@ class Chain:
         digest = blake2b(purpose.encode(), key=self.key, digest_size=16, person=b"dpilot stream").digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
+    def token(self, purpose: str) -> str:
+        """A public name for what this key is used for: it tells uses apart and gives nothing of the key away."""
+        return blake2b(purpose.encode(), key=self.key, digest_size=8, person=b"dpilot token").hexdigest()
+
     def next(self) -> Chain:
         """The next position. The key of this one cannot be found from it."""
         return Chain(blake2b(key=self.key, digest_size=KEY_BYTES, person=b"dpilot next").digest(), self.position + 1)

@@ -17,7 +17,6 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from secrets import token_hex
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -80,7 +79,7 @@ class PoissonSampler:
         self._state = Chain(fresh_key("sampling")) if state is None else state
         self._claimed = self._state.position
         self._ahead: deque[Chain] = deque()  # issued, not yet claimed: what a resumed run must draw again
-        self._id = token_hex(8)
+        self._id = self._state.token(f"sampling at {self.rate!r} for {self.steps} steps")
 
     @property
     def position(self) -> int:

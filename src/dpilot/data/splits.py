@@ -66,8 +66,7 @@ class Split:
     @property
     def id(self) -> str:
         """The public name of this split, for the ledger."""
-        text = repr(list(self.shares.items())).encode()
-        return blake2b(text, key=self.key, digest_size=8, person=b"dpilot split").hexdigest()
+        return Chain(self.key).token(f"split {list(self.shares.items())!r}")
 
     def share(self, part: str) -> float:
         """The expected share of ``part``."""

@@ -1,0 +1,165 @@
+"""Replay: run on a data set, run again on a neighbour with every released value frozen, and see what moved.
+
+If the releases are all that the outside sees, then with their outputs (and the other records' coins) fixed, one record
+can move nothing but the inputs of releases, and those by no more than each declared bound. Anything else that moves is
+a leak: control flow, a shape, a receipt, a file, a log line, an exception. It is deterministic and takes two runs.
+
+    >>> import numpy as np
+    >>> from dpilot.mechanism import release
+    >>> from dpilot.privacy.events import Gaussian
+    >>> from dpilot.privacy.receipt import Receipt
+    >>> def unclipped(values):
+    ...     return release(values.sum(), bound=1.0, noise_multiplier=1.0, receipt=Receipt(Gaussian(1.0)))
+    >>> replay(unclipped, np.ones(3), np.array([1.0, 1.0, 1.0, 7.0])).differences
+    ('release 0 moves by 7, more than its bound 1',)
+
+Reference:
+    the idea: Cebere et al., "Re:cord-play", PETS 2026.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from dpilot.audit.observe import Diverged, Observation, observe, scratch
+from dpilot.tape import Entry
+
+__all__ = ["Replay", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What moved: nothing, if ``differences`` is empty. ``largest`` is the largest movement in units of its bound."""
+
+    differences: tuple[str, ...]
+    releases: int
+    largest: float
+
+
+def replay(
+    run: Callable[[Any], Any], data: Any, neighbour: Any, *, tolerance: float = 1e-9, opaque: Sequence[str] = ()
+) -> Replay:
+    """Run ``run(data)`` and record it, run ``run(neighbour)`` with the released values frozen, and compare everything.
+
+    Compared are number, order, shapes, types, bounds and events of the releases; fresh keys asked for; the value
+    returned; exceptions and exit codes; log lines, warnings and printed text; files written under the working folder,
+    which is an empty one for each run. Files whose name matches ``opaque`` need only be there in both (a ledger holds
+    the time of day: return its rows instead).
+
+    Guarantee:
+        No false comfort from equal randomness: released outputs and keys are frozen, the global seeds of random, numpy
+        and torch are the same in both runs, and a difference that is not finite counts as infinite.
+
+    Edge cases:
+        ``tolerance`` is relative to the bound; a few roundings of the input's own size and type are allowed on top.
+        The two data sets should differ in the last record, so that no other record's coins move.
+        What a new thread or another process releases is not heard, nor are files written elsewhere.
+    """
+    recorder = _Recorder()
+    with scratch() as folder:
+        first = observe(run, data, recorder, folder=folder, opaque=opaque)
+        player = _Player(recorder)
+        second = observe(run, neighbour, player, folder=folder, opaque=opaque)
+    moves = [(_moved(a, b), b.bound) for a, b in zip(recorder.entries, player.entries, strict=False)]
+    differences = (*_of_releases(recorder, player, tolerance), *_of_the_rest(first, second))
+    return Replay(differences, len(recorder.entries), max((move / bound for move, bound in moves), default=0.0))
+
+
+class _Recorder:
+    """Lets everything pass, and remembers."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.outputs: list[Any] = []
+        self.keys: list[tuple[str, bytes]] = []
+
+    def release(self, entry: Entry, outputs: Callable[[], Any]) -> Any:
+        made = outputs()
+        self.entries.append(entry)
+        self.outputs.append(deepcopy(made))
+        return made
+
+    def key(self, purpose: str, fresh: Callable[[], bytes]) -> bytes:
+        self.keys.append((purpose, fresh()))
+        return self.keys[-1][1]
+
+
+class _Player:
+    """Gives back what was recorded, in order, and stops a run that goes another way."""
+
+    def __init__(self, recorded: _Recorder) -> None:
+        self.recorded = recorded
+        self.entries: list[Entry] = []
+        self.purposes: list[str] = []
+
+    def release(self, entry: Entry, outputs: Callable[[], Any]) -> Any:
+        del outputs
+        place = len(self.entries)
+        self.entries.append(entry)
+        if place >= len(self.recorded.entries) or _public(entry) != _public(self.recorded.entries[place]):
+            raise Diverged
+        return deepcopy(self.recorded.outputs[place])
+
+    def key(self, purpose: str, fresh: Callable[[], bytes]) -> bytes:
+        del fresh
+        self.purposes.append(purpose)
+        if [purpose] != [each for each, _ in self.recorded.keys[len(self.purposes) - 1 :][:1]]:
+            raise Diverged
+        return self.recorded.keys[len(self.purposes) - 1][1]
+
+
+def _public(entry: Entry) -> tuple[object, ...]:
+    return entry.kind, entry.forms, entry.bound, entry.event, entry.stamp
+
+
+def _of_releases(recorder: _Recorder, player: _Player, tolerance: float) -> Iterator[str]:
+    purposes = [purpose for purpose, _ in recorder.keys]
+    if purposes != player.purposes:
+        yield f"keys asked for differ: {purposes} and {player.purposes}"
+    for place, (first, second) in enumerate(zip_longest(recorder.entries, player.entries)):
+        if first is None or second is None:
+            yield f"release {place} is made on one data set only: {first or second}"
+        elif _public(first) != _public(second):
+            yield f"release {place} differs in what is public: {_public(first)} and {_public(second)}"
+        elif _moved(first, second) > second.bound * (1 + tolerance) + _rounding(first):
+            yield f"release {place} moves by {_moved(first, second):.6g}, more than its bound {second.bound:.6g}"
+
+
+def _of_the_rest(first: Observation, second: Observation) -> Iterator[str]:
+    names = ("ending", "value", "log", "warned", "printed", "errors_printed", "files")
+    for name in names:
+        before, after = getattr(first, name), getattr(second, name)
+        if before != after:
+            yield f"{name.replace('_', ' ')} differs: {_short(before)} and {_short(after)}"
+
+
+def _moved(first: Entry, second: Entry) -> float:
+    if first.forms != second.forms:
+        return math.inf
+    with np.errstate(all="ignore"):
+        difference = _joint(second) - _joint(first)
+        size = float(np.linalg.norm(difference, np.inf if first.kind == "choice" else 2)) if difference.size else 0.0
+    return size if math.isfinite(size) else math.inf
+
+
+def _rounding(entry: Entry) -> float:
+    coarsest = max(float(np.finfo(values.dtype).eps) for values in entry.inputs)
+    with np.errstate(all="ignore"):
+        size = float(np.linalg.norm(_joint(entry)))
+    return 8 * coarsest * size if math.isfinite(size) else 0.0
+
+
+def _joint(entry: Entry) -> Any:
+    return np.concatenate([values.astype(np.float64).ravel() for values in entry.inputs])
+
+
+def _short(value: object, most: int = 300) -> str:
+    text = str(value)
+    return text if len(text) <= most else text[:most] + "..."

@@ -1,0 +1,23 @@
+"""Fixtures for the whole suite."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpilot import audit
+
+
+@pytest.fixture
+def replay():
+    """Replay a run on every standard neighbour of its data (or on the given pairs) and fail on what moved."""
+
+    def check(run, data=None, *, pairs=None, **options):
+        results = []
+        for pair in audit.neighbours(data) if pairs is None else pairs:
+            result = audit.replay(run, pair.data, pair.neighbour, **options)
+            assert result.differences == (), f"{pair.name}: {result.differences}"
+            results.append(result)
+        assert any(result.releases for result in results), "nothing was released: the replay shows nothing"
+        return results
+
+    return check
