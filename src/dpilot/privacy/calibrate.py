@@ -83,7 +83,8 @@ def _calibrated(budget: Budget, rate: float, steps: int) -> float:
 
     coarse = min(pld.width_for_bias(_COARSE_BIAS, budget.epsilon, steps), budget.epsilon / 100, 5e-3)
     start = _seed(budget, rate, steps)
-    x, y, slope = _descend(lambda x: log_epsilon(x, coarse), start, -1.2, target - 0.005, target + 0.005)
+    aim = target + (coarse / pld.width_for_bias(1.0, budget.epsilon, steps)) ** 2
+    x, y, slope = _descend(lambda x: log_epsilon(x, coarse), start, -1.2, aim - 0.005, aim + 0.005)
     bias = max(y - log_epsilon(x, coarse / 2), 1e-7) * 4 / 3  # of the coarse grid: it falls with the square of h
     fine = coarse * min(0.5, math.sqrt(_FINE_BIAS / bias))
     fine = max(fine, pld.standard_interval(budget.epsilon, steps, _GRID_SHARE))

@@ -111,10 +111,10 @@ def epsilon(event: Event, delta: float, interval: float | None = None) -> float:
 def width_for_bias(share: float, epsilon: float, steps: int) -> float:
     """The grid width that over-reports ``epsilon`` by about ``share`` of it.
 
-    A width h adds a variance of about h^2/12 a step; epsilon is about the mean loss plus 4.3 standard deviations,
-    so it grows by steps h^2/12 (1/2 + 9/epsilon). A guide for the width only: no guarantee rests on it.
+    A width h adds a variance of about h^2/7 a step; epsilon is about the mean loss plus 4.3 standard deviations,
+    so it grows by steps h^2/7 (1/2 + 9/epsilon). A guide for the width only: no guarantee rests on it.
     """
-    return math.sqrt(12 * share * epsilon / (steps * (0.5 + 9 / epsilon)))
+    return math.sqrt(7 * share * epsilon / (steps * (0.5 + 9 / epsilon)))
 
 
 def standard_interval(epsilon: float, steps: int, share: float) -> float:
