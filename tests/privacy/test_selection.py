@@ -127,6 +127,9 @@ def test_a_trial_of_which_only_one_epsilon_and_delta_are_known_uses_the_profile_
 def test_its_delta_is_never_left_unscaled_through_a_renyi_curve(trial):
     with pytest.raises(InvalidInput, match="ApproxDP"):
         selection.rdp(RepeatAndSelect(trial, 100), accountant.ORDERS)
+    cost = selection.selection(trial, 1e-3, mean_trials=100)
+    assert cost.renyi_epsilon == math.inf
+    assert cost.epsilon < math.inf
 
 
 def test_pure_trials_stay_within_the_pure_bound():
@@ -142,6 +145,9 @@ def test_selections_compose_under_renyi_and_no_worse_than_published():
         TruncatedNegativeBinomial(10), accountant.ORDERS, accountant.rdp(BASE), accountant.profile(BASE)
     )
     assert (ours <= published).all()
+    a = np.array(accountant.ORDERS)
+    moved = selection.shift(TruncatedNegativeBinomial(10), accountant.profile(BASE))
+    np.testing.assert_allclose(ours[-50:], (accountant.rdp(BASE) + moved + math.log(10) / (a - 1))[-50:])
     both = accountant.epsilon(Composed([event, BASE]), DELTA, accountant="rdp")
     assert both > accountant.rdp_epsilon(accountant.ORDERS, ours, DELTA)
     assert (np.diff(ours) >= 0).all()
