@@ -12,7 +12,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/python examples/demo.py
+	$(BIN)/dpilot demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import dpilot
+
 SOURCE = Path(__file__).parents[1] / "src" / "dpilot"
 
 LAYERS = [
@@ -41,7 +43,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative imports hide the arrow"
             if node.module == "dpilot":
-                yield from (alias.name for alias in node.names)
+                homes = (dpilot._HOMES.get(alias.name, f"dpilot.{alias.name}") for alias in node.names)
+                yield from (home.split(".")[1] for home in homes)
             elif node.module and node.module.startswith("dpilot."):
                 yield node.module.split(".")[1]
 

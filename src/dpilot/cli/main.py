@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 
 import typer
 
@@ -29,9 +30,10 @@ app.add_typer(ledger.app, name="ledger")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     command = typer.main.get_command(app)
     try:
-        result = command.main(args=arguments, prog_name="dpilot", standalone_mode=False)
+        result = command.main(args=given, prog_name="dpilot", standalone_mode=False)
     except BudgetExceeded as problem:
         console.fail(str(problem))
         return 3
@@ -39,16 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.fail(str(problem))
         return 2
     except Exception as problem:
-        return _usage(problem)
+        return _usage(problem, given)
     return result if isinstance(result, int) else 0
 
 
-def _usage(problem: Exception) -> int:
-    """One line for what the parser refuses; anything else is ours and is shown in full."""
+def _usage(problem: Exception, given: list[str]) -> int:
+    """One line for what the parser refuses, the value named; anything else is ours and is shown in full."""
     message = getattr(problem, "format_message", None)
     if message is None:
         raise problem
-    console.fail(f"{message()} See dpilot --help." if message() else "no command given. See dpilot --help.")
+    options = getattr(getattr(problem, "param", None), "opts", [])
+    values = [value for option, value in pairwise(given) if option in options]
+    values += [text.partition("=")[2] for text in given if text.partition("=")[0] in options and "=" in text]
+    value = f" (given: {', '.join(map(repr, values))})" if values else ""
+    console.fail(f"{message().rstrip('.') or 'no command was given'}{value}. See dpilot --help.")
     return 2
 
 

@@ -45,8 +45,9 @@ def plan(
 def _show(advice: BatchAdvice, *, given: bool) -> None:
     budget = advice.budget
     source = "" if given else " (the default, min(1e-5, 1/(10 size)))"
+    total = f"epsilon {budget.epsilon:g}, delta {budget.delta:g}{source}"
     console.table(
-        f"epsilon {budget.epsilon:g}, delta {budget.delta:g}{source}: {advice.size:,} records, {advice.epochs:g} epochs",
+        f"{advice.size:,} records, {advice.epochs:g} epochs, {total}",
         ["batch size", "steps", "noise multiplier", "cumulative noise", "effective noise", ""],
         [
             [

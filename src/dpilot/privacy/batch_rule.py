@@ -81,7 +81,7 @@ def batch_rule(
     eligible = [row for row in table if row.steps >= min_steps]
     chosen = _smallest_on_plateau(eligible, tolerance) if eligible else max(table, key=lambda row: row.steps)
     reason = _reason(chosen, eligible, min_steps, tolerance)
-    findings = _findings(budget, epochs, chosen, table, min_steps)
+    findings = _findings(budget, epochs, eligible, table, min_steps)
     return BatchAdvice(
         budget, size, epochs, chosen.batch_size, chosen.steps, chosen.noise_multiplier, reason, findings, table
     )
@@ -129,18 +129,19 @@ def _reason(chosen: BatchRow, eligible: list[BatchRow], min_steps: int, toleranc
 
 
 def _findings(
-    budget: Budget, epochs: float, chosen: BatchRow, table: tuple[BatchRow, ...], min_steps: int
+    budget: Budget, epochs: float, eligible: list[BatchRow], table: tuple[BatchRow, ...], min_steps: int
 ) -> tuple[str, ...]:
     """Rehn et al.'s Table 1, with the numbers of this case."""
     largest = max(table, key=lambda row: row.batch_size)
-    enough = math.ceil(min_steps * epochs / max(largest.steps, 1))
+    enough = math.ceil(min_steps * epochs / largest.steps)
+    viable = max((row.batch_size for row in eligible), default=0)
     return (
         f"At epsilon {budget.epsilon:g}: a tighter budget wants a larger clipping bound and a smaller batch.",
         "A strong backbone or an easy task wants a small clipping bound; a weak backbone, a hard task or full "
         "fine-tuning wants a larger one (25 to 75 has been best for full fine-tuning).",
-        f"With {epochs:g} epochs, avoid batches beyond {chosen.batch_size:,}: too few steps remain."
-        if largest.steps < min_steps
-        else "Even the largest candidate leaves enough steps; the plateau decides.",
+        f"With {epochs:g} epochs, avoid batches beyond {viable:,}: fewer than {min_steps} steps would remain."
+        if viable < largest.batch_size
+        else "Even the largest candidate leaves enough steps: the plateau decides.",
         f"More epochs make larger batches viable: {largest.batch_size:,} needs about {enough:,} epochs.",
         "Clipping bound, batch size and step size interact: tune them together, inside the budget.",
     )
