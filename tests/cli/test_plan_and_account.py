@@ -112,3 +112,11 @@ def test_large_delta_can_be_allowed_explicitly(capsys: pytest.CaptureFixture[str
     assert main(run) == 2
     assert main([*run, "--allow-large-delta"]) == 0
     assert "large for 100 records" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["ledger"]])
+def test_no_command_shows_the_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert "Usage:" in out
+    assert err == ""

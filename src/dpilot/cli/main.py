@@ -50,6 +50,9 @@ def _usage(problem: Exception, given: list[str]) -> int:
     message = getattr(problem, "format_message", None)
     if message is None:
         raise problem
+    if type(problem).__name__ == "NoArgsIsHelpError":
+        console.line(message())
+        return 2
     options = getattr(getattr(problem, "param", None), "opts", [])
     values = [value for option, value in pairwise(given) if option in options]
     values += [text.partition("=")[2] for text in given if text.partition("=")[0] in options and "=" in text]
