@@ -24,7 +24,7 @@ from dpilot.privacy import _decimals, events
 from dpilot.privacy.amounts import Amount, Charge, Price
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
-from dpilot.privacy.ledger.history import Commitment, History, Stage
+from dpilot.privacy.ledger.history import Commitment, History, Stage, text
 from dpilot.privacy.ledger.rows import FORMAT, Row
 
 Body = Mapping[str, Any]
@@ -106,7 +106,14 @@ def _opened(row: Row) -> History:
     if row.kind != "open" or body["format"] != FORMAT:
         raise InvalidInput("row 0 must open the ledger in this format")
     order = None if body["order"] is None else float(body["order"])
-    return History(body["ledger"], body["dataset"], body["mode"], body["bound"], order, _read_budget(body["budget"]))
+    return History(
+        body["ledger"],
+        text("dataset", body["dataset"]),
+        body["mode"],
+        body["bound"],
+        order,
+        _read_budget(body["budget"]),
+    )
 
 
 def _reserved(history: History, row: Row, body: Body) -> History:

@@ -132,8 +132,8 @@ class History:
     def shares(self, cells: set[Cell]) -> tuple[Decimal | None, ...]:
         """The deltas to try, in turn, for the next commitment in ``cells``; only bound "basic" gives out shares.
 
-        None (what the events declare), then left / (k + 2) after k commitments, then all that is left. Where all take
-        their share, the k-th gets delta / (k (k + 1)), which sums to delta and never runs out.
+        None (what the events declare, if they all do), then left / (k + 2) after k commitments, then all that is left.
+        Where all take their share, the k-th gets delta / (k (k + 1)), which sums to delta and never runs out.
         """
         if self.bound_name != "basic":
             return (None,)
@@ -174,9 +174,9 @@ class History:
 
 
 def text(name: str, value: object) -> str:
-    """A short label: what people read in the ledger."""
-    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST:
-        raise InvalidInput(f"{name} is {value!r}: expected a text of 1 to {_LONGEST} characters.")
+    """A short label, what people read in the ledger; control characters could rewrite a terminal."""
+    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST or not value.isprintable():
+        raise InvalidInput(f"{name} is {value!r}: expected one line of 1 to {_LONGEST} printable characters.")
     return value
 
 

@@ -23,6 +23,8 @@ def affordable(history: History, stages: Sequence[Stage], delta: Decimal | None)
         price = history.bound.price(placed, share)
         if not history.closed and history.admits(price):
             return price, True
+        if share is None and price.charges[0].amount.loss.is_finite():
+            break  # what declares its cost is charged that, and no delta, unless asked
     return price, False
 
 
