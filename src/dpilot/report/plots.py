@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +28,9 @@ def batch_plot(advices: Sequence[BatchAdvice], path: str | Path) -> Path:
         axes.plot(chosen.batch_size, chosen.cumulative_noise, "o", ms=11, mfc="none", mew=2, color=drawn.get_color())
         label = f"{advice.batch_size:,} x {advice.steps:,} steps"
         point = (chosen.batch_size, chosen.cumulative_noise)
-        axes.annotate(label, point, textcoords="offset points", xytext=(8, 8), fontsize=9)
+        late = 2 * math.log(chosen.batch_size) > sum(math.log(advice.table[end].batch_size) for end in (0, -1))
+        place = {"xytext": (-8, -16), "ha": "right"} if late else {"xytext": (8, 8)}
+        axes.annotate(label, point, textcoords="offset points", fontsize=9, **place)
     axes.set(xscale="log", yscale="log", xlabel="batch size", ylabel="cumulative noise, noise multiplier x sqrt(steps)")
     axes.set_title(f"{advices[0].size:,} records, {advices[0].epochs:g} epochs, delta {advices[0].budget.delta:g}")
     axes.grid(which="both", alpha=0.25)
