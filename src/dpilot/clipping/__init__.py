@@ -14,7 +14,13 @@ tensor([1.0000, 1.0000, 0.5000, 0.2500])
 from dpilot.clipping.automatic import AutoS, AutoV
 from dpilot.clipping.base import Clipping, State
 from dpilot.clipping.constant import Constant
+from dpilot.clipping.group import Group
+from dpilot.clipping.histogram import HistogramE, HistogramP, histogram_share
+from dpilot.clipping.layerwise import LayerWise
+from dpilot.clipping.mse import MeanSquaredError
 from dpilot.clipping.normalized import Normalized
+from dpilot.clipping.one_shot import OneShot
+from dpilot.clipping.psac import Psac
 from dpilot.clipping.quantile import Quantile, bit_share
 from dpilot.clipping.registry import from_dict, get, names, to_dict
 from dpilot.clipping.slack import Slack, slots_for
@@ -24,13 +30,21 @@ __all__ = [
     "AutoV",
     "Clipping",
     "Constant",
+    "Group",
+    "HistogramE",
+    "HistogramP",
+    "LayerWise",
+    "MeanSquaredError",
     "Normalized",
+    "OneShot",
+    "Psac",
     "Quantile",
     "Slack",
     "State",
     "bit_share",
     "from_dict",
     "get",
+    "histogram_share",
     "names",
     "slots_for",
     "to_dict",

@@ -66,7 +66,7 @@ class State:
     never waits for the device. They are float64; on a device without float64 they are float32.
 
     Edge cases:
-        frozen           this step measures only: every weight is 0, the optimizer must not move
+        measuring        how many of the next steps only measure: every weight is 0, the optimizer must not move
         memory           what a rule remembers beside its threshold, such as a bin width; None for most
         inner            the state of the rule inside, for the normalized and the layer-wise form
 
@@ -85,7 +85,7 @@ class State:
     expected_batch_size: float
     dimension: int
     step: int = 0
-    frozen: bool = False
+    measuring: int = 0
     memory: Tensor | None = None
     inner: State | None = None
 
@@ -94,6 +94,11 @@ class State:
 
     def __hash__(self) -> int:
         return hash((self.noise_multiplier, self.expected_batch_size, self.dimension, self.step))
+
+    @property
+    def frozen(self) -> bool:
+        """Whether this step only measures, so that the optimizer must not move."""
+        return self.measuring > 0
 
     def to(self, device: torch.device) -> State:
         """The same state on another device; itself when it is already there."""
@@ -125,7 +130,7 @@ class State:
             expected_batch_size=_validate.positive(expected_batch_size=data["expected_batch_size"]),
             dimension=_validate.count(dimension=data["dimension"]),
             step=_validate.count(least=0, step=data["step"]),
-            frozen=data["frozen"] is True,
+            measuring=_validate.count(least=0, measuring=data["measuring"]),
             memory=None if data["memory"] is None else _tensor("memory", data["memory"], signed=True),
             inner=None if data["inner"] is None else cls.from_dict(data["inner"]),
         )

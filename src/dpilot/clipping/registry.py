@@ -12,7 +12,13 @@ from dpilot import _validate
 from dpilot.clipping.automatic import AutoS, AutoV
 from dpilot.clipping.base import Clipping
 from dpilot.clipping.constant import Constant
+from dpilot.clipping.group import Group
+from dpilot.clipping.histogram import HistogramE, HistogramP
+from dpilot.clipping.layerwise import LayerWise
+from dpilot.clipping.mse import MeanSquaredError
 from dpilot.clipping.normalized import Normalized
+from dpilot.clipping.one_shot import OneShot
+from dpilot.clipping.psac import Psac
 from dpilot.clipping.quantile import Quantile, bounded, esipova
 from dpilot.clipping.slack import Slack, bounded_slack, slack_q
 from dpilot.errors import InvalidInput
@@ -27,11 +33,19 @@ _RULES: Final[dict[str, Callable[..., Clipping]]] = {
     "slack": Slack,
     "slack-q": slack_q,
     "bounded-slack": bounded_slack,
+    "histogram-p": HistogramP,
+    "histogram-e": HistogramE,
+    "psac": Psac,
+    "mse": MeanSquaredError,
+    "one-shot": OneShot,
 }
+_ON_MORE: Final[dict[str, Callable[..., Any]]] = {"group": Group}  # whose clip needs more than norms
+_KNOWN: Final[dict[str, Callable[..., Any]]] = {**_RULES, **_ON_MORE}
+_FORMS: Final = ("normalized", "groups")
 
 
 def names() -> list[str]:
-    """Every rule that ``get`` knows and that needs nothing but norms.
+    """Every rule that ``get`` knows and that needs nothing but norms. ``get`` also knows "group".
 
     Example:
         >>> names()[:3]
@@ -40,8 +54,8 @@ def names() -> list[str]:
     return list(_RULES)
 
 
-def get(name: str, *, normalized: bool = False, **parameters: Any) -> Clipping:
-    """The rule of that name; ``normalized=True`` for its normalized form.
+def get(name: str, *, normalized: bool = False, groups: int | None = None, **parameters: Any) -> Clipping:
+    """The rule of that name; ``normalized=True`` for its normalized form, ``groups`` for its layer-wise form.
 
     Edge cases:
         unknown name or parameter    InvalidInput, which lists the known ones
@@ -50,17 +64,19 @@ def get(name: str, *, normalized: bool = False, **parameters: Any) -> Clipping:
         >>> get("bounded", threshold=2.0).floor
         0.1
     """
-    make = _RULES[_validate.one_of(_RULES, name=name)]
+    make = _KNOWN[_validate.one_of(_KNOWN, name=name)]
     unknown = set(parameters) - _parameters(name)
     if unknown:
         raise InvalidInput(
             f"{name} was given {', '.join(sorted(unknown))}: expected any of {', '.join(sorted(_parameters(name)))}."
         )
-    rule = make(**parameters)
+    if name in _ON_MORE and (normalized or groups is not None):
+        raise InvalidInput(f"{name} has no normalized or layer-wise form: expected neither. Leave both out.")
+    rule: Clipping = make(**parameters) if groups is None else LayerWise(make(**parameters), groups)
     return Normalized(rule) if normalized else rule
 
 
-def to_dict(rule: Clipping) -> dict[str, Any]:
+def to_dict(rule: Clipping | Group) -> dict[str, Any]:
     """The rule as plain data that JSON can hold: its name and every parameter.
 
     A preset becomes the rule behind it with all parameters written out, so its meaning cannot drift.
@@ -73,9 +89,11 @@ def to_dict(rule: Clipping) -> dict[str, Any]:
     """
     if isinstance(rule, Normalized):
         return {**to_dict(rule.rule), "normalized": True}
-    name = next((name for name, kind in _RULES.items() if kind is type(rule)), None)
+    if isinstance(rule, LayerWise):
+        return {**to_dict(rule.rule), "groups": rule.groups}
+    name = next((name for name, kind in _KNOWN.items() if kind is type(rule)), None)
     if name is None:
-        _validate.refuse("the clipping rule", rule, f"one of {', '.join(_RULES)}", "Only these can be stored.")
+        _validate.refuse("the clipping rule", rule, f"one of {', '.join(_KNOWN)}", "Only these can be stored.")
     return {"name": name, **{field.name: _plain(getattr(rule, field.name)) for field in fields(cast(Any, rule))}}
 
 
@@ -83,13 +101,14 @@ def from_dict(data: object) -> Clipping:
     """The inverse of to_dict, from the names above only: nothing is imported or executed."""
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidInput(f"a clipping rule is {data!r}: expected an object with a 'name'.")
-    parameters = {key: _loaded(value) for key, value in data.items() if key not in ("name", "normalized")}
-    return get(cast(str, data.get("name")), normalized=data.get("normalized", False) is True, **parameters)
+    parameters = {key: _loaded(value) for key, value in data.items() if key not in ("name", *_FORMS)}
+    normalized, groups = data.get("normalized", False) is True, data.get("groups")
+    return get(cast(str, data.get("name")), normalized=normalized, groups=groups, **parameters)
 
 
 def _parameters(name: str) -> set[str]:
     """What a rule or preset can be given: its own keywords, and the fields of the rule it makes."""
-    make = _RULES[name]
+    make = _KNOWN[name]
     own = inspect.signature(make).parameters.values()
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own)
     made = {field.name for field in fields(cast(Any, make()))} if open_ended else set()
