@@ -171,7 +171,20 @@ class Held:
         self.value = value
 
 
-SAME = [1.5, float("nan"), "text", None, [1, (2,)], {"a": np.nan}, {3, 4}, np.array([np.nan]), torch.ones(2), PAID]
+SAME = [
+    1.5,
+    float("nan"),
+    "text",
+    None,
+    [1, (2,)],
+    {"a": np.nan},
+    {3, 4},
+    np.array([np.nan]),
+    torch.ones(2),
+    PAID,
+    Path("a"),
+    torch.nn.Linear(2, 2),
+]
 
 
 @pytest.mark.parametrize("value", [*SAME, Held(np.arange(3))], ids=repr)
@@ -193,6 +206,9 @@ OTHER = [
     (np.ones(1), torch.ones(1)),
     (np.array([1, None], object), np.array([2, None], object)),
     (PoissonSampler(0.1, 2), PoissonSampler(0.1, 3)),
+    (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)),
+    (Path("a"), Path("b")),
+    (Gaussian, PoissonSampled),
 ]
 
 

@@ -14,9 +14,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from fnmatch import fnmatch
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -77,20 +79,22 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
         return type(value).__name__, tuple(plain(each, inside) for each in value)
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__name__, tuple((f.name, plain(getattr(value, f.name), inside)) for f in fields(value))
-    if _shows_nothing(value):
-        return type(value).__name__, plain(_attributes(value), inside)
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # where an object lies is no part of what it is
+    held = _held(value)
+    return (type(value).__name__, plain(held, inside)) if held else _shown(value)
 
 
-def _shows_nothing(value: Any) -> bool:
-    plainest: Any = object.__repr__
-    return type(value).__repr__ is plainest and not callable(value)
-
-
-def _attributes(value: object) -> dict[str, object]:
+def _held(value: Any) -> dict[str, object]:
+    """What an object holds, which need not be what it shows: a model shows its layers, and holds their weights."""
+    if isinstance(value, type | ModuleType | FunctionType | PurePath | Enum):
+        return {}
+    if callable(getattr(value, "state_dict", None)):
+        return dict(value.state_dict())
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    return {**held, **getattr(value, "__dict__", {})}
+    return {name: getattr(value, name) for name in (*slots, *getattr(value, "__dict__", {})) if hasattr(value, name)}
+
+
+def _shown(value: object) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # where an object lies is no part of what it is
 
 
 def _ended(run: Callable[[Any], Any], data: Any) -> tuple[str, object]:
