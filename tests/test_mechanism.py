@@ -56,6 +56,12 @@ def test_the_receipt_is_drawn_before_noise_is_made_and_once():
     assert spy.calls == [("draw", Gaussian(2.0)), ("noise", 0.5, 2.0)]
 
 
+def test_numbers_reach_the_noise_as_plain_floats():
+    spy = Spy()
+    released(np.ones(3), bound=np.float32(0.1), noise_multiplier=np.float32(2.0), receipt=spy, noise=spy)
+    assert [type(number) for number in spy.calls[1][1:]] == [float, float]
+
+
 def test_a_sampled_release_draws_the_sampled_event():
     spy = Spy()
     released(np.ones(3), receipt=spy, noise=spy, sample_rate=0.25)

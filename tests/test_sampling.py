@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -132,6 +134,16 @@ def test_a_batch_is_claimed_once_in_order_by_its_own_sampler():
     assert sampler.position == 2
 
 
+def test_a_batch_can_travel_between_processes():
+    sampler = PoissonSampler(0.3, 1)
+    batch = sampler.issue(100)
+    travelled = pickle.loads(pickle.dumps(batch))
+    assert np.array_equal(travelled.indices, batch.indices)
+    sampler.claim(travelled)
+    with pytest.raises(InvalidInput, match="again"):
+        sampler.claim(batch)
+
+
 def test_a_batch_tells_neither_its_records_nor_how_many():
     assert repr(PoissonSampler(1.0, 1).issue(12345)) == "Batch(step=0)"
 
@@ -162,6 +174,7 @@ REFUSED = {
     "iterator": (iter([1, 2]), "stream"),
     "set": ({1, 2}, "cannot be indexed"),
     "number": (3, "cannot be indexed"),
+    "mapping": ({"x": [1, 2], "y": [0, 1]}, "names"),
 }
 
 

@@ -89,8 +89,9 @@ def release(
         The input is never written to. Values are never looked at, so nothing is raised because of them.
     """
     event = gaussian_event(noise_multiplier, sample_rate)
+    bound, noise_multiplier = _validate.positive(bound=bound), float(noise_multiplier)
     values = [_checked(name, value) for name, value in _leaves("vector", vector)]
-    _check_scale(values, _validate.positive(bound=bound) * noise_multiplier)
+    _check_scale(values, noise_multiplier * bound)
     receipt.draw(event)
 
     def outputs() -> list[Any]:
@@ -145,7 +146,8 @@ def choose(
         McSherry and Talwar, FOCS 2007; Cesar and Rogers, ALT 2021, Corollary 8.
     """
     event = ExponentialMechanism(epsilon)
-    rate = epsilon / (2 * _validate.positive(sensitivity=sensitivity))
+    sensitivity = _validate.positive(sensitivity=sensitivity)
+    rate = float(epsilon) / (2 * sensitivity)
     if not (isinstance(scores, np.ndarray) and scores.dtype == np.float64 and scores.ndim == 1 and scores.size):
         raise InvalidInput("scores are not a vector: expected a one-dimensional float64 array, one score a candidate.")
     receipt.draw(event)
@@ -193,7 +195,7 @@ def _through(
         return outputs()
     inputs = tuple(_copied(value) for _, value in values)
     forms = tuple(f"{name}: {type(value).__name__} {value.dtype} {tuple(value.shape)}" for name, value in values)
-    result: Output = listener.release(Entry(kind, inputs, forms, float(bound), event, stamp), outputs)
+    result: Output = listener.release(Entry(kind, inputs, forms, bound, event, stamp), outputs)
     return result
 
 

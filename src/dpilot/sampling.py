@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -148,6 +148,8 @@ def check_source(source: object) -> None:
         _check_torch(source, torch.utils.data)
     if hasattr(source, "__next__"):
         _refuse(source, "a stream can be read once and in its own order only, so no record can toss its own coin")
+    if isinstance(source, Mapping):
+        _refuse(source, "its length and index are those of its names, not of its records")
     if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         _refuse(source, "it has no length or cannot be indexed, so no record can toss its own coin")
 

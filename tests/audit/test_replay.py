@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -208,6 +209,9 @@ OTHER = [
     (PoissonSampler(0.1, 2), PoissonSampler(0.1, 3)),
     (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)),
     (Path("a"), Path("b")),
+    (pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2]})),
+    (pd.DataFrame({"a": [1]}), pd.DataFrame({"b": [1]})),
+    (pd.Series(range(1000)), pd.Series([*range(500), 0, *range(501, 1000)])),
     (Gaussian, PoissonSampled),
 ]
 

@@ -89,6 +89,8 @@ def _held(value: Any) -> dict[str, object]:
         return {}
     if callable(getattr(value, "state_dict", None)):
         return dict(value.state_dict())
+    if callable(getattr(value, "to_numpy", None)):
+        return {"columns": list(getattr(value, "columns", ())), "values": value.to_numpy()}
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     return {name: getattr(value, name) for name in (*slots, *getattr(value, "__dict__", {})) if hasattr(value, name)}
 

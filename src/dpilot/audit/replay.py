@@ -61,6 +61,7 @@ def replay(
         ``tolerance`` is relative to the bound; a few roundings of the input's own size and type are allowed on top.
         The two data sets should differ in the last record, so that no other record's coins move.
         What a new thread or another process releases is not heard, nor are files written elsewhere.
+        Frozen releases draw no noise, so the position of a resumable noise source moves in the first run only.
     """
     recorder = _Recorder()
     with scratch() as folder:
