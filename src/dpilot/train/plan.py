@@ -1,0 +1,165 @@
+"""The plan of one private run: everything that decides its privacy, frozen and public, before a record is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dpilot import _validate, clipping
+from dpilot.clipping import Clipping
+from dpilot.errors import InvalidInput
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.calibrate import noise_multiplier as calibrated
+from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
+from dpilot.privacy.ledger import Ledger
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How often, how much, how noisy: budget, declared size, sampling rate, steps, noise and clipping rule.
+
+    Guarantee:
+        ``event`` is what a run of this plan costs, whichever model, optimizer, engine or chunk size is used, and it
+        costs no more than ``budget``. Nothing in it depends on the data: a data set of another length is accepted
+        silently, and the divisor stays ``expected_batch_size``.
+
+    Example:
+        >>> plan = Plan.calibrate(Budget(1.0, 1e-5), size=1_000, batch_size=1_000, steps=10, clipping="constant")
+        >>> plan.steps, plan.sample_rate, round(plan.noise_multiplier, 3)
+        (10, 1.0, 11.797)
+        >>> Plan.from_json(plan.to_json()) == plan
+        True
+    """
+
+    budget: Budget
+    size: int
+    sample_rate: float
+    steps: int
+    noise_multiplier: float
+    clipping: Clipping
+    cost: Cost = field(compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", _validate.count("Declare the number of records.", size=self.size))
+        object.__setattr__(self, "sample_rate", _validate.rate(sample_rate=self.sample_rate))
+        object.__setattr__(self, "steps", _validate.count(steps=self.steps))
+        object.__setattr__(self, "noise_multiplier", _validate.positive(noise_multiplier=self.noise_multiplier))
+        if self.cost.epsilon > self.budget.epsilon or self.cost.delta > self.budget.delta:
+            raise InvalidInput(f"the plan costs {self.cost}: expected no more than {self.budget}. Calibrate it anew.")
+
+    @classmethod
+    def calibrate(
+        cls,
+        budget: Budget,
+        *,
+        size: int,
+        batch_size: float | None = None,
+        sample_rate: float | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        clipping: str | Clipping = "bounded-slack",
+        ledger: Ledger | None = None,
+    ) -> Plan:
+        """The plan whose noise the budget asks for. With a ledger, it must fit what is left there, now.
+
+        Give the expected batch size or the rate, and the epochs or the steps; all are declared numbers.
+        """
+        size = _validate.count("Declare the number of records.", size=size)
+        rate = _rate(size, batch_size, sample_rate)
+        count = _steps(rate, epochs, steps)
+        sigma = calibrated(budget, sample_rate=rate, steps=count)
+        plan = cls(budget, size, rate, count, sigma, _rule(clipping), Cost(budget.epsilon, budget.delta))
+        if ledger is not None and not ledger.fits(plan.event):
+            raise InvalidInput(
+                f"a plan of {budget} does not fit the ledger, which has {ledger.remaining()} left. "
+                "Plan with a smaller budget, or extend the ledger with a reason."
+            )
+        return plan
+
+    @property
+    def expected_batch_size(self) -> float:
+        """The divisor of every mean: rate times declared size. The realised size of a batch is secret."""
+        return self.sample_rate * self.size
+
+    @property
+    def event(self) -> Event:
+        """What the run will cost."""
+        return Repeated(self.step_event, self.steps)
+
+    @property
+    def step_event(self) -> Event:
+        """What one step costs."""
+        step = Gaussian(self.noise_multiplier)
+        return step if self.sample_rate == 1 else PoissonSampled(self.sample_rate, step)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with the version of its format."""
+        return {
+            "format": FORMAT,
+            "budget": {"epsilon": self.budget.epsilon, "delta": self.budget.delta},
+            "size": self.size,
+            "sample_rate": self.sample_rate,
+            "steps": self.steps,
+            "noise_multiplier": self.noise_multiplier,
+            "clipping": clipping.to_dict(self.clipping),
+            "cost": {"epsilon": self.cost.epsilon, "delta": self.cost.delta},
+        }
+
+    @classmethod
+    def from_dict(cls, data: object) -> Plan:
+        """The inverse of to_dict; needs no accountant, and nothing in the data is executed."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            found = data.get("format") if isinstance(data, dict) else data
+            raise InvalidInput(
+                f"the plan's format is {found!r}: expected {FORMAT}. A newer dpilot may have written it."
+            )
+        expected = {"format", "budget", "size", "sample_rate", "steps", "noise_multiplier", "clipping", "cost"}
+        if set(data) != expected:
+            raise InvalidInput(f"a plan has the fields {sorted(data)}: expected {sorted(expected)}.")
+        return cls(
+            budget=Budget(**data["budget"]),
+            size=data["size"],
+            sample_rate=data["sample_rate"],
+            steps=data["steps"],
+            noise_multiplier=data["noise_multiplier"],
+            clipping=clipping.from_dict(data["clipping"]),
+            cost=Cost(**data["cost"]),
+        )
+
+    def to_json(self) -> str:
+        """One JSON document that reads back bit for bit."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The inverse of to_json."""
+        try:
+            return cls.from_dict(json.loads(text))
+        except (json.JSONDecodeError, TypeError) as problem:
+            raise InvalidInput(f"the plan is not what to_json wrote ({problem}).") from None
+
+
+def _rate(size: int, batch_size: float | None, sample_rate: float | None) -> float:
+    if (batch_size is None) == (sample_rate is None):
+        raise InvalidInput("expected one of batch_size and sample_rate.")
+    if sample_rate is not None:
+        return _validate.rate("It is batch_size / size.", sample_rate=sample_rate)
+    batch = _validate.positive(batch_size=batch_size)
+    if batch > size:
+        _validate.refuse("batch_size", batch_size, f"at most the size, {size}", "Lower it, or declare the true size.")
+    return batch / size
+
+
+def _steps(rate: float, epochs: float | None, steps: int | None) -> int:
+    if (epochs is None) == (steps is None):
+        raise InvalidInput("expected one of epochs and steps.")
+    if steps is not None:
+        return _validate.count(steps=steps)
+    return max(1, round(_validate.positive(epochs=epochs) / rate))
+
+
+def _rule(chosen: str | Clipping) -> Clipping:
+    return clipping.get(chosen) if isinstance(chosen, str) else chosen

@@ -1,0 +1,105 @@
+"""One private step: the picture in the architecture, top to bottom.
+
+Everything above the release is sensitive and local to ``private_step``; everything below it was released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpilot import engine
+from dpilot.clipping import State
+from dpilot.mechanism import Draws, Noise, release
+from dpilot.train.plan import Plan
+
+Gradients = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What stays the same through a run: the plan, the model, how gradients are had, and what pays and adds noise."""
+
+    plan: Plan
+    model: nn.Module
+    per_sample: Callable[[Any], engine.PerSample]
+    optimizer: torch.optim.Optimizer
+    noise: Noise
+    receipt: Draws
+    groups: Sequence[Sequence[str]] | None = None
+
+
+def private_step(setting: Setting, state: State, chunks: Iterable[Any]) -> State:
+    """Clip, sum, release, and move the model along the noisy mean; the clip state of the next step.
+
+    ``chunks`` are the physical pieces of one Poisson batch of the plan; of an empty batch there are none, and the
+    step is noise alone. The state used is the one from before the step, for every chunk.
+
+    Guarantee:
+        The released vector is [sum of w_i g_i | sum of x_i]; a record moves it by at most ``state.bound``, and the
+        receipt is that of plain DP-SGD, whatever the rule. The divisor is the plan's expected batch size.
+    """
+    plan, total = setting.plan, _zeros(setting, state)
+    for chunk in chunks:
+        gradients = setting.per_sample(chunk)
+        weights, extras = plan.clipping.clip(_norms(setting, gradients), state)
+        total = _add(total, gradients.weighted_sum(weights, setting.groups), extras.sum(0))
+
+    released, heard = release(  # the door
+        total,
+        bound=float(state.bound),
+        noise_multiplier=plan.noise_multiplier,
+        sample_rate=plan.sample_rate,
+        receipt=setting.receipt,
+        noise=setting.noise,
+    )
+
+    _move(setting, released, frozen=state.frozen)
+    return plan.clipping.update(state, heard)
+
+
+def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | None = None) -> State:
+    """The clip state before the first step, from the plan and the number of trained parameters."""
+    dimension = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return plan.clipping.init(
+        noise_multiplier=plan.noise_multiplier,
+        expected_batch_size=plan.expected_batch_size,
+        dimension=dimension,
+        steps=plan.steps,
+        device=device,
+    )
+
+
+def _norms(setting: Setting, gradients: engine.PerSample) -> Tensor:
+    return gradients.norms if setting.groups is None else gradients.group_norms(setting.groups)
+
+
+def _zeros(setting: Setting, state: State) -> tuple[Gradients, Tensor]:
+    """The sum over no records: a zero for every trained parameter and every extra coordinate, float32 or better."""
+    trained = {name: p for name, p in setting.model.named_parameters() if p.requires_grad}
+    zeros = {name: torch.zeros_like(p, dtype=_wide(p), requires_grad=False) for name, p in trained.items()}
+    first = next(iter(zeros.values()))
+    none = first.new_zeros(0) if setting.groups is None else first.new_zeros(0, len(setting.groups))
+    return zeros, setting.plan.clipping.clip(none, state)[1].sum(0)
+
+
+def _add(total: tuple[Gradients, Tensor], gradients: Gradients, extras: Tensor) -> tuple[Gradients, Tensor]:
+    return {name: total[0][name] + gradient for name, gradient in gradients.items()}, total[1] + extras
+
+
+def _move(setting: Setting, released: Gradients, *, frozen: bool) -> None:
+    """Hand the noisy mean to the optimizer. While a rule only measures, the optimizer does not move."""
+    for name, parameter in setting.model.named_parameters():
+        if parameter.requires_grad:
+            parameter.grad = (released[name] / setting.plan.expected_batch_size).to(parameter.dtype)
+    if not frozen:
+        setting.optimizer.step()
+    setting.optimizer.zero_grad(set_to_none=True)
+
+
+def _wide(parameter: Tensor) -> torch.dtype:
+    return torch.float64 if parameter.dtype == torch.float64 else torch.float32
