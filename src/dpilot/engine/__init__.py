@@ -1,0 +1,8 @@
+"""Per-sample gradient norms and weighted sums of any model, at close to the price of plain training."""
+
+from dpilot.engine.api import names, per_sample
+from dpilot.engine.base import NoRule, PerSample, Problem
+from dpilot.engine.check import check
+from dpilot.engine.replace import replace_batch_norm
+
+__all__ = ["NoRule", "PerSample", "Problem", "check", "names", "per_sample", "replace_batch_norm"]

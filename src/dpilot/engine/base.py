@@ -1,0 +1,127 @@
+"""What every engine hands back: norms, and weighted sums of the per-sample gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpilot._validate import refuse
+from dpilot.errors import UnsupportedModel
+
+LossFunction = Callable[..., Tensor]
+
+
+class NoRule(UnsupportedModel):
+    """This engine cannot differentiate an operation sample by sample; another engine may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that keeps a model from being trained privately, and what to do about it."""
+
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class PerSample:
+    """The gradients g_1 .. g_n of one chunk of samples, known by their norms and their weighted sums.
+
+    Guarantee:
+        ``norms[i]`` is at least the Euclidean norm of what ``weighted_sum`` adds for sample i at weight 1, float
+        rounding included (docs/engine.md says how tightly). So a weight w <= C / norms[i] adds at most C.
+
+    Edge cases:
+        a gradient that is not finite   its norm is not finite either, and the sample adds exact zeros
+        an empty batch                  norms of shape (0,), sums of zeros
+        a parameter the loss ignores    zeros
+    """
+
+    norms: Tensor
+    engine: str
+    reason: str
+    squares: Mapping[str, Tensor] = field(repr=False)
+    sum_with: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = field(repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the trained parameters, in the model's order; a tied parameter has its first name only."""
+        return tuple(self.squares)
+
+    def group_norms(self, groups: Sequence[Sequence[str]]) -> Tensor:
+        """Norms of parts of the gradient, (n, groups); not finite in every group for a null sample."""
+        self._check_groups(groups)
+        null = ~torch.isfinite(self.norms)
+        parts = [inflate(torch.stack([self.squares[name] for name in group]).sum(0)) for group in groups]
+        return torch.where(null[:, None], torch.inf, torch.stack(parts, dim=1))
+
+    def weighted_sum(self, weights: Tensor, groups: Sequence[Sequence[str]] | None = None) -> dict[str, Tensor]:
+        """Sum over i of w_i g_i, by parameter name.
+
+        ``weights`` is (n,), or (n, groups) with one column for each group of parameter names; without ``groups`` the
+        columns are the parameters in the order of ``names``.
+        """
+        n = self.norms.shape[0]
+        if weights.shape[:1] != (n,) or weights.dim() > 2:
+            refuse("weights.shape", tuple(weights.shape), f"({n},) or ({n}, groups)")
+        weights = weights.detach().to(self.norms)
+        if weights.dim() == 1:
+            return self.sum_with(dict.fromkeys(self.squares, weights))
+        groups = [[name] for name in self.squares] if groups is None else groups
+        self._check_groups(groups)
+        if weights.shape[1] != len(groups):
+            refuse("weights.shape", tuple(weights.shape), f"({n}, {len(groups)}), one column a group")
+        return self.sum_with({name: weights[:, j] for j, group in enumerate(groups) for name in group})
+
+    def _check_groups(self, groups: Sequence[Sequence[str]]) -> None:
+        named = [name for group in groups for name in group]
+        if sorted(named) != sorted(self.squares) or not all(groups):
+            refuse("groups", [list(g) for g in groups], f"every name of {list(self.squares)} in exactly one group")
+
+
+SHAVE = 64
+"""Norms are handed out times 1 + SHAVE u, u the unit roundoff: room for the rounding of squares, sums and root."""
+
+
+def inflate(squares: Tensor) -> Tensor:
+    """The norm from its square, rounded up: sqrt(s) (1 + SHAVE u)."""
+    return squares.sqrt() * (1 + SHAVE * torch.finfo(squares.dtype).eps / 2)
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters a step would move, tied ones once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def accumulator(tensor: Tensor) -> torch.dtype:
+    """Where norms and sums live: float64 for float64, float32 for everything else."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def handle(
+    engine: str,
+    reason: str,
+    squares: Mapping[str, Tensor],
+    sum_with: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
+) -> PerSample:
+    """A PerSample whose norms come from one squared norm a parameter."""
+    total: Any = sum(squares.values())
+    return PerSample(inflate(total), engine, reason, squares, sum_with)
+
+
+def empty(parameters: Mapping[str, nn.Parameter], engine: str, reason: str) -> PerSample:
+    """The handle of a batch without samples."""
+    squares = {name: p.detach().new_zeros(0, dtype=accumulator(p)) for name, p in parameters.items()}
+
+    def zeros(_: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()}
+
+    return handle(engine, reason, squares, zeros)

@@ -1,0 +1,115 @@
+"""A batch as a tree of tensors: its size, its samples one by one, and a made-up batch of the same form."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpilot._validate import refuse
+
+FIRST = "Put the samples on the first dimension of every input (batch_first=True, x.transpose(0, 1))."
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """Every tensor of nested tuples, lists and mappings, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, Mapping):
+        return [t for value in tree.values() for t in tensors(value)]
+    if isinstance(tree, (tuple, list)):
+        return [t for value in tree for t in tensors(value)]
+    return []
+
+
+def rebuild(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same tree with every tensor changed; other leaves and the containers' types stay."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, Mapping):
+        twin: Any = copy.copy(tree)
+        for key, value in tree.items():
+            twin[key] = rebuild(value, change)
+        return twin
+    if isinstance(tree, (tuple, list)):
+        values = [rebuild(value, change) for value in tree]
+        return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)
+    return tree
+
+
+def size(batch: Any, per_batch: bool) -> int:
+    """How many samples: the leading size of the targets (of the first tensor for a Hugging Face style batch)."""
+    if per_batch:
+        found = [t for t in tensors(batch) if t.dim()]
+        if not found:
+            refuse("batch", type(batch).__name__, "tensors in tuples, lists or mappings")
+        return found[0].shape[0]
+    inputs, targets = pair(batch)
+    leading = [t.shape[0] for t in tensors(inputs) if t.dim()]
+    wanted = [t.shape[0] for t in tensors(targets) if t.dim()]
+    if not leading:
+        refuse("batch inputs", type(inputs).__name__, "a tensor, a tuple or a mapping of tensors with samples first")
+    n = (wanted or leading)[0]
+    if n not in leading:
+        refuse("batch", f"inputs {leading}, targets {n}", "inputs and targets with the same leading size", FIRST)
+    return n
+
+
+def pair(batch: Any) -> tuple[Any, Any]:
+    """Split (x, y)."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        refuse("batch", type(batch).__name__, "a pair (x, y)", "Use per_batch=True for batches of another form.")
+    return batch[0], batch[1]
+
+
+def rows(batch: Any, n: int, start: int, stop: int) -> Any:
+    """Samples start .. stop of a batch of n; tensors without n leading entries are shared by all samples."""
+    return rebuild(batch, lambda t: t[start:stop] if t.dim() and t.shape[0] == n else t)
+
+
+def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any:
+    """A made-up batch of ``count`` samples with the shapes and dtypes of ``batch`` and none of its values.
+
+    Floats are normal, whole numbers are 0 or 1 (valid for every vocabulary and every label), booleans are true.
+    """
+
+    def made_up(t: Tensor) -> Tensor:
+        if not t.dim() or t.shape[0] != n:
+            return t
+        shape = (count, *t.shape[1:])
+        if t.dtype == torch.bool:
+            return torch.ones(shape, dtype=t.dtype, device=t.device)
+        if t.dtype.is_floating_point:
+            return torch.randn(shape, generator=generator, dtype=torch.float64).to(t)
+        return torch.randint(0, 2, shape, generator=generator).to(t)
+
+    return rebuild(batch, made_up)
+
+
+def losses(model: Any, loss_fn: Callable[..., Tensor], batch: Any, per_batch: bool) -> Tensor:
+    """Call the model and the loss the way the surface promises."""
+    if per_batch:
+        return loss_fn(model, batch)
+    inputs, targets = pair(batch)
+    if isinstance(inputs, Mapping):
+        return loss_fn(model(**inputs), targets)
+    if isinstance(inputs, (tuple, list)):
+        return loss_fn(model(*inputs), targets)
+    return loss_fn(model(inputs), targets)
+
+
+def check_losses(values: Any, n: int) -> Tensor:
+    """One loss a sample, or a refusal that says what to do."""
+    if not isinstance(values, Tensor):
+        refuse("loss", type(values).__name__, f"a tensor of shape ({n},)")
+    if values.dim() == 0:
+        refuse("loss shape", (), f"({n},), one loss a sample", 'Use reduction="none".')
+    if values.shape != (n,):
+        remedy = "Reduce each sample's losses yourself, for example loss.flatten(1).mean(1)."
+        refuse(
+            "loss shape", tuple(values.shape), f"({n},), one loss a sample", remedy if values.shape[0] == n else FIRST
+        )
+    return values

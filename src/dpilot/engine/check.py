@@ -1,0 +1,88 @@
+"""What can be told about a model by looking at it: nothing private is read, nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import UninitializedParameter
+
+from dpilot.engine.base import Problem, trainable
+
+Finding = tuple[str, str]
+
+
+def check(model: nn.Module) -> list[Problem]:
+    """Every problem of a model, each with a remedy; [] means ready.
+
+    Example:
+        >>> from torch import nn
+        >>> check(nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4)))
+        []
+        >>> print(check(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))[0])
+        1 (BatchNorm1d): mixes samples: its statistics are those of the batch. Use dpilot.engine.replace_batch_norm.
+    """
+    problems = [
+        Problem(f"{name or 'model'} ({type(module).__name__})", *found)
+        for name, module in model.named_modules()
+        for test in TESTS
+        if (found := test(module)) is not None
+    ]
+    return problems + [Problem(name, *found) for name, found in parameter_findings(model)]
+
+
+def batch_norm(module: nn.Module) -> Finding | None:
+    if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+        return "mixes samples: its statistics are those of the batch.", "Use dpilot.engine.replace_batch_norm."
+    return None
+
+
+def running_statistics(module: nn.Module) -> Finding | None:
+    if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
+        return "keeps running statistics of the samples, without noise.", "Use track_running_stats=False."
+    return None
+
+
+def batch_scaled_embedding(module: nn.Module) -> Finding | None:
+    if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or not module.weight.requires_grad:
+        return None
+    if module.max_norm is not None:
+        return "max_norm rewrites its weights from the ids of the batch.", "Use max_norm=None."
+    if module.scale_grad_by_freq:
+        return "scale_grad_by_freq divides by counts over the batch.", "Use scale_grad_by_freq=False."
+    return None
+
+
+def scripted(module: nn.Module) -> Finding | None:
+    if isinstance(module, torch.jit.ScriptModule) and any(p.requires_grad for p in module.parameters()):
+        return "is TorchScript, which cannot be watched.", 'Use the original module, or engine="loop".'
+    return None
+
+
+def parallel(module: nn.Module) -> Finding | None:
+    if isinstance(module, nn.DataParallel):
+        return "splits the batch behind the engine's back.", "Use the wrapped module (.module)."
+    return None
+
+
+TESTS: tuple[Callable[[nn.Module], Finding | None], ...] = (
+    batch_norm,
+    running_statistics,
+    batch_scaled_embedding,
+    scripted,
+    parallel,
+)
+
+
+def parameter_findings(model: nn.Module) -> list[tuple[str, Finding]]:
+    """Problems of parameters themselves."""
+    if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
+        return [("model", ("has lazy parameters without a shape.", "Run it once on any input of the right shape."))]
+    parameters = trainable(model)
+    if not parameters:
+        return [("model", ("has no trainable parameter.", "Set requires_grad=True on what should be trained."))]
+    strange = [name for name, p in parameters.items() if not p.dtype.is_floating_point]
+    return [(name, ("is not a real floating point parameter.", "Use a real dtype, or freeze it.")) for name in strange]

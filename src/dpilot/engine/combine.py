@@ -1,0 +1,71 @@
+"""Several uses of one parameter, counted once with their full gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpilot.engine import precision
+from dpilot.engine.layers.base import Dense, Use
+from dpilot.engine.layers.embedding import Lookups
+from dpilot.engine.layers.linear import Product, merge
+
+MEMORY = 1 << 24
+"""Numbers materialised at a time when uses of different kinds must be added before their norm is known."""
+
+
+def combine(uses: Sequence[Use]) -> tuple[Tensor, tuple[Use, ...]]:
+    """Squared norms of the sum of all uses, and the uses to sum with.
+
+    Uses of one kind merge exactly (more tokens, more rows, added values). Uses of different kinds are materialised and
+    added, a few samples at a time; their sum is still formed use by use, so the rounding of those products is added to
+    the norm: (|g| + c u S)^2 with S the sum of the magnitudes.
+    """
+    merged = merge_alike(uses)
+    if len(merged) == 1:
+        squares, use = merged[0].measure()
+        return squares, (use,)
+    return materialise(merged), tuple(merged)
+
+
+def merge_alike(uses: Sequence[Use]) -> list[Use]:
+    """Merge dense uses with each other, products with each other, look-ups with each other."""
+    dense = [u for u in uses if isinstance(u, Dense)]
+    lookups = [u for u in uses if isinstance(u, Lookups)]
+    products = {s: [u for u in uses if isinstance(u, Product) and u.swapped == s] for s in (False, True)}
+    rest = [u for u in uses if not isinstance(u, (Dense, Lookups, Product))]
+    merged: list[Use] = list(rest)
+    if dense:
+        values: Any = sum(u.values for u in dense)
+        merged.append(Dense(values))
+    if lookups:
+        merged.append(one_lookup(lookups))
+    merged.extend(p[0] if len(p) == 1 else merge(p) for p in products.values() if p)
+    return merged
+
+
+def one_lookup(uses: Sequence[Lookups]) -> Lookups:
+    """Look-ups in the same table, one after the other."""
+    tokens, owners, rows = (torch.cat([getattr(u, f) for u in uses]) for f in ("tokens", "owners", "rows"))
+    return Lookups(tokens, owners, rows, uses[0].batch_size, uses[0].vocabulary)
+
+
+def materialise(uses: Sequence[Use]) -> Tensor:
+    """Squared norms of summed gradients, a few samples at a time."""
+    scales: Any = sum(u.magnitude() for u in uses)
+    n = scales.shape[0]
+    one = uses[0].gradients(0, 1).numel()
+    step = max(1, MEMORY // one)
+    norms = []
+    for start in range(0, n, step):
+        whole: Any = sum(u.gradients(start, min(start + step, n)) for u in uses)
+        norms.append(torch.linalg.vector_norm(whole.flatten(1), dim=1))
+    slack = precision.product_slack(MEASURED_TOKENS, scales.dtype) * scales
+    return torch.square(torch.cat(norms) + slack)
+
+
+MEASURED_TOKENS = 1024
+"""Tokens assumed for the rounding of products whose uses are mixed."""

@@ -1,0 +1,145 @@
+"""The two ideas of a layer rule: an operation taught to the recorder, and a use of a weight it leaves behind.
+
+A *use* is one place where a trained weight met the samples. It holds what is needed to know that weight's per-sample
+gradients without, in general, forming them. A *rule* is a function, registered under the name of the torch operation it
+stands for; it runs the operation with the weight detached and taps the output: the backward pass then leaves the uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from dpilot.engine.base import NoRule, accumulator
+
+
+class Use(Protocol):
+    """Per-sample gradients of one weight at one place, (n, *shape) in spirit."""
+
+    def measure(self) -> tuple[Tensor, Use]:
+        """Upper bounds of the squared norms (n,), and the use to sum with (perhaps now materialised)."""
+        ...
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Sum over i of w_i g_i, of the weight's shape."""
+        ...
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        """The gradients of samples start .. stop, materialised."""
+        ...
+
+    def magnitude(self) -> Tensor:
+        """Sum over tokens of |a_t| |e_t|: the scale that float rounding is relative to, (n,)."""
+        ...
+
+    def keep(self, finite: Tensor) -> Use:
+        """The same with the rows of null samples replaced by zeros."""
+        ...
+
+
+MakeUse = Callable[[tuple[Tensor, ...], Tensor], Use]
+
+
+class Scope(Protocol):
+    """What a rule may ask of the recorder."""
+
+    batch_size: int
+
+    def is_weight(self, value: object) -> bool:
+        """A trained parameter, or a tensor computed from trained parameters alone."""
+        ...
+
+    def is_sample(self, value: object) -> bool:
+        """A tensor that depends on the samples."""
+        ...
+
+    def tap(self, out: Tensor, saved: Sequence[Tensor], uses: Sequence[tuple[Tensor, MakeUse]]) -> Tensor:
+        """Tap ``out``; each (weight, make) leaves make(saved, gradient of out) as a use of weight."""
+        ...
+
+    def spread(self, weight: Tensor, dims: int, lead: int) -> Tensor:
+        """The weight repeated along the batch, aligned for broadcasting with tensors of ``dims`` dimensions."""
+        ...
+
+    def derive(self, operation: Callable[..., Any], *args: Any) -> Any:
+        """Run an operation on weights alone; what it gives are weights too."""
+        ...
+
+    def transposed_from(self, weight: Tensor) -> Tensor | None:
+        """The weight this one is the plain transpose of, if it is one."""
+        ...
+
+
+Operation = Callable[..., Any]
+Rule = Callable[..., Any]
+"""rule(scope, operation, *args, **kwargs) -> the operation's result with its uses tapped, or NotImplemented."""
+RULES: dict[str, Rule] = {}
+
+
+def rule(*operations: str) -> Callable[[Rule], Rule]:
+    """Register a rule under the names of torch operations."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(operations, function))
+        return function
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Gradients held as they are, (n, *shape): biases, scales, position embeddings, whatever was materialised."""
+
+    values: Tensor
+
+    def measure(self) -> tuple[Tensor, Use]:
+        flat = rows_of(self.values)
+        return torch.linalg.vector_norm(flat, dim=1).square(), self
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return torch.mv(rows_of(self.values).T, weights).view(self.values.shape[1:])
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        return self.values[start:stop]
+
+    def magnitude(self) -> Tensor:
+        lengths: Tensor = torch.linalg.vector_norm(rows_of(self.values), dim=1)
+        return lengths
+
+    def keep(self, finite: Tensor) -> Dense:
+        return Dense(torch.where(finite.view(-1, *[1] * (self.values.dim() - 1)), self.values, 0.0))
+
+
+def lead_ratio(tensor: Tensor, batch_size: int) -> int:
+    """How many leading rows each sample has: 1, or more where (n, t, ...) was flattened into (n t, ...)."""
+    if not tensor.dim() or tensor.shape[0] % batch_size:
+        raise NoRule(
+            f"a tensor of shape {tuple(tensor.shape)} meets a trained weight in a batch of {batch_size}: its first "
+            'dimension is not the samples. Keep samples first (batch_first=True), or use engine="vmap" or "loop".'
+        )
+    return tensor.shape[0] // batch_size
+
+
+def per_sample_rows(tensor: Tensor, batch_size: int) -> Tensor:
+    """View (n r, ...) as (n, r, ...) in the dtype that norms and sums live in."""
+    ratio = lead_ratio(tensor, batch_size)
+    return tensor.to(accumulator(tensor)).reshape(batch_size, ratio, *tensor.shape[1:])
+
+
+def plain(scope: Scope, value: Tensor) -> Tensor:
+    """A weight without its graph, so that autograd forms no gradient for it; anything else as it is."""
+    return value.detach() if scope.is_weight(value) else value
+
+
+def plain_or_none(scope: Scope, value: Tensor | None) -> Tensor | None:
+    """The same for what may be absent."""
+    return None if value is None else plain(scope, value)
+
+
+def rows_of(values: Tensor) -> Tensor:
+    """(n, *shape) as (n, numbers), a scalar parameter being one number."""
+    return values.reshape(values.shape[0], -1)

@@ -1,0 +1,231 @@
+"""Convolutions of one, two and three dimensions: strides, paddings, dilations, groups, and their transposes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dpilot.engine import precision
+from dpilot.engine.base import NoRule, accumulator
+from dpilot.engine.layers.base import (
+    Dense,
+    MakeUse,
+    Operation,
+    Scope,
+    Use,
+    lead_ratio,
+    per_sample_rows,
+    plain,
+    plain_or_none,
+    rule,
+)
+from dpilot.engine.layers.linear import gram, gram_is_cheaper
+
+CHUNK = 1 << 19
+"""Columns unfolded at a time: enough to keep the products busy, small enough to stay in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a kernel moves over its input; padding is already applied when ``padding`` is zero."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """g_i[o, c, k] = sum over positions l of e_i[o, l] a_i[c, l stride + k dilation - padding].
+
+    ``inputs`` (r n, C, *space) and ``errors`` (r n, O, *positions); each sample owns r consecutive rows. A transposed
+    convolution is the same with inputs and errors exchanged. Norm: Gram over positions where that is smaller than the
+    kernel (with its rounding added), else materialised by unfolding a few samples at a time; the sum reuses it.
+    """
+
+    inputs: Tensor
+    errors: Tensor
+    geometry: Geometry
+    batch_size: int
+
+    def measure(self) -> tuple[Tensor, Use]:
+        channels, positions = self.inputs.shape[1] // self.geometry.groups, math.prod(self.errors.shape[2:])
+        d, p = channels * math.prod(self.geometry.kernel), self.errors.shape[1]
+        single = self.geometry.groups == 1 and self.inputs.shape[0] == self.batch_size
+        if single and gram_is_cheaper(positions, d, p):
+            return self._gram_measure()
+        return Dense(self.gradients(0, self.batch_size)).measure()
+
+    def _gram_measure(self) -> tuple[Tensor, Use]:
+        a, e = self._columns(0, self.batch_size)[:, 0].mT, self._error_columns(0, self.batch_size)[:, 0].mT
+        squares, scale = gram(a, e), self._scale(a, e)
+        slack = precision.gram_slack(a.shape[2], e.shape[2], squares.dtype) * scale.square()
+        if bool((slack > precision.LOOSE * squares).any()):
+            return Dense(self.gradients(0, self.batch_size)).measure()
+        return squares.clamp_min(0) + slack, self
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        g = self.geometry
+        ratio = self.inputs.shape[0] // self.batch_size
+        rows = weights.repeat_interleave(ratio).view(-1, *[1] * (self.errors.dim() - 1))
+        space = len(g.kernel)
+        shape = (self.errors.shape[1], self.inputs.shape[1] // g.groups, *g.kernel)
+        like = self.inputs.new_empty(1).expand(shape)
+        backward = torch.ops.aten.convolution_backward
+        padding, none = list(g.padding), [0] * space
+        _, out, _ = backward(
+            self.errors * rows, self.inputs, like, None, g.stride, padding, g.dilation, False, none, g.groups,
+            [False, True, False],
+        )  # fmt: skip
+        result: Tensor = out
+        return result
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        ratio = self.inputs.shape[0] // self.batch_size
+        row = self.inputs.shape[1] * math.prod(self.geometry.kernel) * math.prod(self.errors.shape[2:])
+        step = max(1, CHUNK // max(1, row * ratio))
+        parts = [self._product(at, min(at + step, stop)) for at in range(start, stop, step)]
+        return torch.cat(parts)
+
+    def _product(self, start: int, stop: int) -> Tensor:
+        g = torch.matmul(self._error_columns(start, stop), self._columns(start, stop).mT)
+        ratio = self.inputs.shape[0] // self.batch_size
+        g = g.reshape(stop - start, ratio, self.errors.shape[1], -1, *self.geometry.kernel)
+        return g[:, 0] if ratio == 1 else torch.sum(g, 1)
+
+    def magnitude(self) -> Tensor:
+        a, e = self._columns(0, self.batch_size), self._error_columns(0, self.batch_size)
+        return self._scale(a.flatten(1, 2).mT, e.flatten(1, 2).mT).view(self.batch_size, -1).sum(1)
+
+    def _scale(self, a: Tensor, e: Tensor) -> Tensor:
+        return torch.sum(torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(e, dim=2), 1)
+
+    def keep(self, finite: Tensor) -> Correlation:
+        rows = finite.repeat_interleave(self.inputs.shape[0] // self.batch_size)
+        rows = rows.view(-1, *[1] * (self.inputs.dim() - 1))
+        inputs, errors = torch.where(rows, self.inputs, 0.0), torch.where(rows, self.errors, 0.0)
+        return Correlation(inputs, errors, self.geometry, self.batch_size)
+
+    def _columns(self, start: int, stop: int) -> Tensor:
+        """(rows, groups, C/groups * kernel, positions)."""
+        ratio = self.inputs.shape[0] // self.batch_size
+        a = self.inputs[start * ratio : stop * ratio]
+        columns = unfold(a, self.geometry, tuple(self.errors.shape[2:]))
+        return columns.reshape(a.shape[0], self.geometry.groups, -1, math.prod(self.errors.shape[2:]))
+
+    def _error_columns(self, start: int, stop: int) -> Tensor:
+        """(rows, groups, O/groups, positions)."""
+        ratio = self.inputs.shape[0] // self.batch_size
+        e = self.errors[start * ratio : stop * ratio]
+        return e.reshape(e.shape[0], self.geometry.groups, -1, math.prod(e.shape[2:]))
+
+
+def unfold(a: Tensor, geometry: Geometry, positions: tuple[int, ...]) -> Tensor:
+    """A view (rows, C, *kernel, *positions) of the padded input: what each kernel entry sees at each position."""
+    if any(geometry.padding):
+        a = F.pad(a, [width for side in reversed(geometry.padding) for width in (side, side)])
+    a = a.contiguous()
+    space = a.stride()[2:]
+    steps = [s * d for s, d in zip(space, geometry.dilation, strict=True)]
+    moves = [s * m for s, m in zip(space, geometry.stride, strict=True)]
+    return a.as_strided((*a.shape[:2], *geometry.kernel, *positions), (*a.stride()[:2], *steps, *moves))
+
+
+def convolution_use(geometry: Geometry, n: int, transposed: bool) -> MakeUse:
+    """The use a kernel leaves; a transposed convolution exchanges inputs and errors."""
+
+    def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
+        lead_ratio(e, n)
+        a, e = saved[0].to(accumulator(saved[0])), e.to(accumulator(e))
+        return exchanged(a, e, geometry, n) if transposed else Correlation(a, e, geometry, n)
+
+    return make
+
+
+def exchanged(x: Tensor, e: Tensor, g: Geometry, n: int) -> Correlation:
+    """A transposed convolution's use; what output_padding adds beyond the kernel's last step is cut off."""
+    sizes = zip(x.shape[2:], g.stride, g.dilation, g.kernel, strict=True)
+    reach = [(length - 1) * s + d * (k - 1) + 1 for length, s, d, k in sizes]
+    beyond = [width + 2 * p - r for width, p, r in zip(e.shape[2:], g.padding, reach, strict=True)]
+    if any(extra >= s for extra, s in zip(beyond, g.stride, strict=True)):
+        e = F.pad(
+            e, [w for p, extra in zip(reversed(g.padding), reversed(beyond), strict=True) for w in (p, p - extra)]
+        )
+        g = Geometry(g.kernel, g.stride, (0,) * len(reach), g.dilation, g.groups)
+    return Correlation(e, x, g, n)
+
+
+def channel_bias_use(n: int) -> MakeUse:
+    """The output gradient summed over positions."""
+
+    def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
+        rows = per_sample_rows(e, n)
+        return Dense(rows.sum((1, *range(3, rows.dim()))))
+
+    return make
+
+
+def record(
+    scope: Scope, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, transposed: bool
+) -> Tensor:
+    """Tap the output of a convolution."""
+    uses: list[tuple[Tensor, MakeUse]] = []
+    if scope.is_weight(weight):
+        uses.append((weight, convolution_use(geometry, scope.batch_size, transposed)))
+    if bias is not None and scope.is_weight(bias):
+        uses.append((bias, channel_bias_use(scope.batch_size)))
+    return scope.tap(out, (x.detach(),) if scope.is_weight(weight) else (), uses)
+
+
+@rule("conv1d", "conv2d", "conv3d")
+def _conv(
+    scope: Scope, operation: Operation, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
+    padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    space, kernel = batched_space(input, weight), tuple(weight.shape[2:])
+    steps, spread = tuple_of(stride, space), tuple_of(dilation, space)
+    if padding == "same":
+        input, padding = pad_same(input, kernel, spread), 0
+    width = tuple_of(0 if padding == "valid" else padding, space)
+    out = operation(input, plain(scope, weight), plain_or_none(scope, bias), steps, width, spread, groups)
+    return record(scope, out, input, weight, bias, Geometry(kernel, steps, width, spread, groups), False)
+
+
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _transposed(
+    scope: Scope, operation: Operation, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
+    padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+) -> Tensor:  # fmt: skip
+    space = batched_space(input, weight)
+    steps, width, spread, beyond = (tuple_of(v, space) for v in (stride, padding, dilation, output_padding))
+    out = operation(input, plain(scope, weight), plain_or_none(scope, bias), steps, width, beyond, groups, spread)
+    geometry = Geometry(tuple(weight.shape[2:]), steps, width, spread, groups)
+    return record(scope, out, input, weight, bias, geometry, True)
+
+
+def batched_space(x: Tensor, weight: Tensor) -> int:
+    """The number of spatial dimensions; an input without a batch dimension is refused."""
+    if x.dim() != weight.dim():
+        raise NoRule(
+            f"a convolution of an input of shape {tuple(x.shape)} without samples first. Add a batch dimension."
+        )
+    return weight.dim() - 2
+
+
+def tuple_of(value: Any, length: int) -> tuple[int, ...]:
+    """One number for each spatial dimension."""
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return tuple(int(v) for v in values) * (length if len(values) == 1 else 1)
+
+
+def pad_same(x: Tensor, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
+    """The zeros padding="same" asks for; the odd one goes to the right."""
+    totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    return F.pad(x, [width for total in reversed(totals) for width in (total // 2, total - total // 2)])

@@ -1,0 +1,164 @@
+"""Look-ups: F.embedding, table[ids], and bags of look-ups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dpilot.engine.base import NoRule, accumulator
+from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, lead_ratio, rule
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """g_i = sum over the tokens of sample i of one_hot(token) e^T: rows (N, *row) for token ids and owners (N,).
+
+    Norm: rows of the same sample and token are added first, so that a repeated word counts once with its full gradient.
+    """
+
+    tokens: Tensor
+    owners: Tensor
+    rows: Tensor
+    batch_size: int
+    vocabulary: int
+
+    def measure(self) -> tuple[Tensor, Use]:
+        keys, inverse = torch.unique(self.owners * self.vocabulary + self.tokens, return_inverse=True)
+        rows = self.rows.new_zeros(keys.shape[0], *self.rows.shape[1:]).index_add_(0, inverse, self.rows)
+        owners = keys // self.vocabulary
+        squares = rows.new_zeros(self.batch_size).index_add_(0, owners, rows.flatten(1).square().sum(1))
+        return squares, replace(self, tokens=keys % self.vocabulary, owners=owners, rows=rows)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        rows = self.rows * weights[self.owners].view(-1, *[1] * (self.rows.dim() - 1))
+        return rows.new_zeros(self.vocabulary, *rows.shape[1:]).index_add_(0, self.tokens, rows)
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        mine = (self.owners >= start) & (self.owners < stop)
+        keys = (self.owners[mine] - start) * self.vocabulary + self.tokens[mine]
+        flat = self.rows.new_zeros((stop - start) * self.vocabulary, *self.rows.shape[1:])
+        flat.index_add_(0, keys, self.rows[mine])
+        return flat.view(stop - start, self.vocabulary, *self.rows.shape[1:])
+
+    def magnitude(self) -> Tensor:
+        lengths = torch.linalg.vector_norm(self.rows.flatten(1), dim=1)
+        return torch.zeros(self.batch_size, dtype=lengths.dtype, device=lengths.device).index_add_(
+            0, self.owners, lengths
+        )
+
+    def keep(self, finite: Tensor) -> Lookups:
+        mine = finite[self.owners].view(-1, *[1] * (self.rows.dim() - 1))
+        return replace(self, rows=torch.where(mine, self.rows, 0.0))
+
+
+def lookup_use(weight: Tensor, n: int, padding: int | None, owners: Tensor | None = None) -> MakeUse:
+    """The use a table leaves from (ids,) and the gradient of the looked-up rows."""
+
+    def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
+        ids = saved[0].reshape(-1)
+        rows = e.to(accumulator(e)).reshape(-1, *weight.shape[1:])
+        whose = owners if owners is not None else sample_of(saved[0], n)
+        if padding is not None:
+            rows = torch.where((ids == padding).view(-1, *[1] * (rows.dim() - 1)), 0.0, rows)
+        return Lookups(ids, whose, rows, n, weight.shape[0])
+
+    return make
+
+
+def sample_of(ids: Tensor, n: int) -> Tensor:
+    """Which sample each id belongs to, flattened; samples are first."""
+    lead_ratio(ids, n)
+    return torch.arange(n, device=ids.device).repeat_interleave(ids.numel() // n)
+
+
+def lookup(scope: Scope, ids: Tensor, weight: Tensor, padding: int | None, owners: Tensor | None = None) -> Tensor:
+    """Rows of a trained table, with the use recorded."""
+    if padding is not None and padding < 0:
+        padding += weight.shape[0]
+    out = F.embedding(ids, weight.detach()) if weight.dim() == 2 else weight.detach()[ids]
+    return scope.tap(out, (ids,), [(weight, lookup_use(weight, scope.batch_size, padding, owners))])
+
+
+@rule("embedding")
+def _embedding(
+    scope: Scope, _: Operation, input: Tensor, weight: Tensor, padding_idx: int | None = None,
+    max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Tensor:  # fmt: skip
+    del norm_type, sparse
+    refuse_mixing(max_norm, scale_grad_by_freq)
+    return lookup(scope, input, weight, padding_idx)
+
+
+@rule("__getitem__")
+def _getitem(scope: Scope, _: Operation, weight: Tensor, ids: Any) -> Any:
+    return looked_up(scope, weight, ids)
+
+
+@rule("index_select")
+def _index_select(scope: Scope, _: Operation, weight: Tensor, dim: int, index: Tensor) -> Any:
+    return looked_up(scope, weight, index) if dim == 0 else NotImplemented
+
+
+def looked_up(scope: Scope, weight: Tensor, ids: Any) -> Any:
+    """table[ids] where a plain look-up is what it is."""
+    if not scope.is_weight(weight) or not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
+        return NotImplemented
+    return lookup(scope, ids.remainder(weight.shape[0]), weight, None)
+
+
+@rule("embedding_bag")
+def _bag(
+    scope: Scope, _: Operation, input: Tensor, weight: Tensor, offsets: Tensor | None = None,
+    max_norm: float | None = None, norm_type: float = 2, scale_grad_by_freq: bool = False, mode: str = "mean",
+    sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:  # fmt: skip
+    del norm_type, sparse
+    refuse_mixing(max_norm, scale_grad_by_freq)
+    if per_sample_weights is not None and scope.is_weight(per_sample_weights):
+        raise NoRule('embedding_bag with trained per_sample_weights has no rule. Use engine="loop".')
+    ids, bags, count = bag_of(input, offsets, include_last_offset)
+    if count != scope.batch_size:
+        raise NoRule(f"embedding_bag makes {count} bags in a batch of {scope.batch_size}. Use one bag a sample.")
+    rows = lookup(scope, ids, weight, padding_idx, owners=bags)
+    present = torch.ones_like(ids, dtype=torch.bool) if padding_idx is None else ids != padding_idx % weight.shape[0]
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.reshape(-1, 1)
+    return reduce_bags(rows, bags, present, count, mode)
+
+
+def bag_of(ids: Tensor, offsets: Tensor | None, include_last: bool) -> tuple[Tensor, Tensor, int]:
+    """Flat ids, the bag of each, and the number of bags."""
+    if offsets is None:
+        count = ids.shape[0]
+        return ids.reshape(-1), sample_of(ids, count), count
+    starts = offsets[:-1] if include_last else offsets
+    places = torch.arange(ids.shape[0], device=ids.device)
+    return ids, torch.searchsorted(starts.contiguous(), places, right=True) - 1, starts.shape[0]
+
+
+def reduce_bags(rows: Tensor, bags: Tensor, present: Tensor, count: int, mode: str) -> Tensor:
+    """Sum, mean or maximum of the rows of each bag, padding left out; an empty bag gives zeros."""
+    rows = torch.where(present[:, None], rows, 0.0 if mode != "max" else -torch.inf)
+    zeros = rows.new_zeros(count, rows.shape[1])
+    if mode == "max":
+        index = bags[:, None].expand_as(rows)
+        best = zeros.scatter_reduce(0, index, rows, "amax", include_self=False)
+        return torch.where(torch.isneginf(best), 0.0, best)
+    total = zeros.index_add(0, bags, rows)
+    if mode == "sum":
+        return total
+    sizes = zeros.new_zeros(count).index_add(0, bags, present.to(rows.dtype))
+    return total / sizes.clamp_min(1)[:, None]
+
+
+def refuse_mixing(max_norm: float | None, scale_grad_by_freq: bool) -> None:
+    """Options of look-ups that let one sample change another's gradient."""
+    if max_norm is not None:
+        raise NoRule("an embedding with max_norm rewrites its weights from the batch's ids. Use max_norm=None.")
+    if scale_grad_by_freq:
+        raise NoRule("an embedding with scale_grad_by_freq divides by counts over the batch. Use False.")

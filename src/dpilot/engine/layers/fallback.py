@@ -1,0 +1,91 @@
+"""Any other operation: torch.func.vmap over that operation alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from dpilot.engine.base import NoRule
+from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, lead_ratio, per_sample_rows
+from dpilot.engine.quiet import no_batching_warnings
+
+
+def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Run an operation without a rule, and differentiate it sample by sample when the gradient arrives.
+
+    The operation must give one tensor with samples first and treat them independently.
+    """
+    weights = unique([v for v in leaves((args, kwargs)) if scope.is_weight(v)])
+    samples = unique([v for v in leaves((args, kwargs)) if scope.is_sample(v)])
+    name = getattr(func, "__name__", str(func))
+    out = call(func, args, kwargs, {id(w): w.detach() for w in weights})
+    if not isinstance(out, Tensor) or not out.is_floating_point():
+        raise NoRule(f'{name} of a trained weight has no rule and more than one output. Use engine="vmap" or "loop".')
+    n = scope.batch_size
+    for t in (out, *samples):
+        lead_ratio(t, n)
+
+    def make(chosen: int) -> MakeUse:
+        def use(saved: tuple[Tensor, ...], e: Tensor) -> Use:
+            return Dense(per_sample(func, args, kwargs, weights, samples, saved, e, n, chosen))
+
+        return use
+
+    uses = [(w, make(j)) for j, w in enumerate(weights)]
+    if out.data_ptr() in {s.data_ptr() for s in samples}:
+        raise NoRule(
+            f"{name} writes a trained weight into the samples in place. Write it out of place (torch.cat, where)."
+        )
+    return scope.tap(out, tuple(s.detach() for s in samples), uses)
+
+
+def per_sample(
+    func: Operation, args: Any, kwargs: Any, weights: list[Tensor], samples: list[Tensor],
+    saved: tuple[Tensor, ...], e: Tensor, n: int, chosen: int,
+) -> Tensor:  # fmt: skip
+    """Gradients (n, *shape) of one weight of one call."""
+    fixed = {id(w): w.detach() for w in weights}
+
+    def one(error: Tensor, *rows: Tensor) -> Tensor:
+        now = fixed | {id(s): r for s, r in zip(samples, rows, strict=True)}
+
+        def of(weight: Tensor) -> Tensor:
+            result: Tensor = call(func, args, kwargs, now | {id(weights[chosen]): weight})
+            return result
+
+        pulled: Tensor = vjp(of, weights[chosen].detach())[1](error)[0]
+        return pulled
+
+    shaped = [s.reshape(n, s.shape[0] // n, *s.shape[1:]) for s in saved]
+    with no_batching_warnings():
+        result: Tensor = vmap(one, randomness="different")(per_sample_rows(e, n).to(e.dtype), *shaped)
+    return per_sample_rows(result, n)[:, 0]
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    """Tensors in nested tuples, lists and dicts."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        return [t for v in tree.values() for t in leaves(v)]
+    return [t for v in tree for t in leaves(v)] if isinstance(tree, (tuple, list)) else []
+
+
+def unique(found: list[Tensor]) -> list[Tensor]:
+    """Each tensor once, by identity."""
+    return list({id(t): t for t in found}.values())
+
+
+def call(func: Operation, args: Any, kwargs: Any, now: dict[int, Tensor]) -> Any:
+    """The call with some tensors exchanged."""
+
+    def swap(tree: Any) -> Any:
+        if isinstance(tree, Tensor):
+            return now.get(id(tree), tree)
+        if isinstance(tree, dict):
+            return {k: swap(v) for k, v in tree.items()}
+        return type(tree)(swap(v) for v in tree) if isinstance(tree, (tuple, list)) else tree
+
+    return func(*swap(args), **swap(kwargs))

@@ -1,0 +1,117 @@
+"""Normalisations with a trained scale and shift: layer, group, instance, root mean square, frozen batch statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from dpilot.engine.base import NoRule
+from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, per_sample_rows, plain_or_none, rule
+
+Normalise = Callable[[Tensor], Tensor]
+
+
+def affine(
+    scope: Scope, out: Tensor, x: Tensor, normalise: Normalise, weight: Tensor | None, bias: Tensor | None, channel: int
+) -> Tensor:
+    """Tap out = normalise(x) * weight + bias; the trained values live on dimension ``channel`` and after it if last.
+
+    g_weight = sum of e * normalise(x), g_bias = sum of e, over everything but the samples and the trained dimensions.
+    """
+    uses: list[tuple[Tensor, MakeUse]] = []
+    if weight is not None and scope.is_weight(weight):
+        uses.append((weight, scale_use(scope.batch_size, normalise, weight.dim(), channel)))
+    if bias is not None and scope.is_weight(bias):
+        uses.append((bias, shift_use(scope.batch_size, bias.dim(), channel)))
+    return scope.tap(out, (x.detach(),) if uses else (), uses)
+
+
+def scale_use(n: int, normalise: Normalise, kept: int, channel: int) -> MakeUse:
+    """Per-sample gradients of the scale."""
+
+    def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
+        rows = per_sample_rows(e, n)
+        return Dense(reduce(rows * per_sample_rows(normalise(saved[0].to(rows.dtype)), n), kept, channel))
+
+    return make
+
+
+def shift_use(n: int, kept: int, channel: int) -> MakeUse:
+    """Per-sample gradients of the shift."""
+
+    def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
+        return Dense(reduce(per_sample_rows(e, n), kept, channel))
+
+    return make
+
+
+def reduce(rows: Tensor, kept: int, channel: int) -> Tensor:
+    """Sum (n, r, ...) over everything but the samples and the trained dimensions (1: channels; -1: last)."""
+    if channel == 1:
+        return rows.sum((1, *range(3, rows.dim())))
+    between = tuple(range(1, rows.dim() - kept))
+    return rows.sum(between)
+
+
+@rule("layer_norm")
+def _layer(
+    scope: Scope, _: Operation, input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
+    bias: Tensor | None = None, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    shape = tuple(normalized_shape)
+    out = F.layer_norm(input, shape, plain_or_none(scope, weight), plain_or_none(scope, bias), eps)
+    return affine(scope, out, input, lambda x: F.layer_norm(x, shape, None, None, eps), weight, bias, -1)
+
+
+@rule("rms_norm")
+def _root_mean_square(
+    scope: Scope, _: Operation, input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:  # fmt: skip
+    shape = list(normalized_shape)
+    out = F.rms_norm(input, shape, plain_or_none(scope, weight), eps)
+    return affine(scope, out, input, lambda x: F.rms_norm(x, shape, None, eps), weight, None, -1)
+
+
+@rule("group_norm")
+def _group(
+    scope: Scope, _: Operation, input: Tensor, num_groups: int, weight: Tensor | None = None,
+    bias: Tensor | None = None, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    out = F.group_norm(input, num_groups, plain_or_none(scope, weight), plain_or_none(scope, bias), eps)
+    return affine(scope, out, input, lambda x: F.group_norm(x, num_groups, None, None, eps), weight, bias, 1)
+
+
+@rule("instance_norm")
+def _instance(
+    scope: Scope, _: Operation, input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+    weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    if running_mean is not None and use_input_stats:
+        raise NoRule("instance_norm keeps running statistics of the batch. Use track_running_stats=False.")
+
+    def normalise(x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+        return F.instance_norm(x, running_mean, running_var, scale, shift, use_input_stats, momentum, eps)
+
+    out = normalise(input, plain_or_none(scope, weight), plain_or_none(scope, bias))
+    return affine(scope, out, input, normalise, weight, bias, 1)
+
+
+@rule("batch_norm")
+def _batch(
+    scope: Scope, _: Operation, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False, momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    if training:
+        raise NoRule("batch_norm mixes samples. Use dpilot.engine.replace_batch_norm(model).")
+
+    def normalise(x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+        return F.batch_norm(x, running_mean, running_var, scale, shift, False, momentum, eps)
+
+    out = normalise(input, plain_or_none(scope, weight), plain_or_none(scope, bias))
+    return affine(scope, out, input, normalise, weight, bias, 1)

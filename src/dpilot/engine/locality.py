@@ -1,0 +1,140 @@
+"""Does each sample's gradient depend on that sample alone? Asked once of every model, on made-up samples.
+
+The single-backward engine trusts that samples lie on the first dimension and never meet. Here that trust is tested: the
+weighted sum with random weights must equal the one of the loop oracle, in which samples cannot meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpilot.engine import batch as batches
+from dpilot.engine import loop, single_backward
+from dpilot.engine.base import LossFunction, trainable
+from dpilot.engine.recorder import Recorder
+from dpilot.errors import DpilotError, UnsupportedModel
+
+SAMPLES = 3
+MIXES = (
+    "the gradient of one sample depends on the others, or samples are not first in the input of every layer. "
+    "Remedy: batch_first=True, no batch statistics, no loss divided by a count over the batch."
+)
+
+
+def verify(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
+    """Say how the model was found to keep samples apart, or raise UnsupportedModel.
+
+    The test reads shapes and dtypes of the batch only. A model that cannot run on made-up samples is tested on the
+    batch itself: the backward pass of a random combination of the losses must be that combination of the records.
+    """
+    made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(0))
+    with untouched(model):
+        try:
+            refuse_leaking_buffers(model, loss_fn, made_up, per_batch)
+            if agrees_with_loop(model, loss_fn, made_up, per_batch):
+                return "agrees with one sample at a time on made-up samples"
+        except DpilotError:
+            raise
+        except Exception:  # whatever a user's model does with made-up samples
+            made_up = None
+        chosen, size = (batch, n) if made_up is None else (made_up, SAMPLES)
+        if not combines(model, loss_fn, chosen, size, per_batch):
+            raise UnsupportedModel(f"{type(model).__name__}: {MIXES}")
+        if made_up is not None and not is_random(model, loss_fn, made_up, per_batch):
+            raise UnsupportedModel(f"{type(model).__name__}: {MIXES}")
+    return "its backward pass keeps samples apart"
+
+
+def agrees_with_loop(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
+    """The weighted sum of single-backward equals the loop's."""
+    ours = single_backward.run(model, loss_fn, made_up, n=SAMPLES, per_batch=per_batch, reason="")
+    oracle = loop.run(model, loss_fn, made_up, n=SAMPLES, per_batch=per_batch, reason="")
+    weights = mixing_weights(ours.norms)
+    return close(ours.weighted_sum(weights), oracle.weighted_sum(weights), tolerance(model))
+
+
+def combines(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> bool:
+    """sum r_i g_i from the records equals the gradient of sum r_i loss_i, on one graph (so dropout may stay on)."""
+    parameters = trainable(model)
+    recorder = Recorder(parameters, n)
+    losses = single_backward.forward(recorder, model, loss_fn, batch, per_batch)
+    first = single_backward.finish(recorder, losses, parameters, "", retain=True)
+    weights = mixing_weights(first.norms)
+    second = single_backward.finish(recorder, losses, parameters, "", scale=weights.to(losses))
+    return close(first.weighted_sum(weights), second.weighted_sum(torch.ones_like(weights)), tolerance(model))
+
+
+def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
+    """Whether the same samples give other losses the second time."""
+    with torch.no_grad():
+        first, second = (batches.losses(model, loss_fn, made_up, per_batch) for _ in range(2))
+    return not torch.equal(first, second)
+
+
+def refuse_leaking_buffers(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> None:
+    """A buffer that remembers the samples is a release without noise."""
+    before = {name: b.clone() for name, b in model.named_buffers()}
+    after = []
+    for sign in (1, -1):
+        turned = batches.rebuild(made_up, lambda t, s=sign: t * s if t.is_floating_point() else t)  # type: ignore[misc]
+        with torch.no_grad():
+            batches.losses(model, loss_fn, turned, per_batch)
+        after.append({name: b.clone() for name, b in model.named_buffers()})
+        restore(model, before)
+        if all(torch.equal(b, before[name]) for name, b in after[0].items() if name in before):
+            return
+    for name in before:
+        if not torch.equal(after[0][name], after[1][name]):
+            raise UnsupportedModel(
+                f"buffer {name!r} keeps statistics of the samples, without noise. Remedy: put that layer in eval mode, "
+                "or switch its running statistics off."
+            )
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Leave buffers and random generators as they were."""
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            restore(model, buffers)
+
+
+def restore(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
+    """Write back the buffers that changed."""
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name in buffers and not torch.equal(buffer, buffers[name]):
+                buffer.copy_(buffers[name])
+
+
+def mixing_weights(norms: Tensor) -> Tensor:
+    """Different public weights, so that exchanged or mixed samples show."""
+    return torch.linspace(0.5, 2.0, norms.shape[0], device=norms.device, dtype=norms.dtype).cos() + 1.5
+
+
+def tolerance(model: nn.Module) -> float:
+    """How far two right answers may differ in this model's precision."""
+    low = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    kinds = {p.dtype for p in model.parameters()}
+    if low or kinds & {torch.float16, torch.bfloat16}:
+        return 0.1
+    return 1e-8 if kinds == {torch.float64} else 2e-3
+
+
+def close(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], relative: float) -> bool:
+    """Every parameter agrees, relative to its own size and a little to the whole."""
+    whole = max((float(t.abs().max()) for t in theirs.values() if t.numel()), default=0.0)
+    return all(
+        float((ours[name] - t).abs().max()) <= relative * (float(t.abs().max()) + 1e-3 * whole) + 1e-12
+        for name, t in theirs.items()
+        if t.numel()
+    )

@@ -1,0 +1,55 @@
+"""One sample at a time: slow, obvious, and the oracle of every other engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpilot.engine import batch as batches
+from dpilot.engine.base import LossFunction, PerSample, accumulator, handle, trainable
+
+
+def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
+    """Differentiate each sample's loss alone, as a batch of one.
+
+    Edge cases: random layers (dropout) draw sample after sample from the global generator.
+    """
+    parameters = trainable(model)
+    each = [gradient(model, loss_fn, batches.rows(batch, n, i, i + 1), per_batch) for i in range(n)]
+    stacked = {name: torch.stack([g[name] for g in each]) for name in parameters}
+    return materialised("loop", reason, stacked)
+
+
+def gradient(model: nn.Module, loss_fn: LossFunction, sample: Any, per_batch: bool) -> dict[str, Tensor]:
+    """The gradient of a batch of one, by name, zeros where the loss does not reach."""
+    parameters = trainable(model)
+    loss = batches.check_losses(batches.losses(model, loss_fn, sample, per_batch), 1)
+    if not loss.requires_grad:
+        return {name: torch.zeros_like(p, dtype=accumulator(p)) for name, p in parameters.items()}
+    found = torch.autograd.grad(loss.sum(), list(parameters.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(p, dtype=accumulator(p)) if g is None else g.to(accumulator(p))
+        for (name, p), g in zip(parameters.items(), found, strict=True)
+    }
+
+
+def materialised(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> PerSample:
+    """A PerSample that holds every per-sample gradient, (n, *shape) by name."""
+    squares = {
+        name: torch.linalg.vector_norm(g.reshape(g.shape[0], -1), dim=1).square() for name, g in gradients.items()
+    }
+    finite = torch.isfinite(sum(squares.values(), start=torch.zeros(())))
+    safe = dict(gradients) if bool(finite.all()) else {name: keep(g, finite) for name, g in gradients.items()}
+
+    def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.tensordot(w.to(safe[name]), safe[name], 1) for name, w in weights.items()}
+
+    return handle(engine, reason, squares, sum_with)
+
+
+def keep(rows: Tensor, finite: Tensor) -> Tensor:
+    """Zero the rows of null samples; where, not a product: 0 * nan is nan."""
+    return torch.where(finite.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)

@@ -1,0 +1,225 @@
+"""Watching a forward pass: every operation in which a trained weight meets the samples leaves a tap.
+
+The recorder is a torch function mode: it sees each torch call of the forward pass with its arguments. So it needs no
+hooks on the model, catches weights used from anywhere (tied, functional, parametrised, several times) and leaves
+nothing behind.
+Three kinds of tensors matter:
+
+* weights: trained parameters, and whatever is computed from them alone (their graph to the parameters is kept);
+* samples: whatever depends on the batch;
+* the rest: constants.
+
+A call with weights and no samples gives a weight. A call with both goes to its rule. Everything else runs as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from dpilot.engine import precision
+from dpilot.engine.base import NoRule
+from dpilot.engine.layers import RULES
+from dpilot.engine.layers.base import Dense, MakeUse, Use, per_sample_rows
+from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeated
+from dpilot.engine.layers.fallback import fallback
+from dpilot.engine.tap import Tap
+
+MARK = "_dpilot_sample"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A use of a weight. ``by_row``: the weight has the samples on its first dimension, row i serves sample i alone."""
+
+    weight: Tensor
+    use: Use
+    by_row: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a weight was computed from other weights: enough to undo transposes, repeats and look-ups cheaply."""
+
+    operation: str
+    args: tuple[Any, ...]
+
+
+class Recorder(TorchFunctionMode):
+    """One forward pass and its backward passes; ``receive`` is called with every use the backward pass finds."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], batch_size: int) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        self.parameters = tuple(parameters.values())
+        self.names = {id(p): name for name, p in parameters.items()}
+        self.weights: dict[int, Tensor] = {id(p): p for p in self.parameters}  # holds them, so that ids stay theirs
+        self.origins: dict[int, Origin] = {}
+        self.expected: dict[int, int] = {}
+        self.receive: Callable[[Found], None] | None = None
+        device = next((p.device for p in self.parameters), torch.device("cpu"))
+        self._token = torch.zeros((), device=device, requires_grad=True)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        weighted, sampled = self._contents(args)
+        if kwargs:
+            more = self._contents(kwargs.values())
+            weighted, sampled = weighted or more[0], sampled or more[1]
+        if not weighted:
+            return mark(func, args, func(*args, **kwargs)) if sampled else func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if not sampled or name in SHAPE_ONLY:
+            return self._derive(name, func, args, kwargs)
+        return mark(func, args, self._meet(name, func, args, kwargs))
+
+    def _contents(self, values: Iterable[Any]) -> tuple[bool, bool]:
+        """Whether weights, and whether samples, are among the arguments."""
+        weighted = sampled = False
+        for value in values:
+            if isinstance(value, Tensor):
+                if id(value) in self.weights:
+                    weighted = True
+                elif not sampled and depends_on_samples(value):
+                    sampled = True
+            elif isinstance(value, (tuple, list)):
+                inner = self._contents(value)
+                weighted, sampled = weighted or inner[0], sampled or inner[1]
+        return weighted, sampled
+
+    def derive(self, operation: Callable[..., Any], *args: Any) -> Any:
+        return self._derive(getattr(operation, "__name__", ""), operation, args, {})
+
+    def _derive(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation on weights alone: its result is a weight, with autograd's own graph to the parameters."""
+        out = func(*args, **kwargs)
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, Tensor) and tensor.requires_grad and id(tensor) not in self.weights:
+                self.weights[id(tensor)] = tensor
+                operation = getattr(getattr(func, "__self__", None), "__name__", name) if name == "__get__" else name
+                self.origins[id(tensor)] = Origin(operation, tuple(args))
+        return out
+
+    def _meet(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation of weights and samples: its rule, else vmap of that operation."""
+        known = RULES.get(name)
+        out = NotImplemented if known is None else known(self, func, *args, **kwargs)
+        return fallback(self, func, args, kwargs) if out is NotImplemented else out
+
+    def is_weight(self, value: object) -> bool:
+        return id(value) in self.weights
+
+    def is_sample(self, value: object) -> bool:
+        return isinstance(value, Tensor) and id(value) not in self.weights and depends_on_samples(value)
+
+    def tap(
+        self, out: Tensor, saved: Sequence[Tensor], uses: Sequence[tuple[Tensor, MakeUse]], *, by_row: bool = False,
+        fresh: bool = True,
+    ) -> Tensor:  # fmt: skip
+        if not uses or not torch.is_grad_enabled():
+            return out
+        shape = out.shape
+        for weight, _ in uses:
+            self.expected[id(weight)] = self.expected.get(id(weight), 0) + 1
+
+        def sink(kept: tuple[Tensor, ...], gradient: Tensor) -> None:
+            if self.receive is None:
+                raise NoRule('the model differentiates inside its forward pass. Use engine="loop".')
+            gradient = gradient.detach().reshape(shape)
+            for weight, make in uses:
+                self.receive(Found(weight, make(kept, gradient), by_row))
+
+        def tapped(tensor: Tensor) -> Tensor:
+            result: Tensor = Tap.apply(tensor, self._token, sink, fresh, *saved)  # type: ignore[no-untyped-call]
+            return result
+
+        return through_base(out, tapped) if fresh else tapped(out)
+
+    def spread(self, weight: Tensor, dims: int, lead: int) -> Tensor:
+        values = weight.data  # its own version counter: marking the view as changed must not touch the parameter's
+        n = self.batch_size
+        if weight.dim() == dims and weight.shape[0] == lead > 1:
+            return self.tap(values, (), [(weight, lambda _, e: Dense(per_sample_rows(e, n)))], by_row=True, fresh=False)
+
+        def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
+            return Dense(per_sample_rows(e, n).sum(1).view(n, *weight.shape))
+
+        return self.tap(repeated(values, dims, lead), (), [(weight, make)], fresh=False)
+
+    def transposed_from(self, weight: Tensor) -> Tensor | None:
+        origin = self.origins.get(id(weight))
+        if origin is None or weight.dim() != 2 or origin.operation not in ("t", "T", "mT", "transpose", "swapaxes"):
+            return None
+        base: Tensor = origin.args[0]
+        return (
+            base
+            if base.shape == weight.shape[::-1] and sorted(d % 2 for d in origin.args[1:]) in ([], [0, 1])
+            else None
+        )
+
+    def backward(
+        self, losses: Tensor, receive: Callable[[Found], None], *, retain: bool = False, scale: Tensor | None = None
+    ) -> None:
+        """One backward pass from sum(scale * losses), recorder on (checkpoints run forward again); uses go to receive.
+
+        A parameter that the graph still reaches was used where torch functions cannot be watched: refused.
+        """
+        if not losses.requires_grad:
+            return
+        self.receive = receive
+        inputs = (self._token, *self.parameters)
+        try:
+            with self, precision.full():
+                reached = differentiate(losses, inputs, torch.ones_like(losses) if scale is None else scale, retain)
+        finally:
+            self.receive = None
+        for parameter, gradient in zip(self.parameters, reached[1:], strict=True):
+            if gradient is not None:
+                raise NoRule(
+                    f"parameter {self.names[id(parameter)]!r} is used where torch functions cannot be watched (a "
+                    'custom autograd function, TorchScript). Use engine="loop", or plain torch operations.'
+                )
+
+
+def differentiate(losses: Tensor, inputs: tuple[Tensor, ...], scale: Tensor, retain: bool) -> tuple[Tensor | None, ...]:
+    """torch.autograd.grad(losses @ scale, inputs) that leaves the active function mode on during the pass.
+
+    The public function is itself a torch function: it would switch the recorder off while checkpoints recompute.
+    """
+    run = torch.autograd.Variable._execution_engine.run_backward
+    arguments = {"allow_unreachable": True, "accumulate_grad": False}
+    found: tuple[Tensor | None, ...] = run((losses,), (scale,), retain, False, inputs, **arguments)
+    return found
+
+
+def depends_on_samples(tensor: Tensor) -> bool:
+    """Marked, or part of the graph behind a tap (a leaf that requires a gradient is a constant here)."""
+    return hasattr(tensor, MARK) or (tensor.requires_grad and tensor.grad_fn is not None)
+
+
+def mark(func: Any, args: Any, out: Any) -> Any:
+    """Remember that the result depends on the samples, where its graph does not say so already."""
+    if isinstance(out, Tensor):
+        if not out.requires_grad:
+            setattr(out, MARK, True)
+    elif isinstance(out, (tuple, list)):
+        for value in out:
+            mark(func, (), value)
+    elif out is None and args and isinstance(args[0], Tensor) and not args[0].requires_grad:
+        setattr(args[0], MARK, True)  # __setitem__ wrote samples into a constant
+    return out
+
+
+def through_base(out: Tensor, tap: Callable[[Tensor], Tensor]) -> Tensor:
+    """Tap the tensor behind a view: marking a view itself as changed would make autograd copy its gradient."""
+    base = out._base if out._is_view() else None
+    if base is None:
+        return tap(out)
+    if base.numel() == out.numel() and base.is_contiguous() and out.is_contiguous():
+        return tap(base).view(out.shape)
+    return tap(out.clone())

@@ -1,0 +1,120 @@
+"""Norms and clipped sums from one backward pass.
+
+Trained weights take part in the forward pass detached, so autograd never forms their gradients. Each operation in which
+a weight meets the samples is tapped (recorder.py); the backward pass leaves (input, output gradient) there, from which
+a layer rule knows the squared norms and, once the weights are chosen, the weighted sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpilot.engine import batch as batches
+from dpilot.engine import precision
+from dpilot.engine.base import LossFunction, PerSample, accumulator, handle, trainable
+from dpilot.engine.combine import combine
+from dpilot.engine.layers.base import Use
+from dpilot.engine.recorder import MARK, Found, Recorder
+from dpilot.engine.settle import settle
+from dpilot.engine.two_pass import two_passes
+
+Uses = Mapping[str, tuple[Use, ...]]
+
+
+def run(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Any,
+    *,
+    n: int,
+    per_batch: bool,
+    reason: str,
+    low_memory: bool = False,
+) -> PerSample:
+    """Record one forward and backward pass; measure every parameter; sum when asked.
+
+    Edge cases: random layers draw as in plain training, so every sample has its own mask.
+    """
+    recorder = Recorder(trainable(model), n)
+    losses = forward(recorder, model, loss_fn, batch, per_batch)
+    if low_memory:
+        return two_passes(recorder, losses, trainable(model), reason)
+    return finish(recorder, losses, trainable(model), reason)
+
+
+def finish(
+    recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], reason: str, *,
+    scale: Tensor | None = None, retain: bool = False,
+) -> PerSample:  # fmt: skip
+    """The backward pass, the norms, and what it takes to sum."""
+    found: list[Found] = []
+    recorder.backward(losses, found.append, scale=scale, retain=retain)
+    with torch.no_grad(), precision.full():
+        squares, uses = measure(settle(recorder, found), parameters, recorder.batch_size)
+    return handle("single-backward", reason, squares, summing(squares, uses, parameters))
+
+
+def forward(recorder: Recorder, model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Tensor:
+    """The losses (n,), with every meeting of weights and samples tapped."""
+    with torch.enable_grad(), marked(batch, recorder.batch_size), recorder:
+        return batches.check_losses(batches.losses(model, loss_fn, batch, per_batch), recorder.batch_size)
+
+
+@contextmanager
+def marked(batch: Any, n: int) -> Iterator[None]:
+    """Mark the batch's tensors as samples for a while."""
+    chosen = [t for t in batches.tensors(batch) if t.dim() and t.shape[0] == n]
+    for tensor in chosen:
+        setattr(tensor, MARK, True)
+    try:
+        yield
+    finally:
+        for tensor in chosen:
+            if hasattr(tensor, MARK):  # the same tensor may come twice
+                delattr(tensor, MARK)
+
+
+def measure(
+    found: Mapping[str, list[Use]], parameters: Mapping[str, nn.Parameter], n: int
+) -> tuple[dict[str, Tensor], dict[str, tuple[Use, ...]]]:
+    """Squared norms of every parameter, and the uses to sum with."""
+    squares, uses = {}, {}
+    for name, p in parameters.items():
+        if found.get(name):
+            squares[name], uses[name] = combine(found[name])
+        else:
+            squares[name], uses[name] = p.detach().new_zeros(n, dtype=accumulator(p)), ()
+    return squares, uses
+
+
+def summing(squares: Mapping[str, Tensor], uses: Uses, parameters: Mapping[str, nn.Parameter]) -> Any:
+    """The function from weights to weighted sums; null samples are zeroed before any product."""
+    shapes = {name: (p.shape, accumulator(p), p.device) for name, p in parameters.items()}
+    finite = all_finite(squares)
+    safe = uses if bool(finite.all()) else {name: tuple(u.keep(finite) for u in us) for name, us in uses.items()}
+
+    def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        with torch.no_grad(), precision.full():
+            return {name: total(safe[name], w, *shapes[name]) for name, w in weights.items()}
+
+    return sum_with
+
+
+def all_finite(squares: Mapping[str, Tensor]) -> Tensor:
+    """Samples whose whole gradient is finite, (n,)."""
+    whole: Any = sum(squares.values())
+    return torch.isfinite(whole)
+
+
+def total(uses: Iterable[Use], weights: Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The weighted sum of one parameter over all its uses."""
+    parts = [use.weighted_sum(weights) for use in uses]
+    if not parts:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    result: Any = sum(parts[1:], start=parts[0])
+    return torch.as_tensor(result).view(shape)

@@ -1,0 +1,64 @@
+"""Every engine, every model of the zoo, against one sample at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpilot import engine
+from tests.contracts.zoo import ZOO, Case, N, build
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+WAYS = ("single-backward", "low-memory", "vmap")
+
+
+def handle(case: Case, way: str) -> engine.PerSample:
+    chosen = "single-backward" if way == "low-memory" else way
+    low = way == "low-memory"
+    return engine.per_sample(case.model, case.loss, case.batch, chosen, per_batch=case.per_batch, low_memory=low)
+
+
+def assert_same_sums(ours: dict[str, Tensor], theirs: dict[str, Tensor], scale: float, tolerance: float) -> None:
+    assert list(ours) == list(theirs)
+    for name, expected in theirs.items():
+        assert ours[name].shape == expected.shape, name
+        assert ours[name].dtype == expected.dtype, name
+        assert torch.isfinite(ours[name]).all(), name
+        worst = float((ours[name] - expected).abs().max())
+        assert worst <= tolerance * max(float(expected.abs().max()), 1e-3 * scale), (name, worst)
+
+
+def assert_contract(case: Case, way: str, dtype: torch.dtype) -> None:
+    """Norms bound and match the oracle's, sums match, and a binding clip is never exceeded, outliers included."""
+    tolerance = TOLERANCE[dtype]
+    ours, oracle = handle(case, way), handle(case, "loop")
+    expected = oracle.norms.double()
+    assert (ours.norms.double() >= expected * (1 - tolerance)).all()
+    assert (ours.norms.double() <= expected * (1 + tolerance) + 1e-30).all()
+    scale = float(expected.max())
+    weights = torch.rand(N, dtype=dtype) + 0.1
+    assert_same_sums(ours.weighted_sum(weights), oracle.weighted_sum(weights), scale, tolerance)
+    outliers = torch.tensor([1.0, 1e4, 1e-4, 0.0], dtype=dtype)
+    assert_same_sums(ours.weighted_sum(outliers), oracle.weighted_sum(outliers), scale * 1e4, tolerance)
+    assert_clipped(ours, float(expected.median()) * 0.5)
+
+
+def assert_clipped(ours: engine.PerSample, threshold: float) -> None:
+    """|w_i g_i| <= C for what is really added, evaluated in float64."""
+    ulp = torch.finfo(ours.norms.dtype).eps
+    weights = (threshold * (1 - 4 * ulp) / ours.norms).clamp(max=1.0)
+    for i in range(N):
+        alone = torch.where(torch.arange(N) == i, weights, 0.0)
+        added = sum(float(g.double().square().sum()) for g in ours.weighted_sum(alone).values()) ** 0.5
+        assert added <= threshold, (i, added / threshold)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ZOO)
+def test_engine_agrees_with_one_sample_at_a_time(name: str, way: str, dtype: torch.dtype) -> None:
+    case = build(name, dtype)
+    if way == "vmap" and not case.vmap:
+        pytest.skip("torch.func cannot run this model")
+    assert_contract(case, way, dtype)
