@@ -256,7 +256,7 @@ def test_nothing_but_declared_things_is_written(tmp_path: Path) -> None:
     opened, reserved, done = (row.content() for row in ledger._book.rows())
     fields = {"format", "ledger", "dataset", "budget", "mode", "bound", "order", "neighbours", "writer"}
     assert set(opened) == fields
-    assert set(reserved) == {"begun", "bound_used", "additive", "charges", "stages"}
+    assert set(reserved) == {"begun", "bound_used", "additive", "charges", "stages", "writer"}
     assert set(reserved["stages"][0]) == {"purpose", "part", "split", "event", "loss", "delta"}
     assert done == {"of": 1, "stage": 0}
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -16,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from dpilot.errors import LedgerError
+from dpilot.errors import BudgetExceeded, LedgerError
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.events import PureDP
-from dpilot.privacy.ledger import Ledger, places, rows, store
+from dpilot.privacy.events import Gaussian, PureDP
+from dpilot.privacy.ledger import Ledger, places, rows, spending, store
 
 ROOT = Path(__file__).parents[2]
 HUGE = Budget(1e6, 1e-5)
@@ -124,7 +125,7 @@ class TestRaces:
             assert case["delta"] <= 1e-5
         assert all(case["won"] == 4 for case in found[::3])  # quarters of one
         assert all(case["won"] == 5 for case in found[1::3])  # mu^2 = 1/81 each, 0.268^2 in all
-        assert all(case["won"] >= 3 for case in found[2::3])
+        assert all(case["won"] == 4 for case in found[2::3])  # each priced at a fresh share of delta
 
     def test_two_creators_end_up_with_one_ledger(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         real, other = os.link, []
@@ -140,22 +141,47 @@ class TestRaces:
         assert other[0].spent().epsilon == 1.0
         assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
-    def test_a_spend_that_was_overtaken_is_priced_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from dpilot.errors import BudgetExceeded
-        from dpilot.privacy.ledger import spending
+    @pytest.mark.parametrize("times", [1, 2, 3, 9])
+    def test_a_spend_that_was_overtaken_is_priced_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+    ) -> None:
+        ledger = Ledger.open(tmp_path / "a", dataset="d", budget=Budget(1.0, 1e-5))
+        real, quicker = spending.affordable, [PureDP(0.05)] * times
 
+        def overtaken(*arguments: Any) -> Any:
+            answer = real(*arguments)
+            if quicker:
+                event = quicker.pop()
+                thread = threading.Thread(target=lambda: ledger.commit([("quicker", event)]))
+                with monkeypatch.context() as undone:
+                    undone.setattr(spending, "affordable", real)
+                    undone.setattr(store, "_PATIENCE", 0.2)
+                    undone.setattr(threading, "excepthook", lambda _: None)  # the door is shut after three times
+                    thread.start()
+                    thread.join()
+            return answer
+
+        monkeypatch.setattr(spending, "affordable", overtaken)
+        with ledger.reserve(Gaussian(16.0), purpose="slower"):
+            pass
+        passed = min(times, 3)
+        assert [entry.purpose for entry in ledger.entries()] == ["quicker"] * passed + ["slower"]
+        assert ledger.entries()[-1].cost.delta == pytest.approx(1e-5 / (passed + 2), rel=0.01)
+
+    def test_a_spend_that_was_overtaken_may_no_longer_fit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         ledger = Ledger.open(tmp_path / "a", dataset="d", budget=Budget(1.0, 1e-5))
         real = spending.affordable
 
         def overtaken(*arguments: Any) -> Any:
-            answer = real(*arguments)
             monkeypatch.setattr(spending, "affordable", real)
-            with ledger.reserve(PureDP(0.75), purpose="quicker"):
-                pass
+            answer = real(*arguments)
+            ledger.commit([("quicker", PureDP(0.5))])
             return answer
 
         monkeypatch.setattr(spending, "affordable", overtaken)
-        with pytest.raises(BudgetExceeded), ledger.reserve(PureDP(0.5), purpose="slower"):
+        with pytest.raises(BudgetExceeded), ledger.reserve(PureDP(0.75), purpose="slower"):
             pytest.fail("the body ran")
         assert [entry.purpose for entry in ledger.entries()] == ["quicker"]
 

@@ -17,8 +17,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from functools import lru_cache
+from importlib.metadata import version
 from typing import Any, Final
 
+import dpilot
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy import _decimals, events
 from dpilot.privacy.amounts import Amount, Charge, Price
@@ -30,9 +33,13 @@ from dpilot.privacy.ledger.rows import FORMAT, Row
 Body = Mapping[str, Any]
 
 
-def open_body(
-    identity: str, dataset: str, budget: Budget, mode: str, bound: str, order: float | None, writer: str
-) -> Body:
+@lru_cache(maxsize=1)
+def writer() -> str:
+    """Who prices: dpilot and the library behind its accountants, with their versions."""
+    return f"dpilot {dpilot.__version__}, dp-accounting {version('dp-accounting')}"
+
+
+def open_body(identity: str, dataset: str, budget: Budget, mode: str, bound: str, order: float | None) -> Body:
     """Row 0."""
     return {
         "format": FORMAT,
@@ -43,7 +50,7 @@ def open_body(
         "bound": bound,
         "order": None if order is None else repr(order),
         "neighbours": "add or remove one record",
-        "writer": writer,
+        "writer": writer(),
     }
 
 
@@ -51,6 +58,7 @@ def reserve_body(stages: Sequence[Stage], price: Price, *, begun: bool) -> Body:
     """A commitment. ``begun``: its only stage starts at once."""
     return {
         "begun": begun,
+        "writer": writer(),
         "bound_used": price.bound_used,
         "additive": price.additive,
         "charges": [
@@ -77,7 +85,7 @@ def stage_body(seq: int, stage: int) -> Body:
 
 def settle_body(seq: int, stage: int, event: Event, amount: Amount) -> Body:
     """One stage is done for ``event``, which costs ``amount``."""
-    return {**stage_body(seq, stage), **_amount(amount), "event": events.to_dict(event)}
+    return {**stage_body(seq, stage), **_amount(amount), "event": events.to_dict(event), "writer": writer()}
 
 
 def extend_body(budget: Budget, reason: str) -> Body:

@@ -6,8 +6,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from typing import Final
 
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
+from dpilot.privacy.amounts import Price
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.book import Book
 from dpilot.privacy.ledger.folding import Body, reserve_body, settle_body, stage_body
@@ -15,21 +17,23 @@ from dpilot.privacy.ledger.history import Entry, History, Stage
 from dpilot.privacy.ledger.pricing import affordable, lowered, refusal
 from dpilot.privacy.receipt import Receipt
 
+_OVERTAKEN: Final = 3
+
 
 def admit(book: Book, stages: Sequence[Stage], delta: Decimal | None, *, begun: bool) -> int:
     """Write the commitment of ``stages`` and return its row, or raise BudgetExceeded and write nothing.
 
-    The price is found before the lock is taken, because that takes long, and checked against the total under it. If
-    somebody else spent in between and it no longer fits, it is priced again.
+    Finding the price takes long, so it is done before the lock is taken, and kept only if nobody spent in between:
+    shares of delta depend on what was spent. Who is overtaken again and again finds the price under the lock.
     """
-    while True:
+    for _ in range(_OVERTAKEN):
         history = book.history()
-        price, fits = affordable(history, stages, delta)
-        if not fits:
-            raise BudgetExceeded(refusal(history, stages, price))
+        price = _price(history, stages, delta)
         with book.page() as page:
-            if not page.history.closed and page.history.admits(price):
+            if page.history.same_spending(history):
                 return page.append("reserve", reserve_body(stages, price, begun=begun))
+    with book.page() as page:
+        return page.append("reserve", reserve_body(stages, _price(page.history, stages, delta), begun=begun))
 
 
 def begin(book: Book, stage: Stage, seq: int | None = None) -> tuple[int, int]:
@@ -70,6 +74,13 @@ def running(book: Book, seq: int, place: int, event: Event, drawn: Event | None 
     finally:
         receipt.close()
     _finish(book, "settle" if settled else "commit", settled[-1] if settled else stage_body(seq, place))
+
+
+def _price(history: History, stages: Sequence[Stage], delta: Decimal | None) -> Price:
+    price, fits = affordable(history, stages, delta)
+    if not fits:
+        raise BudgetExceeded(refusal(history, stages, price))
+    return price
 
 
 def _finish(book: Book, kind: str, body: Body) -> None:

@@ -70,7 +70,7 @@ class Store:
             try:
                 return _read(self.path, "ro" if self.read_only else "rw", thorough)
             except sqlite3.OperationalError as problem:
-                if not self.read_only or problem.sqlite_errorname != "SQLITE_READONLY_ROLLBACK":
+                if not self.read_only or _name(problem) != "SQLITE_READONLY_ROLLBACK":
                     raise
             return _read(self.path, "rw", thorough)  # a writer was killed: SQLite must first undo its half transaction
 
@@ -197,13 +197,19 @@ def _clearly(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as problem:
-        name = getattr(problem, "sqlite_errorname", "") or ""
+        name = _name(problem)
         family = "_".join(name.split("_")[:2])
         reason = _REASONS.get(family, "was altered or cannot be read: restore it from a copy")
-        raise LedgerError(f"{path} {reason} ({name or 'SQLite'}: {problem}).") from problem
+        raise LedgerError(f"{path} {reason} ({name}: {problem}).") from problem
+    except (UnicodeError, OverflowError) as problem:  # sqlite3 raises them on garbled text and numbers
+        raise LedgerError(f"{path} is damaged: restore it from a copy ({type(problem).__name__}).") from problem
     except FileExistsError:
         raise
     except OSError as problem:
         raise LedgerError(f"{path} cannot be used ({problem.strerror}): expected a writable local folder.") from problem
     except LedgerError as problem:
         raise LedgerError(f"{path}: {problem}") from problem
+
+
+def _name(problem: sqlite3.Error) -> str:
+    return getattr(problem, "sqlite_errorname", "SQLite")  # some errors come from the Python side and have none

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-import dpilot
 from dpilot import _validate
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy import filters
@@ -25,7 +24,7 @@ def first_row(dataset: str, budget: Budget | None, mode: str | None, bound: str 
     bound = _validate.one_of(allowed, f'Mode "{mode}" admits no other.', bound=bound or allowed[0])
     order = filters.choose_order(budget) if bound == "rdp" else None
     identity = secrets.token_hex(16)
-    return open_body(identity, text("dataset", dataset), budget, mode, bound, order, f"dpilot {dpilot.__version__}")
+    return open_body(identity, text("dataset", dataset), budget, mode, bound, order)
 
 
 def check_same(history: History, dataset: str, budget: Budget | None, mode: str | None, bound: str | None) -> None:
