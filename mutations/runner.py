@@ -46,12 +46,12 @@ class Outcome:
     seconds: float
 
 
-def listed(path: Path = ROOT / "mutations" / "list.toml") -> list[Mutation]:
-    """The mutations of the list, in order."""
-    modules = tomllib.loads(path.read_text())["module"]
+def listed(folder: Path = ROOT / "mutations") -> list[Mutation]:
+    """The mutations of all lists in ``folder``, in order."""
     return [
         Mutation(module["path"], each["why"], each["old"], each["new"], tuple(each.get("tests", module["tests"])))
-        for module in modules
+        for path in sorted(folder.glob("*.toml"))
+        for module in tomllib.loads(path.read_text())["module"]
         for each in module["mutation"]
     ]
 

@@ -16,8 +16,11 @@ import torch
 from dpilot import audit, mechanism
 from dpilot import statistics as s
 from dpilot.data.splits import Split
+from dpilot.errors import BudgetExceeded
 from dpilot.mechanism import release
+from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
+from dpilot.privacy.ledger import Ledger
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler
 
@@ -311,6 +314,25 @@ def sampled_training(data):
 
 def test_a_sampled_run_shows_nothing_of_any_neighbour(replay):
     assert max(result.largest for result in replay(sampled_training, DATA)) == pytest.approx(1.0)
+
+
+def run_with_a_ledger(data):
+    """Every kind of release under a ledger on disk; what the ledger then says is part of what is returned."""
+    ledger = Ledger.open("toy.ledger", dataset="toy", budget=Budget(2.0, 1e-5), bound="gdp")
+    event = s.quantile_event(8.0, grid=GRID)
+    with ledger.reserve(event, purpose="bounds") as receipt:
+        scale = s.quantile(data, 0.9, grid=GRID, noise_multiplier=8.0, receipt=receipt)
+    with ledger.reserve(s.second_moment_event(8.0), purpose="gram") as receipt:
+        gram = s.second_moment(data / np.abs(scale).max(), radius=1.0, noise_multiplier=8.0, receipt=receipt)
+    with pytest.raises(BudgetExceeded), ledger.reserve(Gaussian(0.1), purpose="too much"):
+        pass
+    entries = [(entry.purpose, entry.event, entry.cost, entry.state) for entry in ledger.entries()]
+    return scale, gram, entries, ledger.spent(), ledger.verify().split(":")[0]
+
+
+def test_a_run_with_a_ledger_shows_nothing_of_any_neighbour(replay):
+    results = replay(run_with_a_ledger, pairs=audit.neighbours(DATA)[::3], opaque=["*.ledger"])
+    assert {result.releases for result in results} == {1 + (GRID.size - 1).bit_length()}
 
 
 def test_a_split_run_touches_one_part_only(replay):

@@ -1,0 +1,125 @@
+"""A receipt admits what was reserved: as often, at that noise, in that process, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.privacy.events import Composed, ExponentialMechanism, Gaussian, PoissonSampled, PureDP, Repeated
+from dpilot.privacy.receipt import Receipt
+
+STEP = PoissonSampled(0.1, Gaussian(1.0))
+
+
+def admitted(receipt, event, most=50):
+    """How many releases of ``event`` a receipt still admits."""
+    for times in range(most):
+        try:
+            receipt.draw(event)
+        except BudgetExceeded:
+            return times
+    return most
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
+def test_each_release_is_admitted_as_often_as_it_was_reserved(times, outer, single):
+    event = Composed([Repeated(Repeated(STEP, times), outer), *[Gaussian(2.0)] * single, PureDP(1.0)])
+    receipt = Receipt(event)
+    assert admitted(receipt, Gaussian(2.0)) == single
+    assert admitted(receipt, STEP) == times * outer
+    assert admitted(receipt, PureDP(1.0)) == 1
+    assert admitted(receipt, STEP) == 0
+
+
+@pytest.mark.parametrize(
+    "other", [Gaussian(1.0), PoissonSampled(0.2, Gaussian(1.0)), PoissonSampled(0.1, Gaussian(0.9)), PureDP(0.1)]
+)
+def test_other_releases_are_refused_and_take_nothing(other):
+    receipt = Receipt(STEP)
+    with pytest.raises(BudgetExceeded, match="not reserved"):
+        receipt.draw(other)
+    assert admitted(receipt, STEP) == 1
+
+
+def test_a_full_batch_is_drawn_either_way():
+    for reserved in (Gaussian(1.0), PoissonSampled(1.0, Gaussian(1.0)), Repeated(Gaussian(1.0), 1)):
+        for drawn in (Gaussian(1.0), PoissonSampled(1, Gaussian(1.0))):
+            assert admitted(Receipt(reserved), drawn) == 1
+
+
+def test_a_closed_receipt_admits_nothing():
+    receipt = Receipt(Repeated(STEP, 3))
+    receipt.draw(STEP)
+    receipt.close()
+    assert admitted(receipt, STEP) == 0
+
+
+def test_what_was_drawn_before_is_taken_off():
+    assert admitted(Receipt(Repeated(STEP, 5), drawn=Repeated(STEP, 3)), STEP) == 2
+    with pytest.raises(InvalidInput, match="part of the reserved"):
+        Receipt(Repeated(STEP, 5), drawn=Repeated(STEP, 6))
+
+
+def agreed(event, begun):
+    """A ledger that agrees to everything."""
+
+
+def test_settling_leaves_the_rest_of_the_smaller_event():
+    receipt = Receipt(Repeated(STEP, 5), agree=agreed)
+    receipt.draw(STEP)
+    receipt.settle(Repeated(STEP, 3))
+    assert receipt.settled == Repeated(STEP, 3)
+    assert admitted(receipt, STEP) == 2
+
+
+def test_settling_covers_what_was_drawn():
+    receipt = Receipt(Repeated(STEP, 5), agree=agreed)
+    receipt.draw(STEP)
+    receipt.draw(STEP)
+    with pytest.raises(InvalidInput, match="drawn already"):
+        receipt.settle(STEP)
+    assert admitted(receipt, STEP) == 3
+
+
+def test_the_ledger_is_told_whether_anything_was_drawn():
+    told = []
+    receipt = Receipt(Repeated(STEP, 5), agree=lambda event, begun: told.append(begun))
+    receipt.settle(Repeated(STEP, 4))
+    receipt.draw(STEP)
+    receipt.settle(Repeated(STEP, 3))
+    assert told == [False, True]
+
+
+def test_only_an_open_receipt_of_a_ledger_settles():
+    closed = Receipt(STEP, agree=agreed)
+    closed.close()
+    for receipt in (closed, Receipt(STEP)):
+        with pytest.raises(InvalidInput, match="settle"):
+            receipt.settle(STEP)
+
+
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_receipt_cannot_be_copied(copier):
+    with pytest.raises(InvalidInput, match="one process"):
+        copier(Receipt(ExponentialMechanism(1.0)))
+
+
+def in_child(receipt, pipe):
+    pipe.send(admitted(receipt, STEP))
+
+
+def test_a_forked_child_draws_nothing():
+    receipt = Receipt(Repeated(STEP, 3))
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=in_child, args=(receipt, there))
+    child.start()
+    assert here.poll(30)
+    assert here.recv() == 0
+    child.join()
+    assert admitted(receipt, STEP) == 3
