@@ -20,7 +20,7 @@ def _named(name: str, **form: Any) -> Any:
     return pytest.param(clipping.get(name, **form), id="-".join([name, *form]))
 
 
-NAMED = [*(_named(name) for name in clipping.names()), _named("one-shot", measure=200)]
+NAMED = [*(_named(name) for name in clipping.names()), _named("one-shot", measure=40)]
 FORMS = [_named(name, **NORMALIZED) for name in clipping.names()]
 FORMS += [_named(name, **form) for name in LAYERED for form in (LAYERS, {**LAYERS, **NORMALIZED})]
 RULES = NAMED + FORMS

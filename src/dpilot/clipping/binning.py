@@ -55,7 +55,7 @@ class Bins:
     def one_hot(self, norms: Tensor, state: State) -> Tensor:
         """bound sqrt(share) in the bin of each norm, 0 elsewhere: (n,) -> (n, bins)."""
         index = (norms / self.width_of(state)).clamp(max=self.count - 1).floor()
-        hot = index.unsqueeze(-1) == torch.arange(self.count, device=norms.device)
+        hot = index.unsqueeze(-1) == counting(self.count, norms)
         return self.scale(state) * hot
 
     def scale(self, state: State) -> Tensor:
@@ -82,7 +82,7 @@ class Bins:
     def middles(self, state: State) -> Tensor:
         """The norm that stands for each bin."""
         width = self.width_of(state)
-        return width * (torch.arange(self.count, device=width.device) + 0.5)
+        return width * (counting(self.count, width) + 0.5)
 
     def width_of(self, state: State) -> Tensor:
         """The current width: public, it follows earlier releases."""
@@ -126,6 +126,11 @@ def next_state(rule: Binned, state: State, fractions: Tensor, threshold: Tensor)
     )
 
 
+def counting(count: int, like: Tensor) -> Tensor:
+    """0, 1, .. count - 1 in the precision and on the device of ``like``, whatever the default dtype is."""
+    return torch.arange(count, dtype=like.dtype, device=like.device)
+
+
 def reaching(fractions: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """The first bin at whose end the cumulative fraction reaches ``level`` (else the last), and how far into it.
 
@@ -135,8 +140,8 @@ def reaching(fractions: Tensor, level: float) -> tuple[Tensor, Tensor]:
         (2, 0.5)
     """
     bins = len(fractions)
-    ends = (fractions * torch.ones(bins, bins, device=fractions.device).tril()).sum(-1)  # cumsum, deterministic
-    last = torch.arange(bins, device=fractions.device) == bins - 1
+    ends = (fractions * fractions.new_ones(bins, bins).tril()).sum(-1)  # cumsum, deterministic
+    last = counting(bins, fractions) == bins - 1
     index = torch.argmax(((ends >= level) | last).to(torch.uint8))
     missing = level - (torch.take(ends, index) - torch.take(fractions, index))
     part = missing / torch.take(fractions, index).clamp_min(torch.finfo(fractions.dtype).tiny)

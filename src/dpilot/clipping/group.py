@@ -75,13 +75,13 @@ class Group:
     def init(self, **public: Unpack[Public]) -> State:
         largest = max(self.thresholds)
         state = start(largest, largest * self._inflation(), **public)
-        return replace(state, memory=state.threshold.new_tensor(self.thresholds))
+        return replace(state, memory=state.threshold.new_tensor(self.thresholds + self._proportions()))
 
     def clip(self, norms: Tensor, state: State, groups: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (n,) and extras (n, k) of records with norms (n,) and group numbers (n,)."""
         hot = groups.unsqueeze(-1) == torch.arange(len(self.thresholds), device=groups.device)  # (n, groups)
         seen = see(torch.where(hot.any(-1), norms, torch.nan), state)
-        each = (hot * self._thresholds(seen.state)).sum(-1).clamp_min(torch.finfo(seen.norms.dtype).tiny)  # (n,)
+        each = (hot * self._memory(seen.state)[0]).sum(-1).clamp_min(torch.finfo(seen.norms.dtype).tiny)  # (n,)
         weights = clipped(seen.norms, each)
         if not self.rate:
             return seen.seal(weights)
@@ -92,16 +92,17 @@ class Group:
         if not self.rate:
             return receive(state, released, extras=0)[0]
         state, released = receive(state, released, extras=len(self.thresholds))
-        expected = state.expected_batch_size * released.new_tensor(self._proportions())
-        surplus = (released / (self._bit(state) * expected)).clamp(-1.0, 1.0)
-        thresholds = moved(self._thresholds(state), self.rate * surplus, self.floor, self.ceiling)
-        largest = thresholds.amax()
-        return replace(state, threshold=largest, bound=largest * self._inflation(), memory=thresholds)
+        thresholds, proportions = self._memory(state)
+        surplus = (released / (self._bit(state) * state.expected_batch_size * proportions)).clamp(-1.0, 1.0)
+        thresholds = moved(thresholds, self.rate * surplus, self.floor, self.ceiling)
+        largest, memory = thresholds.amax(), torch.cat([thresholds, proportions])
+        return replace(state, threshold=largest, bound=largest * self._inflation(), memory=memory)
 
-    def _thresholds(self, state: State) -> Tensor:
-        if state.memory is None:
-            _validate.refuse("the clip state's memory", None, "the thresholds of the groups")
-        return state.memory
+    def _memory(self, state: State) -> tuple[Tensor, Tensor]:
+        """The thresholds and the proportions of the groups, both on the state's device."""
+        if state.memory is None or state.memory.shape != (2 * len(self.thresholds),):
+            _validate.refuse("the clip state's memory", state.memory, "the thresholds and proportions of the groups")
+        return state.memory[: len(self.thresholds)], state.memory[len(self.thresholds) :]
 
     def _proportions(self) -> tuple[float, ...]:
         return self.proportions or (1 / len(self.thresholds),) * len(self.thresholds)

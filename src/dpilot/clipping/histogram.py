@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpilot import _validate
 from dpilot.clipping.base import Public, State, receive
-from dpilot.clipping.binning import bins_of, check_binned, first_state, next_state, reaching
+from dpilot.clipping.binning import bins_of, check_binned, counting, first_state, next_state, reaching
 from dpilot.clipping.rounding import clipped, see
 
 
@@ -136,7 +136,7 @@ class HistogramE:
         heard = bins_of(self).above_noise(state, fractions)
         best = state.threshold
         for _ in range(self.rounds):
-            candidates = best * (torch.arange(1, 21, device=best.device) / 10)
+            candidates = best * ((counting(20, best) + 1) / 10)
             best = torch.take(candidates, torch.argmin(self._error(candidates, state, heard)))
         return next_state(self, state, fractions, torch.where(heard.sum() > 0, best, state.threshold))
 

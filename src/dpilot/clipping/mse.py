@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpilot import _validate
 from dpilot.clipping.base import Public, State, moved, receive
-from dpilot.clipping.binning import bins_of, check_binned, first_state, next_state
+from dpilot.clipping.binning import bins_of, check_binned, counting, first_state, next_state
 from dpilot.clipping.histogram import noise_variance
 from dpilot.clipping.rounding import clipped, see
 
@@ -84,7 +84,7 @@ class MeanSquaredError:
 
     def _best(self, state: State, fractions: Tensor) -> Tensor:
         """The candidate of least error, from the end of the histogram down 20 halvings in steps of 2^(1/8)."""
-        halvings = torch.arange(_OCTAVES * _PER_OCTAVE + 1, device=fractions.device) / _PER_OCTAVE
+        halvings = counting(_OCTAVES * _PER_OCTAVE + 1, fractions) / _PER_OCTAVE
         candidates = bins_of(self).width_of(state) * self.bins * torch.exp2(-halvings)
         excess = (bins_of(self).middles(state) - candidates.unsqueeze(-1)).clamp_min(0.0)  # (candidates, bins)
         bias = (fractions * excess).sum(-1)

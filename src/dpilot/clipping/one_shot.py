@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpilot import _validate
 from dpilot.clipping.base import Public, State, check_threshold, first_threshold, receive, start, within
-from dpilot.clipping.binning import reaching
+from dpilot.clipping.binning import counting, reaching
 from dpilot.clipping.rounding import clipped, see
 
 _SHARE_OF_STEPS = 0.01
@@ -103,9 +103,9 @@ class OneShot:
         return replace(state, threshold=threshold, bound=threshold, measuring=0, memory=None)
 
     def _one_hot(self, norms: Tensor) -> Tensor:
-        exponents = torch.arange(self.bins - 1, dtype=norms.dtype, device=norms.device)
-        index = torch.bucketize(norms, self.lowest * self._ratio() ** exponents, right=True)
-        hot = index.unsqueeze(-1) == torch.arange(self.bins, device=norms.device)
+        edges = self.lowest * self._ratio() ** counting(self.bins - 1, norms)
+        index = torch.bucketize(norms, edges, right=True)
+        hot = index.unsqueeze(-1) == counting(self.bins, norms)
         return hot.to(norms.dtype)
 
     def _ratio(self) -> float:

@@ -79,7 +79,7 @@ class Slack:
         slots, threshold = self._slots(state), seen.state.threshold
         slot = (threshold / math.sqrt(slots)).unsqueeze(-1)
         total = math.sqrt(slots) * (threshold - seen.norms).clamp_min(0.0)
-        before = slot * torch.arange(slots, device=slot.device)
+        before = slot * torch.arange(slots, dtype=slot.dtype, device=slot.device)
         extras = torch.minimum((total.unsqueeze(-1) - before).clamp_min(0.0), slot)
         return seen.seal(clipped(seen.norms, threshold), extras)
 
