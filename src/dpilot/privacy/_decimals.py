@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal, InvalidOperation, localcontext
+from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal, InvalidOperation
 
 from dpilot.errors import InternalError, LedgerError
 
@@ -47,10 +47,9 @@ def total(numbers: Iterable[Decimal]) -> Decimal:
 
 
 def square_root(number: Decimal) -> Decimal:
-    """Never below the true root (decimal's own root rounds to nearest, whatever the context says)."""
-    with localcontext(UP):
-        root = number.sqrt()
-        return root if root * root >= number else root.next_plus()
+    """Never below the true root, and above it by two units in the fiftieth digit at most."""
+    root = UP.sqrt(number)  # decimal rounds roots to nearest, whatever the context says
+    return root if DOWN.multiply(root, root) >= number else UP.next_plus(root)
 
 
 def above(number: Decimal) -> float:
