@@ -246,7 +246,7 @@ def main(scenario: str, *arguments: str) -> None:
     import warnings
 
     if scenario in ("full_disk", "small_disk", "read_only_folder"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # "stays reserved": the end of a spend could not be booked
+        warnings.simplefilter("ignore", RuntimeWarning)  # the end of a spend could not be booked
     values = [int(argument) if argument.isdecimal() else argument for argument in arguments]
     print(json.dumps(globals()[scenario](*values)))
 

@@ -30,6 +30,16 @@ def _settle_and_fail(receipt: Receipt) -> None:
     raise RuntimeError("ours")
 
 
+def test_any_name_will_do(tmp_path: Path) -> None:
+    for name in ("a?mode=memory", "b#c", "d%20e f", "gölden", "'q'"):
+        ledger = made(tmp_path, name)
+        with ledger.reserve(PureDP(0.1), purpose="x"):
+            pass
+        assert made(tmp_path, name).spent().epsilon == 0.1
+        assert (tmp_path / name).stat().st_size > 0
+    assert len(list(tmp_path.iterdir())) == 5
+
+
 def test_the_public_name_is_the_ledger() -> None:
     assert dpilot.Ledger is Ledger
 
@@ -463,3 +473,12 @@ class TestResuming:
         with pytest.raises(InvalidInput, match="drawn"), ledger.resume(3, drawn=Composed([PureDP(0.1), PureDP(0.1)])):
             pytest.fail("the body ran")
         assert ledger.head() == head
+
+    def test_an_end_that_was_booked_already_is_not_booked_twice(self, tmp_path: Path) -> None:
+        ledger = made(tmp_path)
+        with pytest.raises(RuntimeError), ledger.reserve(PureDP(0.1), purpose="x"):
+            raise RuntimeError
+        with pytest.warns(RuntimeWarning, match="was not booked"), ledger.resume(1), ledger.resume(1):
+            pass
+        assert ledger.entries()[0].state == "committed"
+        ledger.verify()

@@ -236,7 +236,7 @@ class TestDisks:
         def fail(*_: object) -> None:
             raise LedgerError("the disk is gone")
 
-        with pytest.warns(RuntimeWarning, match="stays reserved"), ledger.reserve(PureDP(1.0), purpose="x"):
+        with pytest.warns(RuntimeWarning, match="was not booked"), ledger.reserve(PureDP(1.0), purpose="x"):
             monkeypatch.setattr(store, "_insert", fail)
         monkeypatch.undo()
         assert [entry.state for entry in ledger.entries()] == ["committed", "reserved"]

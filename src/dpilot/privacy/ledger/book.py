@@ -8,22 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpilot.errors import LedgerError
-from dpilot.privacy.ledger.folding import Body, fold
+from dpilot.privacy.ledger.folding import Body, fold, follow
 from dpilot.privacy.ledger.history import History
 from dpilot.privacy.ledger.rows import Row
 from dpilot.privacy.ledger.store import Appender, Store
 
 
-@dataclass(frozen=True, slots=True)
 class Page:
     """The history under the write lock, and the right to add to it."""
 
-    history: History
-    _appender: Appender
+    def __init__(self, history: History, appender: Appender) -> None:
+        self.history = history
+        self._appender = appender
 
     def append(self, kind: str, body: Body) -> int:
-        """Add a row; its number."""
-        return self._appender.append(kind, body).seq
+        """Add a row; its number. A row that does not follow is refused: once written, nobody could read past it."""
+        row = self._appender.append(kind, body)
+        self.history = follow(self.history, row)
+        return row.seq
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ Nothing here depends on a record: events, names and declared numbers only.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -97,16 +96,21 @@ def fold(rows: Sequence[Row]) -> History:
     """The history that the rows tell, or LedgerError where they contradict themselves."""
     history: History | None = None
     for row in rows:
-        try:
-            history = _opened(row) if history is None else _FOLDS[row.kind](history, row, row.content())
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, json.JSONDecodeError) as problem:
-            raise LedgerError(
-                f"row {row.seq} ({row.kind!r}) cannot be understood ({problem}): expected format {FORMAT}. "
-                "A newer dpilot may have written it, or the file was altered."
-            ) from problem
+        history = follow(history, row)
     if history is None:
         raise LedgerError("the ledger has no rows: expected at least row 0. Restore the file from a copy.")
     return history
+
+
+def follow(history: History | None, row: Row) -> History:
+    """The history after one more row, or LedgerError where it does not follow."""
+    try:
+        return _opened(row) if history is None else _FOLDS[row.kind](history, row, row.content())
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
+        raise LedgerError(
+            f"row {row.seq} ({row.kind!r}) cannot be understood ({problem}): expected format {FORMAT}. "
+            "A newer dpilot may have written it, or the file was altered."
+        ) from problem
 
 
 def _opened(row: Row) -> History:

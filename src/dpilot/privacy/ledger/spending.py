@@ -89,7 +89,11 @@ def _finish(book: Book, kind: str, body: Body) -> None:
         with book.page() as page:
             page.append(kind, body)
     except LedgerError as problem:
-        warnings.warn(f"row {body['of']} stays reserved, spent in full: {problem}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"the end of row {body['of']} was not booked, it stays spent as it is: {problem}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _interrupted(history: History, seq: int, place: int) -> Entry:
