@@ -92,7 +92,7 @@ def opacus_ghost(work: Workload, device: str, half: bool) -> Step:
     optimizer = DPOptimizerFastGradientClipping(
         sgd(module), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=work.size
     )
-    loss_fn = DPLossFastGradientClipping(module, optimizer, work.loss(reduction="none"))
+    loss_fn = DPLossFastGradientClipping(module, optimizer, work.loss(reduction="mean"))
     x, y = _on(work.batch(work.size), device)
 
     def step() -> None:
