@@ -76,6 +76,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(2)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # as one trains on such a machine
     works = GPU if options.device == "cuda" else CPU
     print(f"torch {torch.__version__}, {options.device}, {'bf16 autocast' if options.half else 'float32'}")
     for name, work in works.items():
