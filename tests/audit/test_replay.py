@@ -321,9 +321,10 @@ def run_with_a_ledger(data):
     ledger = Ledger.open("toy.ledger", dataset="toy", budget=Budget(2.0, 1e-5), bound="gdp")
     event = s.quantile_event(8.0, grid=GRID)
     with ledger.reserve(event, purpose="bounds") as receipt:
-        scale = s.quantile(data, 0.9, grid=GRID, noise_multiplier=8.0, receipt=receipt)
+        scale = np.abs(s.quantile(data, 0.9, grid=GRID, noise_multiplier=8.0, receipt=receipt)).max() + 0.1
+    scaled = np.clip(data, -scale, scale) / scale  # clipped first: dividing the largest float may overflow, and warn
     with ledger.reserve(s.second_moment_event(8.0), purpose="gram") as receipt:
-        gram = s.second_moment(data / np.abs(scale).max(), radius=1.0, noise_multiplier=8.0, receipt=receipt)
+        gram = s.second_moment(scaled, radius=1.0, noise_multiplier=8.0, receipt=receipt)
     with pytest.raises(BudgetExceeded), ledger.reserve(Gaussian(0.1), purpose="too much"):
         pass
     entries = [(entry.purpose, entry.event, entry.cost, entry.state) for entry in ledger.entries()]

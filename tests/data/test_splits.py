@@ -55,6 +55,8 @@ def test_splits_are_independent_and_have_ids_of_their_own():
     assert first.id != second.id
     agree = np.mean(np.equal(membership(first.indices(10_000), 10_000), membership(second.indices(10_000), 10_000)))
     assert agree == pytest.approx(0.54, abs=0.03)  # .7^2 + .2^2 + .1^2
+    by_id = [membership(split.indices_of(range(10_000)), 10_000) for split in (first, second)]
+    assert np.mean(np.equal(*by_id)) == pytest.approx(0.54, abs=0.03)
     other_shares = Split({"train": 0.7, "held-out": 0.3}, first.key)
     assert other_shares.id != first.id
 

@@ -12,6 +12,7 @@ from dpilot import statistics as s
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import seeded_noise
 from dpilot.statistics.rows import into_ball, into_box
+from dpilot.tape import tape
 from tests.distributions import REJECT, normal_p_value
 from tests.statistics.helpers import Anything, exactly
 
@@ -155,6 +156,29 @@ def test_the_joint_bound_of_counts(q, columns, bound):
     _, entries = exactly(s.quantile, np.zeros((3, columns)), q=q, grid=grid, **NOISY)
     assert [entry.bound for entry in entries] == pytest.approx([bound] * 2)
     assert entries[0].event.noise_multiplier == pytest.approx(2.0 * np.sqrt(2))
+
+
+class Answering:
+    """A tape that gives the same answer to everything."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def release(self, entry, outputs):
+        return [np.full_like(values, self.answer) for values in entry.inputs]
+
+    def key(self, purpose, fresh):
+        return fresh()
+
+
+@pytest.mark.parametrize(("answer", "end"), [(-1.0, 8.0), (1.0, 1.0)])
+def test_the_search_goes_by_the_released_answers_alone(answer, end):
+    for value in (0.0, 2.5, 99.0):
+        with tape(Answering(answer)):
+            found = s.quantile(
+                np.full(50, value), 0.5, grid=np.array([1.0, 2.0, 3.0, 8.0]), receipt=Anything(), **NOISY
+            )
+        assert found.tolist() == [end]
 
 
 def test_noisy_quantiles_do_not_cross_and_stay_on_the_grid():
