@@ -160,3 +160,11 @@ def test_answers_do_not_depend_on_the_default_dtype() -> None:
         assert torch.equal(before[0], after[0])
         assert torch.equal(before[1], after[1])
         assert states[0] == states[1] == rule.update(rule.init(**PUBLIC), before[1].sum(0))
+
+
+@pytest.mark.parametrize("section", ["Guarantee:", "Edge cases:", "Example:", "Reference:"])
+def test_every_rule_says_what_it_guarantees_and_where_it_comes_from(section: str) -> None:
+    rules = [value for value in vars(clipping).values() if isinstance(value, type) and hasattr(value, "clip")]
+    assert len(rules) >= 13
+    missing = [rule.__name__ for rule in rules if rule is not clipping.Clipping and section not in str(rule.__doc__)]
+    assert not missing

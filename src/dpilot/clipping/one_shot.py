@@ -91,13 +91,14 @@ class OneShot:
         if not state.frozen:
             return receive(state, released, extras=0)[0]
         state, released = receive(state, released, extras=self.bins)
-        state = replace(state, memory=released + (state.memory if state.memory is not None else 0.0))
-        return replace(state, measuring=state.measuring - 1) if state.measuring > 1 else self._settled(state)
+        tally = released if state.memory is None else state.memory + released
+        if state.measuring > 1:
+            return replace(state, memory=tally, measuring=state.measuring - 1)
+        return self._settled(state, tally)
 
-    def _settled(self, state: State) -> State:
+    def _settled(self, state: State, tally: Tensor) -> State:
         """The state once the last measuring step came back: every step so far was one."""
-        assert state.memory is not None
-        fractions = torch.nan_to_num(state.memory / (state.step * state.expected_batch_size))
+        fractions = torch.nan_to_num(tally / (state.step * state.expected_batch_size))
         index, part = reaching(fractions, 1 - self.target)
         threshold = within(self.lowest * self._ratio() ** (index - 1 + part), self.floor, self.ceiling)
         return replace(state, threshold=threshold, bound=threshold, measuring=0, memory=None)
