@@ -52,6 +52,13 @@ def test_slack_update_tilde_and_quantile() -> None:
         assert moved == pytest.approx(2 * math.exp(0.5 * (gamma - 0.2)), rel=1e-12)
 
 
+def test_slack_target_is_clipped_to_a_fraction() -> None:
+    rule = clipping.Slack(threshold=0.5, slots=2, rate=0.5)  # z = 0.9 / 0.5, gamma = 1.4 before it is clipped
+    released = torch.tensor([0.9, 0.9], dtype=torch.float64) * (0.5 / math.sqrt(2)) * 4
+    moved = float(rule.update(rule.init(**PUBLIC), released).threshold)
+    assert moved == pytest.approx(0.5 * math.exp(0.5 * (1 - 0.9)), rel=1e-12)
+
+
 def test_tilde_is_unchanged_when_the_loss_is_rescaled_and_hat_is_not() -> None:
     def ratio(variant: str, scale: float) -> float:
         rule = clipping.Slack(threshold=scale, slots=4, variant=variant)
