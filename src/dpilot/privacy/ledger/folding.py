@@ -13,6 +13,7 @@ Nothing here depends on a record: events, names and declared numbers only.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -105,7 +106,7 @@ def fold(rows: Sequence[Row]) -> History:
 def follow(history: History | None, row: Row) -> History:
     """The history after one more row, or LedgerError where it does not follow."""
     try:
-        return _opened(row) if history is None else _FOLDS[row.kind](history, row, row.content())
+        return _opened(row) if history is None else _FOLDS[row.kind](history, row)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
         raise LedgerError(
             f"row {row.seq} ({row.kind!r}) cannot be understood ({problem}): expected format {FORMAT}. "
@@ -128,45 +129,44 @@ def _opened(row: Row) -> History:
     )
 
 
-def _reserved(history: History, row: Row, body: Body) -> History:
+def _reserved(history: History, row: Row) -> History:
+    return replace(history, commitments=(*history.commitments, _commitment(row)))
+
+
+@lru_cache(maxsize=10_000)
+def _commitment(row: Row) -> Commitment:
+    body = row.content()
     stages = tuple(Stage(s["purpose"], events.from_dict(s["event"]), s["part"], s["split"]) for s in body["stages"])
     charges = tuple(
         Charge(_read_amount(c), None if c["part"] is None else (c["split"], c["part"])) for c in body["charges"]
     )
-    amounts = tuple(map(_read_amount, body["stages"]))
-    price = Price(charges, amounts, body["bound_used"], body["additive"])
+    price = Price(charges, tuple(map(_read_amount, body["stages"])), body["bound_used"], body["additive"])
     states = ("reserved" if body["begun"] else "planned",) * len(stages)
-    commitment = Commitment(row.seq, row.time, stages, price, states)
-    return replace(history, commitments=(*history.commitments, commitment))
+    return Commitment(row.seq, row.time, stages, price, states)
 
 
-def _begun(history: History, row: Row, body: Body) -> History:
-    del row
-    return _moved(history, body, "planned", "reserved")
+def _begun(history: History, row: Row) -> History:
+    return _moved(history, row.content(), "planned", "reserved")
 
 
-def _resumed(history: History, row: Row, body: Body) -> History:
-    del row
-    return _moved(history, body, "reserved", "reserved")
+def _resumed(history: History, row: Row) -> History:
+    return _moved(history, row.content(), "reserved", "reserved")
 
 
-def _committed(history: History, row: Row, body: Body) -> History:
-    del row
-    return _moved(history, body, "reserved", "committed")
+def _committed(history: History, row: Row) -> History:
+    return _moved(history, row.content(), "reserved", "committed")
 
 
-def _settled(history: History, row: Row, body: Body) -> History:
-    del row
-    lower = (events.from_dict(body["event"]), _read_amount(body))
-    return _moved(history, body, "reserved", "settled", lower)
+def _settled(history: History, row: Row) -> History:
+    body = row.content()
+    return _moved(history, body, "reserved", "settled", (events.from_dict(body["event"]), _read_amount(body)))
 
 
-def _extended(history: History, row: Row, body: Body) -> History:
-    del row
-    return replace(history, budget=_read_budget(body["budget"]))
+def _extended(history: History, row: Row) -> History:
+    return replace(history, budget=_read_budget(row.content()["budget"]))
 
 
-_FOLDS: Final[Mapping[str, Callable[[History, Row, Body], History]]] = {
+_FOLDS: Final[Mapping[str, Callable[[History, Row], History]]] = {
     "reserve": _reserved,
     "begin": _begun,
     "resume": _resumed,
@@ -177,9 +177,9 @@ _FOLDS: Final[Mapping[str, Callable[[History, Row, Body], History]]] = {
 
 
 def _moved(history: History, body: Body, before: str, after: str, lower: tuple[Event, Amount] | None = None) -> History:
-    (place,) = (i for i, each in enumerate(history.commitments) if each.seq == body["of"])
+    place = bisect_left(history.commitments, body["of"], key=lambda each: each.seq)
     old, stage = history.commitments[place], body["stage"]
-    if stage < 0 or old.states[stage] != before:
+    if old.seq != body["of"] or stage < 0 or old.states[stage] != before:
         raise InvalidInput(f"stage {stage} of row {old.seq} is {old.states[stage]}, not {before}")
     states = (*old.states[:stage], after, *old.states[stage + 1 :])
     settled = {**old.settled, stage: lower} if lower is not None else old.settled
