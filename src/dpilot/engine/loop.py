@@ -29,11 +29,27 @@ def gradient(model: nn.Module, loss_fn: LossFunction, sample: Any, per_batch: bo
     loss = batches.check_losses(batches.losses(model, loss_fn, sample, per_batch), 1)
     if not loss.requires_grad:
         return {name: torch.zeros_like(p, dtype=accumulator(p)) for name, p in parameters.items()}
-    found = torch.autograd.grad(loss.sum(), list(parameters.values()), allow_unused=True)
+    found = reached(loss.sum(), list(parameters.values()))
     return {
         name: torch.zeros_like(p, dtype=accumulator(p)) if g is None else g.to(accumulator(p))
         for (name, p), g in zip(parameters.items(), found, strict=True)
     }
+
+
+def reached(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tensor | None]:
+    """Gradients of the parameters, None where there is none; .grad is put back.
+
+    Through .grad, not torch.autograd.grad: reentrant checkpoints allow nothing else.
+    """
+    before = [p.grad for p in parameters]
+    try:
+        for p in parameters:
+            p.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        return [p.grad for p in parameters]
+    finally:
+        for p, grad in zip(parameters, before, strict=True):
+            p.grad = grad
 
 
 def materialised(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> PerSample:

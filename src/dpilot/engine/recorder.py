@@ -61,6 +61,7 @@ class Recorder(TorchFunctionMode):
         self.weights: dict[int, Tensor] = {id(p): p for p in self.parameters}  # holds them, so that ids stay theirs
         self.origins: dict[int, Origin] = {}
         self.expected: dict[int, int] = {}
+        self.hidden = False  # weights met samples without a graph: a reentrant checkpoint, perhaps
         self.receive: Callable[[Found], None] | None = None
         device = next((p.device for p in self.parameters), torch.device("cpu"))
         self._token = torch.zeros((), device=device, requires_grad=True)
@@ -122,6 +123,7 @@ class Recorder(TorchFunctionMode):
         fresh: bool = True,
     ) -> Tensor:  # fmt: skip
         if not uses or not torch.is_grad_enabled():
+            self.hidden = self.hidden or bool(uses)
             return out
         shape = out.shape
         for weight, _ in uses:
@@ -172,13 +174,15 @@ class Recorder(TorchFunctionMode):
         if not losses.requires_grad:
             return
         self.receive = receive
-        inputs = (self._token, *self.parameters)
+        scale = torch.ones_like(losses) if scale is None else scale
         try:
             with self, precision.full():
-                reached = differentiate(losses, inputs, torch.ones_like(losses) if scale is None else scale, retain)
+                reached = (accumulate if self.hidden else differentiate)(
+                    losses, self._token, self.parameters, scale, retain
+                )
         finally:
             self.receive = None
-        for parameter, gradient in zip(self.parameters, reached[1:], strict=True):
+        for parameter, gradient in zip(self.parameters, reached, strict=True):
             if gradient is not None:
                 raise NoRule(
                     f"parameter {self.names[id(parameter)]!r} is used where torch functions cannot be watched (a "
@@ -186,15 +190,38 @@ class Recorder(TorchFunctionMode):
                 )
 
 
-def differentiate(losses: Tensor, inputs: tuple[Tensor, ...], scale: Tensor, retain: bool) -> tuple[Tensor | None, ...]:
-    """torch.autograd.grad(losses @ scale, inputs) that leaves the active function mode on during the pass.
+Reached = Sequence[Tensor | None]
+"""Gradients of parameters that the graph reaches past every tap: all None when every use was seen."""
+
+
+def differentiate(
+    losses: Tensor, token: Tensor, parameters: tuple[Tensor, ...], scale: Tensor, retain: bool
+) -> Reached:
+    """torch.autograd.grad(losses @ scale, parameters) that leaves the active function mode on during the pass.
 
     The public function is itself a torch function: it would switch the recorder off while checkpoints recompute.
     """
-    run = torch.autograd.Variable._execution_engine.run_backward
-    arguments = {"allow_unreachable": True, "accumulate_grad": False}
-    found: tuple[Tensor | None, ...] = run((losses,), (scale,), retain, False, inputs, **arguments)
-    return found
+    found: Reached = ENGINE.run_backward(
+        (losses,), (scale,), retain, False, (token, *parameters), allow_unreachable=True, accumulate_grad=False
+    )
+    return found[1:]
+
+
+def accumulate(losses: Tensor, token: Tensor, parameters: tuple[Tensor, ...], scale: Tensor, retain: bool) -> Reached:
+    """The same into .grad, which is put back: the only kind of pass that reentrant checkpoints allow."""
+    leaves = (token, *parameters)
+    before = [leaf.grad for leaf in leaves]
+    try:
+        for leaf in leaves:
+            leaf.grad = None
+        ENGINE.run_backward((losses,), (scale,), retain, False, (), allow_unreachable=True, accumulate_grad=True)
+        return [parameter.grad for parameter in parameters]
+    finally:
+        for leaf, grad in zip(leaves, before, strict=True):
+            leaf.grad = grad
+
+
+ENGINE = torch.autograd.Variable._execution_engine
 
 
 def depends_on_samples(tensor: Tensor) -> bool:

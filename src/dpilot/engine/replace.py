@@ -9,7 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 def replace_batch_norm(model: nn.Module, *, groups: int = 32) -> nn.Module:
     """Put GroupNorm where BatchNorm was, in place, and return the model.
 
-    The number of groups is the largest divisor of the channels up to ``groups``; scale and shift are copied, running
+    The number of groups is the largest divisor of the channels up to ``groups`` that leaves at least two channels a
+    group (eight for BatchNorm1d, which may have no positions to average over); scale and shift are copied, running
     statistics are dropped. A model that is itself a BatchNorm comes back as a new module.
 
     Example:
@@ -27,7 +28,9 @@ def replace_batch_norm(model: nn.Module, *, groups: int = 32) -> nn.Module:
 def group_norm_like(norm: _BatchNorm, groups: int) -> nn.GroupNorm:
     """A GroupNorm with the BatchNorm's channels, affine values, device, dtype and training mode."""
     channels = norm.num_features
-    count = max(g for g in range(1, min(groups, channels) + 1) if channels % g == 0)
+    least = 8 if isinstance(norm, nn.BatchNorm1d) else 2
+    most = min(groups, max(1, channels // least))
+    count = max(g for g in range(1, most + 1) if channels % g == 0)
     made = nn.GroupNorm(count, channels, eps=norm.eps, affine=norm.affine)
     if norm.affine:
         made.to(norm.weight)

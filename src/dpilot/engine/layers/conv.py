@@ -59,7 +59,7 @@ class Correlation:
         channels, positions = self.inputs.shape[1] // self.geometry.groups, math.prod(self.errors.shape[2:])
         d, p = channels * math.prod(self.geometry.kernel), self.errors.shape[1]
         single = self.geometry.groups == 1 and self.inputs.shape[0] == self.batch_size
-        if single and gram_is_cheaper(positions, d, p):
+        if single and gram_is_cheaper(positions, d, p, factor=16):
             return self._gram_measure()
         return Dense(self.gradients(0, self.batch_size)).measure()
 
@@ -91,14 +91,19 @@ class Correlation:
         ratio = self.inputs.shape[0] // self.batch_size
         row = self.inputs.shape[1] * math.prod(self.geometry.kernel) * math.prod(self.errors.shape[2:])
         step = max(1, CHUNK // max(1, row * ratio))
-        parts = [self._product(at, min(at + step, stop)) for at in range(start, stop, step)]
-        return torch.cat(parts)
+        shape = (self.errors.shape[1], self.inputs.shape[1] // self.geometry.groups, *self.geometry.kernel)
+        result = self.inputs.new_empty(stop - start, *shape)
+        for at in range(start, stop, step):
+            self._product(at, min(at + step, stop), result[at - start : at - start + step])
+        return result
 
-    def _product(self, start: int, stop: int) -> Tensor:
-        g = torch.matmul(self._error_columns(start, stop), self._columns(start, stop).mT)
-        ratio = self.inputs.shape[0] // self.batch_size
-        g = g.reshape(stop - start, ratio, self.errors.shape[1], -1, *self.geometry.kernel)
-        return g[:, 0] if ratio == 1 else torch.sum(g, 1)
+    def _product(self, start: int, stop: int, into: Tensor) -> None:
+        """Write the gradients of a few samples."""
+        e, columns = self._error_columns(start, stop), self._columns(start, stop).mT
+        if e.shape[1] == 1 and e.shape[0] == into.shape[0]:
+            torch.bmm(e[:, 0], columns[:, 0], out=into.view(into.shape[0], into.shape[1], -1))
+        else:
+            into.copy_(torch.matmul(e, columns).reshape(into.shape[0], -1, *into.shape[1:]).sum(1))
 
     def magnitude(self) -> Tensor:
         a, e = self._columns(0, self.batch_size), self._error_columns(0, self.batch_size)

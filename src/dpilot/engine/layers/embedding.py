@@ -55,13 +55,13 @@ class Lookups:
         return replace(self, rows=torch.where(mine, self.rows, 0.0))
 
 
-def lookup_use(weight: Tensor, n: int, padding: int | None, owners: Tensor | None = None) -> MakeUse:
+def lookup_use(weight: Tensor, n: int, padding: int | None) -> MakeUse:
     """The use a table leaves from (ids,) and the gradient of the looked-up rows."""
 
     def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
         ids = saved[0].reshape(-1)
         rows = e.to(accumulator(e)).reshape(-1, *weight.shape[1:])
-        whose = owners if owners is not None else sample_of(saved[0], n)
+        whose = sample_of(saved[0], n)
         if padding is not None:
             rows = torch.where((ids == padding).view(-1, *[1] * (rows.dim() - 1)), 0.0, rows)
         return Lookups(ids, whose, rows, n, weight.shape[0])
@@ -75,12 +75,12 @@ def sample_of(ids: Tensor, n: int) -> Tensor:
     return torch.arange(n, device=ids.device).repeat_interleave(ids.numel() // n)
 
 
-def lookup(scope: Scope, ids: Tensor, weight: Tensor, padding: int | None, owners: Tensor | None = None) -> Tensor:
+def lookup(scope: Scope, ids: Tensor, weight: Tensor, padding: int | None) -> Tensor:
     """Rows of a trained table, with the use recorded."""
     if padding is not None and padding < 0:
         padding += weight.shape[0]
     out = F.embedding(ids, weight.detach()) if weight.dim() == 2 else weight.detach()[ids]
-    return scope.tap(out, (ids,), [(weight, lookup_use(weight, scope.batch_size, padding, owners))])
+    return scope.tap(out, (ids,), [(weight, lookup_use(weight, scope.batch_size, padding))])
 
 
 @rule("embedding")
@@ -117,28 +117,21 @@ def _bag(
     sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
-    del norm_type, sparse
+    del norm_type, sparse, include_last_offset
     refuse_mixing(max_norm, scale_grad_by_freq)
     if per_sample_weights is not None and scope.is_weight(per_sample_weights):
         raise NoRule('embedding_bag with trained per_sample_weights has no rule. Use engine="loop".')
-    ids, bags, count = bag_of(input, offsets, include_last_offset)
+    if offsets is not None:
+        remedy = "Give ids as (n, length) rows, with padding_idx for shorter ones."
+        raise NoRule(f"embedding_bag with offsets: flat ids cannot be told apart by sample. {remedy}")
+    ids, bags, count = input.reshape(-1), sample_of(input, input.shape[0]), input.shape[0]
     if count != scope.batch_size:
         raise NoRule(f"embedding_bag makes {count} bags in a batch of {scope.batch_size}. Use one bag a sample.")
-    rows = lookup(scope, ids, weight, padding_idx, owners=bags)
+    rows = lookup(scope, ids, weight, padding_idx)
     present = torch.ones_like(ids, dtype=torch.bool) if padding_idx is None else ids != padding_idx % weight.shape[0]
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.reshape(-1, 1)
     return reduce_bags(rows, bags, present, count, mode)
-
-
-def bag_of(ids: Tensor, offsets: Tensor | None, include_last: bool) -> tuple[Tensor, Tensor, int]:
-    """Flat ids, the bag of each, and the number of bags."""
-    if offsets is None:
-        count = ids.shape[0]
-        return ids.reshape(-1), sample_of(ids, count), count
-    starts = offsets[:-1] if include_last else offsets
-    places = torch.arange(ids.shape[0], device=ids.device)
-    return ids, torch.searchsorted(starts.contiguous(), places, right=True) - 1, starts.shape[0]
 
 
 def reduce_bags(rows: Tensor, bags: Tensor, present: Tensor, count: int, mode: str) -> Tensor:

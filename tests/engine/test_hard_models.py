@@ -1,0 +1,215 @@
+"""Models that trip other engines: checkpoints, autocast, unseen uses, differentiating inside, in-place writes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from dpilot import engine
+from dpilot.errors import UnsupportedModel
+from tests.contracts.test_engines import assert_contract
+from tests.contracts.zoo import Case, cross_entropy, labels
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+        self.words = nn.Embedding(9, 8)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True, norm_first=True) for _ in range(2)
+        )
+        self.scale = nn.Parameter(torch.rand(8))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        for block in self.blocks:
+            x = checkpoint(lambda h, b=block: b(h) * self.scale, x, use_reentrant=self.reentrant)
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("way", ["single-backward", "low-memory"])
+def test_gradient_checkpointing(reentrant: bool, way: str) -> None:
+    torch.manual_seed(0)
+    case = Case(Checkpointed(reentrant).double(), (torch.randint(0, 9, (4, 3)), labels()), cross_entropy)
+    assert_contract(case, way, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_autocast_keeps_norms_and_sums_in_float32(dtype: torch.dtype, low_memory: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(64, 5))
+    batch = (torch.randn(4, 4, 16), labels())
+    exact = engine.per_sample(model, cross_entropy, batch, "loop")
+    with torch.autocast("cpu", dtype=dtype):
+        ps = engine.per_sample(model, cross_entropy, batch, "single-backward", low_memory=low_memory)
+        sums = ps.weighted_sum(torch.ones(4))
+    assert ps.norms.dtype == torch.float32
+    assert all(g.dtype == torch.float32 for g in sums.values())
+    assert torch.allclose(ps.norms, exact.norms, rtol=0.05)
+    alone = [sum(g.double().square().sum() for g in ps.weighted_sum(torch.eye(4)[i]).values()).sqrt() for i in range(4)]
+    assert (torch.stack(alone) <= ps.norms.double()).all()
+    assert (torch.stack(alone) >= ps.norms.double() * 0.999).all()
+
+
+def test_a_model_in_bfloat16_has_float32_norms() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 5)).bfloat16()
+    batch = (torch.randn(4, 6).bfloat16(), labels())
+    for name in engine.names():
+        ps = engine.per_sample(model, lambda out, y: cross_entropy(out.float(), y), batch, name)
+        assert ps.norms.dtype == torch.float32
+        assert all(g.dtype == torch.float32 for g in ps.weighted_sum(torch.ones(4)).values())
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return 2 * x @ weight
+
+    @staticmethod
+    def backward(ctx, e):
+        x, weight = ctx.saved_tensors
+        return 2 * e @ weight.T, 2 * x.T @ e
+
+
+class Hidden(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Doubled.apply(x, self.weight)
+
+
+def test_a_weight_inside_a_custom_function_is_refused_and_auto_takes_the_loop() -> None:
+    model, batch = Hidden(), (torch.randn(4, 6), labels())
+    with pytest.raises(UnsupportedModel, match="'weight'"):
+        engine.per_sample(model, cross_entropy, batch, "single-backward")
+    ps = engine.per_sample(model, cross_entropy, batch)
+    assert ps.engine == "loop"
+    assert "'weight'" in ps.reason
+    assert torch.equal(ps.norms, engine.per_sample(model, cross_entropy, batch, "loop").norms)
+
+
+def test_scripted_modules_are_listed() -> None:
+    with pytest.warns(DeprecationWarning, match="jit"):
+        scripted = torch.jit.script(nn.Linear(6, 5))
+    (problem,) = engine.check(nn.Sequential(scripted))
+    assert "TorchScript" in problem.what
+
+
+def test_differentiating_inside_the_forward_pass_is_refused() -> None:
+    class Penalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(6, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.detach().requires_grad_()
+            out = torch.tanh(self.body(x))
+            (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+            return out + slope.sum(1, keepdim=True)
+
+    model, batch = Penalised(), (torch.randn(4, 6), labels())
+    with pytest.raises(UnsupportedModel, match="inside its forward"):
+        engine.per_sample(model, cross_entropy, batch, "single-backward")
+    ps = engine.per_sample(model, cross_entropy, batch)
+    assert ps.engine in ("vmap", "loop")
+    assert torch.allclose(ps.norms, engine.per_sample(model, cross_entropy, batch, "loop").norms, rtol=1e-5)
+
+
+def test_overwriting_a_layers_input_is_an_error_never_a_wrong_gradient() -> None:
+    class Overwrites(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.exp(self.first(x)) * 1.0
+            out = self.second(h)
+            h.add_(1.0)
+            return out + h.sum(1, keepdim=True)
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        engine.per_sample(Overwrites(), cross_entropy, (torch.randn(4, 6), labels()), "single-backward")
+
+
+def test_writing_a_weight_into_samples_in_place_is_refused_or_right() -> None:
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.head = nn.Parameter(torch.randn(6)), nn.Linear(6, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x * 1.0
+            x[:, 0] = self.token
+            return self.head(x.mean(1))
+
+    batch = (torch.randn(4, 3, 6), labels())
+    with pytest.raises(UnsupportedModel):
+        engine.per_sample(Writes(), cross_entropy, batch, "single-backward")
+    ps = engine.per_sample(Writes(), cross_entropy, batch)
+    assert ps.engine in ("vmap", "loop")
+
+
+def test_packed_sequences_are_refused_with_a_remedy() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.GRU(6, 6, batch_first=True), nn.Linear(6, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(x, torch.full((x.shape[0],), 3), batch_first=True)
+            return self.head(self.body(packed)[1][0])
+
+    with pytest.raises(UnsupportedModel, match="Pad the sequences"):
+        engine.per_sample(Packed(), cross_entropy, (torch.randn(4, 3, 6), labels()), "single-backward")
+
+
+def test_a_loss_that_adds_a_penalty_on_weights_counts_it_for_every_sample() -> None:
+    model = nn.Linear(6, 5).double()
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(out, y) + 0.1 * model.weight.square().sum()
+
+    assert_contract(Case(model, (torch.randn(4, 6).double(), labels()), loss), "single-backward", torch.float64)
+
+
+def test_samples_that_are_as_many_as_tokens_or_features_are_not_confused() -> None:
+    class Square(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.place, self.rows = nn.Embedding(4, 4), nn.Parameter(torch.randn(4, 4))
+            self.mix, self.head = nn.Linear(4, 4), nn.Linear(4, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.mix(x) + self.place(torch.arange(4)) + self.rows
+            return self.head(torch.tanh(x * self.rows[0]).mean(1))
+
+    torch.manual_seed(0)
+    case = Case(Square().double(), (torch.randn(4, 4, 4).double(), labels()), cross_entropy)
+    assert_contract(case, "single-backward", torch.float64)
+
+
+def test_functional_uses_of_one_weight_are_all_counted() -> None:
+    class Everywhere(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(5, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = F.linear(x, self.w) + x @ self.w + x @ self.w.T + x * self.w[0] + self.w.mean()
+            return y + F.embedding((x[:, 0] > 0).long(), self.w) + F.layer_norm(x, (5,), self.w[1], self.w[:, 2])
+
+    torch.manual_seed(0)
+    for way in ("single-backward", "low-memory"):
+        case = Case(Everywhere().double(), (torch.randn(4, 5).double(), labels()), cross_entropy)
+        assert_contract(case, way, torch.float64)

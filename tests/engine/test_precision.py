@@ -1,0 +1,131 @@
+"""The norm handed out bounds what is summed, rounding included, and is tight."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpilot.engine import precision
+from dpilot.engine.base import inflate
+from dpilot.engine.combine import combine
+from dpilot.engine.layers.base import Use
+from dpilot.engine.layers.conv import Correlation, Geometry
+from dpilot.engine.layers.embedding import Lookups
+from dpilot.engine.layers.linear import Product, gram
+
+
+def cancelling(n: int, tokens: int, d: int, p: int, part: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Tokens with the same input whose output gradients add up to a small part of their size."""
+    torch.manual_seed(seed)
+    a = (torch.rand(n, 1, d) + 0.5).expand(n, tokens, d) + part * torch.randn(n, tokens, d)
+    e = torch.randn(n, tokens, p)
+    e = e - e.mean(1, keepdim=True) + part * torch.randn(n, 1, p)
+    return a.contiguous(), e
+
+
+def repeated(n: int, tokens: int, d: int, p: int, part: float) -> tuple[Tensor, Tensor]:
+    """Half the tokens repeat one gradient, half its near negative: rounding errors do not average out."""
+    torch.manual_seed(0)
+    e = torch.randn(n, 1, p)
+    halves = [e.expand(n, tokens // 2, p), -(e * (1 + part)).expand(n, tokens // 2, p)]
+    return torch.rand(n, 1, d).expand(n, tokens, d).contiguous(), torch.cat(halves, 1).contiguous()
+
+
+def summed_norms(use: Use, n: int) -> Tensor:
+    """Norms, in float64, of what the sum really adds for each sample."""
+    rows = [use.weighted_sum(torch.eye(n)[i]).double().square().sum().sqrt() for i in range(n)]
+    return torch.stack(rows)
+
+
+def true_norms(a: Tensor, e: Tensor) -> Tensor:
+    return torch.bmm(e.double().mT, a.double()).flatten(1).norm(dim=1)
+
+
+MAKERS = [cancelling, repeated]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("part", [1.0, 1e-2, 1e-4, 1e-6, 0.0])
+@pytest.mark.parametrize(("tokens", "d", "p"), [(4, 64, 64), (16, 256, 128), (64, 512, 512)])
+def test_norm_bounds_what_is_summed_when_tokens_cancel(make, part: float, tokens: int, d: int, p: int) -> None:
+    a, e = make(6, tokens, d, p, part)
+    squares, (use,) = combine([Product(a, e)])
+    ours = inflate(squares).double()
+    assert (ours >= summed_norms(use, 6)).all()
+    assert (ours >= true_norms(a, e) * (1 - 1e-6) - 1e-7 * Product(a, e).magnitude()).all()
+
+
+@pytest.mark.parametrize("part", [1.0, 1e-2, 1e-3])
+def test_norm_is_tight_when_tokens_cancel(part: float) -> None:
+    a, e = cancelling(6, 16, 256, 128, part)
+    ours = inflate(combine([Product(a, e)])[0]).double()
+    assert (ours <= true_norms(a, e) * 1.02).all()
+
+
+def test_the_plain_gram_norm_would_be_wrong_here() -> None:
+    """Why the bound exists: without it the norm is off by more than sixty times."""
+    a, e = cancelling(6, 16, 256, 128, 1e-5)
+    true = true_norms(a, e)
+    plain = gram(a, e).clamp_min(0).sqrt().double()
+    assert (torch.maximum(plain / true, true / plain.clamp_min(1e-30))).max() > 60
+    ours = inflate(combine([Product(a, e)])[0]).double()
+    assert (ours / true).max() < 2
+    assert (ours >= true).all()
+
+
+@pytest.mark.parametrize(("tokens", "d", "p"), [(8, 64, 64), (64, 768, 768), (128, 256, 1024), (256, 2048, 1024)])
+@pytest.mark.parametrize("positive", [False, True])
+def test_gram_error_stays_within_the_documented_slack(tokens: int, d: int, p: int, positive: bool) -> None:
+    torch.manual_seed(0)
+    a, e = torch.randn(4, tokens, d), torch.randn(4, tokens, p)
+    a, e = (a.abs(), e.abs()) if positive else (a, e)
+    error = (gram(a, e).double() - true_norms(a, e).square()).abs()
+    allowed = precision.gram_slack(d, p, torch.float32) * Product(a, e).magnitude().double().square()
+    assert (error <= allowed / 2).all()
+
+
+def test_slack_of_ordinary_tokens_is_small() -> None:
+    torch.manual_seed(0)
+    a, e = torch.randn(4, 64, 768), torch.randn(4, 64, 768)
+    ours = inflate(combine([Product(a, e)])[0]).double()
+    assert (ours / true_norms(a, e) < 1 + 2e-4).all()
+
+
+@pytest.mark.parametrize("part", [1.0, 1e-3, 1e-5])
+def test_convolution_norms_bound_what_is_summed(part: float) -> None:
+    a, e = cancelling(5, 9, 32, 64, part)
+    geometry = Geometry((1, 1), (1, 1), (0, 0), (1, 1), 1)
+    use = Correlation(a.mT.reshape(5, 32, 3, 3).contiguous(), e.mT.reshape(5, 64, 3, 3).contiguous(), geometry, 5)
+    squares, (kept,) = combine([use])
+    assert (inflate(squares).double() >= summed_norms(kept, 5)).all()
+    assert (inflate(squares).double() <= 1.05 * true_norms(a, e) + 1e-5 * part).all()
+
+
+def test_uses_of_different_kinds_bound_what_is_summed() -> None:
+    a, e = cancelling(5, 8, 16, 12, 1e-3)
+    tokens, owners = torch.arange(40) % 12, torch.arange(5).repeat_interleave(8)
+    lookups = Lookups(tokens, owners, torch.randn(40, 16), 5, 12)
+    squares, uses = combine([Product(a, e), lookups])
+    added = [sum(u.weighted_sum(torch.eye(5)[i]) for u in uses).double().norm() for i in range(5)]
+    assert (inflate(squares).double() >= torch.stack(added)).all()
+    whole = torch.stack([sum(u.gradients(i, i + 1)[0].double() for u in uses).norm() for i in range(5)])
+    assert (inflate(squares).double() <= whole * 1.001).all()
+
+
+def test_full_precision_is_restored() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with precision.full():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_inflation_is_a_few_units_in_the_last_place() -> None:
+    assert 1.0 < float(inflate(torch.ones(1))) < 1 + 1e-5
+    assert math.isnan(float(inflate(torch.tensor([math.nan]))))
