@@ -12,15 +12,40 @@ if TYPE_CHECKING:
     from dpilot import clipping, engine, errors, privacy, statistics
     from dpilot.privacy.budget import Budget, Cost
     from dpilot.privacy.ledger import Ledger
+    from dpilot.train.loader import poisson_loader
+    from dpilot.train.plan import Plan
+    from dpilot.train.private_step import PrivateStep
+    from dpilot.train.run import load
+    from dpilot.train.trainer import Trainer
 
 __version__ = "0.1.0"
 
-__all__ = ["Budget", "Cost", "Ledger", "__version__", "clipping", "engine", "errors", "privacy", "statistics"]
+__all__ = [
+    "Budget",
+    "Cost",
+    "Ledger",
+    "Plan",
+    "PrivateStep",
+    "Trainer",
+    "__version__",
+    "clipping",
+    "engine",
+    "errors",
+    "load",
+    "poisson_loader",
+    "privacy",
+    "statistics",
+]
 
 _HOMES = {
     "Budget": "dpilot.privacy.budget",
     "Cost": "dpilot.privacy.budget",
     "Ledger": "dpilot.privacy.ledger",
+    "Plan": "dpilot.train.plan",
+    "PrivateStep": "dpilot.train.private_step",
+    "Trainer": "dpilot.train.trainer",
+    "load": "dpilot.train.run",
+    "poisson_loader": "dpilot.train.loader",
 }
 _PACKAGES = ("clipping", "engine", "errors", "privacy", "statistics")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from dpilot.errors import InvalidInput
@@ -23,7 +23,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run: the plan as plain data, what it cost, the stamps of its noise, and its steps."""
+    """One run: plan and options as plain data, what it cost, the stamps of its noise, and its steps."""
 
     plan: dict[str, Any]
     epsilon: float
@@ -31,6 +31,7 @@ class RunRecord:
     steps: tuple[StepRecord, ...]
     stamps: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """One JSON document, with the version of its format."""

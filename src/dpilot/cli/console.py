@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json as _json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpilot.train.progress import Progress, Update
 
 
 def line(text: str = "") -> None:
@@ -37,6 +41,37 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
 def json(data: Any) -> None:
     """One JSON document on standard output."""
     print(_json.dumps(data, indent=2, allow_nan=False))
+
+
+@contextmanager
+def training_bar() -> Iterator[Progress]:
+    """A bar for ``Trainer(progress=...)``: steps, threshold, epsilon spent and left, time left; released values."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}", markup=False),
+    )
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("training", total=None, said="")
+
+        def show(update: Update) -> None:
+            text = (
+                f"threshold {update.record.threshold:.3g}, epsilon {update.epsilon:.3g} spent, "
+                f"{update.epsilon_left:.3g} left, {_clock(update.seconds_left)} to go"
+            )
+            bar.update(task, completed=update.record.step + 1, total=update.steps, said=text)
+
+        yield show
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
 
 
 def fail(message: str) -> None:

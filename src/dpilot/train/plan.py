@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,7 +18,7 @@ from dpilot.privacy.ledger import Ledger
 FORMAT: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Plan:
     """How often, how much, how noisy: budget, declared size, sampling rate, steps, noise and clipping rule.
 
@@ -162,4 +163,7 @@ def _steps(rate: float, epochs: float | None, steps: int | None) -> int:
 
 
 def _rule(chosen: str | Clipping) -> Clipping:
-    return clipping.get(chosen) if isinstance(chosen, str) else chosen
+    rule = clipping.get(chosen) if isinstance(chosen, str) else chosen
+    if len(inspect.signature(rule.clip).parameters) != 2:
+        _validate.refuse("clipping", rule, "a rule that needs norms alone", "clipping.names() lists them.")
+    return rule

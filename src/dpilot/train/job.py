@@ -1,0 +1,94 @@
+"""What a run is made of: model, loss, plan and options, checked and ready, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpilot.mechanism import Draws, Noise
+from dpilot.train import checks, optimizers, rehearsal
+from dpilot.train.course import Course, per_sample_of
+from dpilot.train.groups import groups_for
+from dpilot.train.nulls import guarded
+from dpilot.train.optimizers import MakeOptimizer
+from dpilot.train.options import Options
+from dpilot.train.plan import Plan
+from dpilot.train.progress import Watch
+from dpilot.train.reading import Collate, Reader, known_form, on
+from dpilot.train.step import Setting, initial_state
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run that could begin."""
+
+    model: nn.Module
+    loss_fn: Callable[..., Tensor]
+    plan: Plan
+    options: Options
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+    collate: Collate | None = None
+    example: Any = None
+    watch: Watch = field(default_factory=Watch)
+
+    @classmethod
+    def checked(
+        cls,
+        model: nn.Module,
+        loss_fn: Callable[..., Tensor],
+        plan: Plan,
+        options: Options,
+        own: MakeOptimizer | torch.optim.Optimizer | None = None,
+        **more: Any,
+    ) -> Job:
+        """The job, or the first thing that is wrong with it; ``own`` is an optimizer of the caller's, or makes one."""
+        checks.check_plan(plan)
+        checks.check_model(model)
+        checks.check_loss(loss_fn)
+        device = checks.placed(model, options.device)
+        if isinstance(own, torch.optim.Optimizer):
+            optimizer = optimizers.check_own(own, model)
+        else:
+            optimizer = optimizers.build(own or options.optimizer, model, options.lr, options.optimizer_options)
+        checks.check_together(options, optimizer)
+        options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
+        return cls(model, loss_fn, plan, options, optimizer, device, **more)
+
+    def reader(self, dataset: Any) -> Reader:
+        """How this run reads its records."""
+        return Reader(dataset, self.collate, self.device)
+
+    def form(self, dataset: Any) -> Any:
+        """A chunk in the form of the records, where it is known before one is read; None where it is not."""
+        form = known_form(dataset, self.collate) if self.example is None else self.example
+        return None if form is None else on(self.device, form)
+
+    def rehearsed(self, form: Any) -> Job:
+        """The same job after a try on made-up records, with the size of its chunks settled."""
+        per_sample, per_batch = per_sample_of(self.model, self.loss_fn, self.options), self.options.per_batch
+        with rehearsal.aside():
+            rehearsal.rehearse(per_sample, form, per_batch=per_batch, public=self.example is not None)
+            if self.options.chunk_size is not None:
+                return self
+            size = rehearsal.chunk_size(per_sample, form, self.plan.expected_batch_size, per_batch=per_batch)
+        return replace(self, options=replace(self.options, chunk_size=size))
+
+    def course(self, noise: Noise, receipt: Draws) -> Course:
+        """The course of the run before its first step."""
+        per_sample = per_sample_of(self.model, self.loss_fn, self.options)
+        setting = Setting(
+            plan=self.plan,
+            model=self.model,
+            per_sample=guarded(per_sample, self.model, per_batch=self.options.per_batch),
+            optimizer=self.optimizer,
+            noise=noise,
+            receipt=receipt,
+            groups=self.options.groups,
+        )
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        return Course(setting, self.options, initial_state(self.plan, self.model, self.device), rates)

@@ -1,0 +1,77 @@
+"""Records that cannot be computed are null: nothing is raised because of one record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpilot.engine import PerSample
+from dpilot.engine import batch as batches
+from dpilot.engine.base import empty, trainable
+from dpilot.errors import InvalidInput
+
+PerSampleOf = Callable[[Any], PerSample]
+
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
+"""The machine's trouble, not a record's: these stop a run, and leave it spent."""
+
+
+def guarded(per_sample: PerSampleOf, model: torch.nn.Module, *, per_batch: bool) -> PerSampleOf:
+    """The same function, which takes a chunk record by record when the whole of it raises.
+
+    Guarantee:
+        No exception depends on a record: one that raises on its own (a label outside the classes, another shape) has
+        an infinite norm, which every rule gives weight 0, and adds exact zeros; the others are what they are alone.
+
+    Edge cases:
+        A mistake in the model or the loss would make every record null. That is why a run first rehearses on
+        made-up records, where such a mistake is raised.
+    """
+
+    def gradients(chunk: Any) -> PerSample:
+        try:
+            return per_sample(chunk)
+        except OUT_OF_MEMORY:
+            raise
+        except Exception:
+            n = count(chunk, per_batch)
+            if n <= 1:
+                return _null(model)
+            return _joined([gradients(batches.rows(chunk, n, i, i + 1)) for i in range(n)])
+
+    return gradients
+
+
+def count(chunk: Any, per_batch: bool) -> int:
+    """How many records a chunk has; 0 for what has not the form of a chunk."""
+    try:
+        return batches.size(chunk, per_batch)
+    except InvalidInput:
+        return 0
+
+
+def _null(model: torch.nn.Module) -> PerSample:
+    nothing = empty(trainable(model), "none", "the record could not be computed")
+    squares = {name: square.new_full((1,), torch.inf) for name, square in nothing.squares.items()}
+    first = next(iter(squares.values()))
+    return PerSample(first, nothing.engine, nothing.reason, squares, nothing.sum_with)
+
+
+def _joined(parts: Sequence[PerSample]) -> PerSample:
+    """One handle for records that were computed one at a time."""
+    names = parts[0].names
+
+    def sums(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        alone = [part.sum_with({name: w[i : i + 1] for name, w in weights.items()}) for i, part in enumerate(parts)]
+        return {name: torch.stack([each[name] for each in alone]).sum(0) for name in names}
+
+    return PerSample(
+        norms=torch.cat([part.norms for part in parts]),
+        engine=parts[0].engine,
+        reason="one record at a time",
+        squares={name: torch.cat([part.squares[name] for part in parts]) for name in names},
+        sum_with=sums,
+    )

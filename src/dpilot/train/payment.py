@@ -1,0 +1,135 @@
+"""Paying for a run: in the ledger that was given, or in one of the plan's own, before the first record is read."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpilot.errors import LedgerError
+from dpilot.mechanism import Draws
+from dpilot.privacy.budget import Cost
+from dpilot.privacy.events import ApproxDP, Event, Repeated
+from dpilot.privacy.ledger import Ledger
+from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger.history import Entry
+from dpilot.privacy.receipt import Receipt
+from dpilot.train.plan import Plan
+
+LEDGER = "ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What the ledger is told the run is for, and on which records."""
+
+    text: str = "training"
+    part: str | None = None
+    split: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """A run's place in a ledger, and the receipt its releases are drawn from."""
+
+    receipt: Draws
+    ledger: Ledger | Committed
+    seq: int
+    stage: int
+
+    @property
+    def cost(self) -> Cost:
+        """What this run alone costs, as the ledger prices it."""
+        return _entry(self.ledger, self.seq, self.stage).cost
+
+    @property
+    def left(self) -> float:
+        """The epsilon that is left of the ledger's budget; nothing where all was committed beforehand."""
+        return self.ledger.remaining().epsilon if isinstance(self.ledger, Ledger) else 0.0
+
+
+def own_ledger(plan: Plan, folder: Path | None, data_id: str | None) -> Ledger:
+    """A ledger of the plan's own budget, for this run alone: in its folder, or in one that lasts while it is held."""
+    home = Path(tempfile.mkdtemp(prefix="dpilot-")) if folder is None else folder
+    home.mkdir(parents=True, exist_ok=True)
+    name = data_id or "the data of this run"
+    ledger = Ledger.open(home / LEDGER, dataset=name, budget=plan.budget, mode="precommitted")
+    if folder is None:
+        weakref.finalize(ledger, shutil.rmtree, home, ignore_errors=True)
+    return ledger
+
+
+def check_data(ledger: Ledger | Committed | None, data_id: str | None) -> None:
+    """Refuse the ledger of another data set, where both are named."""
+    if data_id is not None and isinstance(ledger, Ledger) and ledger.dataset != data_id:
+        raise LedgerError(
+            f"the ledger is that of data set {ledger.dataset!r}, and the run is on {data_id!r}: one data set has one "
+            "ledger. Open the ledger of this data set."
+        )
+
+
+def price(plan: Plan, *, own: bool) -> Event:
+    """What the ledger is asked to write: the plan's event or, where no accountant is installed, its certified cost."""
+    try:
+        import dp_accounting  # noqa: F401
+    except ImportError:
+        return ApproxDP(plan.cost.epsilon, plan.cost.delta) if own else plan.event
+    return plan.event
+
+
+@contextmanager
+def pay(plan: Plan, ledger: Ledger | Committed, event: Event, purpose: Purpose) -> Iterator[Payment]:
+    """Reserve ``event``, then run the body; leaving commits, an exception or a crash leaves it spent."""
+    committed = _commitment(ledger, event, purpose)
+    with committed.reserve(event, purpose=purpose.text, part=purpose.part, split=purpose.split) as receipt:
+        begun = [
+            e for e in committed.entries() if e.state == "reserved" and (e.purpose, e.event) == (purpose.text, event)
+        ]
+        yield Payment(_receipt(plan, event, receipt, 0), ledger, committed.seq, begun[-1].stage)
+
+
+@contextmanager
+def go_on(plan: Plan, ledger: Ledger, seq: int, stage: int, taken: int) -> Iterator[Payment]:
+    """Continue an interrupted run after ``taken`` steps without paying again: only for an exact replay."""
+    event = _entry(ledger, seq, stage).event
+    drawn = Repeated(plan.step_event, taken) if taken and event == plan.event else None
+    with ledger.resume(seq, stage, drawn=drawn) as receipt:
+        yield Payment(_receipt(plan, event, receipt, taken), ledger, seq, stage)
+
+
+def interrupted(ledger: Ledger, seq: int, stage: int) -> bool:
+    """Whether the run's entry still waits to be finished."""
+    return _entry(ledger, seq, stage).state == "reserved"
+
+
+def note(plan: Plan, paid: Payment) -> str:
+    """How the price was found, in one sentence."""
+    if _entry(paid.ledger, paid.seq, paid.stage).event == plan.event:
+        return "priced by the ledger's accountant"
+    return "priced at the cost that the plan was certified for when it was made"
+
+
+def _receipt(plan: Plan, event: Event, receipt: Receipt, taken: int) -> Receipt:
+    """The ledger's receipt, or one of the plan's event where its certified cost was paid instead."""
+    if event == plan.event:
+        return receipt
+    return Receipt(plan.event, drawn=Repeated(plan.step_event, taken) if taken else None)
+
+
+def _commitment(ledger: Ledger | Committed, event: Event, purpose: Purpose) -> Committed:
+    if isinstance(ledger, Committed):
+        return ledger
+    if ledger.mode == "precommitted" and ledger.entries():
+        return ledger.committed()
+    return ledger.commit([(purpose.text, event, purpose.part, purpose.split)])
+
+
+def _entry(ledger: Ledger | Committed, seq: int, stage: int) -> Entry:
+    for entry in ledger.entries():
+        if (entry.seq, entry.stage) == (seq, stage):
+            return entry
+    raise LedgerError(f"the ledger has no stage {stage} in row {seq}: expected the one this run was paid in.")

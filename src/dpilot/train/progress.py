@@ -1,0 +1,74 @@
+"""What a run shows while it runs: released and declared values, and the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpilot.records import StepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One step is done. Epsilon was spent in full before the first step; what is left is left for other runs."""
+
+    record: StepRecord
+    steps: int
+    epsilon: float
+    delta: float
+    epsilon_left: float
+    seconds_left: float
+
+    @property
+    def done(self) -> bool:
+        return self.record.step + 1 == self.steps
+
+
+Progress = Callable[[Update], None]
+Callback = Callable[[StepRecord], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told of each step: a callback gets the step's record, a progress display also the price and the time.
+
+    Guarantee:
+        Both see what the record of the run will say, the ledger's numbers and the clock, and nothing else.
+    """
+
+    callback: Callback | None = None
+    progress: Progress | None = None
+
+    def of(self, steps: int, first: int, epsilon: float, delta: float, left: float) -> Callback:
+        """A function to call with each step's record, for a run that begins at step ``first``."""
+        started = time.monotonic()
+
+        def tell(record: StepRecord) -> None:
+            if self.callback is not None:
+                self.callback(record)
+            if self.progress is not None:
+                pace = (time.monotonic() - started) / (record.step + 1 - first)
+                self.progress(Update(record, steps, epsilon, delta, left, pace * (steps - record.step - 1)))
+
+        return tell
+
+
+def lines(every: int = 100) -> Progress:
+    """A line of text every so many steps, for a terminal or a log.
+
+    >>> show = lines(every=2)
+    >>> for step in range(2):
+    ...     show(Update(StepRecord(step, threshold=0.5, bound=0.5, measuring=False), 2, 1.0, 1e-5, 0.0, 3.0))
+    step 2 of 2, threshold 0.5, epsilon 1 spent, 0 left, 3 s to go
+    """
+
+    def show(update: Update) -> None:
+        step = update.record.step + 1
+        if step % every == 0 or update.done:
+            print(
+                f"step {step} of {update.steps}, threshold {update.record.threshold:.4g}, epsilon {update.epsilon:.4g} "
+                f"spent, {update.epsilon_left:.4g} left, {update.seconds_left:.0f} s to go"
+            )
+
+    return show

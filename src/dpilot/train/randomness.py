@@ -1,0 +1,39 @@
+"""The randomness of one step that is not noise: dropout and augmentation, from the run's own chain."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from dpilot.keys import Chain
+
+
+@contextmanager
+def own_randomness(chain: Chain) -> Iterator[None]:
+    """Seed torch, numpy and random from this position of the chain, and put back what was there when it ends.
+
+    Guarantee:
+        A resumed step draws what the first one drew. Nothing needs to be stored for it: the position of a global
+        generator would tell how many records a batch had.
+    """
+    seeds = chain.generator("model").integers(2**32, size=3)
+    before = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=cuda_devices()):
+            torch.manual_seed(int(seeds[0]))
+            np.random.seed(int(seeds[1]))
+            random.seed(int(seeds[2]))
+            yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def cuda_devices() -> list[int]:
+    """The CUDA devices whose generators a step may move; none in a process that never used one."""
+    started = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    return list(range(torch.cuda.device_count())) if started else []

@@ -1,0 +1,121 @@
+"""Everything that can be tried without a record: does the model run, in what chunks, and for how long."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from dpilot import _validate
+from dpilot.engine import batch as batches
+from dpilot.errors import DpilotError, InvalidInput
+from dpilot.train.nulls import OUT_OF_MEMORY, PerSampleOf
+from dpilot.train.randomness import cuda_devices
+
+_SMALLEST: Final = 32
+_LARGEST: Final = 2048
+_GAIN: Final = 1.05
+_PATIENCE: Final = 1.0  # seconds a chunk may take before no larger one is tried
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Leave torch's generators as they were."""
+    with torch.random.fork_rng(devices=cuda_devices()):
+        yield
+
+
+def made_up(form: Any, count: int, *, per_batch: bool) -> Any:
+    """``count`` made-up records in the form of a chunk: its shapes and types, none of its values."""
+    n = batches.size(form, per_batch)
+    return batches.synthetic(form, n, count, torch.Generator().manual_seed(0))
+
+
+def rehearse(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public: bool = False) -> None:
+    """Compute the gradients of two made-up records, and raise what is wrong with the configuration.
+
+    A ``public`` form may be looked at: where made-up values do not run, it is tried as it is.
+
+    Guarantee:
+        What is raised depends on the model, the loss and the form of the records, never on a record's value.
+    """
+    try:
+        _once(per_sample, made_up(form, 2, per_batch=per_batch))
+    except (DpilotError, *OUT_OF_MEMORY):
+        raise
+    except Exception as problem:
+        if public:
+            _once(per_sample, form)
+            return
+        raise InvalidInput(
+            f"model and loss do not run on made-up records ({type(problem).__name__}: {problem}). Expected records "
+            "that fit the model; if only made-up values are the trouble, give example=, a public batch that runs."
+        ) from problem
+
+
+def chunk_size(per_sample: PerSampleOf, form: Any, expected: float, *, per_batch: bool) -> int:
+    """The chunk that computes most records a second, found on made-up records; at most what a batch needs.
+
+    Sizes double as long as that gains 5 %. The result changes rounding, memory and time, never privacy.
+    """
+    needed = 1 << math.ceil(math.log2(max(expected * 1.25, 1)))
+    best, rate, size = min(_SMALLEST, needed), 0.0, min(_SMALLEST, needed)
+    while size <= min(needed, _LARGEST):
+        seconds = _seconds(per_sample, form, size, per_batch)
+        if seconds is None or size / seconds < rate * _GAIN:
+            break
+        best, rate = size, size / seconds
+        if seconds > _PATIENCE:
+            break
+        size *= 2
+    return best
+
+
+def steps_within(
+    seconds: float,
+    per_sample: PerSampleOf,
+    example: Any,
+    *,
+    batch_size: float,
+    chunk: int = 64,
+    per_batch: bool = False,
+) -> int:
+    """How many steps fit in a time limit, by timing made-up records of the form of ``example``: a public number.
+
+    Use it before planning: ``Plan.calibrate(..., steps=steps_within(...))``. The steps are then fixed: a slower
+    machine takes longer, it does not stop early.
+    """
+    limit = _validate.positive(seconds=seconds)
+    pieces = max(1.0, _validate.positive(batch_size=batch_size) / chunk)
+    each = _seconds(per_sample, example, min(chunk, math.ceil(batch_size)), per_batch)
+    if each is None:
+        raise InvalidInput(f"a chunk of {chunk} does not fit in memory: expected a smaller chunk.")
+    return max(1, int(limit / (each * pieces)))
+
+
+def _seconds(per_sample: PerSampleOf, form: Any, size: int, per_batch: bool) -> float | None:
+    """The better of two timings after a warm-up; None if memory does not suffice."""
+    chunk = made_up(form, size, per_batch=per_batch)
+    taken = []
+    try:
+        for _ in range(3):
+            start = time.perf_counter()
+            _once(per_sample, chunk)
+            taken.append(time.perf_counter() - start)
+            if taken[0] > 2 * _PATIENCE:
+                break
+    except Exception:  # memory, or values that the model refuses: rehearse has said which
+        return None
+    return max(min(taken), 1e-9)
+
+
+def _once(per_sample: PerSampleOf, chunk: Any) -> None:
+    gradients = per_sample(chunk)
+    total = gradients.weighted_sum(torch.zeros_like(gradients.norms))
+    if gradients.norms.is_cuda:
+        torch.cuda.synchronize()
+    del total

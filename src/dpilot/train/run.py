@@ -1,0 +1,116 @@
+"""A finished run: the model, what it cost and the record of what was released; saved as data, loaded as data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from dpilot.errors import InvalidInput
+from dpilot.privacy.ledger import Ledger
+from dpilot.privacy.ledger.committed import Committed
+from dpilot.records import RunRecord
+from dpilot.train import architecture, files
+from dpilot.train.payment import LEDGER
+from dpilot.train.predict import predict
+
+MODEL: Final = "model.safetensors"
+LAYERS: Final = "model.json"
+RECORD: Final = "record.json"
+ENTRIES: Final = "ledger.json"
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Run:
+    """What came out of one private run. Everything in it was released and may be shown.
+
+    ``model`` is the trained model itself: its ``state_dict()`` is a plain one, and plain torch can use it.
+    """
+
+    model: nn.Module
+    record: RunRecord
+    ledger: Ledger | Committed | None = field(default=None, repr=False)
+
+    @property
+    def epsilon(self) -> float:
+        """What the run cost, at ``delta``, its planned steps counted in full."""
+        return self.record.epsilon
+
+    @property
+    def delta(self) -> float:
+        return self.record.delta
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The clipping threshold of every step."""
+        return tuple(step.threshold for step in self.record.steps)
+
+    def predict(self, inputs: Any) -> Tensor:
+        """The model's outputs; see ``dpilot.train.predict``."""
+        return predict(self.model, inputs)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write model, record and ledger to ``folder``: safetensors and JSON.
+
+        Edge cases:
+            a ledger that was given     its entries are written, it stays where it is
+            another run in the folder   refused
+        """
+        where = Path(folder)
+        if (where / RECORD).exists() and RunRecord.from_json((where / RECORD).read_text()) != self.record:
+            raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
+        where.mkdir(parents=True, exist_ok=True)
+        weights = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
+        files.write(where / MODEL, save(weights))
+        files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
+        self._save_ledger(where)
+        files.write(where / RECORD, self.record.to_json().encode())
+        return where
+
+    def _save_ledger(self, where: Path) -> None:
+        if self.ledger is None:
+            return
+        entries = [entry.as_dict() for entry in self.ledger.entries()]
+        files.write(where / ENTRIES, json.dumps(entries, indent=1).encode())
+        if isinstance(self.ledger, Ledger) and _is_over(self.ledger) and self.ledger.path != (where / LEDGER).resolve():
+            shutil.copyfile(self.ledger.path, where / LEDGER)
+
+
+def _is_over(ledger: Ledger) -> bool:
+    """Whether nothing can be spent in it any more, so that a copy is a copy of facts, not of rights."""
+    return ledger.mode == "precommitted" and all(entry.state == "committed" for entry in ledger.entries())
+
+
+def load(folder: str | Path, model: nn.Module | None = None) -> Run:
+    """The run saved in ``folder``. Tensors and JSON only: nothing in the folder is executed.
+
+    Edge cases:
+        model of your own classes    give ``model``, built as before; its weights are filled in
+        usual layers in sequence     rebuilt from their description
+
+    Example:
+        ``dpilot.load("runs/first").predict(inputs)``
+    """
+    where = Path(folder)
+    try:
+        record = RunRecord.from_json((where / RECORD).read_text())
+        weights = load_file(where / MODEL)
+    except FileNotFoundError as problem:
+        raise InvalidInput(f"{where} holds no finished run ({Path(problem.filename).name} is missing).") from None
+    if model is None:
+        described = json.loads((where / LAYERS).read_text())
+        if described is None:
+            raise InvalidInput("the model has layers of its own: give load(folder, model=...) one built as before.")
+        kinds = [t.dtype for t in weights.values() if t.is_floating_point()]
+        model = architecture.build(described).to(kinds[0] if kinds else None)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as problem:
+        raise InvalidInput(f"the model is not the saved one: {str(problem).splitlines()[-1].strip()}") from None
+    ledger = Ledger.read(where / LEDGER) if (where / LEDGER).exists() else None
+    return Run(model, record, ledger)
