@@ -80,6 +80,7 @@ def test_choosing_draws_its_own_kind_and_scales_by_twice_the_sensitivity():
     [
         lambda: released(np.ones(2), noise_multiplier=1.9),
         lambda: released(np.ones(2), sample_rate=0.5),
+        lambda: released(np.ones(2), receipt=Receipt(PoissonSampled(0.5, Gaussian(2.0)))),
         lambda: choose(np.ones(2), sensitivity=1.0, epsilon=1.0, receipt=paid()),
         lambda: release_symmetric(np.eye(2), bound=1.0, noise_multiplier=1.0, receipt=paid()),
     ],
