@@ -1,136 +1,159 @@
-"""A receipt is a right: used once, by one process, and never more than was reserved."""
+"""A receipt admits what was reserved: as often, at that noise, in that process, and nothing else."""
 
 from __future__ import annotations
 
 import copy
-import os
+import multiprocessing
 import pickle
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpilot.errors import BudgetExceeded, InvalidInput
-from dpilot.privacy.events import Composed, Event, Gaussian, PoissonSampled, PureDP, Repeated
+from dpilot.privacy.events import Composed, ExponentialMechanism, Gaussian, PoissonSampled, PureDP, Repeated
 from dpilot.privacy.receipt import Receipt
 
+STEP = PoissonSampled(0.1, Gaussian(1.0))
 
-def test_exactly_what_was_reserved_can_be_drawn() -> None:
-    receipt = Receipt(Composed([Repeated(Gaussian(2.0), 2), PureDP(0.1)]))
-    for event in (Gaussian(2.0), PureDP(0.1), Gaussian(2.0)):
-        receipt.draw(event)
-    for event in (Gaussian(2.0), PureDP(0.1), Gaussian(3.0), PoissonSampled(0.5, Gaussian(2.0))):
-        with pytest.raises(BudgetExceeded):
+
+def admitted(receipt, event, most=50):
+    """How many releases of ``event`` a receipt still admits."""
+    for times in range(most):
+        try:
             receipt.draw(event)
+        except BudgetExceeded:
+            return times
+    return most
 
 
-def test_a_full_batch_is_the_batch() -> None:
-    receipt = Receipt(Repeated(PoissonSampled(1.0, Gaussian(2.0)), 2))
-    receipt.draw(Gaussian(2.0))
-    receipt.draw(PoissonSampled(1.0, Repeated(Gaussian(2.0), 1)))
-    with pytest.raises(BudgetExceeded):
-        receipt.draw(Gaussian(2.0))
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
+def test_each_release_is_admitted_as_often_as_it_was_reserved(times, outer, single):
+    event = Composed([Repeated(Repeated(STEP, times), outer), *[Gaussian(2.0)] * single, PureDP(1.0)])
+    receipt = Receipt(event)
+    assert admitted(receipt, Gaussian(2.0)) == single
+    assert admitted(receipt, STEP) == times * outer
+    assert admitted(receipt, PureDP(1.0)) == 1
+    assert admitted(receipt, STEP) == 0
 
 
-def test_a_refused_draw_takes_nothing() -> None:
-    receipt = Receipt(Gaussian(2.0))
-    with pytest.raises(BudgetExceeded):
-        receipt.draw(Gaussian(1.0))
-    receipt.draw(Gaussian(2.0))
+@pytest.mark.parametrize(
+    "other", [Gaussian(1.0), PoissonSampled(0.2, Gaussian(1.0)), PoissonSampled(0.1, Gaussian(0.9)), PureDP(0.1)]
+)
+def test_other_releases_are_refused_and_take_nothing(other):
+    receipt = Receipt(STEP)
+    with pytest.raises(BudgetExceeded, match="not reserved"):
+        receipt.draw(other)
+    assert admitted(receipt, STEP) == 1
 
 
-def test_closing_ends_it() -> None:
-    receipt = Receipt(Gaussian(2.0))
+def test_a_full_batch_is_drawn_either_way():
+    for reserved in (Gaussian(1.0), PoissonSampled(1.0, Gaussian(1.0)), Repeated(Gaussian(1.0), 1)):
+        for drawn in (Gaussian(1.0), PoissonSampled(1, Gaussian(1.0))):
+            assert admitted(Receipt(reserved), drawn) == 1
+
+
+def test_a_closed_receipt_admits_nothing():
+    receipt = Receipt(Repeated(STEP, 3))
+    receipt.draw(STEP)
     receipt.close()
-    with pytest.raises(BudgetExceeded):
-        receipt.draw(Gaussian(2.0))
+    assert admitted(receipt, STEP) == 0
 
 
-def test_it_cannot_be_copied() -> None:
-    receipt = Receipt(Gaussian(2.0))
-    for way in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(InvalidInput, match="one process"):
-            way(receipt)
+def test_what_was_drawn_before_is_taken_off():
+    assert admitted(Receipt(Repeated(STEP, 5), drawn=Repeated(STEP, 3)), STEP) == 2
+    with pytest.raises(InvalidInput, match="part of the reserved"):
+        Receipt(Repeated(STEP, 5), drawn=Repeated(STEP, 6))
 
 
-def test_it_is_worth_nothing_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    receipt = Receipt(Gaussian(2.0))
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    with pytest.raises(BudgetExceeded):
-        receipt.draw(Gaussian(2.0))
+def agreed(event, begun):
+    """A ledger that agrees to everything."""
 
 
-def test_threads_draw_each_release_once() -> None:
-    receipt, drawn = Receipt(Repeated(Gaussian(2.0), 500)), []
+def test_settling_leaves_the_rest_of_the_smaller_event():
+    receipt = Receipt(Repeated(STEP, 5), agree=agreed)
+    receipt.draw(STEP)
+    receipt.settle(Repeated(STEP, 3))
+    assert receipt.settled == Repeated(STEP, 3)
+    assert admitted(receipt, STEP) == 2
 
-    def draw() -> None:
-        for _ in range(100):
-            try:
-                receipt.draw(Gaussian(2.0))
-                drawn.append(1)
-            except BudgetExceeded:
-                pass
+
+def test_settling_covers_what_was_drawn():
+    receipt = Receipt(Repeated(STEP, 5), agree=agreed)
+    receipt.draw(STEP)
+    receipt.draw(STEP)
+    with pytest.raises(InvalidInput, match="drawn already"):
+        receipt.settle(STEP)
+    assert admitted(receipt, STEP) == 3
+
+
+def test_the_ledger_is_told_whether_anything_was_drawn():
+    told = []
+    receipt = Receipt(Repeated(STEP, 5), agree=lambda event, begun: told.append(begun))
+    receipt.settle(Repeated(STEP, 4))
+    receipt.draw(STEP)
+    receipt.settle(Repeated(STEP, 3))
+    assert told == [False, True]
+
+
+def test_only_an_open_receipt_of_a_ledger_settles():
+    closed = Receipt(STEP, agree=agreed)
+    closed.close()
+    for receipt in (closed, Receipt(STEP)):
+        with pytest.raises(InvalidInput, match="settle"):
+            receipt.settle(STEP)
+
+
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_receipt_cannot_be_copied(copier):
+    with pytest.raises(InvalidInput, match="one process"):
+        copier(Receipt(ExponentialMechanism(1.0)))
+
+
+def in_child(receipt, pipe):
+    pipe.send(admitted(receipt, STEP))
+
+
+def test_a_forked_child_draws_nothing():
+    receipt = Receipt(Repeated(STEP, 3))
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=in_child, args=(receipt, there))
+    child.start()
+    assert here.poll(30)
+    assert here.recv() == 0
+    child.join()
+    assert admitted(receipt, STEP) == 3
+
+
+def test_threads_draw_each_release_once():
+    receipt, drawn = Receipt(Repeated(STEP, 500)), []
+
+    def draw():
+        drawn.append(admitted(receipt, STEP, most=100))
 
     team = [threading.Thread(target=draw) for _ in range(8)]
     for thread in team:
         thread.start()
     for thread in team:
         thread.join()
-    assert len(drawn) == 500
+    assert sum(drawn) == 500
 
 
-def test_what_was_drawn_before_is_gone() -> None:
-    receipt = Receipt(Repeated(Gaussian(2.0), 3), drawn=Repeated(Gaussian(2.0), 2))
-    receipt.draw(Gaussian(2.0))
-    with pytest.raises(BudgetExceeded):
-        receipt.draw(Gaussian(2.0))
-    with pytest.raises(InvalidInput, match="drawn"):
-        Receipt(Gaussian(2.0), drawn=Repeated(Gaussian(2.0), 2))
+def test_a_replay_counts_as_drawn_when_it_settles():
+    told = []
+    receipt = Receipt(Repeated(STEP, 3), drawn=STEP, agree=lambda event, begun: told.append(begun))
+    receipt.settle(STEP)
+    assert told == [True]
+    assert admitted(receipt, STEP) == 0
 
 
-class TestSettling:
-    def test_it_asks_whether_anything_was_drawn(self) -> None:
-        asked: list[tuple[Event, bool]] = []
-        receipt = Receipt(Repeated(Gaussian(2.0), 3), agree=lambda event, drawn: asked.append((event, drawn)))
-        receipt.settle(Repeated(Gaussian(2.0), 2))
-        receipt.draw(Gaussian(2.0))
-        receipt.settle(Gaussian(2.0))
-        assert asked == [(Repeated(Gaussian(2.0), 2), False), (Gaussian(2.0), True)]
-        assert receipt.settled == Gaussian(2.0)
-        with pytest.raises(BudgetExceeded):
-            receipt.draw(Gaussian(2.0))
+def test_a_ledger_that_refuses_to_settle_changes_nothing():
+    def refuse(event, begun):
+        raise InvalidInput("no")
 
-    def test_a_replay_counts_as_drawn(self) -> None:
-        asked: list[bool] = []
-        receipt = Receipt(Repeated(Gaussian(2.0), 3), drawn=Gaussian(2.0), agree=lambda _, drawn: asked.append(drawn))
-        receipt.settle(Gaussian(2.0))
-        assert asked == [True]
-        with pytest.raises(BudgetExceeded):
-            receipt.draw(Gaussian(2.0))
-
-    def test_it_must_cover_what_was_drawn(self) -> None:
-        receipt = Receipt(Repeated(Gaussian(2.0), 3), agree=lambda *_: None)
-        receipt.draw(Gaussian(2.0))
-        for event in (Composed(()), Gaussian(4.0)):
-            with pytest.raises(InvalidInput, match="does not cover"):
-                receipt.settle(event)
-        assert receipt.settled is None
-        receipt.draw(Gaussian(2.0))
-
-    def test_a_refusal_changes_nothing(self) -> None:
-        def refuse(event: Event, drawn: bool) -> None:
-            raise InvalidInput("no")
-
-        receipt = Receipt(Repeated(Gaussian(2.0), 3), agree=refuse)
-        with pytest.raises(InvalidInput, match="no"):
-            receipt.settle(Gaussian(2.0))
-        for _ in range(3):
-            receipt.draw(Gaussian(2.0))
-        assert receipt.settled is None
-
-    def test_only_an_open_receipt_of_a_ledger_settles(self) -> None:
-        with pytest.raises(InvalidInput, match="cannot be lowered"):
-            Receipt(Gaussian(2.0)).settle(Gaussian(2.0))
-        receipt = Receipt(Gaussian(2.0), agree=lambda *_: None)
-        receipt.close()
-        with pytest.raises(InvalidInput, match="cannot be lowered"):
-            receipt.settle(Gaussian(2.0))
+    receipt = Receipt(Repeated(STEP, 3), agree=refuse)
+    with pytest.raises(InvalidInput, match="no"):
+        receipt.settle(STEP)
+    assert receipt.settled is None
+    assert admitted(receipt, STEP) == 3
