@@ -1,0 +1,146 @@
+"""``dpilot doctor MODULE:MODEL``: every layer, every problem, every remedy. Nothing private is read."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpilot.cli import console
+from dpilot.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from dpilot.engine import Problem
+
+_SIDE, _LENGTH = 32, 8
+
+
+def doctor(
+    model: Annotated[str, typer.Argument(help="MODULE:MODEL, a module, a class or a function without arguments.")],
+    shape: Annotated[
+        str | None, typer.Option("--input", help="Shape of one sample, such as 3x32x32; guessed if left out.")
+    ] = None,
+    integers: Annotated[bool, typer.Option("--integers", help="The input is whole numbers, such as tokens.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Check a model layer by layer, then numerically on made-up samples. Exit code 2 if there is a problem."""
+    from dpilot import engine
+
+    found = _load(model)
+    sample, how = _sample(found, shape, integers)
+    problems = engine.check(found) or engine.self_check(found, _loss, (sample, sample.new_zeros(1)))
+    rows = _rows(found, problems)
+    if json:
+        console.json({"model": model, "input": how, "ready": not problems, "layers": rows})
+    else:
+        console.table(
+            f"{model} on {how}", ["layer", "kind", "trained", "problem", "remedy"], [r.values() for r in rows]
+        )
+        console.line("Ready for private training." if not problems else f"{len(problems)} problem(s) found.")
+    return 2 if problems else 0
+
+
+def _load(name: str) -> nn.Module:
+    from torch import nn
+
+    module_name, _, attribute = name.partition(":")
+    if not attribute:
+        raise InvalidInput(f"model is {name!r}: expected MODULE:MODEL, such as my_package.models:Net.")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = getattr(importlib.import_module(module_name), attribute)
+        found = found if isinstance(found, nn.Module) else found()
+    except (ImportError, AttributeError, TypeError) as problem:
+        raise InvalidInput(
+            f"model is {name!r}: it cannot be loaded ({problem}). Give what needs no arguments."
+        ) from None
+    finally:
+        sys.path.pop(0)
+    if not isinstance(found, nn.Module):
+        raise InvalidInput(f"model is a {type(found).__name__}: expected a torch.nn.Module.")
+    return found
+
+
+def _sample(model: nn.Module, shape: str | None, integers: bool) -> tuple[Tensor, str]:
+    """One made-up sample of the given or the guessed shape, and how to say so."""
+    import torch
+
+    sizes, whole = _parsed(shape), integers
+    if sizes is None:
+        sizes, guessed = _guess(model)
+        whole = integers or guessed
+    kind = torch.long if whole else next((p.dtype for p in model.parameters()), torch.float32)
+    words = "x".join(map(str, sizes)) + (" whole numbers" if whole else " numbers")
+    return torch.zeros(1, *sizes, dtype=kind), words + ("" if shape else " (guessed)")
+
+
+def _parsed(shape: str | None) -> tuple[int, ...] | None:
+    if shape is None:
+        return None
+    try:
+        sizes = tuple(int(size) for size in shape.lower().split("x"))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise InvalidInput(f"input is {shape!r}: expected sizes like 784 or 3x32x32, without the batch.")
+    return sizes
+
+
+def _guess(model: nn.Module) -> tuple[tuple[int, ...], bool]:
+    """The shape of a sample from the first layer that says something about it, and whether it is whole numbers."""
+    from torch import nn
+
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            return (_LENGTH,), True
+        if isinstance(module, nn.Linear):
+            return (module.in_features,), False
+        if isinstance(module, nn.LSTM | nn.GRU | nn.RNN):
+            return (_LENGTH, module.input_size), False
+        for dimensions, kind in enumerate((nn.Conv1d, nn.Conv2d, nn.Conv3d), start=1):
+            if isinstance(module, kind):
+                return (module.in_channels, *[_SIDE] * dimensions), False
+    raise InvalidInput("the shape of a sample cannot be guessed from the layers. Give it with --input.")
+
+
+def _loss(output: Any, _: Tensor) -> Tensor:
+    """A loss that any output has: half its squared length."""
+    import torch
+
+    first = output if isinstance(output, torch.Tensor) else next(iter(_tensors(output)))
+    half: Tensor = first.float().flatten(1).square().sum(1) / 2
+    return half
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    import torch
+
+    values = output.values() if hasattr(output, "values") else output
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _rows(model: nn.Module, problems: list[Problem]) -> list[dict[str, Any]]:
+    """A row for every layer that trains something or has a problem."""
+    by_layer = {problem.where.split(" (")[0]: problem for problem in problems}
+    rows = []
+    for name, module in model.named_modules():
+        trained = sum(p.numel() for p in module.parameters(recurse=False) if p.requires_grad)
+        problem = by_layer.pop(name or "model", None)
+        if trained or problem:
+            rows.append(_row(name or "model", type(module).__name__, trained, problem))
+    return rows + [_row(where, "", 0, problem) for where, problem in by_layer.items()]
+
+
+def _row(layer: str, kind: str, trained: int, problem: Problem | None) -> dict[str, Any]:
+    return {
+        "layer": layer,
+        "kind": kind,
+        "trained": trained,
+        "problem": problem.what if problem else "",
+        "remedy": problem.remedy if problem else "",
+    }
