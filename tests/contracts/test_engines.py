@@ -54,6 +54,7 @@ def assert_clipped(ours: engine.PerSample, threshold: float) -> None:
         assert added <= threshold, (i, added / threshold)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch is slow there on CPU, and says so
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ZOO)

@@ -350,6 +350,26 @@ def bare_parameters() -> Case:
     return classify(Bare(), 3, 6)
 
 
+def relative_bias() -> Case:
+    class Windows(nn.Module):
+        """Attention inside windows with a trained bias, shared by all windows and written out for each of them."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix, self.head = nn.Linear(6, 18), nn.Linear(6, CLASSES)
+            self.table = nn.Parameter(torch.randn(5, 2))
+            self.register_buffer("places", (torch.arange(3)[:, None] - torch.arange(3) + 2).flatten())
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.mix(x.reshape(-1, 3, 6)).unflatten(-1, (3, 2, 3)).permute(2, 0, 3, 1, 4)
+            bias = self.table[self.places].view(3, 3, 2).permute(2, 0, 1).unsqueeze(0)
+            shared = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+            apart = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.expand(q.shape[0], -1, -1, -1))
+            return self.head((shared + apart).transpose(1, 2).reshape(x.shape[0], 6, 6).mean(1))
+
+    return classify(Windows(), 6, 6)
+
+
 def rare_operations() -> Case:
     class Rare(nn.Module):
         def __init__(self) -> None:
@@ -490,7 +510,8 @@ MODELS = (
     mlp, linear_many_dimensions, linear_long_tokens, linear_gram, conv1d, conv2d, conv3d, conv_paddings, conv_groups,
     conv_gram, conv_transposed, conv_transposed_1d_3d, embedding, embedding_bags, layer_norm, rms_norm, channel_norms,
     frozen_batch_norm, self_attention, cross_attention, transformer_encoder, transformer_decoder, lstm, lstm_deep,
-    gru, gru_deep, recurrent_plain, resnet, unet, vision_transformer, bare_parameters, rare_operations, parametrised,
+    gru, gru_deep, recurrent_plain, resnet, unet, vision_transformer, bare_parameters, relative_bias,
+    rare_operations, parametrised,
     frozen_parts, tied_embeddings, reused_module, flattened_tokens, noncontiguous, gpt2, bert, lora,
 )  # fmt: skip
 ZOO: dict[str, Callable[[], Case]] = {make.__name__: make for make in MODELS}

@@ -213,3 +213,50 @@ def test_functional_uses_of_one_weight_are_all_counted() -> None:
     for way in ("single-backward", "low-memory"):
         case = Case(Everywhere().double(), (torch.randn(4, 5).double(), labels()), cross_entropy)
         assert_contract(case, way, torch.float64)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about itself
+def test_a_compiled_model_is_run_as_it_was_written() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+    batch = (torch.randn(4, 6), labels())
+    expected = engine.per_sample(model, cross_entropy, batch)
+    compiled = torch.compile(model)
+    ours = engine.per_sample(compiled, cross_entropy, batch)
+    assert ours.engine == "single-backward"
+    assert torch.equal(ours.norms, expected.norms)
+
+
+def test_transformers_in_eval_mode_do_not_slip_past_the_recorder() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            padding = torch.zeros(x.shape[:2], dtype=torch.bool)
+            padding[:, -1] = True
+            return self.head(self.body(x, src_key_padding_mask=padding).mean(1))
+
+    case = Case(Padded().double().eval(), (torch.randn(4, 3, 8).double(), labels()), cross_entropy)
+    assert_contract(case, "single-backward", torch.float64)
+
+
+def test_buffers_that_samples_are_written_into_keep_no_mark() -> None:
+    class Scratch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(6, 5)
+            self.register_buffer("scratch", torch.zeros(4, 6), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scratch = self.scratch[: x.shape[0]].clone()
+            scratch[:, :] = x
+            return self.body(scratch)
+
+    model, batch = Scratch(), (torch.randn(4, 6), labels())
+    ps = engine.per_sample(model, cross_entropy, batch)
+    assert torch.allclose(ps.norms, engine.per_sample(model, cross_entropy, batch, "loop").norms, rtol=1e-5)
+    assert not vars(model.scratch)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -79,10 +80,21 @@ def per_sample(
     n = batches.size(batch, per_batch)
     if n == 0:
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), eager(model):
         chosen, reason = choose(model, loss_fn, batch, engine, n, per_batch)
         options = {"low_memory": True} if low_memory and chosen == "single-backward" else {}
         return ENGINES[chosen](model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason, **options)
+
+
+@contextmanager
+def eager(model: nn.Module) -> Iterator[None]:
+    """Run what torch.compile made of the model as it was written: compiled code cannot be watched."""
+    made = (type(m).__name__ == "OptimizedModule" or getattr(m, "_compiled_call_impl", None) for m in model.modules())
+    if not any(made):
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool) -> Choice:
@@ -102,7 +114,7 @@ def kind_of_call(model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch:
         per_batch,
         getattr(loss_fn, "__qualname__", type(loss_fn).__qualname__),
         tuple(trainable(model)),
-        sum(module.training for module in model.modules()),
+        hash(tuple((type(module), module.training) for module in model.modules())),
         tuple((t.dtype, t.dim()) for t in batches.tensors(batch)),
     )
 

@@ -72,7 +72,8 @@ class PerSample:
         n = self.norms.shape[0]
         if weights.shape[:1] != (n,) or weights.dim() > 2:
             refuse("weights.shape", tuple(weights.shape), f"({n},) or ({n}, groups)")
-        weights = weights.detach().to(self.norms)
+        finite = torch.isfinite(self.norms)
+        weights = torch.where(finite if weights.dim() == 1 else finite[:, None], weights.detach().to(self.norms), 0.0)
         if weights.dim() == 1:
             return self.sum_with(dict.fromkeys(self.squares, weights))
         groups = [[name] for name in self.squares] if groups is None else groups

@@ -63,8 +63,8 @@ def scripted(module: nn.Module) -> Finding | None:
 
 
 def parallel(module: nn.Module) -> Finding | None:
-    if isinstance(module, nn.DataParallel):
-        return "splits the batch behind the engine's back.", "Use the wrapped module (.module)."
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return "runs the model behind the engine's back.", "Use the wrapped module (.module)."
     return None
 
 

@@ -61,6 +61,8 @@ class Recorder(TorchFunctionMode):
         self.weights: dict[int, Tensor] = {id(p): p for p in self.parameters}  # holds them, so that ids stay theirs
         self.origins: dict[int, Origin] = {}
         self.expected: dict[int, int] = {}
+        self.busy = False
+        self.overwritten: list[Tensor] = []  # constants that samples were written into: unmarked after the pass
         self.hidden = False  # weights met samples without a graph: a reentrant checkpoint, perhaps
         self.receive: Callable[[Found], None] | None = None
         device = next((p.device for p in self.parameters), torch.device("cpu"))
@@ -68,16 +70,18 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.busy:
+            return func(*args, **kwargs)
         weighted, sampled = self._contents(args)
         if kwargs:
             more = self._contents(kwargs.values())
             weighted, sampled = weighted or more[0], sampled or more[1]
         if not weighted:
-            return mark(func, args, func(*args, **kwargs)) if sampled else func(*args, **kwargs)
+            return self._mark(args, func(*args, **kwargs)) if sampled else func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if not sampled or name in SHAPE_ONLY:
             return self._derive(name, func, args, kwargs)
-        return mark(func, args, self._meet(name, func, args, kwargs))
+        return self._mark(args, self._meet(name, func, args, kwargs))
 
     def _contents(self, values: Iterable[Any]) -> tuple[bool, bool]:
         """Whether weights, and whether samples, are among the arguments."""
@@ -92,6 +96,20 @@ class Recorder(TorchFunctionMode):
                 inner = self._contents(value)
                 weighted, sampled = weighted or inner[0], sampled or inner[1]
         return weighted, sampled
+
+    def _mark(self, args: Any, out: Any) -> Any:
+        """Remember that the result depends on the samples, where its graph does not say so already."""
+        if isinstance(out, Tensor):
+            if not out.requires_grad and not hasattr(out, MARK):
+                setattr(out, MARK, True)
+                if args and out is args[0]:
+                    self.overwritten.append(out)
+        elif isinstance(out, (tuple, list)):
+            for value in out:
+                self._mark((), value)
+        elif out is None and args and isinstance(args[0], Tensor):
+            self._mark(args, args[0])  # __setitem__ wrote samples into a constant
+        return out
 
     def derive(self, operation: Callable[..., Any], *args: Any) -> Any:
         return self._derive(getattr(operation, "__name__", ""), operation, args, {})
@@ -132,9 +150,13 @@ class Recorder(TorchFunctionMode):
         def sink(kept: tuple[Tensor, ...], gradient: Tensor) -> None:
             if self.receive is None:
                 raise NoRule('the model differentiates inside its forward pass. Use engine="loop".')
-            gradient = gradient.detach().reshape(shape)
-            for weight, make in uses:
-                self.receive(Found(weight, make(kept, gradient), by_row))
+            self.busy = True  # a rule's own work is not watched
+            try:
+                gradient = gradient.detach().reshape(shape)
+                for weight, make in uses:
+                    self.receive(Found(weight, make(kept, gradient), by_row))
+            finally:
+                self.busy = False
 
         def tapped(tensor: Tensor) -> Tensor:
             result: Tensor = Tap.apply(tensor, self._token, sink, fresh, *saved)  # type: ignore[no-untyped-call]
@@ -227,19 +249,6 @@ ENGINE = torch.autograd.Variable._execution_engine
 def depends_on_samples(tensor: Tensor) -> bool:
     """Marked, or part of the graph behind a tap (a leaf that requires a gradient is a constant here)."""
     return hasattr(tensor, MARK) or (tensor.requires_grad and tensor.grad_fn is not None)
-
-
-def mark(func: Any, args: Any, out: Any) -> Any:
-    """Remember that the result depends on the samples, where its graph does not say so already."""
-    if isinstance(out, Tensor):
-        if not out.requires_grad:
-            setattr(out, MARK, True)
-    elif isinstance(out, (tuple, list)):
-        for value in out:
-            mark(func, (), value)
-    elif out is None and args and isinstance(args[0], Tensor) and not args[0].requires_grad:
-        setattr(args[0], MARK, True)  # __setitem__ wrote samples into a constant
-    return out
 
 
 def through_base(out: Tensor, tap: Callable[[Tensor], Tensor]) -> Tensor:

@@ -61,20 +61,20 @@ def finish(
 
 def forward(recorder: Recorder, model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Tensor:
     """The losses (n,), with every meeting of weights and samples tapped."""
-    with torch.enable_grad(), marked(batch, recorder.batch_size), recorder:
+    with torch.enable_grad(), marked(batch, recorder), recorder:
         return batches.check_losses(batches.losses(model, loss_fn, batch, per_batch), recorder.batch_size)
 
 
 @contextmanager
-def marked(batch: Any, n: int) -> Iterator[None]:
+def marked(batch: Any, recorder: Recorder) -> Iterator[None]:
     """Mark the batch's tensors as samples for a while."""
-    chosen = [t for t in batches.tensors(batch) if t.dim() and t.shape[0] == n]
+    chosen = [t for t in batches.tensors(batch) if t.dim() and t.shape[0] == recorder.batch_size]
     for tensor in chosen:
         setattr(tensor, MARK, True)
     try:
         yield
     finally:
-        for tensor in chosen:
+        for tensor in (*chosen, *recorder.overwritten):
             if hasattr(tensor, MARK):  # the same tensor may come twice
                 delattr(tensor, MARK)
 

@@ -19,8 +19,9 @@ ELEMENTWISE = (
     "add", "sub", "subtract", "rsub", "mul", "multiply", "div", "divide", "true_divide", "pow", "maximum", "minimum",
     "where", "lerp", "addcmul", "addcdiv", "atan2", "masked_fill", "logaddexp", "hypot", "fmax", "fmin",
     "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__", "__pow__",
-    "__rpow__", "__rdiv__", "__div__",
+    "__rpow__", "__rdiv__", "__div__", "scaled_dot_product_attention",
 )  # fmt: skip
+"""Operations that line up their operands from the last dimension backwards, samples on the first of the widest."""
 IN_PLACE = ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
 

@@ -65,7 +65,10 @@ class Correlation:
 
     def _gram_measure(self) -> tuple[Tensor, Use]:
         a, e = self._columns(0, self.batch_size)[:, 0].mT, self._error_columns(0, self.batch_size)[:, 0].mT
-        squares, scale = gram(a, e), self._scale(a, e)
+        scale = self._scale(a, e)
+        if a.shape[1] == 1:
+            return scale.square(), self
+        squares = gram(a, e)
         slack = precision.gram_slack(a.shape[2], e.shape[2], squares.dtype) * scale.square()
         if bool((slack > precision.LOOSE * squares).any()):
             return Dense(self.gradients(0, self.batch_size)).measure()

@@ -12,7 +12,7 @@ from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, lea
 from dpilot.engine.quiet import no_batching_warnings
 
 
-def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation without a rule, and differentiate it sample by sample when the gradient arrives.
 
     The operation must give one tensor with samples first and treat them independently.
@@ -20,6 +20,11 @@ def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[
     weights = unique([v for v in leaves((args, kwargs)) if scope.is_weight(v)])
     samples = unique([v for v in leaves((args, kwargs)) if scope.is_sample(v)])
     name = getattr(func, "__name__", str(func))
+    lead = samples[0].shape[0]
+    rows = {id(w): scope.spread(w, w.dim(), lead) for w in weights if has_a_row_each(w, samples[0])}
+    if rows:
+        args, kwargs = swap(args, rows), swap(kwargs, rows)
+        return fallback(scope, func, args, kwargs) if len(rows) < len(weights) else func(*args, **kwargs)
     out = call(func, args, kwargs, {id(w): w.detach() for w in weights})
     if not isinstance(out, Tensor) or not out.is_floating_point():
         raise NoRule(f'{name} of a trained weight has no rule and more than one output. Use engine="vmap" or "loop".')
@@ -38,7 +43,8 @@ def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[
         raise NoRule(
             f"{name} writes a trained weight into the samples in place. Write it out of place (torch.cat, where)."
         )
-    return scope.tap(out, tuple(s.detach() for s in samples), uses)
+    own = out.clone()  # the operation may have kept its output for its own backward pass; a tap marks it as changed
+    return scope.tap(own, tuple(s.detach() for s in samples), uses)
 
 
 def per_sample(
@@ -78,14 +84,20 @@ def unique(found: list[Tensor]) -> list[Tensor]:
     return list({id(t): t for t in found}.values())
 
 
+def has_a_row_each(weight: Tensor, sample: Tensor) -> bool:
+    """A weight repeated along the batch already."""
+    return weight.dim() == sample.dim() and weight.shape[0] == sample.shape[0] > 1
+
+
 def call(func: Operation, args: Any, kwargs: Any, now: dict[int, Tensor]) -> Any:
     """The call with some tensors exchanged."""
+    return func(*swap(args, now), **swap(kwargs, now))
 
-    def swap(tree: Any) -> Any:
-        if isinstance(tree, Tensor):
-            return now.get(id(tree), tree)
-        if isinstance(tree, dict):
-            return {k: swap(v) for k, v in tree.items()}
-        return type(tree)(swap(v) for v in tree) if isinstance(tree, (tuple, list)) else tree
 
-    return func(*swap(args), **swap(kwargs))
+def swap(tree: Any, now: dict[int, Tensor]) -> Any:
+    """The same tree with some tensors exchanged."""
+    if isinstance(tree, Tensor):
+        return now.get(id(tree), tree)
+    if isinstance(tree, dict):
+        return {k: swap(v, now) for k, v in tree.items()}
+    return type(tree)(swap(v, now) for v in tree) if isinstance(tree, (tuple, list)) else tree
