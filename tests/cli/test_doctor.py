@@ -61,9 +61,9 @@ def test_mixing_that_no_layer_shows_is_found_by_numbers(capsys: pytest.CaptureFi
     ("arguments", "told"),
     [
         (["some_models"], "MODULE:MODEL"),
-        (["some_models:missing"], "cannot be loaded without arguments"),
-        (["no_such_module:model"], "cannot be loaded without arguments"),
-        (["some_models:number"], "cannot be loaded without arguments"),
+        (["some_models:missing"], "cannot be loaded"),
+        (["no_such_module:model"], "cannot be loaded"),
+        (["some_models:number"], "cannot be loaded"),
         (["some_models:good", "--input", "3xx"], "input is '3xx'"),
         (["some_models:good", "--input", "0"], "input is '0'"),
     ],

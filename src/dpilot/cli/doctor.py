@@ -39,7 +39,7 @@ def doctor(
         console.json({"model": model, "input": how, "ready": not problems, "layers": rows})
     else:
         console.table(
-            f"{model} on {how}", ["layer", "kind", "trained", "problem", "remedy"], [r.values() for r in rows]
+            f"{model} on {how}", ["layer", "kind", "trained", "problem", "remedy"], [list(row.values()) for row in rows]
         )
         console.line("Ready for private training." if not problems else f"{len(problems)} problem(s) found.")
     return 2 if problems else 0
