@@ -344,6 +344,7 @@ def bare_parameters() -> Case:
             x = torch.where(x > 0, x, self.b - self.c)
             x = x + self.d.squeeze(1) / (2 + torch.sin(self.c))
             y = (x.unsqueeze(2) @ self.heads).squeeze(2) + self.table[torch.arange(3)]
+            y = y.type_as(self.a).to(self.b).view_as(self.table[:3].expand_as(y)) + self.table[:3].expand_as(y)
             y = torch.einsum("btd,ef->btdef", y, self.left).flatten(2).mean(1)[:, :8]
             return (self.left @ x).flatten(1)[:, :8] @ self.out.t() + F.linear(y, self.out) * self.c
 

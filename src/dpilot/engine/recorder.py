@@ -2,8 +2,7 @@
 
 The recorder is a torch function mode: it sees each torch call of the forward pass with its arguments. So it needs no
 hooks on the model, catches weights used from anywhere (tied, functional, parametrised, several times) and leaves
-nothing behind.
-Three kinds of tensors matter:
+nothing behind. Three kinds of tensors matter:
 
 * weights: trained parameters, and whatever is computed from them alone (their graph to the parameters is kept);
 * samples: whatever depends on the batch;
@@ -31,6 +30,8 @@ from dpilot.engine.layers.fallback import fallback
 from dpilot.engine.tap import Tap
 
 MARK = "_dpilot_sample"
+TRANSPOSES = {"t": 1, "T": 1, "mT": 1, "transpose": 3, "swapaxes": 3}
+"""Transposes of a matrix, and how many arguments they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,10 @@ class Recorder(TorchFunctionMode):
         if not weighted:
             return self._mark(args, func(*args, **kwargs)) if sampled else func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if not sampled or name in SHAPE_ONLY:
+        if not sampled or (name in SHAPE_ONLY and id(args[0]) in self.weights):
             return self._derive(name, func, args, kwargs)
-        return self._mark(args, self._meet(name, func, args, kwargs))
+        met = func(*args, **kwargs) if name in SHAPE_ONLY else self._meet(name, func, args, kwargs)
+        return self._mark(args, met)
 
     def _contents(self, values: Iterable[Any]) -> tuple[bool, bool]:
         """Whether weights, and whether samples, are among the arguments."""
@@ -177,14 +179,11 @@ class Recorder(TorchFunctionMode):
 
     def transposed_from(self, weight: Tensor) -> Tensor | None:
         origin = self.origins.get(id(weight))
-        if origin is None or weight.dim() != 2 or origin.operation not in ("t", "T", "mT", "transpose", "swapaxes"):
+        if origin is None or weight.dim() != 2 or len(origin.args) != TRANSPOSES.get(origin.operation):
             return None
         base: Tensor = origin.args[0]
-        return (
-            base
-            if base.shape == weight.shape[::-1] and sorted(d % 2 for d in origin.args[1:]) in ([], [0, 1])
-            else None
-        )
+        turned = len(origin.args) == 1 or (origin.args[1] - origin.args[2]) % 2 == 1
+        return base if turned and base.dim() == 2 else None
 
     def backward(
         self, losses: Tensor, receive: Callable[[Found], None], *, retain: bool = False, scale: Tensor | None = None
@@ -199,9 +198,8 @@ class Recorder(TorchFunctionMode):
         scale = torch.ones_like(losses) if scale is None else scale
         try:
             with self, precision.full():
-                reached = (accumulate if self.hidden else differentiate)(
-                    losses, self._token, self.parameters, scale, retain
-                )
+                run = accumulate if self.hidden else differentiate
+                reached = run(losses, self._token, self.parameters, scale, retain)
         finally:
             self.receive = None
         for parameter, gradient in zip(self.parameters, reached, strict=True):
