@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
-from dpilot.engine.layers.linear import gram, gram_is_cheaper
+from dpilot.engine.layers.linear import bounded, gram, gram_is_cheaper
 
 CHUNK = 1 << 19
 """Columns unfolded at a time: enough to keep the products busy, small enough to stay in the cache."""
@@ -68,11 +68,12 @@ class Correlation:
         scale = self._scale(a, e)
         if a.shape[1] == 1:
             return scale.square(), self
-        squares = gram(a, e)
-        slack = precision.gram_slack(a.shape[2], e.shape[2], squares.dtype) * scale.square()
-        if bool((slack > precision.LOOSE * squares).any()):
-            return Dense(self.gradients(0, self.batch_size)).measure()
-        return squares.clamp_min(0) + slack, self
+        unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
+        return bounded(gram(a, e), scale, unit, a.shape[1], self._exact), self
+
+    def _exact(self, chosen: Tensor) -> Tensor:
+        few = replace(self, inputs=self.inputs[chosen], errors=self.errors[chosen], batch_size=int(chosen.sum()))
+        return Dense(few.gradients(0, few.batch_size)).magnitude()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         g = self.geometry
@@ -118,8 +119,7 @@ class Correlation:
     def keep(self, finite: Tensor) -> Correlation:
         rows = finite.repeat_interleave(self.inputs.shape[0] // self.batch_size)
         rows = rows.view(-1, *[1] * (self.inputs.dim() - 1))
-        inputs, errors = torch.where(rows, self.inputs, 0.0), torch.where(rows, self.errors, 0.0)
-        return Correlation(inputs, errors, self.geometry, self.batch_size)
+        return replace(self, inputs=torch.where(rows, self.inputs, 0.0), errors=torch.where(rows, self.errors, 0.0))
 
     def _columns(self, start: int, stop: int) -> Tensor:
         """(rows, groups, C/groups * kernel, positions)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,19 +37,12 @@ class Product:
         return Dense(self.gradients(0, self.inputs.shape[0])).measure()
 
     def _gram_measure(self) -> tuple[Tensor, Use]:
-        squares = gram(self.inputs, self.errors)
         scale = self.magnitude()
-        slack = precision.gram_slack(self.inputs.shape[2], self.errors.shape[2], squares.dtype) * scale.square()
-        loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
-        upper = squares.clamp_min(0) + slack
-        if bool(loose.any()):
-            upper[loose] = self._rows(loose)._exact(scale[loose])
-        return upper, self
+        unit = precision.gram_slack(self.inputs.shape[2], self.errors.shape[2], scale.dtype)
+        return bounded(gram(self.inputs, self.errors), scale, unit, self.inputs.shape[1], self._exact), self
 
-    def _exact(self, scale: Tensor) -> Tensor:
-        """Squared norms by materialising, plus the rounding of the product that will be summed."""
-        norms = Dense(self.gradients(0, self.inputs.shape[0])).magnitude()
-        return (norms + precision.product_slack(self.inputs.shape[1], norms.dtype) * scale).square()
+    def _exact(self, chosen: Tensor) -> Tensor:
+        return Dense(Product(self.inputs[chosen], self.errors[chosen]).gradients(0, self.inputs.shape[0])).magnitude()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         a, e = self.inputs, self.errors
@@ -72,15 +65,26 @@ class Product:
         rows = finite[:, None, None]
         return Product(torch.where(rows, self.inputs, 0.0), torch.where(rows, self.errors, 0.0), self.swapped)
 
-    def _rows(self, chosen: Tensor) -> Product:
-        return Product(self.inputs[chosen], self.errors[chosen], self.swapped)
-
 
 def gram(a: Tensor, e: Tensor) -> Tensor:
     """sum_st <a_s, a_t> <e_s, e_t> for each sample, (n,)."""
     pairs = torch.bmm(a, a.mT)
     pairs *= torch.bmm(e, e.mT)
     return pairs.flatten(1).sum(1)
+
+
+def bounded(squares: Tensor, scale: Tensor, unit: float, tokens: int, exact: Callable[[Tensor], Tensor]) -> Tensor:
+    """Upper bounds of squared norms from Gram norms: n^2 + k u S^2, or where that is loose (|g| + c u S)^2.
+
+    ``exact(chosen)`` materialises the norms of some samples. Whether a sample is among them is its own affair: a norm
+    never depends on other samples.
+    """
+    slack = unit * scale.square()
+    loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
+    upper = squares.clamp_min(0) + slack
+    if bool(loose.any()):
+        upper[loose] = (exact(loose) + precision.product_slack(tokens, scale.dtype) * scale[loose]).square()
+    return upper
 
 
 def gram_is_cheaper(tokens: int, d: int, p: int, factor: int = 8) -> bool:
