@@ -150,7 +150,10 @@ def race(folder: str, workers: int, rounds: int) -> list[dict[str, Any]]:
         worker.start()
     won = [0] * rounds
     for _ in range(workers):
-        for each, count in enumerate(queue.get(timeout=550)):
+        answer = queue.get(timeout=550)
+        if isinstance(answer, str):
+            raise AssertionError(answer)
+        for each, count in enumerate(answer):
             won[each] += count
     for worker in team:
         worker.join()
@@ -177,22 +180,26 @@ RACES: tuple[tuple[str, Event], ...] = (("basic", PureDP(0.25)), ("gdp", Gaussia
 
 
 def _racer(folder: str, rounds: int, barrier: Any, queue: Any) -> None:
-    won = []
-    for each in range(rounds):
-        bound, event = RACES[each % len(RACES)]
-        path = f"{folder}/{each}.ledger"
-        barrier.wait(timeout=120)
-        count = 0
-        for _ in range(2):
-            ledger = Ledger.open(path, dataset="d", budget=Budget(1.0, 1e-5), bound=bound)
-            try:
-                with ledger.reserve(event, purpose="race") as receipt:
-                    receipt.draw(event)
-                    count += 1
-            except BudgetExceeded:
-                break
-        won.append(count)
-    queue.put(won)
+    try:
+        queue.put([_round(folder, each, barrier) for each in range(rounds)])
+    except Exception as problem:
+        barrier.abort()
+        queue.put(repr(problem))
+
+
+def _round(folder: str, each: int, barrier: Any) -> int:
+    bound, event = RACES[each % len(RACES)]
+    barrier.wait(timeout=120)
+    won = 0
+    for _ in range(2):
+        ledger = Ledger.open(f"{folder}/{each}.ledger", dataset="d", budget=Budget(1.0, 1e-5), bound=bound)
+        try:
+            with ledger.reserve(event, purpose="race") as receipt:
+                receipt.draw(event)
+                won += 1
+        except BudgetExceeded:
+            break
+    return won
 
 
 def full_disk(path: str, witness: str, room: int) -> dict[str, Any]:
