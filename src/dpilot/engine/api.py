@@ -75,10 +75,9 @@ def per_sample(
     _validate.one_of(("auto", *ENGINES), engine=engine)
     if low_memory and engine in ("vmap", "loop"):
         _validate.refuse("low_memory", True, "False with this engine", 'Use engine="single-backward".')
-    if problems := check(model):
-        raise UnsupportedModel(f"{len(problems)} problem(s). " + " ".join(str(p) for p in problems))
     n = batches.size(batch, per_batch)
     if n == 0:
+        refuse_problems(model)
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
     with torch.inference_mode(False), torch.enable_grad(), eager(model):
         chosen, reason = choose(model, loss_fn, batch, engine, n, per_batch)
@@ -99,13 +98,19 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool) -> Choice:
     """The engine to use and why, remembered for each model, kind of batch and set of trained parameters."""
-    if engine in ("vmap", "loop"):
-        return engine, "asked for"
     key = (engine, kind_of_call(model, loss_fn, batch, per_batch))
     known = _known.setdefault(model, {})
     if key not in known:
-        known[key] = test(model, loss_fn, batch, engine, n, per_batch)
+        refuse_problems(model)
+        asked = engine in ("vmap", "loop")
+        known[key] = (engine, "asked for") if asked else test(model, loss_fn, batch, engine, n, per_batch)
     return known[key]
+
+
+def refuse_problems(model: nn.Module) -> None:
+    """Raise with everything that ``check`` finds."""
+    if problems := check(model):
+        raise UnsupportedModel(f"{len(problems)} problem(s). " + " ".join(str(p) for p in problems))
 
 
 def kind_of_call(model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Any:

@@ -24,7 +24,7 @@ def combine(uses: Sequence[Use]) -> tuple[Tensor, tuple[Use, ...]]:
     added, a few samples at a time; their sum is still formed use by use, so the rounding of those products is added to
     the norm: (|g| + c u S)^2 with S the sum of the magnitudes.
     """
-    merged = merge_alike(uses)
+    merged = uses if len(uses) == 1 else merge_alike(uses)
     if len(merged) == 1:
         squares, use = merged[0].measure()
         return squares, (use,)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -36,17 +36,14 @@ def product_slack(tokens: int, dtype: torch.dtype) -> float:
 @contextmanager
 def full() -> Iterator[None]:
     """Run products in full float32: no autocast, no TF32, no bfloat16 passes; restores what was set."""
-    before = torch.get_float32_matmul_precision()
-    cudnn = torch.backends.cudnn.allow_tf32
-    if before != "highest":
-        torch.set_float32_matmul_precision("highest")
-    if cudnn:
-        torch.backends.cudnn.allow_tf32 = False
-    try:
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            yield
-    finally:
-        if before != "highest":
-            torch.set_float32_matmul_precision(before)
-        if cudnn:
-            torch.backends.cudnn.allow_tf32 = cudnn
+    with ExitStack() as settings:
+        if (before := torch.get_float32_matmul_precision()) != "highest":
+            torch.set_float32_matmul_precision("highest")
+            settings.callback(torch.set_float32_matmul_precision, before)
+        if torch.cuda.is_available() and torch.backends.cudnn.allow_tf32:
+            torch.backends.cudnn.allow_tf32 = False
+            settings.callback(setattr, torch.backends.cudnn, "allow_tf32", True)
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                settings.enter_context(torch.autocast(device, enabled=False))
+        yield

@@ -62,7 +62,6 @@ class Recorder(TorchFunctionMode):
         self.weights: dict[int, Tensor] = {id(p): p for p in self.parameters}  # holds them, so that ids stay theirs
         self.origins: dict[int, Origin] = {}
         self.expected: dict[int, int] = {}
-        self.busy = False
         self.overwritten: list[Tensor] = []  # constants that samples were written into: unmarked after the pass
         self.hidden = False  # weights met samples without a graph: a reentrant checkpoint, perhaps
         self.receive: Callable[[Found], None] | None = None
@@ -71,8 +70,6 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.busy:
-            return func(*args, **kwargs)
         weighted, sampled = self._contents(args)
         if kwargs:
             more = self._contents(kwargs.values())
@@ -152,13 +149,10 @@ class Recorder(TorchFunctionMode):
         def sink(kept: tuple[Tensor, ...], gradient: Tensor) -> None:
             if self.receive is None:
                 raise NoRule('the model differentiates inside its forward pass. Use engine="loop".')
-            self.busy = True  # a rule's own work is not watched
-            try:
+            with torch._C.DisableTorchFunction():  # a rule's own work is not watched
                 gradient = gradient.detach().reshape(shape)
                 for weight, make in uses:
                     self.receive(Found(weight, make(kept, gradient), by_row))
-            finally:
-                self.busy = False
 
         def tapped(tensor: Tensor) -> Tensor:
             result: Tensor = Tap.apply(tensor, self._token, sink, fresh, *saved)  # type: ignore[no-untyped-call]

@@ -40,11 +40,10 @@ def run(
 
     Edge cases: random layers draw as in plain training, so every sample has its own mask.
     """
-    recorder = Recorder(trainable(model), n)
+    parameters = trainable(model)
+    recorder = Recorder(parameters, n)
     losses = forward(recorder, model, loss_fn, batch, per_batch)
-    if low_memory:
-        return two_passes(recorder, losses, trainable(model), reason)
-    return finish(recorder, losses, trainable(model), reason)
+    return (two_passes if low_memory else finish)(recorder, losses, parameters, reason)
 
 
 def finish(

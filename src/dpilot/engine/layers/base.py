@@ -126,6 +126,8 @@ def lead_ratio(tensor: Tensor, batch_size: int) -> int:
 
 def per_sample_rows(tensor: Tensor, batch_size: int) -> Tensor:
     """View (n r, ...) as (n, r, ...) in the dtype that norms and sums live in."""
+    if tensor.dim() and tensor.shape[0] == batch_size:
+        return tensor.to(accumulator(tensor)).unsqueeze(1)
     ratio = lead_ratio(tensor, batch_size)
     return tensor.to(accumulator(tensor)).reshape(batch_size, ratio, *tensor.shape[1:])
 
