@@ -24,13 +24,19 @@ def own_randomness(chain: Chain) -> Iterator[None]:
     before = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=cuda_devices()):
-            torch.manual_seed(int(seeds[0]))
+            _seed_torch(int(seeds[0]))
             np.random.seed(int(seeds[1]))
             random.seed(int(seeds[2]))
             yield
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
+
+
+def _seed_torch(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a small step
+    if cuda_devices():
+        torch.cuda.manual_seed_all(seed)
 
 
 def cuda_devices() -> list[int]:
