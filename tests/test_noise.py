@@ -13,7 +13,7 @@ import torch
 
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
-from dpilot.noise import KeyedNoise, SystemNoise, add_gaussian, gumbel_choice, seeded_noise
+from dpilot.noise import _BLOCK, KeyedNoise, SystemNoise, add_gaussian, gumbel_choice, seeded_noise
 from tests.distributions import REJECT, frequency_p_value, largest_correlation, normal_p_value
 
 SIZE = 100_000
@@ -66,6 +66,19 @@ def test_releases_are_independent_of_each_other(source):
 def test_leaves_of_one_release_are_independent():
     leaves = seeded_noise(1).gaussian([np.zeros(20_000), torch.zeros(20_000)] * 3, bound=1.0, noise_multiplier=1.0)
     assert largest_correlation([np.asarray(leaf) for leaf in leaves]) < 6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_blocks_of_a_large_vector_are_normal_and_independent(dtype):
+    large = drawn(SystemNoise(), np.zeros((3, _BLOCK), dtype)) / (MULTIPLIER * BOUND)
+    assert [normal_p_value(block, 1.0) > REJECT for block in large] == [True] * 3
+    assert largest_correlation([block[:20_000] for block in large]) < 6
+
+
+def test_a_large_vector_repeats_exactly_whatever_the_threads(monkeypatch):
+    first = drawn(seeded_noise(5), np.zeros(3 * _BLOCK + 17))
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    assert np.array_equal(first, drawn(seeded_noise(5), np.zeros(3 * _BLOCK + 17)))
 
 
 def test_correlation_test_sees_a_shared_stream():

@@ -36,7 +36,7 @@ class Chain:
 
     ::
 
-        stream(position) = Philox(BLAKE2b(key, purpose))        key(position + 1) = BLAKE2b(key, "next")
+        stream(position) = SFC64(BLAKE2b(key, purpose))        key(position + 1) = BLAKE2b(key, "next")
 
     Guarantee:
         A stored chain replays this position and the later ones exactly, and says nothing of the earlier ones: going
@@ -56,8 +56,8 @@ class Chain:
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The random stream of this position for one ``purpose``; asked again, it starts over."""
-        digest = blake2b(purpose.encode(), key=self.key, digest_size=16, person=b"dpilot stream").digest()
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+        digest = blake2b(purpose.encode(), key=self.key, digest_size=KEY_BYTES, person=b"dpilot stream").digest()
+        return np.random.Generator(np.random.SFC64(int.from_bytes(digest, "little")))
 
     def token(self, purpose: str) -> str:
         """A public name for what this key is used for: it tells uses apart and gives nothing of the key away."""

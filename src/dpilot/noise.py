@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, Final, NoReturn, Protocol, TypeVar
@@ -27,6 +28,7 @@ from dpilot.keys import KEY_BYTES, Chain, fresh_key, system_generator
 __all__ = ["NOT_HARDENED", "KeyedNoise", "Noise", "SystemNoise", "is_tensor", "seeded_noise"]
 
 NOT_HARDENED: Final = "float noise, not hardened"
+_BLOCK: Final = 1 << 17  # numbers drawn from one stream
 
 Leaf = TypeVar("Leaf", bound=Any)
 
@@ -147,7 +149,7 @@ def is_tensor(value: object) -> bool:
 
 
 def _add_numpy(value: Any, scale: float, generator: np.random.Generator) -> Any:
-    drawn = np.asarray(generator.standard_normal(value.shape, dtype=value.dtype))
+    drawn = _normal(value.shape, value.dtype, generator)
     return np.asarray(value + drawn * value.dtype.type(scale))
 
 
@@ -156,9 +158,31 @@ def _add_torch(value: Any, scale: float, generator: np.random.Generator) -> Any:
 
     if value.device.type == "cpu":  # torch's own CPU generator keeps 32 bits of its seed: few enough to try them all
         dtype = np.float64 if value.dtype == torch.float64 else np.float32
-        drawn = torch.from_numpy(np.asarray(generator.standard_normal(tuple(value.shape), dtype=dtype)))
+        drawn = torch.from_numpy(_normal(tuple(value.shape), np.dtype(dtype), generator))
     else:
         seeded = torch.Generator(device=value.device)
         seeded.manual_seed(int(generator.integers(2**63)))
         drawn = torch.randn(value.shape, dtype=value.dtype, device=value.device, generator=seeded)
     return drawn.mul_(scale).add_(value.detach())
+
+
+def _normal(shape: tuple[int, ...], dtype: np.dtype[Any], generator: np.random.Generator) -> NDArray[Any]:
+    """Standard normal numbers; many are drawn in blocks, side by side, each block from a stream of its own.
+
+    The blocks do not depend on how many threads there are, so the same generator always gives the same numbers.
+    """
+    drawn = np.empty(shape, dtype)
+    flat = drawn.reshape(-1)
+    starts = range(0, flat.size, _BLOCK)
+    if len(starts) <= 1:
+        generator.standard_normal(dtype=dtype, out=flat)
+        return drawn
+    keys = generator.integers(2**32, size=(len(starts), KEY_BYTES // 4), dtype=np.uint32)
+
+    def fill(start: int, key: NDArray[np.uint32]) -> None:
+        stream = np.random.Generator(np.random.SFC64(key))
+        stream.standard_normal(dtype=dtype, out=flat[start : start + _BLOCK])
+
+    with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
+        list(pool.map(fill, starts, keys))
+    return drawn
