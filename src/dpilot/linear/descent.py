@@ -1,0 +1,203 @@
+"""Full-batch gradient steps whose clip level follows a private quantile of the gradient norms.
+
+Each record sends its clipped gradient and one entry of a histogram of norms through one Gaussian release::
+
+    [ sum g_i min(1, C / |g_i|) / C  |  kappa sum onehot(bin of |g_i| / C) ]       bound = sqrt(1 + kappa^2)
+
+so every step writes the same receipt, whatever the threshold does, and the histogram tells the next threshold, the
+share of records that were not clipped (the slope of the step), and whether the last step went wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from dpilot.linear.rows import Rows, total
+from dpilot.mechanism import Draws, Noise, release
+from dpilot.statistics.rows import Floats
+
+__all__ = ["Descent", "Schedule", "descend", "linear_residual"]
+
+Residual = Callable[[Floats, Floats], Floats]
+
+_EDGES: Final = 2.0 ** np.array([-4.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0])
+_MIDDLES: Final = np.append(np.sqrt(np.append(_EDGES[0] / 4, _EDGES[:-1]) * _EDGES), 1.5 * _EDGES[-1])
+_LEVELS: Final = 2.0 ** np.arange(-4.0, 4.01, 0.125)
+_CERTAIN: Final = 3.0  # standard deviations above which a bin is believed
+_AT_THRESHOLD: Final = 4  # of these edges
+_LEAST_SLOPE: Final = 0.25
+_MOST_MOVE: Final = 8.0  # of the threshold in one step
+_PACE: Final = 0.8  # of a Newton step: an eigenvalue of up to 2.5 times what was whitened does not overshoot
+_WORSE: Final = 2.0  # times the best median of norms: the last step overshot
+_SHAVE: Final = 1 - 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Public: a noise multiplier for each step, how many steps are not averaged, which quantile of norms to clip at,
+    the share of the squared bound lent to the histogram, and the curvature of the loss (1; 1/4 for logistic)."""
+
+    multipliers: tuple[float, ...]
+    burn_in: int
+    noise: float
+    alignment: float = 0.1
+    share: float = 0.03
+    curvature: float = 1.0
+
+    @property
+    def kappa(self) -> float:
+        return math.sqrt(self.share / (1 - self.share))
+
+    def histogram_noise(self, multiplier: float) -> float:
+        """The standard deviation of noise in one bin of the histogram."""
+        return multiplier * math.sqrt(1 + 1 / self.kappa**2)
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """Released: the averaged weights, the standard deviation of noise in each of them, and the clip levels."""
+
+    weights: Floats
+    noise: float
+    thresholds: tuple[float, ...]
+    iterates: tuple[Floats, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    weights: Floats
+    threshold: float
+    pace: float = 1.0
+    best: float = math.inf  # the smallest median of norms so far, where it was, and the clip level it asked for
+    best_weights: Floats | None = None
+    best_threshold: float = math.inf
+
+
+def linear_residual(target: Floats, scores: Floats) -> Floats:
+    """How far each record pulls its score: y - x w, the negative derivative of half the squared error."""
+    return target[:, None] - scores
+
+
+def descend(
+    rows: Rows,
+    start: Floats,
+    schedule: Schedule,
+    *,
+    threshold: float,
+    size: float,
+    receipt: Draws,
+    noise: Noise,
+    residual: Residual = linear_residual,
+) -> Descent:
+    """Run all steps from ``start``, a (columns, outputs) matrix, and average those after the burn-in by their budget.
+
+    Guarantee:
+        A record's gradient is x (outer) residual of norm |x| |residual|, clipped to C and divided by it: at most 1.
+        Its histogram entry is kappa in one bin. Together at most sqrt(1 + kappa^2): one Gaussian a step.
+
+    Edge cases:
+        Where the norms grow instead of shrinking, the step is taken back and the pace halved: released values only.
+    """
+    state = _State(start, threshold)
+    mean, weight, variance = np.zeros_like(start), 0.0, 0.0
+    thresholds: list[float] = []
+    iterates: list[Floats] = []
+    for step, sigma in enumerate(schedule.multipliers):
+        gradient, counts = _released(rows, state, schedule, sigma, receipt, noise, residual)
+        thresholds.append(state.threshold)
+        early = step < schedule.burn_in - 1
+        state, length = _moved(
+            state, gradient, counts / size, schedule.histogram_noise(sigma) / size, schedule, size, early
+        )
+        if step >= schedule.burn_in:
+            part = 1 / sigma**2
+            mean, weight = mean + part * state.weights, weight + part
+            variance += (part * length * sigma * math.sqrt(1 + schedule.kappa**2)) ** 2
+            iterates.append(state.weights)
+    return Descent(mean / weight, math.sqrt(variance) / weight, tuple(thresholds), tuple(iterates))
+
+
+def _released(
+    rows: Rows, state: _State, schedule: Schedule, sigma: float, receipt: Draws, noise: Noise, residual: Residual
+) -> tuple[Floats, Floats]:
+    size = state.weights.size
+    exact = total(rows, lambda values: _sums(values, state, schedule.kappa, residual))
+    bound = math.sqrt(1 + schedule.kappa**2)
+    noisy = release(exact, bound=bound, noise_multiplier=sigma, receipt=receipt, noise=noise)
+    return noisy[:size].reshape(state.weights.shape), noisy[size:] / schedule.kappa
+
+
+def _sums(values: Floats, state: _State, kappa: float, residual: Residual) -> Floats:
+    features, target = values[:, :-1], values[:, -1]
+    pull = residual(target, features @ state.weights)  # (n, outputs)
+    norms = np.linalg.norm(features, axis=1) * np.linalg.norm(pull, axis=1)
+    weights = np.minimum(_SHAVE / np.maximum(norms, 1e-300), 1 / state.threshold)
+    bins = np.bincount(np.searchsorted(state.threshold * _EDGES, norms), minlength=_EDGES.size + 1)
+    return np.concatenate([(features.T @ (pull * weights[:, None])).ravel(), kappa * bins])
+
+
+def _moved(
+    state: _State, gradient: Floats, shares: Floats, noise: float, schedule: Schedule, size: float, early: bool
+) -> tuple[_State, float]:
+    """The next state, and what one unit of gradient noise moved the weights by."""
+    below = _distribution(shares)
+    middle = state.threshold * _quantile(below, 0.5)
+    if middle > _WORSE * state.best and state.best_weights is not None:
+        back = replace(state, weights=state.best_weights, threshold=state.best_threshold, pace=state.pace / 2)
+        return back, 0.0
+    slope = max(_LEAST_SLOPE, float(below[_AT_THRESHOLD]))
+    length = _PACE * state.pace * state.threshold / (size * schedule.curvature * slope)
+    level = _quantile(below, 0.5) if early else _cheapest(_significant(shares, noise), below, schedule)
+    moved = replace(
+        state,
+        weights=state.weights + length * gradient,
+        threshold=state.threshold * min(max(level, 1 / _MOST_MOVE), _MOST_MOVE),
+    )
+    if middle <= state.best:
+        moved = replace(moved, best=middle, best_threshold=moved.threshold, best_weights=state.weights)
+    return moved, length
+
+
+def _distribution(shares: Floats) -> Floats:
+    """The share of norms below each edge, from both ends: each end's noise grows with the bins it adds up."""
+    from_below = np.cumsum(shares)[:-1]
+    from_above = 1 - np.cumsum(shares[::-1])[::-1][1:]
+    bins = np.arange(1, _EDGES.size + 1)
+    ahead = bins[::-1]
+    mixed = (from_below * ahead + from_above * bins) / (bins + ahead)
+    return np.asarray(np.maximum.accumulate(np.clip(mixed, 0.0, 1.0)))
+
+
+def _significant(shares: Floats, noise: float) -> Floats:
+    return np.asarray(np.where(shares > _CERTAIN * noise, shares, 0.0))
+
+
+def _cheapest(shares: Floats, below: Floats, schedule: Schedule) -> float:
+    """The clip level, in present thresholds, with the least squared error that is left of a step::
+
+        (alignment E[(|g| - C)+])^2 + (noise C / P[|g| <= C])^2
+
+    The first is what clipping takes off the gradient, if a part ``alignment`` of it points one way; the second is the
+    privacy noise in the weights.
+    """
+    excess = np.maximum(_MIDDLES - _LEVELS[:, None], 0.0) @ shares
+    unclipped = np.maximum(np.interp(np.log2(_LEVELS), np.log2(_EDGES), below), _LEAST_SLOPE)
+    error = (schedule.alignment * excess) ** 2 + (schedule.noise * _LEVELS / unclipped) ** 2
+    middle = _quantile(below, 0.5)
+    return min(max(float(_LEVELS[np.argmin(error)]), 0.5 * middle), 8 * middle)
+
+
+def _quantile(below: Floats, q: float) -> float:
+    """Where ``below`` reaches q, in thresholds, by log-linear interpolation between edges."""
+    place = int(np.searchsorted(below, q))
+    if place == 0:
+        return float(_EDGES[0])
+    if place == below.size:
+        return float(_EDGES[-1])
+    part = (q - below[place - 1]) / max(float(below[place] - below[place - 1]), 1e-9)
+    return float(_EDGES[place - 1] * (_EDGES[place] / _EDGES[place - 1]) ** part)

@@ -1,0 +1,119 @@
+"""Least squares by whitened, adaptively clipped, full-batch private gradient descent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dpilot.linear.descent import Schedule, descend
+from dpilot.linear.gram import Gram, GramPlan, gram, plan_gram
+from dpilot.linear.problem import Door, Problem, multiplier, repeated
+from dpilot.linear.rows import Rows
+from dpilot.linear.solution import Solution
+from dpilot.privacy.events import Event
+from dpilot.statistics.rows import Floats
+
+__all__ = ["Dpgd", "gram_share", "histogram_share"]
+
+_STEPS: Final = 10
+_BURN_IN: Final = 6
+_BURN_IN_WEIGHT: Final = 0.4  # of a step's budget, while the weights are still far
+_PRECISE: Final = 0.3
+_HIDDEN: Final = 2.0
+
+
+def gram_share(problem: Problem) -> float:
+    """What the Gram matrix may take, by how far its noise would reach at a tenth: the edge over a unit eigenvalue.
+
+    A precise matrix is worth 30 %: it whitens columns that nearly depend on each other. One that shows only its largest
+    eigenvalues is worth 6 %, and one that shows next to nothing 3 %, to catch a step that would overshoot.
+    """
+    if problem.size is None:
+        return 0.15
+    edge = math.sqrt(2 * problem.width) * problem.width / (problem.mu * math.sqrt(0.1) * max(problem.size, 1.0))
+    return 0.3 if edge <= _PRECISE else 0.06 if edge <= _HIDDEN else 0.03
+
+
+def histogram_share(sigma: float, size: float | None) -> float:
+    """What the histogram of norms may take of a step: each bin known to 1 % of the records, or 3 % if that is dear.
+
+    >>> histogram_share(12.0, 500), round(histogram_share(12.0, 2_000), 3), histogram_share(12.0, 100_000)
+    (0.25, 0.04, 0.005)
+    """
+    if size is None:
+        return 0.05
+    noise = (sigma / max(size, 1.0)) ** 2
+    return max(min(noise / 0.01**2, 0.03), min(noise / 0.03**2, 0.25), 0.005)
+
+
+@dataclass(frozen=True, slots=True)
+class Dpgd:
+    """Whiten by a noisy second moment, start at its least-squares solution, then take clipped private steps.
+
+    ::
+
+        P = whitening(M),   b = P^T x,   w <- w + (C / slope) (sum b r min(1, C / |b r|) / C + noise) / n
+
+    The first steps get less of the budget and clip at the median norm; the last ones are averaged and clip where
+    clipping bias and privacy noise balance (``descent``). Every share follows from declared numbers.
+
+    Guarantee:
+        One Gaussian for the radius search's every round, one for the moments, one a step: mu^2 adds.
+
+    Reference:
+        full-batch private steps: Brown et al., ICML 2024; threshold by a private quantile: Andrew et al. 2021;
+        clipping against noise: Rehn et al. 2026, Theorem 5.2.
+    """
+
+    gram_share: float | None = None  # None: by declared numbers
+    steps: int = _STEPS
+    alignment: float = 0.1
+
+    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+        return {
+            "gram": self._gram_plan(problem, left).event,
+            "gradient": repeated(self._schedule(problem, left).multipliers),
+        }
+
+    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+        with door.stage("gram") as receipt:
+            seen = gram(rows, self._gram_plan(problem, left), size=size, receipt=receipt, noise=door.noise)
+        whitening = seen.whitening()
+        start = _start(seen, whitening)
+        white = rows.mapped(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
+        with door.stage("gradient") as receipt:
+            found = descend(
+                white,
+                start[:, None],
+                self._schedule(problem, left),
+                threshold=0.8 * math.sqrt(problem.width),
+                size=size,
+                receipt=receipt,
+                noise=door.noise,
+            )
+        return Solution(whitening @ found.weights[:, 0], seen, found.noise, whitening, found)
+
+    def _gram_plan(self, problem: Problem, left: float) -> GramPlan:
+        return plan_gram(problem, left * self._gram_share(problem))
+
+    def _gram_share(self, problem: Problem) -> float:
+        return gram_share(problem) if self.gram_share is None else self.gram_share
+
+    def _schedule(self, problem: Problem, left: float) -> Schedule:
+        weights = [_BURN_IN_WEIGHT] * _BURN_IN + [1.0] * (self.steps - _BURN_IN)
+        share = left * (1 - self._gram_share(problem)) / sum(weights)
+        sigmas = tuple(multiplier(problem, share * weight) for weight in weights)
+        averaged = multiplier(problem, share * (self.steps - _BURN_IN))
+        noise = math.sqrt(problem.width) * averaged / max(problem.size or 1.0, 1.0)
+        return Schedule(sigmas, _BURN_IN, noise, self.alignment, histogram_share(min(sigmas), problem.size))
+
+
+def _start(seen: Gram, whitening: Floats) -> Floats:
+    """The whitened least-squares solution of the noisy moments, shrunk by what their noise explains."""
+    solution = whitening.T @ seen.cross
+    noise = float(np.sum(whitening**2)) * seen.noise**2 / 2
+    length = float(solution @ solution)
+    return np.asarray(solution * max(0.0, 1 - noise / length)) if length > 0 else np.zeros_like(solution)

@@ -1,0 +1,122 @@
+"""scikit-learn estimators for private least squares."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dpilot import _validate
+from dpilot.linear.declared import declared
+from dpilot.linear.fitting import Fitted, fit_rows, problem_of
+from dpilot.linear.inputs import features, features_and_target, numbers
+from dpilot.linear.methods import METHODS
+from dpilot.linear.rows import MemoryRows, Rows
+from dpilot.statistics.rows import Floats
+
+__all__ = ["LinearRegression"]
+
+
+class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Differentially private least squares that asks for no bounds.
+
+    Columns and target are standardised by bought quantiles (``bounds=None``), by declared ``bounds``, or not at all
+    (``bounds="standardised"``); then ``method`` fits. The total, scaling included, is (epsilon, delta).
+
+    Guarantee:
+        (epsilon, delta)-DP for adding or removing one record, everything stored on the estimator included; the number
+        of records is published when ``size="public"``. ``privacy_`` lists every entry. With ``ledger`` a path, each
+        fit is charged there before a record is read, or refused with BudgetExceeded.
+
+    Edge cases:
+        A record with a value that is no finite number is the null record: it is left out, silently.
+        ``predict`` pulls features into the released intervals (``lower_``, ``upper_``; nan becomes the centre) and
+        predictions into ``target_range_``: a linear model on winsorised features, never far outside what was seen.
+        ``random_state`` other than None fixes the noise, for tests: whoever knows it can take the noise off. It warns
+        (PrivacyWarning), and ``privacy_.noise`` says so.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(20_000, 3)); y = X @ [1.0, 2.0, 3.0] + rng.normal(size=20_000)
+        >>> model = LinearRegression(epsilon=1.0).fit(X, y)
+        >>> bool(np.abs(model.coef_ - [1, 2, 3]).max() < 0.2), model.privacy_.spent.epsilon <= 1.0
+        (True, True)
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        method: str = "dpgd",
+        bounds: Any = None,
+        fit_intercept: bool = True,
+        size: str | int = "public",
+        ledger: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.method = method
+        self.bounds = bounds
+        self.fit_intercept = fit_intercept
+        self.size = size
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit on the records (X, y), charging the ledger first."""
+        values, target = features_and_target(self, X, y)
+        table = np.column_stack([values, numbers(target)])
+        return self._fit(MemoryRows.of(table), length=table.shape[0])
+
+    def predict(self, X: Any) -> Floats:
+        """Predictions for each row; post-processing of what was released."""
+        check_is_fitted(self)
+        values = features(self, X)
+        inside = np.clip(np.where(np.isnan(values), self.center_, values), self.lower_, self.upper_)
+        return np.asarray(np.clip(inside @ self.coef_ + self.intercept_, *self.target_range_))
+
+    def _fit(self, rows: Rows, *, length: int) -> Self:
+        count = rows.columns - 1
+        problem, unprotected = problem_of(
+            self.epsilon,
+            self.delta,
+            features=count,
+            intercept=self.fit_intercept,
+            size=self.size,
+            length=length,
+        )
+        method = METHODS[_validate.one_of(METHODS, method=self.method)]
+        fitted = fit_rows(
+            rows,
+            problem,
+            declared(self.bounds, count),
+            method,
+            ledger=self.ledger,
+            random_state=self.random_state,
+            unprotected=unprotected,
+        )
+        self._keep(fitted)
+        return self
+
+    def _keep(self, fitted: Fitted) -> None:
+        """Store what was released, in the units of the data."""
+        scaling, theta = fitted.scaling, fitted.solution.theta
+        scale = scaling.scale[-1]
+        self.coef_ = theta[: scaling.center.size - 1] * scale / scaling.scale[:-1]
+        offset = theta[-1] * scale + scaling.center[-1] - float(self.coef_ @ scaling.center[:-1])
+        self.intercept_ = float(offset) if self.fit_intercept else 0.0
+        self.center_, self.scale_ = scaling.center[:-1], scaling.scale[:-1]
+        self.lower_, self.upper_ = scaling.lower[:-1], scaling.upper[:-1]
+        self.target_range_ = scaling.target_range
+        self.privacy_ = fitted.privacy
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True  # what is no number is nan
+        tags.regressor_tags.poor_score = True
+        return tags

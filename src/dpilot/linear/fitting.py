@@ -1,0 +1,168 @@
+"""One fit: plan everything from public numbers, pay for all of it, then read the data stage by stage."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from dpilot import _validate
+from dpilot.linear.declared import Declared
+from dpilot.linear.problem import Door, Privacy, Problem, multiplier, paid
+from dpilot.linear.rows import Rows
+from dpilot.linear.solution import Solution
+from dpilot.linear.standardise import Scaling, ScalingPlan, bought, plan_scaling
+from dpilot.mechanism import SYSTEM, Noise, seeded_noise
+from dpilot.privacy.budget import Budget, check_delta
+from dpilot.privacy.events import Event
+from dpilot.privacy.ledger import Ledger
+from dpilot.statistics import count, count_event
+
+__all__ = ["Fitted", "Method", "PrivacyWarning", "fit_rows", "noise_of", "problem_of"]
+
+_SIZE_SHARE: Final = 0.005
+_TIME: Final = "running time"
+_SIZE: Final = 'the number of records (size="public")'
+
+
+class PrivacyWarning(UserWarning):
+    """What is about to come out is not private."""
+
+
+class Method(Protocol):
+    """A way to coefficients: what it will cost, from public numbers, and the fit itself.
+
+    ``left`` is the share of the squared mu that scaling and size leave it. ``rows`` are standardised: features, a
+    column of ones if there is an intercept, the target.
+    """
+
+    def stages(self, problem: Problem, left: float) -> dict[str, Event]: ...
+
+    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Everything a fit released."""
+
+    solution: Solution
+    scaling: Scaling
+    size: float
+    privacy: Privacy
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    scaling: ScalingPlan | None
+    left: float
+    stages: dict[str, Event]
+    size_multiplier: float
+
+
+def problem_of(
+    epsilon: Any, delta: Any, *, features: int, intercept: Any, size: Any, length: int
+) -> tuple[Problem, tuple[str, ...]]:
+    """The public numbers of a fit, and what it leaves unprotected."""
+    budget = Budget(epsilon, delta)
+    if not isinstance(intercept, bool | np.bool_):
+        _validate.refuse("fit_intercept", intercept, "True or False")
+    if isinstance(size, str):
+        _validate.one_of(("public", "private"), "Or a whole number, declared.", size=size)
+    known = {"public": length, "private": None}[size] if isinstance(size, str) else _validate.count(size=size)
+    if known:
+        check_delta(budget.delta, known)
+    unprotected = (_SIZE, _TIME) if size == "public" else (_TIME,)
+    return Problem(features, bool(intercept), None if known is None else float(known), budget), unprotected
+
+
+def noise_of(random_state: Any) -> Noise:
+    """Noise from the operating system, or, with a ``random_state``, the same every time: stamped, warned of, for tests.
+
+    >>> noise_of(None).stamp
+    'float noise, not hardened'
+    """
+    if random_state is None:
+        return SYSTEM
+    from sklearn.utils import check_random_state
+
+    warnings.warn(
+        f"random_state is {random_state!r}: it fixes the noise, so this is not private. Leave it None but in tests.",
+        PrivacyWarning,
+        stacklevel=5,
+    )
+    fixed = isinstance(random_state, int) and random_state >= 0
+    return seeded_noise(random_state if fixed else int(check_random_state(random_state).randint(2**31)))
+
+
+def fit_rows(
+    rows: Rows,
+    problem: Problem,
+    declared: Declared,
+    method: Method,
+    *,
+    ledger: Ledger | str | Path | None = None,
+    random_state: Any = None,
+    unprotected: tuple[str, ...] = (_TIME,),
+    numeric_target: bool = True,
+) -> Fitted:
+    """Fit ``method`` to ``rows`` of [features | target].
+
+    Guarantee:
+        All noise multipliers follow from ``problem`` and ``declared``, and their whole price is in the ledger, before a
+        chunk of ``rows`` is asked for. All releases are Gaussian and add by squares; what else a method makes says so
+        in its stages.
+    """
+    plan = _planned(problem, declared, method, numeric_target)
+    noise = noise_of(random_state)
+    with paid(plan.stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected) as (door, story):
+        size = _size(rows, problem, plan, door)
+        scaling = _scaling(rows, problem, declared, plan, size, door, numeric_target)
+        table = rows.mapped(lambda values: _standardised(values, scaling, problem.intercept), problem.width + 1)
+        solution = method.solve(table, problem, plan.left, size, door)
+    return Fitted(solution, scaling, size, story[0])
+
+
+def _planned(problem: Problem, declared: Declared, method: Method, numeric_target: bool) -> _Plan:
+    columns = int(declared.missing.sum()) - (not numeric_target)
+    scaling = plan_scaling(problem, columns)
+    size_share = _SIZE_SHARE if problem.size is None else 0.0
+    left = 1 - size_share - (scaling.share if scaling else 0.0)
+    stages: dict[str, Event] = {}
+    size_multiplier = multiplier(problem, _SIZE_SHARE)
+    if problem.size is None:
+        stages["size"] = count_event(size_multiplier)
+    if scaling:
+        stages["scale"] = scaling.event
+    return _Plan(scaling, left, {**stages, **method.stages(problem, left)}, size_multiplier)
+
+
+def _size(rows: Rows, problem: Problem, plan: _Plan, door: Door) -> float:
+    if problem.size is not None:
+        return max(problem.size, 1.0)
+    with door.stage("size") as receipt:
+        noisy = count(rows.chunks(), noise_multiplier=plan.size_multiplier, receipt=receipt, noise=door.noise)
+    return max(noisy, 1.0)
+
+
+def _scaling(
+    rows: Rows, problem: Problem, declared: Declared, plan: _Plan, size: float, door: Door, numeric_target: bool
+) -> Scaling:
+    center, scale = np.zeros(rows.columns), np.ones(rows.columns)
+    wanted = declared.missing.copy()
+    wanted[-1] &= numeric_target
+    if plan.scaling:
+        columns = rows.mapped(lambda values: values[:, wanted], int(wanted.sum()))
+        with door.stage("scale") as receipt:
+            found = bought(columns, plan.scaling, size=size, receipt=receipt, noise=door.noise)
+        center[wanted], scale[wanted] = found
+    return declared.scaling(center, scale, centred=problem.intercept)
+
+
+def _standardised(values: np.ndarray[Any, np.dtype[np.float64]], scaling: Scaling, intercept: bool) -> Any:
+    scaled = scaling.apply(values)
+    if not intercept:
+        return scaled
+    return np.column_stack([scaled[:, :-1], np.ones(scaled.shape[0]), scaled[:, -1]])

@@ -1,0 +1,140 @@
+"""The noisy augmented Gram matrix of [features, intercept, target], and what is read off it for free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dpilot.linear.problem import Problem, multiplier
+from dpilot.linear.rows import Rows
+from dpilot.mechanism import Draws, Noise
+from dpilot.privacy.events import Composed, Event, Gaussian
+from dpilot.statistics import log_grid, quantile, quantile_event, second_moment
+from dpilot.statistics.rows import Floats
+
+__all__ = ["Gram", "GramPlan", "gram", "plan_gram"]
+
+_NORMS: Final = log_grid(2.0**-6, 2.0**12, per_octave=4)
+_ROUNDS: Final = 7  # of a search in this grid
+_RADIUS_QUANTILE: Final = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Gram:
+    """Released: second moments over ``size``, the target last; ``noise`` is the standard deviation on the diagonal.
+
+    Off the diagonal it is smaller by sqrt(2), so the largest eigenvalue of the noise is about ``edge``.
+    """
+
+    moments: Floats
+    noise: float
+
+    @property
+    def width(self) -> int:
+        return int(self.moments.shape[0]) - 1
+
+    @property
+    def features(self) -> Floats:
+        return np.asarray(self.moments[:-1, :-1])
+
+    @property
+    def cross(self) -> Floats:
+        return np.asarray(self.moments[:-1, -1])
+
+    @property
+    def edge(self) -> float:
+        """The spectral edge of symmetric Gaussian noise: sqrt(2 d) times its diagonal standard deviation."""
+        return math.sqrt(2 * self.width) * self.noise
+
+    def floored(self) -> tuple[Floats, Floats]:
+        """Eigenvalues raised to the edge of the noise, and eigenvectors."""
+        values, vectors = np.linalg.eigh(self.features)
+        return np.maximum(values, max(self.edge, 1e-12)), vectors
+
+    def shrunk(self) -> tuple[Floats, Floats]:
+        """Eigenvalues drawn to their mean by as much as the noise explains, then raised to what noise is left.
+
+        ::
+
+            a = signal / (signal + noise),    noise = noise^2 d (d + 1) / 2,    signal + noise = |M - mean I|_F^2
+
+        Noise alone gives the mean everywhere (no direction is believed); no noise gives the matrix itself.
+
+        Reference:
+            Ledoit and Wolf 2004, with the variance of the noise known instead of estimated.
+        """
+        values, vectors = np.linalg.eigh(self.features)
+        mean = max(float(values.mean()), self.noise / math.sqrt(self.width), 1e-12)  # above its own noise
+        spread = float(np.sum((values - mean) ** 2))
+        expected = self.noise**2 * self.width * (self.width + 1) / 2
+        kept = max(0.0, 1 - expected / spread) if spread > 0 else 0.0
+        drawn = mean + kept * (values - mean)
+        return np.maximum(drawn, max(kept * self.edge, 1e-3 * mean * (1 - kept), 1e-12)), vectors
+
+    def whitening(self) -> Floats:
+        """P with (P^T M P) about the identity in the directions that stand out of the noise."""
+        values, vectors = self.shrunk()
+        return np.asarray(vectors / np.sqrt(values))
+
+    def solution(self, ridge: float = 1.0) -> Floats:
+        """Least squares from the noisy moments, eigenvalues floored at ``ridge`` times the edge of the noise."""
+        values, vectors = np.linalg.eigh(self.features)
+        values = np.maximum(values, max(ridge * self.edge, 1e-12))
+        return np.asarray(vectors @ ((vectors.T @ self.cross) / values))
+
+    def risk(self, theta: Floats) -> float:
+        """The noisy mean squared error of ``theta``: [theta, -1] M [theta, -1]^T."""
+        probe = np.append(theta, -1.0)
+        return float(probe @ self.moments @ probe)
+
+    def risk_noise(self, theta: Floats) -> float:
+        """The standard deviation of ``risk`` that the noise makes, for a theta it did not choose."""
+        return self.noise * float(theta @ theta + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class GramPlan:
+    """The noise multipliers of the radius (None: a public one is used) and of the moments."""
+
+    radius: float | None
+    moments: float
+
+    @property
+    def event(self) -> Event:
+        moments = Gaussian(self.moments)
+        return moments if self.radius is None else Composed([quantile_event(self.radius, grid=_NORMS), moments])
+
+
+def plan_gram(problem: Problem, share: float) -> GramPlan:
+    """Split ``share`` of the squared mu: to the radius what knows it to 3 % of the records, if that is cheap enough."""
+    if problem.size is None:
+        return GramPlan(multiplier(problem, 0.1 * share), multiplier(problem, 0.9 * share))
+    needed = (_ROUNDS**0.5 * _RADIUS_QUANTILE / (0.03 * max(problem.size, 1.0) * problem.mu)) ** 2
+    if needed > 0.3 * share:
+        return GramPlan(None, multiplier(problem, share))
+    needed = max(needed, 0.01 * share)
+    return GramPlan(multiplier(problem, needed), multiplier(problem, share - needed))
+
+
+def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Noise) -> Gram:
+    """Find a radius that most rows keep, then buy the second moments of rows scaled down to it.
+
+    Guarantee:
+        See ``statistics.quantile`` and ``statistics.second_moment``: intercept and target are among the columns.
+
+    Edge cases:
+        Standardised rows are about sqrt(columns) long, so a radius above twice that is not believed.
+    """
+    usual = 1.2 * math.sqrt(rows.columns)
+    radius = usual if plan.radius is None else min(_radius(rows, plan.radius, receipt, noise), 2 * usual)
+    moments = second_moment(rows.chunks(), radius=radius, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
+    return Gram(moments / size, plan.moments * radius**2 / size)
+
+
+def _radius(rows: Rows, sigma: float, receipt: Draws, noise: Noise) -> float:
+    norms = rows.mapped(lambda values: np.linalg.norm(values, axis=1, keepdims=True), 1)
+    paid = {"noise_multiplier": sigma, "receipt": receipt, "noise": noise}
+    return float(quantile(norms.chunks(), _RADIUS_QUANTILE, grid=_NORMS, **paid)[0])  # type: ignore[arg-type]

@@ -1,0 +1,125 @@
+"""What is public about a fit, and its way to the data: planned in full, paid at once, then released stage by stage."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpilot import _validate
+from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.events import Composed, Event, Gaussian
+from dpilot.privacy.gaussian import gdp_mu
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
+
+__all__ = ["Door", "Privacy", "Problem", "multiplier", "paid", "repeated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The public numbers of a fit: ``mu`` is what it may cost in all, ``size`` the number of records to divide by.
+
+    ``size`` is None while it is still to be bought; then nothing that is planned may depend on it.
+    """
+
+    features: int
+    intercept: bool
+    size: float | None
+    budget: Budget
+
+    @property
+    def width(self) -> int:
+        """Coefficients, the intercept among them."""
+        return self.features + self.intercept
+
+    @property
+    def mu(self) -> float:
+        """The budget as Gaussian DP, in which releases add by squares."""
+        return gdp_mu(self.budget)
+
+
+def multiplier(problem: Problem, share: float) -> float:
+    """The noise multiplier of a release that may take ``share`` of the squared mu.
+
+    >>> problem = Problem(3, True, 1000.0, Budget(1.0, 1e-5))
+    >>> round(multiplier(problem, 1.0), 3), round(multiplier(problem, 0.25), 3)
+    (3.731, 7.461)
+    """
+    return 1 / (problem.mu * math.sqrt(_validate.rate(share=share)))
+
+
+def repeated(multipliers: tuple[float, ...]) -> Event:
+    """One Gaussian for each multiplier, in order."""
+    return gaussian_event(multipliers[0]) if len(multipliers) == 1 else Composed(map(Gaussian, multipliers))
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One fit's way to the data: the stages of its commitment, and one noise source."""
+
+    committed: Committed
+    noise: Noise = SYSTEM
+
+    @contextmanager
+    def stage(self, purpose: str) -> Iterator[Draws]:
+        """Begin a planned stage; its releases are drawn from the receipt that comes out."""
+        with self.committed.stage(purpose) as receipt:
+            yield receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """What a fit cost, in all and entry by entry, and what it does not protect."""
+
+    budget: Budget
+    spent: Cost
+    entries: tuple[Entry, ...] = field(repr=False)
+    unprotected: tuple[str, ...]
+    noise: str
+
+    def __str__(self) -> str:
+        lines = [f"epsilon {self.spent.epsilon:.4g}, delta {self.spent.delta:.3g} (add or remove one record)"]
+        lines += [f"  {e.purpose:<12} epsilon {e.cost.epsilon:.4g} alone, {e.state}" for e in self.entries]
+        lines += [f"  not protected: {what}" for what in self.unprotected]
+        return "\n".join([*lines, f"  noise: {self.noise}"])
+
+
+@contextmanager
+def paid(
+    stages: Mapping[str, Event],
+    budget: Budget,
+    *,
+    ledger: Ledger | str | Path | None,
+    noise: Noise,
+    unprotected: tuple[str, ...],
+) -> Iterator[tuple[Door, list[Privacy]]]:
+    """Pay for all ``stages`` at once, run the body, and leave behind what it cost.
+
+    Without a ledger, a precommitted one of the fit's own budget is made and dropped: ``Privacy`` keeps its entries.
+
+    Guarantee:
+        The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing.
+    """
+    with tempfile.TemporaryDirectory(prefix="dpilot-fit-") as folder:
+        book = _opened(ledger, budget, Path(folder))
+        share = budget.delta if book.bound == "basic" else None
+        committed = book.commit([Stage(name, event) for name, event in stages.items()], delta=share)
+        story: list[Privacy] = []
+        yield Door(committed, noise), story
+        cost = Cost(budget.epsilon, budget.delta) if ledger is not None else book.spent()
+        story.append(Privacy(budget, cost, committed.entries(), unprotected, noise.stamp))
+
+
+def _opened(ledger: Ledger | str | Path | None, budget: Budget, folder: Path) -> Ledger:
+    if isinstance(ledger, Ledger):
+        return ledger
+    if ledger is None:
+        return Ledger.open(folder / "fit.ledger", dataset="one fit", budget=budget, mode="precommitted")
+    path = Path(ledger)
+    if path.exists():
+        return Ledger.open(path, dataset=Ledger.read(path).dataset)
+    return Ledger.open(path, dataset=path.stem, budget=budget)

@@ -1,0 +1,202 @@
+"""Private standardisation: where each column lies and how wide it is, bought at the level the size can pay for.
+
+| level | what is bought | relative noise it needs |
+|---|---|---|
+| quartiles | both quartiles of every column, in two grids; where they coincide, the spread about them | 5 % of n |
+| magnitudes | one histogram of octaves of \\|x\\| for every column: widths, no centres | 12 % of n |
+| pooled | one histogram for all columns together: a single width | almost none |
+
+The level follows from declared numbers (size, columns, budget), so choosing it costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dpilot.linear.problem import Problem, multiplier
+from dpilot.linear.rows import Rows, total
+from dpilot.mechanism import Draws, Noise, release
+from dpilot.privacy.events import Composed, Event, Gaussian
+from dpilot.statistics import log_grid, quantile, quantile_event
+from dpilot.statistics.rows import Floats
+
+__all__ = ["Scaling", "ScalingPlan", "bought", "plan_scaling"]
+
+WINSOR: Final = 10.0  # feature values further out than this many widths are pulled in
+REACH: Final = 10.0  # widths from the centre that predictions may go
+FAR: Final = 1e3  # widths beyond which a target is pulled in: the arithmetic stays finite, clipping does the rest
+
+_COARSE: Final = log_grid(2.0**-40, 2.0**40, per_octave=4, signed=True)
+_FINE: Final = np.linspace(0.0, 1.0, 257)[1:]
+_ROUNDS: Final = 10  # of a search in the coarse grid
+_QUARTILES: Final = (0.25, 0.75)
+_OCTAVES: Final = 60  # of the histogram, on either side of 1
+_IQR: Final = 1.349  # interquartile range of a unit normal
+_SHARES: Final = (0.05, 0.08, 0.12, 0.16, 0.2, 0.25)
+_PARTS: Final = (0.4, 0.25, 0.35)  # of the level "quartiles": coarse grid, fine grid, spread
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Released or declared: one centre, width and interval for each column, the target's last."""
+
+    center: Floats
+    scale: Floats
+    lower: Floats
+    upper: Floats
+
+    @property
+    def target_range(self) -> tuple[float, float]:
+        """Where predictions may lie: inside the target's interval, and not far from its centre."""
+        center, reach = self.center[-1], REACH * self.scale[-1]
+        return max(float(self.lower[-1]), float(center - reach)), min(float(self.upper[-1]), float(center + reach))
+
+    def apply(self, rows: Floats) -> Floats:
+        """Pull values into their intervals, then measure them from the centre in widths."""
+        return np.asarray((np.clip(rows, self.lower, self.upper) - self.center) / self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPlan:
+    """What to buy for which columns, and with how much noise; ``share`` is its part of the squared mu."""
+
+    level: str
+    share: float
+    multipliers: tuple[float, ...]
+
+    @property
+    def event(self) -> Event:
+        if self.level != "quartiles":
+            return Gaussian(self.multipliers[0])
+        coarse, fine, spread = self.multipliers
+        return Composed([quantile_event(coarse, grid=_COARSE), quantile_event(fine, grid=_FINE), Gaussian(spread)])
+
+
+def plan_scaling(problem: Problem, columns: int) -> ScalingPlan | None:
+    """The finest level that ``columns`` bought columns can have at this size and budget; None if all are declared."""
+    if not columns:
+        return None
+    if problem.size is None:
+        return _planned(problem, "quartiles" if problem.intercept else "magnitudes", 0.12)
+    for share in _SHARES:
+        noise = math.sqrt(1.125 * columns * _ROUNDS) / (problem.mu * math.sqrt(share * _PARTS[0]))
+        if problem.intercept and noise <= 0.05 * problem.size:
+            return _planned(problem, "quartiles", share)
+        if not problem.intercept and math.sqrt(columns) / (problem.mu * math.sqrt(share)) <= 0.02 * problem.size:
+            return _planned(problem, "magnitudes", share)
+    for share in _SHARES:
+        if 2 * math.sqrt(columns) / (problem.mu * math.sqrt(share)) <= 0.12 * problem.size:
+            return _planned(problem, "magnitudes", share)
+    return _planned(problem, "pooled", 0.05)
+
+
+def bought(rows: Rows, plan: ScalingPlan, *, size: float, receipt: Draws, noise: Noise) -> tuple[Floats, Floats]:
+    """Centre and width of every column of ``rows``.
+
+    Guarantee:
+        A histogram gets one entry of weight 1 for each of its k columns from a record, so it moves by at most sqrt(k)
+        in L2 (which columns are asked follows from released quartiles); pooled, the k entries weigh 1/k each and it
+        moves by at most 1. Quartiles: see ``statistics.quantile``.
+        All widths are positive and all values finite, whatever the data.
+    """
+    if plan.level == "pooled":
+        common = _pooled(rows, plan.multipliers[0], size, receipt, noise)
+        return np.zeros(rows.columns), np.full(rows.columns, common)
+    if plan.level == "magnitudes":
+        center, width = np.zeros(rows.columns), np.zeros(rows.columns)
+        narrow, least = np.ones(rows.columns, dtype=np.bool_), np.zeros(rows.columns)
+    else:
+        low, high, least = _quartiles(rows, plan, receipt, noise)
+        center, width = (low + high) / 2, (high - low) / _IQR
+        error = 2.7 * plan.multipliers[0] * math.sqrt(_ROUNDS * 1.125 * rows.columns) / max(size, 1.0)
+        center = np.where(np.abs(center) < 3 * error * width, 0.0, center)  # no further from 0 than its own error
+        narrow = width <= 2 * least
+    if narrow.any():
+        asked = rows.mapped(lambda values: values[:, narrow], int(narrow.sum()))
+        spread = _spreads(asked, center[narrow], least[narrow], plan.multipliers[-1], size, receipt, noise)
+        width[narrow] = np.maximum(np.where(np.isfinite(spread), spread, 0.0), least[narrow])
+    return center, np.where(width > 0, width, _fallback(width))
+
+
+def _fallback(width: Floats) -> float:
+    """For a column that looks empty: as wide as the others are in the middle, or 1."""
+    seen = width[width > 0]
+    return float(np.median(seen)) if seen.size else 1.0
+
+
+def _planned(problem: Problem, level: str, share: float) -> ScalingPlan:
+    parts = _PARTS if level == "quartiles" else (1.0,)
+    return ScalingPlan(level, share, tuple(multiplier(problem, share * part) for part in parts))
+
+
+def _quartiles(rows: Rows, plan: ScalingPlan, receipt: Draws, noise: Noise) -> tuple[Floats, Floats, Floats]:
+    """Both quartiles of every column, and how fine the second grid was there."""
+    low, high = quantile(
+        rows.chunks(), _QUARTILES, grid=_COARSE, noise_multiplier=plan.multipliers[0], receipt=receipt, noise=noise
+    )
+    below = _COARSE[np.maximum(np.searchsorted(_COARSE, low) - 1, 0)]
+    start = below - np.maximum((high - below) * 0.02, np.abs(high) * 1e-6)
+    width = (high - start) * 1.02
+    local = rows.mapped(lambda values: _within(values, start, width), rows.columns)
+    found = quantile(
+        local.chunks(), _QUARTILES, grid=_FINE, noise_multiplier=plan.multipliers[1], receipt=receipt, noise=noise
+    )
+    return start + width * found[0], start + width * found[1], width / _FINE.size
+
+
+def _within(values: Floats, start: Floats, width: Floats) -> Floats:
+    with np.errstate(over="ignore"):
+        return np.asarray(np.clip((values - start) / width, -1.0, 2.0))
+
+
+def _spreads(
+    rows: Rows, center: Floats, least: Floats, multiplier: float, size: float, receipt: Draws, noise: Noise
+) -> Floats:
+    """How far values lie from the centre, by octaves; nan where all is noise. Nearer than ``least`` counts as at it."""
+    counts = total(rows, lambda values: _octaves(_beyond(values - center, least)))
+    bound = math.sqrt(rows.columns)
+    noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)
+    return np.array([_width(row, multiplier * bound, size) for row in noisy])
+
+
+def _beyond(values: Floats, least: Floats) -> Floats:
+    return np.where(np.abs(values) > 2 * least, values, 0.0)
+
+
+def _pooled(rows: Rows, multiplier: float, size: float, receipt: Draws, noise: Noise) -> float:
+    counts = total(rows, lambda values: _octaves(values).sum(axis=0) / values.shape[1])
+    noisy = release(counts, bound=1.0, noise_multiplier=multiplier, receipt=receipt, noise=noise)
+    found = _width(noisy, multiplier, size)
+    return found if math.isfinite(found) else 1.0
+
+
+def _octaves(values: Floats) -> Floats:
+    """How many values of each column lie in [2^(e-1), 2^e), for each e; what is nearer to 0 is in no octave."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        exponents = np.frexp(values)[1]
+    bins = 2 * _OCTAVES + 1
+    places = np.clip(exponents + _OCTAVES, 0, bins - 1) + bins * np.arange(values.shape[1])
+    seen = places[values != 0]
+    return np.bincount(seen, minlength=bins * values.shape[1]).reshape(values.shape[1], bins).astype(np.float64)
+
+
+def _width(counts: Floats, noise: float, size: float) -> float:
+    """From noisy octave counts: where the fullest four octaves lie, times the root of the share they hold.
+
+    ::
+
+        1.1 sqrt(share) 2^(mean exponent):      0.93 to 1.15 for a unit normal, sqrt(p) times that if a share p is not 0
+
+    nan where they do not stand out by three and a half standard deviations.
+    """
+    windows = np.convolve(counts, np.ones(4), "valid")
+    first = int(np.argmax(windows))
+    if windows[first] < 3.5 * 2 * noise:
+        return math.nan
+    kept = np.maximum(counts[first : first + 4], 0.0)
+    exponent = float(kept @ np.arange(first - _OCTAVES, first - _OCTAVES + 4)) / float(kept.sum())
+    return float(1.1 * math.sqrt(min(1.0, float(windows[first]) / max(size, 1.0))) * 2.0**exponent)

@@ -1,0 +1,123 @@
+"""Bad input gives a clear error about the table, or a sane model; never an error about a record."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_matrix
+from sklearn.base import clone
+
+from dpilot.errors import InvalidInput
+from dpilot.linear.declared import declared
+from dpilot.linear.estimators import LinearRegression
+from dpilot.linear.methods import METHODS
+from tests.linear.helpers import line
+
+RNG = np.random.default_rng(0)
+X, Y, _ = line(200, 3)
+TABLES = {
+    "one row": (X[:1], Y[:1]),
+    "one column": (X[:, :1], Y),
+    "constant column": (np.column_stack([X, np.full(200, 7.0)]), Y),
+    "zero columns": (np.zeros((200, 3)), Y),
+    "more columns than rows": (RNG.normal(size=(10, 30)), Y[:10]),
+    "duplicated columns": (np.column_stack([X, X]), Y),
+    "nothing but null": (np.full((50, 3), np.nan), Y[:50]),
+    "infinite": (np.where(X > 1, np.inf, X), Y),
+    "null target": (X, np.full(200, np.nan)),
+    "constant target": (X, np.full(200, 3.0)),
+    "zero target": (X, np.zeros(200)),
+    "scales": (X * [1e-12, 1.0, 1e12], Y * 1e12),
+    "extreme scales": (X * [1e-300, 1.0, 1e300], Y * 1e300),
+    "objects": (X.astype(object), Y.astype(object)),
+    "words": (np.where(X > 1, "word", X.astype(object)), Y),
+    "booleans": (X > 0, Y > 0),
+    "integers": (np.round(10 * X).astype(int), np.round(Y).astype(int)),
+    "frame": (pd.DataFrame(X, columns=["a", "b", "c"]), pd.Series(Y)),
+    "lists": (X.tolist(), Y.tolist()),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("what", TABLES)
+def test_every_table_gives_a_finite_model(method, what):
+    features, target = TABLES[what]
+    model = LinearRegression(method=method).fit(features, target)
+    assert np.isfinite(model.coef_).all()
+    assert np.isfinite(model.intercept_)
+    assert np.isfinite(model.predict(features)).all()
+
+
+@pytest.mark.parametrize("size", [3, "private", 100_000])
+def test_sizes_far_from_the_truth_give_a_finite_model(size):
+    model = LinearRegression(size=size, delta=1e-6).fit(X, Y)
+    assert np.isfinite(model.predict(X)).all()
+
+
+REFUSED = {
+    "epsilon": ({"epsilon": 0.0}, "epsilon"),
+    "delta": ({"delta": 1.0}, "delta"),
+    "method": ({"method": "ols"}, "method"),
+    "size": ({"size": "secret"}, "size"),
+    "size 0": ({"size": 0}, "size"),
+    "intercept": ({"fit_intercept": "yes"}, "fit_intercept"),
+    "bounds": ({"bounds": [0, 1]}, "bounds"),
+    "bounds of a column": ({"bounds": {"X": (1.0, 0.0)}}, "bounds"),
+    "bounds of other columns": ({"bounds": {"X": ([0.0, 0.0], 1.0)}}, "bounds"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_wrong_settings_are_refused_by_name(what):
+    options, name = REFUSED[what]
+    with pytest.raises(InvalidInput, match=name):
+        LinearRegression(**options).fit(X, Y)
+
+
+def test_sparse_matrices_are_refused_clearly():
+    with pytest.raises(TypeError, match=r"[Ss]parse"):
+        LinearRegression().fit(csr_matrix(X), Y)
+
+
+def test_rows_and_targets_must_be_as_many():
+    with pytest.raises(ValueError, match="inconsistent"):
+        LinearRegression().fit(X, Y[:-1])
+
+
+def test_the_input_is_not_written_to():
+    features, target = X.copy(), Y.copy()
+    LinearRegression().fit(features, target)
+    assert np.array_equal(features, X)
+    assert np.array_equal(target, Y)
+
+
+def test_names_of_columns_are_kept():
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = LinearRegression().fit(frame, Y)
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["b", "a", "c"]])
+
+
+def test_clones_keep_the_ledger_path(tmp_path):
+    assert clone(LinearRegression(ledger=tmp_path / "x")).ledger == tmp_path / "x"
+
+
+def test_declared_columns_are_not_bought():
+    bounds = {"X": (-5.0, 5.0), "y": (-9.0, 9.0)}
+    model = LinearRegression(bounds=bounds).fit(X, Y)
+    assert "scale" not in [entry.purpose for entry in model.privacy_.entries]
+    assert model.target_range_ == (-9.0, 9.0)
+    assert model.lower_.tolist() == [-5.0] * 3
+    partly = LinearRegression(bounds={"X": ([-5.0, np.nan, -5.0], [5.0, np.nan, 5.0])}).fit(X, Y)
+    assert "scale" in [entry.purpose for entry in partly.privacy_.entries]
+    assert partly.upper_[0] == 5.0
+
+
+def test_declared_intervals_with_zero_keep_zeros():
+    found = declared({"X": ([0.0, 10.0], [1.0, 30.0]), "y": (0.0, 8.0)}, 2).scaling(
+        np.zeros(3), np.ones(3), centred=True
+    )
+    assert found.center.tolist() == [0.0, 20.0, 4.0]
+    assert found.scale.tolist() == [1.0, 10.0, 2.0]

@@ -1,0 +1,134 @@
+"""No record moves a release beyond its bound, nothing else moves at all, and everything is paid beforehand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpilot import Budget, Ledger
+from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.linear.estimators import LinearRegression
+from dpilot.linear.fitting import PrivacyWarning
+from dpilot.linear.methods import METHODS
+from dpilot.privacy.accountant import gdp_epsilon, gdp_mu
+from dpilot.privacy.events import Composed
+from tests.linear.helpers import EXTREMES, line, moved, table, with_record
+
+every_method = pytest.mark.parametrize("method", METHODS)
+GAUSSIAN = [name for name in METHODS if name != "tukey"]
+
+
+@every_method
+@pytest.mark.parametrize("record", EXTREMES)
+def test_one_more_record_moves_releases_within_their_bounds_and_nothing_else(method, record):
+    rows = table(300, 2)
+    found = moved(lambda: LinearRegression(method=method, size=300), rows, with_record(rows, *EXTREMES[record]))
+    assert found.differences == ()
+    assert found.releases > 0 or method == "tukey"
+
+
+@pytest.mark.parametrize("method", GAUSSIAN)
+@pytest.mark.parametrize(
+    "options", [{"bounds": "standardised"}, {"fit_intercept": False}, {"size": "private"}], ids=str
+)
+def test_options_keep_the_bounds_too(method, options):
+    rows = table(300, 2)
+    for record in ("huge", "far", "null"):
+        make = lambda: LinearRegression(method=method, **{"size": 300, **options})  # noqa: E731
+        assert moved(make, rows, with_record(rows, *EXTREMES[record])).differences == ()
+
+
+def test_with_a_public_size_making_a_record_null_moves_nothing_else():
+    rows = table(300, 2)
+    null = rows.copy()
+    null[-1] = np.nan
+    assert moved(LinearRegression, rows, null).differences == ()
+
+
+def test_some_record_comes_close_to_the_bound():
+    rows = table(300, 2)
+    assert moved(lambda: LinearRegression(size=300), rows, with_record(rows, 1e6, 1e6)).largest > 0.9
+
+
+@pytest.mark.parametrize("method", GAUSSIAN)
+@pytest.mark.parametrize("size", ["public", "private", 5000])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_all_releases_together_cost_the_budget_and_no_more(method, size, epsilon):
+    X, y, _ = line(400, 4)
+    model = LinearRegression(epsilon, method=method, size=size).fit(X, y)
+    total = gdp_epsilon(gdp_mu(Composed([entry.event for entry in model.privacy_.entries])), 1e-5)
+    assert total <= epsilon
+    assert total == pytest.approx(epsilon, rel=1e-6)
+    assert model.privacy_.spent.epsilon <= epsilon
+    assert {entry.state for entry in model.privacy_.entries} == {"committed"}
+
+
+def test_a_ledger_is_charged_by_every_fit_and_refuses_what_does_not_fit(tmp_path):
+    X, y, _ = line()
+    path = tmp_path / "some.ledger"
+    ledger = Ledger.open(path, dataset="some", budget=Budget(2.0, 3e-5))
+    for _ in range(2):
+        LinearRegression(1.0, 1e-5, ledger=path).fit(X, y)
+    before = ledger.entries()
+    assert ledger.spent().epsilon == pytest.approx(2.0)
+    with pytest.raises(BudgetExceeded):
+        LinearRegression(1.0, 1e-5, ledger=str(path)).fit(X, y)
+    assert ledger.entries() == before
+
+
+def test_a_new_ledger_has_the_fits_own_budget(tmp_path):
+    X, y, _ = line()
+    LinearRegression(0.5, ledger=tmp_path / "new.ledger").fit(X, y)
+    assert Ledger.read(tmp_path / "new.ledger").budget == Budget(0.5, 1e-5)
+    with pytest.raises(BudgetExceeded):
+        LinearRegression(0.5, ledger=tmp_path / "new.ledger").fit(X, y)
+
+
+def test_a_ledger_object_will_do(tmp_path):
+    X, y, _ = line()
+    ledger = Ledger.open(tmp_path / "g.ledger", dataset="g", budget=Budget(2.0, 1e-5), bound="gdp")
+    LinearRegression(1.0, ledger=ledger).fit(X, y)
+    assert 0.9 < ledger.spent().epsilon <= 1.0
+
+
+def test_the_price_is_on_disk_before_a_record_is_read(tmp_path):
+    class Unreadable:
+        columns = 3
+
+        def chunks(self):
+            raise KeyError("read")
+
+        def mapped(self, function, columns):
+            return self
+
+    path = tmp_path / "first.ledger"
+    with pytest.raises(KeyError):
+        LinearRegression(ledger=path)._fit(Unreadable(), length=100)
+    entries = Ledger.read(path).entries()
+    assert [entry.state for entry in entries] == ["reserved", "planned", "planned"]
+
+
+def test_fixed_noise_warns_and_is_stamped():
+    X, y, _ = line()
+    with pytest.warns(PrivacyWarning, match="not private"):
+        one = LinearRegression(random_state=3).fit(X, y)
+    with pytest.warns(PrivacyWarning):
+        other = LinearRegression(random_state=3).fit(X, y)
+    assert np.array_equal(one.coef_, other.coef_)
+    assert "not private" in one.privacy_.noise
+    assert "not private" in str(one.privacy_)
+    free = [LinearRegression().fit(X, y) for _ in range(2)]
+    assert not np.array_equal(free[0].coef_, free[1].coef_)
+    assert "not private" not in free[0].privacy_.noise
+
+
+def test_what_is_not_protected_is_said():
+    X, y, _ = line()
+    assert any("number of records" in what for what in LinearRegression().fit(X, y).privacy_.unprotected)
+    assert not any("number" in what for what in LinearRegression(size=400).fit(X, y).privacy_.unprotected)
+
+
+def test_a_delta_that_admits_publishing_a_record_is_refused():
+    X, y, _ = line()
+    with pytest.raises(InvalidInput, match="delta"):
+        LinearRegression(delta=0.1).fit(X, y)
