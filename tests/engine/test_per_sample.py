@@ -189,6 +189,14 @@ def test_mixing_samples_in_the_loss_is_found_by_numbers(loss: Callable[..., Tens
         engine.per_sample(nn.Sequential(mlp(), nn.Dropout(dropout)), loss, pair())
 
 
+def test_another_loss_is_tested_anew_even_if_it_has_no_name() -> None:
+    model = mlp()
+    losses = [lambda out, y: cross_entropy(out, y), lambda out, y: cross_entropy(out, y) / len(y)]
+    engine.per_sample(model, losses[0], pair())
+    with pytest.raises(UnsupportedModel):
+        engine.per_sample(model, losses[1], pair())
+
+
 def test_mixing_is_found_behind_dropout_too() -> None:
     model = nn.Sequential(nn.Dropout(0.5), Mixing(6, 5))
     with pytest.raises(UnsupportedModel, match="depends on the others"):

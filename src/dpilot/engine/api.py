@@ -117,7 +117,7 @@ def kind_of_call(model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch:
     """What a verdict about a model holds for."""
     return (
         per_batch,
-        getattr(loss_fn, "__qualname__", type(loss_fn).__qualname__),
+        getattr(getattr(loss_fn, "func", loss_fn), "__code__", type(loss_fn)),  # a lambda made anew has the same code
         tuple(trainable(model)),
         hash(tuple((type(module), module.training) for module in model.modules())),
         tuple((t.dtype, t.dim()) for t in batches.tensors(batch)),
