@@ -21,7 +21,7 @@ from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Descent", "Schedule", "descend", "linear_residual"]
+__all__ = ["Descent", "Schedule", "descend", "linear_residual", "norm_bins", "norm_quantile"]
 
 Residual = Callable[[Floats, Floats], Floats]
 
@@ -122,6 +122,16 @@ def descend(
     return Descent(mean / weight, math.sqrt(variance) / weight, tuple(thresholds), tuple(iterates))
 
 
+def norm_bins(norms: Floats) -> Floats:
+    """How many norms, in thresholds, lie in each bin."""
+    return np.bincount(np.searchsorted(_EDGES, norms), minlength=_EDGES.size + 1).astype(np.float64)
+
+
+def norm_quantile(shares: Floats, q: float) -> float:
+    """The ``q``-quantile of the norms, in thresholds, from noisy shares of the bins."""
+    return _quantile(_distribution(shares), q)
+
+
 def _released(
     rows: Rows, state: _State, schedule: Schedule, sigma: float, receipt: Draws, noise: Noise, residual: Residual
 ) -> tuple[Floats, Floats]:
@@ -137,7 +147,7 @@ def _sums(values: Floats, state: _State, kappa: float, residual: Residual) -> Fl
     pull = residual(target, features @ state.weights)  # (n, outputs)
     norms = np.linalg.norm(features, axis=1) * np.linalg.norm(pull, axis=1)
     weights = np.minimum(_SHAVE / np.maximum(norms, 1e-300), 1 / state.threshold)
-    bins = np.bincount(np.searchsorted(state.threshold * _EDGES, norms), minlength=_EDGES.size + 1)
+    bins = norm_bins(norms / state.threshold)
     return np.concatenate([(features.T @ (pull * weights[:, None])).ravel(), kappa * bins])
 
 

@@ -50,7 +50,7 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        method: str = "dpgd",
+        method: str = "auto",
         bounds: Any = None,
         fit_intercept: bool = True,
         size: str | int = "public",

@@ -156,7 +156,7 @@ def _scaling(
     if plan.scaling:
         columns = rows.mapped(lambda values: values[:, wanted], int(wanted.sum()))
         with door.stage("scale") as receipt:
-            found = bought(columns, plan.scaling, size=size, receipt=receipt, noise=door.noise)
+            found = bought(columns, plan.scaling, size=size, target=bool(wanted[-1]), receipt=receipt, noise=door.noise)
         center[wanted], scale[wanted] = found
     return declared.scaling(center, scale, centred=problem.intercept)
 

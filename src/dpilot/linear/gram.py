@@ -31,6 +31,7 @@ class Gram:
 
     moments: Floats
     noise: float
+    radius_squared: float
 
     @property
     def width(self) -> int:
@@ -131,7 +132,7 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
     usual = 1.2 * math.sqrt(rows.columns)
     radius = usual if plan.radius is None else min(_radius(rows, plan.radius, receipt, noise), 2 * usual)
     moments = second_moment(rows.chunks(), radius=radius, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
-    return Gram(moments / size, plan.moments * radius**2 / size)
+    return Gram(moments / size, plan.moments * radius**2 / size, radius**2)
 
 
 def _radius(rows: Rows, sigma: float, receipt: Draws, noise: Noise) -> float:

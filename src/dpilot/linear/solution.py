@@ -23,3 +23,5 @@ class Solution:
     noise: float = 0.0
     whitening: Floats | None = None
     descent: Descent | None = None
+    threshold: float | None = None
+    choice: str | None = None

@@ -4,7 +4,7 @@
 |---|---|---|
 | quartiles | both quartiles of every column, in two grids; where they coincide, the spread about them | 5 % of n |
 | magnitudes | one histogram of octaves of \\|x\\| for every column: widths, no centres | 12 % of n |
-| pooled | one histogram for all columns together: a single width | almost none |
+| pooled | one histogram for all features together, one for the target | almost none |
 
 The level follows from declared numbers (size, columns, budget), so choosing it costs nothing.
 """
@@ -95,17 +95,16 @@ def plan_scaling(problem: Problem, columns: int) -> ScalingPlan | None:
 
 
 def bought(rows: Rows, plan: ScalingPlan, *, size: float, receipt: Draws, noise: Noise) -> tuple[Floats, Floats]:
-    """Centre and width of every column of ``rows``.
+    """Centre and width of every column of ``rows``; ``target`` says whether the last one is a target.
 
     Guarantee:
         A histogram gets one entry of weight 1 for each of its k columns from a record, so it moves by at most sqrt(k)
         in L2 (which columns are asked follows from released quartiles); pooled, the k entries weigh 1/k each and it
-        moves by at most 1. Quartiles: see ``statistics.quantile``.
+        moves by at most 1 (the target, which has its own, by another 1). Quartiles: see ``statistics.quantile``.
         All widths are positive and all values finite, whatever the data.
     """
     if plan.level == "pooled":
-        common = _pooled(rows, plan.multipliers[0], size, receipt, noise)
-        return np.zeros(rows.columns), np.full(rows.columns, common)
+        return np.zeros(rows.columns), _pooled(rows, target, plan.multipliers[0], size, receipt, noise)
     if plan.level == "magnitudes":
         center, width = np.zeros(rows.columns), np.zeros(rows.columns)
         narrow, least = np.ones(rows.columns, dtype=np.bool_), np.zeros(rows.columns)
@@ -167,11 +166,20 @@ def _beyond(values: Floats, least: Floats) -> Floats:
     return np.where(np.abs(values) > 2 * least, values, 0.0)
 
 
-def _pooled(rows: Rows, multiplier: float, size: float, receipt: Draws, noise: Noise) -> float:
-    counts = total(rows, lambda values: _octaves(values).sum(axis=0) / values.shape[1])
-    noisy = release(counts, bound=1.0, noise_multiplier=multiplier, receipt=receipt, noise=noise)
-    found = _width(noisy, multiplier, size)
-    return found if math.isfinite(found) else 1.0
+def _pooled(rows: Rows, target: bool, multiplier: float, size: float, receipt: Draws, noise: Noise) -> Floats:
+    """One width for all features, and the target's own."""
+    bound = math.sqrt(1 + target)
+    counts = total(rows, lambda values: _pooled_octaves(values, target))
+    noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)
+    found = [_width(row, multiplier * bound, size) for row in noisy]
+    widths = np.repeat(found, [rows.columns - target, 1] if target else [rows.columns])
+    return np.where(np.isfinite(widths), widths, 1.0)
+
+
+def _pooled_octaves(values: Floats, target: bool) -> Floats:
+    octaves = _octaves(values)
+    features = octaves[: octaves.shape[0] - target]
+    return np.stack([features.sum(axis=0) / max(features.shape[0], 1), *octaves[octaves.shape[0] - target :]])
 
 
 def _octaves(values: Floats) -> Floats:

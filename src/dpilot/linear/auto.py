@@ -1,0 +1,90 @@
+"""The default: steps and sufficient statistics from one budget, and what the noisy moments say about both."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpilot.linear.dpgd import Dpgd, gram_share
+from dpilot.linear.gram import Gram
+from dpilot.linear.problem import Door, Problem
+from dpilot.linear.rows import Rows
+from dpilot.linear.solution import Solution
+from dpilot.privacy.events import Event
+from dpilot.statistics.rows import Floats
+
+__all__ = ["Auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """Run ``dpgd`` with a larger share for the Gram matrix, then choose by the risk that the matrix itself shows.
+
+    ::
+
+        risk(theta) = [theta, -1] M [theta, -1]^T,    + 2 sum_i noise^2 (1 + |theta|^2) / (2 eigenvalue_i) for a theta
+                                                        that was fitted to the noise of M
+
+    Candidates: the averaged steps, ridge solutions of M at three floors, and predicting the centre. All are functions
+    of releases that are paid for already, so choosing costs nothing.
+
+    Guards:
+        steps are shrunk by what their own noise explains (James-Stein), a candidate must beat the steps by the noise of
+        the comparison, and the centre must be beaten by the one that is chosen.
+    """
+
+    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+        return self._steps(problem).stages(problem, left)
+
+    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+        found = self._steps(problem).solve(rows, problem, left, size, door)
+        return chosen(found, problem.intercept)
+
+    def _steps(self, problem: Problem) -> Dpgd:
+        share = gram_share(problem)
+        return Dpgd(gram_share=0.5 if share >= 0.3 else share)
+
+
+def chosen(found: Solution, intercept: bool) -> Solution:
+    """The candidate with the least risk, as far as the noise lets one tell."""
+    assert found.gram is not None
+    seen = found.gram
+    candidates = {"steps": shrunk(found)}
+    risks = {"steps": seen.risk(candidates["steps"])}
+    for floor in (1.0, 2.0, 4.0):
+        name = f"moments, floor {floor:g}"
+        candidates[name] = seen.solution(floor)
+        risks[name] = seen.risk(candidates[name]) + _optimism(seen, candidates[name], floor)
+    best = min(risks, key=lambda name: risks[name])
+    if risks[best] > risks["steps"] - seen.risk_noise(candidates["steps"]):
+        best = "steps"
+    candidates["centre"] = _centre(seen, intercept)
+    if risks[best] > seen.risk(candidates["centre"]):
+        best = "centre"
+    return replace(found, theta=candidates[best], choice=best)
+
+
+def shrunk(found: Solution) -> Floats:
+    """The steps' weights drawn to 0 by the part of their length that privacy noise explains."""
+    assert found.whitening is not None
+    assert found.descent is not None
+    weights = found.descent.weights[:, 0]
+    length = float(weights @ weights)
+    kept = max(0.0, 1 - weights.size * found.noise**2 / length) if length > 0 else 0.0
+    return np.asarray(found.whitening @ (kept * weights))
+
+
+def _optimism(seen: Gram, theta: Floats, floor: float) -> float:
+    """How much lower the risk of a fitted theta looks than it is, the noise being in both."""
+    values = np.maximum(np.linalg.eigvalsh(seen.features), max(floor * seen.edge, 1e-12))
+    return float(np.sum(seen.noise**2 * (1 + theta @ theta) / values))
+
+
+def _centre(seen: Gram, intercept: bool) -> Floats:
+    """The coefficients that predict one value for all: the noisy mean, if there is an intercept."""
+    theta = np.zeros(seen.width)
+    if intercept and math.isfinite(seen.cross[-1]):
+        theta[-1] = seen.cross[-1] / max(float(seen.features[-1, -1]), 0.5)
+    return theta

@@ -1,0 +1,124 @@
+"""What each method is: without noise least squares or its published form, with noise guarded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpilot.linear.auto import chosen, shrunk
+from dpilot.linear.descent import Descent, Schedule, _cheapest, _distribution, _quantile, descend
+from dpilot.linear.estimators import LinearRegression
+from dpilot.linear.gram import Gram
+from dpilot.linear.methods import METHODS
+from dpilot.linear.rows import MemoryRows
+from dpilot.linear.solution import Solution
+from dpilot.mechanism import seeded_noise
+from dpilot.tape import tape
+from tests.linear.helpers import line, table
+from tests.statistics.helpers import Anything, Listener
+
+CLOSE = {"auto": 0.02, "dpgd": 0.02, "adassp": 0.02, "boosted": 0.05, "ssp": 0.02, "adaclip": 0.05, "bsgs": 0.05}
+
+
+@pytest.mark.parametrize("method", CLOSE)
+def test_with_a_large_budget_every_method_is_least_squares(method):
+    X, y, _ = line(20_000, 3, noise=0.3)
+    best = np.linalg.lstsq(X, y, rcond=None)[0]
+    model = LinearRegression(200.0, method=method, bounds="standardised", fit_intercept=False).fit(X, y)
+    assert model.coef_ == pytest.approx(best, abs=CLOSE[method])
+
+
+def test_every_name_of_the_interface_is_there():
+    assert set(METHODS) == {"auto", "dpgd", "adassp", "boosted", "ssp", "adaclip", "bsgs", "tukey"}
+
+
+def test_without_noise_the_steps_reach_least_squares():
+    rows = table(3000, 3)
+    schedule = Schedule((1.0,) * 30, burn_in=20, noise=1e-6)
+    with tape(Listener()):
+        found = descend(
+            MemoryRows.of(rows), np.zeros((3, 1)), schedule, threshold=2.0, size=3000, receipt=Anything(),
+            noise=seeded_noise(0),
+        )  # fmt: skip
+    best = np.linalg.lstsq(rows[:, :-1], rows[:, -1], rcond=None)[0]
+    assert found.weights[:, 0] == pytest.approx(best, abs=0.01)
+
+
+def test_steps_that_overshoot_are_taken_back():
+    rows = table(3000, 3) * [3.0, 3.0, 3.0, 1.0]  # nine times the curvature that the steps reckon with
+    schedule = Schedule((1.0,) * 40, burn_in=20, noise=1e-6)
+    with tape(Listener()):
+        found = descend(
+            MemoryRows.of(rows), np.zeros((3, 1)), schedule, threshold=5.0, size=3000, receipt=Anything(),
+            noise=seeded_noise(0),
+        )  # fmt: skip
+    assert np.abs(found.weights).max() < 1.0
+
+
+def test_the_distribution_of_norms_is_read_from_its_bins():
+    shares = np.array([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+    assert _distribution(shares) == pytest.approx(np.arange(1, 10) / 10)
+    assert _quantile(_distribution(shares), 0.5) == pytest.approx(1.0)
+
+
+def test_more_noise_clips_lower_and_more_bias_higher():
+    shares = np.array([0.05, 0.1, 0.15, 0.15, 0.15, 0.15, 0.1, 0.1, 0.05, 0.0])
+    below = _distribution(shares)
+    quiet, loud = (_cheapest(shares, below, Schedule((1.0,), 0, noise)) for noise in (0.001, 0.5))
+    aligned = _cheapest(shares, below, Schedule((1.0,), 0, 0.05, alignment=1.0))
+    apart = _cheapest(shares, below, Schedule((1.0,), 0, 0.05, alignment=0.01))
+    assert loud < quiet
+    assert apart < aligned
+
+
+def noisy(moments, noise=0.0):
+    return Gram(np.asarray(moments, dtype=float), noise, 1.0)
+
+
+def test_noise_alone_whitens_nothing():
+    rng = np.random.default_rng(0)
+    draw = rng.normal(size=(31, 31))
+    seen = noisy(np.eye(31) + 0.7 * (draw + draw.T) / 2, 0.7)
+    whitened = seen.whitening().T @ seen.whitening()
+    assert np.diag(whitened) == pytest.approx(np.ones(30), rel=0.35)
+    assert noisy(np.diag([4.0, 1.0, 1.0])).whitening() == pytest.approx(np.diag([0.5, 1.0])[:, ::-1])
+
+
+def found_by_steps(weights, noise, moments, gram_noise=0.0):
+    weights = np.asarray(weights, dtype=float)
+    steps = Descent(weights[:, None], noise, (), ())
+    return Solution(weights, noisy(moments, gram_noise), noise, np.eye(weights.size), steps)
+
+
+TRUE = [[1.0, 0.0, 0.9], [0.0, 1.0, 0.1], [0.9, 0.1, 1.0]]
+
+
+def test_auto_keeps_the_steps_that_are_good():
+    assert chosen(found_by_steps([0.9, 0.1], 0.0, TRUE, 0.01), intercept=False).choice == "steps"
+
+
+def test_auto_leaves_steps_that_went_astray_for_the_moments():
+    picked = chosen(found_by_steps([-3.0, 2.0], 0.0, TRUE, 0.001), intercept=False)
+    assert picked.choice.startswith("moments")
+    assert picked.theta == pytest.approx([0.9, 0.1], abs=0.02)
+
+
+def test_auto_predicts_the_centre_where_nothing_beats_it():
+    moments = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.5, 1.0]]
+    picked = chosen(found_by_steps([5.0, 5.0], 0.0, moments, 3.0), intercept=True)
+    assert picked.choice == "centre"
+    assert picked.theta == pytest.approx([0.0, 0.5])
+
+
+def test_steps_are_shrunk_by_their_noise():
+    assert shrunk(found_by_steps([3.0, 4.0], 0.0, TRUE)) == pytest.approx([3.0, 4.0])
+    assert shrunk(found_by_steps([3.0, 4.0], 2.0, TRUE)) == pytest.approx(np.array([3.0, 4.0]) * (1 - 8 / 25))
+    assert not shrunk(found_by_steps([0.3, 0.4], 2.0, TRUE)).any()
+
+
+@pytest.mark.parametrize(("n", "epsilon"), [(120, 1.0), (1000, 0.1)])
+def test_noise_that_dominates_gives_no_catastrophe(n, epsilon):
+    scales = 10.0 ** np.arange(-6.0, 6.0)
+    for seed in range(4):
+        X, y, _ = line(n, 12, seed)
+        assert LinearRegression(epsilon).fit(X * scales, 1e3 * y).score(X * scales, 1e3 * y) > -60

@@ -1,0 +1,80 @@
+"""TukeyEM by its parts: depth and distance move by one when one model moves, and the whole costs what it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpilot.linear.estimators import LinearRegression
+from dpilot.linear.rows import MemoryRows
+from dpilot.linear.tukey import TukeyEM, _deep_point, _fits, _laplace, distance, log_volumes
+from dpilot.mechanism import seeded_noise
+from dpilot.privacy.accountant import epsilon
+from dpilot.privacy.events import ApproxDP, Composed
+from tests.linear.helpers import line, table
+
+
+def cloud(m=400, d=2, seed=0):
+    return np.random.default_rng(seed).normal(size=(m, d))
+
+
+@pytest.mark.parametrize("other", [(0.0, 0.0), (1e9, -1e9), (1.0, 5.0)])
+@pytest.mark.parametrize("seed", range(5))
+def test_one_model_moves_the_distance_by_at_most_one(other, seed):
+    fits = cloud(seed=seed)
+    changed = fits.copy()
+    changed[seed] = other
+    before, after = (distance(log_volumes(each), 0.5, 1e-6) for each in (fits, changed))
+    assert abs(before - after) <= 1
+
+
+def test_many_models_are_far_from_unsafe_and_few_are_not():
+    assert distance(log_volumes(cloud(2000)), 0.55, 5e-6) > 25
+    assert distance(log_volumes(cloud(40)), 0.55, 5e-6) <= 0
+
+
+def test_models_that_agree_exactly_are_not_safe():
+    assert distance(log_volumes(np.ones((400, 2))), 0.5, 1e-6) == -1
+
+
+def test_a_test_that_does_not_pass_gives_zeros():
+    assert not _deep_point(cloud(40), 0.5, 5e-6, seeded_noise(0)).any()
+
+
+def test_the_point_is_deep_among_the_models():
+    fits = cloud(3000) * [1.0, 100.0] + [5.0, -3.0]
+    for seed in range(10):
+        point = _deep_point(fits, 0.5, 5e-6, seeded_noise(seed))
+        assert (np.abs((point - [5.0, -3.0]) / [1.0, 100.0]) < 0.7).all()
+
+
+def test_the_laplace_noise_has_the_scale_it_should():
+    noise = seeded_noise(0)
+    drawn = np.array([_laplace(3.0, noise) for _ in range(4000)])
+    assert np.abs(drawn).mean() == pytest.approx(3.0, rel=0.1)
+    assert abs(drawn.mean()) < 0.3
+
+
+def test_each_record_is_in_one_model():
+    rows = MemoryRows.of(table(2000, 2))
+    fits = _fits(rows, 20)
+    assert fits.shape == (20, 2)
+    assert np.median(fits, axis=0) == pytest.approx(np.full(2, 0.5**0.5), abs=0.1)
+
+
+def test_the_whole_costs_no_more_than_the_budget():
+    X, y, _ = line(400, 3)
+    model = LinearRegression(method="tukey").fit(X, y)
+    events = [entry.event for entry in model.privacy_.entries]
+    assert isinstance(events[-1], ApproxDP)
+    assert model.privacy_.spent.epsilon <= 1.0
+    assert epsilon(Composed(events), 1e-5) <= 1.0
+    declared = LinearRegression(method="tukey", bounds="standardised").fit(X, y)
+    assert [entry.event for entry in declared.privacy_.entries] == [ApproxDP(1.0, 1e-5)]
+
+
+def test_with_enough_records_it_finds_the_coefficients():
+    X, y, weights = line(30_000, 2)
+    found = LinearRegression(method="tukey", bounds="standardised", fit_intercept=False).fit(X, y)
+    assert found.coef_ == pytest.approx(weights, abs=0.1)
+    assert TukeyEM(models=7).models == 7
