@@ -94,7 +94,9 @@ def plan_scaling(problem: Problem, columns: int) -> ScalingPlan | None:
     return _planned(problem, "pooled", 0.05)
 
 
-def bought(rows: Rows, plan: ScalingPlan, *, size: float, receipt: Draws, noise: Noise) -> tuple[Floats, Floats]:
+def bought(
+    rows: Rows, plan: ScalingPlan, *, size: float, target: bool, receipt: Draws, noise: Noise
+) -> tuple[Floats, Floats]:
     """Centre and width of every column of ``rows``; ``target`` says whether the last one is a target.
 
     Guarantee:
