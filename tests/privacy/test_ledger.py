@@ -331,6 +331,18 @@ class TestSettling:
             with ledger.reserve(smaller, purpose="x") as receipt, pytest.raises(InvalidInput, match="costs more"):
                 receipt.settle(larger)
 
+    def test_after_a_draw_a_sum_settles_for_a_sum_only(self, tmp_path: Path) -> None:
+        ledger = made(tmp_path, budget=Budget(9.0, 1e-5))
+        many = Repeated(PureDP(0.1), 60)  # 6 as a sum, less than 4.1 when composed
+        reserved = Composed([ApproxDP(0.1, 1e-6), Repeated(PureDP(0.1), 40)])
+        with ledger.reserve(reserved, purpose="x") as receipt:
+            receipt.draw(PureDP(0.1))
+            with pytest.raises(InvalidInput, match="costs more"):
+                receipt.settle(many)
+        with ledger.reserve(reserved, purpose="x") as receipt:
+            receipt.settle(many)
+        assert 3 < ledger.entries()[1].cost.epsilon < 4.1
+
     def test_a_pair_may_not_settle_for_a_larger_delta(self, tmp_path: Path) -> None:
         ledger = made(tmp_path)
         with ledger.reserve(ApproxDP(0.5, 1e-7), purpose="x") as receipt, pytest.raises(InvalidInput):
@@ -375,6 +387,14 @@ class TestPrecommitted:
         with pytest.raises(InvalidInput, match="admits nothing"):
             ledger.extend(Budget(2.0, 1e-5), reason="x")
         assert ledger.head() == head
+
+    def test_a_second_commitment_is_refused_even_where_it_would_fit(self, tmp_path: Path) -> None:
+        ledger = made(tmp_path, mode="precommitted")
+        ledger.commit([("a", ApproxDP(0.1, 1e-7))])
+        assert not ledger.fits(ApproxDP(0.1, 1e-7))
+        with pytest.raises(BudgetExceeded, match="nothing more is admitted"):
+            ledger.commit([("b", ApproxDP(0.1, 1e-7))])
+        assert len(ledger.entries()) == 1
 
     def test_stopping_early_still_reports_what_was_planned(self, tmp_path: Path) -> None:
         ledger = made(tmp_path, mode="precommitted")
@@ -433,6 +453,18 @@ class TestCommitmentsOfAdaptiveLedgers:
             pass
         assert ledger.spent().epsilon < both.epsilon
         assert [entry.state for entry in ledger.entries()] == ["committed", "settled"]
+
+    def test_each_handle_begins_the_stages_of_its_own_commitment(self, tmp_path: Path) -> None:
+        ledger = made(tmp_path)
+        first, second = (ledger.commit([("a", PureDP(0.25))]) for _ in range(2))
+        with second.stage("a"):
+            pass
+        assert [entry.state for entry in ledger.entries()] == ["planned", "committed"]
+        with pytest.raises(BudgetExceeded), second.reserve(PureDP(0.25), purpose="a"):
+            pytest.fail("the body ran")
+        with first.reserve(PureDP(0.25), purpose="a"):
+            pass
+        assert [entry.state for entry in ledger.entries()] == ["committed", "committed"]
 
     def test_a_plain_reserve_is_a_new_spend(self, tmp_path: Path) -> None:
         ledger = made(tmp_path)

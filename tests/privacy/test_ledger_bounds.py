@@ -237,6 +237,12 @@ class TestParts:
         assert ledger.spent().epsilon == pytest.approx(max(with_a, with_b))
         assert with_b > with_a
 
+    def test_precommitted_pairs_take_their_delta_from_the_whole(self, tmp_path: Path) -> None:
+        ledger = made(tmp_path, mode="precommitted")
+        spend(ledger, Composed([STEPS, ApproxDP(0.1, 1e-6)]))
+        assert ledger.spent().delta == DELTA
+        assert ledger.spent().epsilon == pytest.approx(0.1 + accountant.epsilon(STEPS, DELTA - 1e-6))
+
     def test_two_splits_compose(self, tmp_path: Path) -> None:
         ledger = made(tmp_path, epsilon=9.0, mode="precommitted")
         ledger.commit([("n", self.N), ("a", self.A, "a", "s"), ("b", self.B, "b", "s"), ("c", self.A, "a", "t")])

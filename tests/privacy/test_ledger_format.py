@@ -17,7 +17,7 @@ from dpilot.errors import LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import PureDP
 from dpilot.privacy.ledger import Ledger, store
-from dpilot.privacy.ledger.rows import NOTHING_BEFORE, Row, next_row
+from dpilot.privacy.ledger.rows import NOTHING_BEFORE, Row, _digest, next_row
 from tests.privacy.golden import make
 
 GOLDEN = Path(make.__file__).parent
@@ -95,6 +95,17 @@ class TestAltered:
         refused(
             forged(tmp_path / "forged", [*rows, [len(rows), *rows[1][1:2], "k", *rows[1][3:]]], (0, len(rows), last))
         )
+
+    def test_numbers_that_skip_though_the_chain_holds(self, ledger: Ledger, tmp_path: Path) -> None:
+        rows: list[Row] = []
+        for row in ledger._book.rows():
+            rows.append(next_row(rows, row.kind, row.content()))
+        skipping, previous = [], NOTHING_BEFORE
+        for row in rows:
+            fields = (row.seq + (row.seq > 2), row.kind, row.key, row.time, row.body, previous)
+            previous = _digest(*fields)
+            skipping.append((*fields, previous))
+        refused(forged(tmp_path / "forged", skipping, (0, len(rows), previous)), "row 3")
 
     def test_a_tail_that_was_cut(self, ledger: Ledger, tmp_path: Path) -> None:
         rows = [astuple(row) for row in ledger._book.rows()]

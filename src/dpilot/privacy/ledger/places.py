@@ -34,8 +34,11 @@ def refuse_network(folder: Path) -> None:
 def file_system(folder: str, mounts: str) -> str:
     """The type of the file system that holds ``folder``, from the text of mountinfo; later mounts cover earlier ones.
 
-    >>> file_system("/data/x", "1 0 8:1 / / rw - ext4 a rw\\n2 1 0:9 / /data rw - nfs4 b rw")
-    'nfs4'
+    >>> root, data = "1 0 8:1 / / rw - ext4 a rw", "2 1 0:9 / /data rw - nfs4 b rw"
+    >>> file_system("/data/x", f"{root}\\n{data}"), file_system("/data/x", f"{data}\\n{root}")
+    ('nfs4', 'nfs4')
+    >>> file_system("/database", f"{root}\\n{data}")
+    'ext4'
     """
     best, found = "", ""
     for line in mounts.splitlines():
