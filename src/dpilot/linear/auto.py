@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Auto"]
+__all__ = ["Auto", "chosen", "shrunk"]
+
+_HOPELESS: Final = 0.2  # coefficients over mu times size
+_DROWNED: Final = 0.5  # squared widths of the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,8 @@ class Auto:
     of releases that are paid for already, so choosing costs nothing.
 
     Guards:
-        steps are shrunk by what their own noise explains (James-Stein), a candidate must beat the steps by the noise of
-        the comparison, and the centre must be beaten by the one that is chosen.
+        steps are shrunk by what their own noise explains (James-Stein); another candidate must beat them, and the
+        centre must beat the chosen one, by more than the noise of the comparison.
     """
 
     def stages(self, problem: Problem, left: float) -> dict[str, Event]:
@@ -40,15 +43,17 @@ class Auto:
 
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
         found = self._steps(problem).solve(rows, problem, left, size, door)
-        return chosen(found, problem.intercept)
+        hopeless = problem.width / (problem.mu * size) > _HOPELESS
+        return chosen(found, problem.intercept, hopeless=hopeless)
 
     def _steps(self, problem: Problem) -> Dpgd:
         share = gram_share(problem)
         return Dpgd(gram_share=0.5 if share >= 0.3 else share)
 
 
-def chosen(found: Solution, intercept: bool) -> Solution:
-    """The candidate with the least risk, as far as the noise lets one tell."""
+def chosen(found: Solution, intercept: bool, *, hopeless: bool = False) -> Solution:
+    """The candidate with the least risk, as far as the noise lets one tell; the centre where declared numbers say that
+    it lets one tell nothing (``hopeless``)."""
     assert found.gram is not None
     seen = found.gram
     candidates = {"steps": shrunk(found)}
@@ -58,12 +63,18 @@ def chosen(found: Solution, intercept: bool) -> Solution:
         candidates[name] = seen.solution(floor)
         risks[name] = seen.risk(candidates[name]) + _optimism(seen, candidates[name], floor)
     best = min(risks, key=lambda name: risks[name])
-    if risks[best] > risks["steps"] - seen.risk_noise(candidates["steps"]):
+    if risks[best] > risks["steps"] - seen.difference_noise(candidates["steps"], candidates[best]):
         best = "steps"
     candidates["centre"] = _centre(seen, intercept)
-    if risks[best] > seen.risk(candidates["centre"]):
+    margin = seen.difference_noise(candidates[best], candidates["centre"])
+    if risks[best] > seen.risk(candidates["centre"]) + margin or _drowned(found) or hopeless:
         best = "centre"
     return replace(found, theta=candidates[best], choice=best)
+
+
+def _drowned(found: Solution) -> bool:
+    """Whether privacy noise alone moves predictions by most of a width of the target."""
+    return found.descent is not None and found.descent.weights.size * found.noise**2 > _DROWNED
 
 
 def shrunk(found: Solution) -> Floats:
@@ -85,6 +96,6 @@ def _optimism(seen: Gram, theta: Floats, floor: float) -> float:
 def _centre(seen: Gram, intercept: bool) -> Floats:
     """The coefficients that predict one value for all: the noisy mean, if there is an intercept."""
     theta = np.zeros(seen.width)
-    if intercept and math.isfinite(seen.cross[-1]):
+    if intercept and abs(seen.cross[-1]) > 2 * seen.noise:
         theta[-1] = seen.cross[-1] / max(float(seen.features[-1, -1]), 0.5)
     return theta

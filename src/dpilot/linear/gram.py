@@ -91,9 +91,10 @@ class Gram:
         probe = np.append(theta, -1.0)
         return float(probe @ self.moments @ probe)
 
-    def risk_noise(self, theta: Floats) -> float:
-        """The standard deviation of ``risk`` that the noise makes, for a theta it did not choose."""
-        return self.noise * float(theta @ theta + 1)
+    def difference_noise(self, one: Floats, other: Floats) -> float:
+        """The standard deviation that the noise makes in risk(one) - risk(other), for thetas it did not choose."""
+        first, second = np.append(one, -1.0), np.append(other, -1.0)
+        return self.noise * float(np.linalg.norm(np.outer(first, first) - np.outer(second, second)))
 
 
 @dataclass(frozen=True, slots=True)
