@@ -259,10 +259,8 @@ def test_averages_are_what_they_say():
 
 
 def test_automatic_chunks_are_found_without_reading_a_record():
-    dataset = Listed()
-    run = Trainer(model(), LOSS, plan(steps=1, rate=1e-9), example=(torch.zeros(1, 4), torch.zeros(1).long())).fit(
-        dataset
-    )
+    dataset, example = Listed(), (torch.zeros(1, 4), torch.zeros(1).long())
+    run = Trainer(model(), LOSS, dataclasses.replace(plan(), sample_rate=1e-9), example=example).fit(dataset)
     assert dataset.read == []
     assert run.record.options["chunk_size"] >= 1
 
