@@ -171,7 +171,7 @@ class Ledger:
         self,
         event: Event,
         *,
-        purpose: str,
+        purpose: str = "release",
         part: str | None = None,
         split: str | None = None,
         delta: float | None = None,
