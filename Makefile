@@ -15,7 +15,7 @@ demo: $(STAMP)
 	$(BIN)/dpilot demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
