@@ -131,7 +131,9 @@ def test_samples_not_first_are_refused() -> None:
     y = torch.arange(4)
     with pytest.raises(InvalidInput, match="first"):
         engine.per_sample(Time(), cross_entropy, (torch.randn(3, 4, 6), y))
-    with pytest.raises((InvalidInput, UnsupportedModel), match="first"):
+    with pytest.raises(UnsupportedModel, match="first"):
+        engine.per_sample(Time(), cross_entropy, (torch.randn(4, 4, 6), y), "single-backward")
+    with pytest.raises(ValueError, match="batch_size"):  # from the loss itself, with one sample at a time
         engine.per_sample(Time(), cross_entropy, (torch.randn(4, 4, 6), y))
 
 
@@ -203,23 +205,35 @@ def test_mixing_is_found_behind_dropout_too() -> None:
         engine.per_sample(model, cross_entropy, pair())
 
 
-def test_a_model_that_refuses_made_up_samples_is_tested_on_the_batch() -> None:
-    class Picky(nn.Module):
-        def __init__(self, body: nn.Module) -> None:
-            super().__init__()
-            self.body = body
+class Picky(nn.Module):
+    """A model that accepts whole numbers and not-a-numbers only, so no made-up sample."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            if (x != x.round()).any():
-                raise ValueError("whole numbers only")
-            return self.body(x)
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
 
-    batch = (torch.arange(24.0).reshape(4, 6), torch.arange(4))
-    ps = engine.per_sample(Picky(mlp()), cross_entropy, batch)
-    assert ps.engine == "single-backward"
-    assert "apart" in ps.reason
-    with pytest.raises(UnsupportedModel, match="depends on the others"):
-        engine.per_sample(Picky(Mixing(6, 5)), cross_entropy, batch)
+    def forward(self, x: Tensor) -> Tensor:
+        if not ((x == x.round()) | x.isnan()).all():
+            raise ValueError("whole numbers only")
+        return self.body(x)
+
+
+@pytest.mark.parametrize("body", [mlp, lambda: Mixing(6, 5)])
+@pytest.mark.parametrize("poison", [None, math.nan, math.inf])
+def test_a_model_that_refuses_made_up_samples_is_never_tested_on_records(body, poison: float | None) -> None:
+    x, y = torch.arange(24.0).reshape(4, 6), torch.arange(4)
+    if poison is not None:
+        x[1] = poison
+    model = Picky(body())
+    ps = engine.per_sample(model, cross_entropy, (x, y))
+    assert ps.engine == "loop"
+    assert "cannot run on made-up samples" in ps.reason
+    assert bool(torch.isfinite(ps.norms[1])) == (poison is None)
+    assert torch.isfinite(ps.norms[[0, 2, 3]]).all()
+    neighbour = engine.per_sample(Picky(body()), cross_entropy, (x[:3], y[:3]))
+    assert (neighbour.engine, neighbour.reason) == (ps.engine, ps.reason)
+    with pytest.raises(UnsupportedModel, match="cannot run on made-up samples"):
+        engine.per_sample(model, cross_entropy, (x, y), "single-backward")
 
 
 def test_buffers_that_remember_samples_are_refused_and_put_back() -> None:
@@ -325,7 +339,7 @@ def test_the_model_is_left_as_it_was_after_an_exception(name: str) -> None:
     def broken(out: Tensor, y: Tensor) -> Tensor:
         raise KeyError("no such loss")
 
-    with pytest.raises(KeyError):
+    with pytest.raises((KeyError, UnsupportedModel), match="no such loss"):
         engine.per_sample(model, broken, batch, name)
     assert_unchanged(model, before)
     assert not any(vars(t) for t in batch)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine import loop, precision, single_backward
-from dpilot.engine.base import LossFunction, trainable
+from dpilot.engine.base import LossFunction, NoRule, trainable
 from dpilot.engine.recorder import Recorder
 from dpilot.errors import DpilotError, UnsupportedModel
 
@@ -31,8 +31,8 @@ def verify(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batc
 
     Shapes and dtypes of the batch are read, not its values. Random layers are off while the engine is compared with the
     oracle; with them on, two weaker tests remain: the backward pass of a combination of the losses is that combination
-    of the records, and changing one sample moves no other. Only a model that cannot run on made-up samples is tested,
-    by these two, on the batch itself.
+    of the records, and changing one sample moves no other. A model that cannot run on made-up samples cannot be
+    tested without looking at records, so there is no verdict (NoRule) and ``auto`` takes an engine that needs none.
     """
     made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(0))
     with untouched(model):
@@ -42,12 +42,16 @@ def verify(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batc
             with evaluating(model, random):
                 same = agrees_with_loop(model, loss_fn, made_up, per_batch)
                 right = same or (random and is_random(model, loss_fn, made_up, per_batch))
+            right = right and (not random or stays_apart(model, loss_fn, made_up, SAMPLES, per_batch))
         except DpilotError:
             raise
-        except Exception:  # whatever a user's model does with made-up samples
-            made_up, right, random = batch, True, True
-        size = n if made_up is batch else SAMPLES
-        if not right or (random and not stays_apart(model, loss_fn, made_up, size, per_batch)):
+        except Exception as error:  # whatever a user's model does with made-up samples
+            raise NoRule(
+                f"{type(model).__name__} cannot run on made-up samples (normal floats, whole numbers 0 and 1): "
+                f"{type(error).__name__}: {error} Keep samples first, let the model accept such samples, or use "
+                'engine="auto", which falls back.'
+            ) from error
+        if not right:
             raise UnsupportedModel(f"{type(model).__name__}: {MIXES}")
     return "its samples stay apart" if random else "agrees with one sample at a time on made-up samples"
 
@@ -101,21 +105,19 @@ def first_for_last(t: Tensor, n: int) -> Tensor:
 
 
 def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
-    """Whether the same samples give other losses the second time."""
-    with torch.no_grad():
-        first, second = (batches.losses(model, loss_fn, made_up, per_batch) for _ in range(2))
+    """Whether the same samples give other losses the second time; with gradients on, as some models need them."""
+    first, second = (batches.losses(model, loss_fn, made_up, per_batch).detach() for _ in range(2))
     return not torch.equal(first, second)
 
 
 def refuse_leaking_buffers(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> None:
     """A buffer that remembers the samples is a release without noise."""
-    before = {name: b.clone() for name, b in model.named_buffers()}
+    before = {name: b.detach().clone() for name, b in model.named_buffers()}
     after = []
     for sign in (1, -1):
         turned = batches.rebuild(made_up, lambda t, s=sign: t * s if t.is_floating_point() else t)  # type: ignore[misc]
-        with torch.no_grad():
-            batches.losses(model, loss_fn, turned, per_batch)
-        after.append({name: b.clone() for name, b in model.named_buffers()})
+        batches.losses(model, loss_fn, turned, per_batch)
+        after.append({name: b.detach().clone() for name, b in model.named_buffers()})
         restore(model, before)
         if all(torch.equal(b, before[name]) for name, b in after[0].items() if name in before):
             return
@@ -143,7 +145,7 @@ def evaluating(model: nn.Module, wanted: bool) -> Iterator[None]:
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Leave buffers and random generators as they were; compute in full precision, so that only mistakes differ."""
-    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices), precision.full():
         try:
