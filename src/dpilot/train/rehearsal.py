@@ -1,4 +1,4 @@
-"""Everything that can be tried without a record: does the model run, in what chunks, and for how long."""
+"""What can be tried without a record: does the model run, and in what chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import torch
 
-from dpilot import _validate
 from dpilot.engine import batch as batches
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.train.nulls import OUT_OF_MEMORY, PerSampleOf
@@ -65,7 +64,7 @@ def chunk_size(per_sample: PerSampleOf, form: Any, expected: float, *, per_batch
     needed = 1 << math.ceil(math.log2(max(expected * 1.25, 1)))
     best, rate, size = min(_SMALLEST, needed), 0.0, min(_SMALLEST, needed)
     while size <= min(needed, _LARGEST):
-        seconds = _seconds(per_sample, form, size, per_batch)
+        seconds = seconds_a_chunk(per_sample, form, size, per_batch)
         if seconds is None or size / seconds < rate * _GAIN:
             break
         best, rate = size, size / seconds
@@ -75,29 +74,7 @@ def chunk_size(per_sample: PerSampleOf, form: Any, expected: float, *, per_batch
     return best
 
 
-def steps_within(
-    seconds: float,
-    per_sample: PerSampleOf,
-    example: Any,
-    *,
-    batch_size: float,
-    chunk: int = 64,
-    per_batch: bool = False,
-) -> int:
-    """How many steps fit in a time limit, by timing made-up records of the form of ``example``: a public number.
-
-    Use it before planning: ``Plan.calibrate(..., steps=steps_within(...))``. The steps are then fixed: a slower
-    machine takes longer, it does not stop early.
-    """
-    limit = _validate.positive(seconds=seconds)
-    pieces = max(1.0, _validate.positive(batch_size=batch_size) / chunk)
-    each = _seconds(per_sample, example, min(chunk, math.ceil(batch_size)), per_batch)
-    if each is None:
-        raise InvalidInput(f"a chunk of {chunk} does not fit in memory: expected a smaller chunk.")
-    return max(1, int(limit / (each * pieces)))
-
-
-def _seconds(per_sample: PerSampleOf, form: Any, size: int, per_batch: bool) -> float | None:
+def seconds_a_chunk(per_sample: PerSampleOf, form: Any, size: int, per_batch: bool) -> float | None:
     """The better of two timings after a warm-up; None if memory does not suffice."""
     chunk = made_up(form, size, per_batch=per_batch)
     taken = []
