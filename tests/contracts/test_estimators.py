@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dpilot.linear.estimators import LinearRegression
+from dpilot.linear import LinearRegression, LogisticRegression, PrivateStandardScaler
 
 NULL_RECORDS = {"check_supervised_y_no_nan": "a record with a target that is not finite is the null record: silent"}
+ESTIMATORS = [LinearRegression(), LogisticRegression(classes="public"), PrivateStandardScaler()]
 
 
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([LinearRegression()], expected_failed_checks=lambda _: NULL_RECORDS)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=lambda _: NULL_RECORDS)
 def test_the_scikit_learn_contract_holds(estimator, check):
     check(estimator)

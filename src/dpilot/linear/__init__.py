@@ -1,6 +1,16 @@
 """Private linear models that ask for no bounds: scikit-learn estimators on private statistics and full-batch steps."""
 
+from dpilot.linear.classifier import LogisticRegression
 from dpilot.linear.estimators import LinearRegression
 from dpilot.linear.fitting import PrivacyWarning
+from dpilot.linear.pipeline import Finding, check_pipeline
+from dpilot.linear.scaler import PrivateStandardScaler
 
-__all__ = ["LinearRegression", "PrivacyWarning"]
+__all__ = [
+    "Finding",
+    "LinearRegression",
+    "LogisticRegression",
+    "PrivacyWarning",
+    "PrivateStandardScaler",
+    "check_pipeline",
+]

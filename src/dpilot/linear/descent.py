@@ -39,8 +39,12 @@ _SHAVE: Final = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Public: a noise multiplier for each step, how many steps are not averaged, which quantile of norms to clip at,
-    the share of the squared bound lent to the histogram, and the curvature of the loss (1; 1/4 for logistic)."""
+    """Public: a noise multiplier for each step, how many of them are not averaged, and the terms of clipping.
+
+    ``noise`` is what a unit of clip level costs in the averaged weights, ``alignment`` how much of what is clipped off
+    is taken to point one way, ``share`` what the histogram gets of the squared bound, ``curvature`` the loss's (1, or
+    1/4 for logistic), ``early`` the quantile of norms at which steps before the average are clipped.
+    """
 
     multipliers: tuple[float, ...]
     burn_in: int
@@ -48,6 +52,7 @@ class Schedule:
     alignment: float = 0.1
     share: float = 0.03
     curvature: float = 1.0
+    early: float = 0.5
 
     @property
     def kappa(self) -> float:
@@ -162,7 +167,7 @@ def _moved(
         return back, 0.0
     slope = max(_LEAST_SLOPE, float(below[_AT_THRESHOLD]))
     length = _PACE * state.pace * state.threshold / (size * schedule.curvature * slope)
-    level = _quantile(below, 0.5) if early else _cheapest(_significant(shares, noise), below, schedule)
+    level = _quantile(below, schedule.early) if early else _cheapest(_significant(shares, noise), below, schedule)
     moved = replace(
         state,
         weights=state.weights + length * gradient,

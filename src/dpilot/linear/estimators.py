@@ -14,6 +14,7 @@ from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, numbers
 from dpilot.linear.methods import METHODS
 from dpilot.linear.rows import MemoryRows, Rows
+from dpilot.linear.streaming import parquet_rows
 from dpilot.statistics.rows import Floats
 
 __all__ = ["LinearRegression"]
@@ -71,6 +72,15 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         values, target = features_and_target(self, X, y)
         table = np.column_stack([values, numbers(target)])
         return self._fit(MemoryRows.of(table), length=table.shape[0])
+
+    def fit_parquet(self, where: Any, target: str) -> Self:
+        """Fit on parquet files (a path, folder, pattern or list of them), streamed in constant memory.
+
+        One pass for each scaling grid, two for the Gram matrix and its radius, one a step; noise is added to the sums.
+        """
+        rows, length, names = parquet_rows(where, target)
+        self.n_features_in_, self.feature_names_in_ = len(names), np.asarray(names, dtype=object)
+        return self._fit(rows, length=length)
 
     def predict(self, X: Any) -> Floats:
         """Predictions for each row; post-processing of what was released."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpilot import _validate
 from dpilot.linear.declared import Declared
@@ -21,7 +23,7 @@ from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import Ledger
 from dpilot.statistics import count, count_event
 
-__all__ = ["Fitted", "Method", "PrivacyWarning", "fit_rows", "noise_of", "problem_of"]
+__all__ = ["Fitted", "Method", "PrivacyWarning", "fit_rows", "noise_of", "problem_of", "size_of"]
 
 _SIZE_SHARE: Final = 0.005
 _TIME: Final = "running time"
@@ -59,7 +61,7 @@ class _Plan:
     scaling: ScalingPlan | None
     left: float
     stages: dict[str, Event]
-    size_multiplier: float
+    sized: Callable[[Rows, Door], float]
 
 
 def problem_of(
@@ -118,7 +120,7 @@ def fit_rows(
     plan = _planned(problem, declared, method, numeric_target)
     noise = noise_of(random_state)
     with paid(plan.stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected) as (door, story):
-        size = _size(rows, problem, plan, door)
+        size = plan.sized(rows, door)
         scaling = _scaling(rows, problem, declared, plan, size, door, numeric_target)
         table = rows.mapped(lambda values: _standardised(values, scaling, problem.intercept), problem.width + 1)
         solution = method.solve(table, problem, plan.left, size, door)
@@ -126,33 +128,41 @@ def fit_rows(
 
 
 def _planned(problem: Problem, declared: Declared, method: Method, numeric_target: bool) -> _Plan:
-    columns = int(declared.missing.sum()) - (not numeric_target)
-    scaling = plan_scaling(problem, columns)
+    scaling = plan_scaling(problem, int(_wanted(declared, numeric_target).sum()))
     size_share = _SIZE_SHARE if problem.size is None else 0.0
     left = 1 - size_share - (scaling.share if scaling else 0.0)
-    stages: dict[str, Event] = {}
-    size_multiplier = multiplier(problem, _SIZE_SHARE)
-    if problem.size is None:
-        stages["size"] = count_event(size_multiplier)
+    sized, stages = size_of(problem)
     if scaling:
         stages["scale"] = scaling.event
-    return _Plan(scaling, left, {**stages, **method.stages(problem, left)}, size_multiplier)
+    return _Plan(scaling, left, {**stages, **method.stages(problem, left)}, sized)
 
 
-def _size(rows: Rows, problem: Problem, plan: _Plan, door: Door) -> float:
+def _wanted(declared: Declared, numeric_target: bool) -> NDArray[np.bool_]:
+    """The columns to buy a scaling for; a target of class codes needs none."""
+    wanted = declared.missing.copy()
+    wanted[-1] &= numeric_target
+    return wanted
+
+
+def size_of(problem: Problem) -> tuple[Callable[[Rows, Door], float], dict[str, Event]]:
+    """How to get the number to divide by, and what that costs: nothing if it is public or declared."""
     if problem.size is not None:
-        return max(problem.size, 1.0)
-    with door.stage("size") as receipt:
-        noisy = count(rows.chunks(), noise_multiplier=plan.size_multiplier, receipt=receipt, noise=door.noise)
-    return max(noisy, 1.0)
+        known = max(problem.size, 1.0)
+        return lambda *_: known, {}
+    sigma = multiplier(problem, _SIZE_SHARE)
+
+    def noisy(rows: Rows, door: Door) -> float:
+        with door.stage("size") as receipt:
+            return max(count(rows.chunks(), noise_multiplier=sigma, receipt=receipt, noise=door.noise), 1.0)
+
+    return noisy, {"size": count_event(sigma)}
 
 
 def _scaling(
     rows: Rows, problem: Problem, declared: Declared, plan: _Plan, size: float, door: Door, numeric_target: bool
 ) -> Scaling:
     center, scale = np.zeros(rows.columns), np.ones(rows.columns)
-    wanted = declared.missing.copy()
-    wanted[-1] &= numeric_target
+    wanted = _wanted(declared, numeric_target)
     if plan.scaling:
         columns = rows.mapped(lambda values: values[:, wanted], int(wanted.sum()))
         with door.stage("scale") as receipt:

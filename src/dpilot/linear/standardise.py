@@ -76,19 +76,25 @@ class ScalingPlan:
         return Composed([quantile_event(coarse, grid=_COARSE), quantile_event(fine, grid=_FINE), Gaussian(spread)])
 
 
-def plan_scaling(problem: Problem, columns: int) -> ScalingPlan | None:
-    """The finest level that ``columns`` bought columns can have at this size and budget; None if all are declared."""
-    if not columns:
-        return None
+def plan_scaling(problem: Problem, columns: int, *, whole: bool = False) -> ScalingPlan | None:
+    """The finest level that ``columns`` bought columns can have at this size and budget; None if all are declared.
+
+    It takes the smallest share that pays for the level, or all there is (``whole``).
+    """
+    plan = _affordable(problem, columns, (1.0,) if whole else _SHARES) if columns else None
+    return _planned(problem, plan.level, 1.0) if plan and whole else plan
+
+
+def _affordable(problem: Problem, columns: int, shares: tuple[float, ...]) -> ScalingPlan:
     if problem.size is None:
         return _planned(problem, "quartiles" if problem.intercept else "magnitudes", 0.12)
-    for share in _SHARES:
+    for share in shares:
         noise = math.sqrt(1.125 * columns * _ROUNDS) / (problem.mu * math.sqrt(share * _PARTS[0]))
         if problem.intercept and noise <= 0.05 * problem.size:
             return _planned(problem, "quartiles", share)
         if not problem.intercept and math.sqrt(columns) / (problem.mu * math.sqrt(share)) <= 0.02 * problem.size:
             return _planned(problem, "magnitudes", share)
-    for share in _SHARES:
+    for share in shares:
         if 2 * math.sqrt(columns) / (problem.mu * math.sqrt(share)) <= 0.12 * problem.size:
             return _planned(problem, "magnitudes", share)
     return _planned(problem, "pooled", 0.05)

@@ -82,9 +82,12 @@ def _fits(rows: Rows, models: int) -> Floats:
     gram, cross = np.zeros((models, width, width)), np.zeros((models, width))
     for values in rows.chunks():
         picked = coins.integers(models, size=values.shape[0])
-        features = values[:, :-1]
-        np.add.at(gram, picked, features[:, :, None] * features[:, None, :])
-        np.add.at(cross, picked, features * values[:, -1:])
+        order = np.argsort(picked, kind="stable")
+        ends = np.searchsorted(picked[order], np.arange(models + 1)).tolist()
+        for model in range(models):
+            part = values[order[ends[model] : ends[model + 1]]]
+            gram[model] += part[:, :-1].T @ part[:, :-1]
+            cross[model] += part[:, :-1].T @ part[:, -1]
     inverse = np.linalg.pinv(gram, rcond=1e-10, hermitian=True)
     return np.asarray(np.einsum("mij,mj->mi", inverse, cross))
 

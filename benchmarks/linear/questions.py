@@ -1,0 +1,146 @@
+"""The questions Provan leaves open: the split, the clip level, the quantile, estimating it or iterating around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.linear.common import Array, coefficients, fitted, middle, paper, repeated, table
+from dpilot.linear.adaclip import AdaClip
+from dpilot.linear.boosted import BoostedAdaSSP
+from dpilot.linear.dpgd import Dpgd
+from dpilot.linear.fitting import Method
+from dpilot.linear.fixed import FixedClip
+
+D, N = 50, 5_000
+SHARES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+LEVELS = tuple(10.0 ** np.arange(-2.0, 2.01, 0.25))
+HERE = Path(__file__).parent
+
+Data = Callable[[int], tuple[Array, Array, Array]]
+
+
+def distances(method: Method, data: Data, epsilon: float, seeds: int) -> list[float]:
+    def trial(seed: int) -> float:
+        X, y, weights = data(seed)
+        found = fitted(method, X, y, epsilon, bounds="standardised", intercept=False)
+        return float(np.linalg.norm(coefficients(found) - weights))
+
+    return repeated(trial, seeds)
+
+
+def plain(seed: int) -> tuple[Array, Array, Array]:
+    return paper(N, D, seed)
+
+
+def heavy(n: int, d: int) -> Data:
+    def data(seed: int) -> tuple[Array, Array, Array]:
+        rng = np.random.default_rng(20_000 + seed)
+        X, weights = rng.standard_t(3, size=(n, d)) / np.sqrt(3), np.ones(d) / np.sqrt(d)
+        return X, X @ weights + 0.1 * rng.standard_t(3, size=n) / np.sqrt(3), weights
+
+    return data
+
+
+def irrelevant(n: int, d: int) -> Data:
+    def data(seed: int) -> tuple[Array, Array, Array]:
+        rng = np.random.default_rng(30_000 + seed)
+        X, weights = rng.normal(size=(n, d)), np.zeros(d)
+        weights[: max(d // 10, 1)] = 1 / np.sqrt(max(d // 10, 1))
+        return X, X @ weights + 0.1 * rng.normal(size=n), weights
+
+    return data
+
+
+def of(n: int, d: int) -> Data:
+    return lambda seed: paper(n, d, seed)
+
+
+def split(seeds: int) -> None:
+    rows = []
+    for share in SHARES:
+        levels: list[float] = []
+
+        def trial(seed: int, share: float = share, levels: list[float] = levels) -> float:
+            X, y, weights = plain(seed)
+            found = fitted(AdaClip(share=share), X, y, 1.0, bounds="standardised", intercept=False)
+            levels.append(float(found.solution.threshold or 0.0))
+            return float(np.linalg.norm(coefficients(found) - weights))
+
+        errors = repeated(trial, seeds)
+        rows.append([f"{share:g}", f"{np.mean(levels):.3f}", f"{np.std(levels):.3f}", middle(errors)])
+    print(f"\n### Budget split of valid AdaClip, d = {D}, n = {N:,} (true median norm 4.7; his Table 2)\n")
+    print(table(["share of mu^2", "clip level", "its std", "L2 error"], rows), flush=True)
+
+
+def quantiles(seeds: int) -> None:
+    rows = [[f"q = {q:g}", middle(distances(AdaClip(quantile=q), plain, 1.0, seeds))] for q in (0.5, 0.75, 0.9)]
+    print("\n### Which quantile one-shot AdaClip should take, all rows\n")
+    print(table(["quantile", "L2 error"], rows), flush=True)
+
+
+def curve(seeds: int) -> None:
+    """His Figure 1: error against a fixed level, with the one-shot estimate and where dpgd's levels end."""
+    points = [distances(FixedClip(level), plain, 1.0, seeds) for level in LEVELS]
+    X, y, _ = plain(0)
+    estimate = fitted(AdaClip(), X, y, 1.0, bounds="standardised", intercept=False).solution.threshold
+    steps = fitted(Dpgd(), X, y, 1.0, bounds="standardised", intercept=False).solution.descent
+    assert steps is not None
+    best = distances(Dpgd(), plain, 1.0, seeds)
+    _draw(points, float(estimate or 0.0), steps.thresholds[-1], float(np.median(best)))
+    rows = [[f"{level:.3g}", middle(errors)] for level, errors in zip(LEVELS, points, strict=True)]
+    print(f"\n### Error against a fixed clip level, d = {D}, n = {N:,} (curve.svg)\n")
+    print(f"One-shot estimate {estimate:.2f}; dpgd starts at {steps.thresholds[0]:.2f}, ends at "
+          f"{steps.thresholds[-1]:.2f}, error {middle(best)}.\n")  # fmt: skip
+    print(table(["C", "L2 error"], rows), flush=True)
+
+
+def _draw(points: list[list[float]], estimate: float, last: float, best: float) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.5, 4))
+    axes.plot(LEVELS, [np.median(errors) for errors in points], color="tab:blue", label="fixed clip level")
+    low, high = ([np.quantile(errors, q) for errors in points] for q in (0.1, 0.9))
+    axes.fill_between(LEVELS, low, high, alpha=0.25, color="tab:blue", linewidth=0)
+    axes.axvline(estimate, color="tab:orange", linestyle="--", label="one-shot estimate at w = 0")
+    axes.axvline(last, color="tab:green", linestyle=":", label="where the steps of dpgd end")
+    axes.axhline(best, color="tab:green", label="dpgd")
+    axes.set(xscale="log", yscale="log", xlabel="clip level C", ylabel="L2 error of the coefficients")
+    axes.legend(frameon=False)
+    figure.savefig(HERE / "curve.svg", bbox_inches="tight")
+
+
+def strategies(seeds: int, epsilons: tuple[float, ...]) -> None:
+    methods: dict[str, Method] = {
+        "estimate once (adaclip)": AdaClip(),
+        "iterate around 1 (boosted)": BoostedAdaSSP(clip=1.0),
+        "iterate, clip bought": BoostedAdaSSP(),
+        "re-estimate every step (dpgd)": Dpgd(),
+    }
+    cases = {
+        "d=10, n=2,000": of(2_000, 10),
+        "d=50, n=5,000": of(5_000, 50),
+        "d=100, n=20,000": of(20_000, 100),
+        "heavy tails, d=50, n=5,000": heavy(5_000, 50),
+        "irrelevant features, d=50, n=5,000": irrelevant(5_000, 50),
+    }
+    print("\n### Estimating the clip level or iterating around it, matched budgets, data declared standardised\n")
+    for epsilon in epsilons:
+        rows = [
+            [case, *(middle(distances(method, data, epsilon, seeds)) for method in methods.values())]
+            for case, data in cases.items()
+        ]
+        print(f"epsilon {epsilon:g}\n\n{table(['case', *methods], rows)}\n", flush=True)
+
+
+def main(quick: bool) -> None:
+    seeds = 3 if quick else 20
+    split(seeds)
+    quantiles(seeds)
+    curve(seeds)
+    strategies(seeds, (1.0,) if quick else (0.1, 0.5, 1.0))

@@ -1,0 +1,154 @@
+"""scikit-learn estimator for private logistic regression."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from dpilot.errors import InvalidInput
+from dpilot.linear.declared import declared
+from dpilot.linear.fitting import Fitted, fit_rows, problem_of
+from dpilot.linear.inputs import features, features_and_target
+from dpilot.linear.logistic import LogisticSteps, probabilities
+from dpilot.linear.rows import MemoryRows
+from dpilot.statistics.rows import Floats
+
+__all__ = ["LogisticRegression", "codes"]
+
+_CLASSES = 'the classes that were found (classes="public")'
+
+
+def codes(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
+    """The place of each label among the classes; nan, the null record, for a label that is not one of them.
+
+    >>> codes(np.array(["b", "z", "a"]), np.array(["a", "b"])).tolist()
+    [1.0, nan, 0.0]
+    """
+    places = {label: place for place, label in enumerate(classes.tolist())}
+    return np.array([places.get(label, np.nan) if _hashable(label) else np.nan for label in labels.tolist()])
+
+
+class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Differentially private logistic regression that asks for no bounds, for two classes or more.
+
+    ``classes`` are declared (a list), or taken from the data and published ("public"); leaving them out is an error,
+    because which labels occur is itself about the records.
+
+    Guarantee:
+        As ``LinearRegression``: (epsilon, delta)-DP in all, every entry in ``privacy_``, the ledger charged first.
+
+    Edge cases:
+        A record whose label is none of the classes, or with a value that is no finite number, is the null record.
+        One class alone is predicted always.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(20_000, 2)); y = np.where(X[:, 0] + rng.logistic(size=20_000) > 0, "yes", "no")
+        >>> model = LogisticRegression(classes=["no", "yes"]).fit(X, y)
+        >>> 0.6 < model.score(X, y) < 0.8, model.predict([[9.0, 0.0], [-9.0, 0.0]]).tolist()
+        (True, ['yes', 'no'])
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        classes: Any = None,
+        bounds: Any = None,
+        fit_intercept: bool = True,
+        size: str | int = "public",
+        ledger: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.bounds = bounds
+        self.fit_intercept = fit_intercept
+        self.size = size
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit on the records (X, y), charging the ledger first."""
+        values, labels = features_and_target(self, X, y)
+        classes, unprotected = self._declared_classes(labels)
+        table = np.column_stack([values, codes(labels, classes)])
+        count = values.shape[1]
+        problem, others = problem_of(
+            self.epsilon, self.delta, features=count, intercept=self.fit_intercept, size=self.size, length=len(table)
+        )
+        fitted = fit_rows(
+            MemoryRows.of(table),
+            problem,
+            declared(self.bounds, count, target=False),
+            LogisticSteps(len(classes)),
+            ledger=self.ledger,
+            random_state=self.random_state,
+            unprotected=(*unprotected, *others),
+            numeric_target=False,
+        )
+        self.classes_ = classes
+        self._keep(fitted)
+        return self
+
+    def decision_function(self, X: Any) -> Floats:
+        """Scores: of the second class where there are two, else one a class."""
+        check_is_fitted(self)
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict_proba(self, X: Any) -> Floats:
+        """The probability of each class."""
+        check_is_fitted(self)
+        found = probabilities(self._scores(X))
+        return np.ones((found.shape[0], 1)) if self.classes_.size == 1 else found
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest class of each row."""
+        check_is_fitted(self)
+        return np.asarray(self.classes_[np.argmax(self.predict_proba(X), axis=1)])
+
+    def _scores(self, X: Any) -> Floats:
+        values = features(self, X)
+        inside = np.clip(np.where(np.isnan(values), self.center_, values), self.lower_, self.upper_)
+        return np.asarray(inside @ self.coef_.T + self.intercept_)
+
+    def _declared_classes(self, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
+        if isinstance(self.classes, str) and self.classes == "public":
+            check_classification_targets(labels)
+            return np.unique(labels), (_CLASSES,)
+        if self.classes is None or isinstance(self.classes, str) or len(self.classes) == 0:
+            raise InvalidInput(
+                f'classes is {self.classes!r}: expected the list of labels, or "public" to publish those in the data. '
+                "Which labels occur is about the records, so they are declared."
+            )
+        return np.unique(np.asarray(list(self.classes))), ()
+
+    def _keep(self, fitted: Fitted) -> None:
+        """Store what was released, in the units of the data; rows of ``coef_`` as scikit-learn has them."""
+        scaling, theta = fitted.scaling, fitted.solution.theta
+        count = scaling.center.size - 1
+        self.coef_ = theta[:count].T / scaling.scale[:-1]
+        constant = theta[-1] if self.fit_intercept else np.zeros(theta.shape[1])
+        self.intercept_ = constant - self.coef_ @ scaling.center[:-1] if self.fit_intercept else constant
+        self.center_, self.scale_ = scaling.center[:-1], scaling.scale[:-1]
+        self.lower_, self.upper_ = scaling.lower[:-1], scaling.upper[:-1]
+        self.privacy_ = fitted.privacy
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True  # what is no number is nan
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+def _hashable(label: Any) -> bool:
+    return not isinstance(label, dict | list | set)

@@ -1,0 +1,107 @@
+"""A private standard scaler, as a transformer for pipelines."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpilot.linear.declared import declared
+from dpilot.linear.fitting import noise_of, problem_of, size_of
+from dpilot.linear.inputs import features, numbers
+from dpilot.linear.problem import paid
+from dpilot.linear.rows import MemoryRows
+from dpilot.linear.standardise import bought, plan_scaling
+from dpilot.statistics.rows import Floats
+
+__all__ = ["PrivateStandardScaler"]
+
+
+class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Centre and scale columns by bought quartiles, and pull far values in: what StandardScaler does, paid for.
+
+    The budget is the scaler's own: an estimator behind it in a pipeline spends another, and the two add up (give both
+    the same ledger). The estimators of this package scale inside their own budget, and need no scaler.
+
+    Guarantee:
+        (epsilon, delta)-DP for adding or removing one record; the number of records is published when size is "public".
+
+    Edge cases:
+        Missing values stay missing. A record with any value that is no finite number is the null record when fitting.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(5.0, 100.0, size=(10_000, 2))
+        >>> Z = PrivateStandardScaler(epsilon=1.0).fit_transform(X)
+        >>> bool(np.abs(Z.mean(axis=0)).max() < 0.5 and np.abs(Z.std(axis=0) - 1).max() < 0.5)
+        True
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        bounds: Any = None,
+        size: str | int = "public",
+        ledger: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
+        self.size = size
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Buy centre and width of every column that is not declared."""
+        del y  # a scaler does not look at targets
+        values = numbers(np.asarray(validate_data(self, X, dtype=None, ensure_all_finite=False)))
+        count = values.shape[1]
+        known = declared(self.bounds, count, target=False)
+        problem, unprotected = problem_of(
+            self.epsilon, self.delta, features=count, intercept=True, size=self.size, length=values.shape[0]
+        )
+        wanted = known.missing[:-1]
+        plan = plan_scaling(problem, int(wanted.sum()), whole=True)
+        sized, stages = size_of(problem)
+        if plan:
+            stages["scale"] = plan.event
+        center, scale = np.zeros(count + 1), np.ones(count + 1)
+        rows = MemoryRows.of(values)
+        noise = noise_of(self.random_state)
+        self.privacy_ = None
+        if stages:
+            with paid(stages, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (
+                door,
+                story,
+            ):
+                size = sized(rows, door)
+                if plan:
+                    with door.stage("scale") as receipt:
+                        asked = rows.mapped(lambda table: table[:, wanted], int(wanted.sum()))
+                        found = bought(asked, plan, size=size, target=False, receipt=receipt, noise=door.noise)
+                    center[:-1][wanted], scale[:-1][wanted] = found
+            self.privacy_ = story[0]
+        scaling = known.scaling(center, scale, centred=True)
+        self.center_, self.scale_ = scaling.center[:-1], scaling.scale[:-1]
+        self.lower_, self.upper_ = scaling.lower[:-1], scaling.upper[:-1]
+        return self
+
+    def transform(self, X: Any) -> Floats:
+        """Values pulled into their interval, measured from the centre in widths."""
+        check_is_fitted(self)
+        return np.asarray((np.clip(features(self, X), self.lower_, self.upper_) - self.center_) / self.scale_)
+
+    def inverse_transform(self, X: Any) -> Floats:
+        """Back to the units of the data; what was pulled in stays there."""
+        check_is_fitted(self)
+        return np.asarray(np.asarray(X, dtype=np.float64) * self.scale_ + self.center_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        return tags

@@ -1,0 +1,95 @@
+"""The private scaler, and the checker of pipelines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import PCA
+from sklearn.feature_selection import SelectKBest
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, StandardScaler
+
+from dpilot.audit.replay import replay
+from dpilot.linear import LinearRegression, PrivateStandardScaler, check_pipeline
+from dpilot.linear.problem import Problem
+from dpilot.linear.standardise import plan_scaling
+from dpilot.privacy.budget import Budget
+from tests.linear.helpers import EXTREMES, released, table, with_record
+
+LEVELS = {"quartiles": 4000, "magnitudes": 150, "pooled": 20}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("record", EXTREMES)
+def test_every_level_keeps_its_bounds(level, record):
+    size = LEVELS[level]
+    assert plan_scaling(Problem(4, True, float(size), Budget(1.0, 1e-5)), 4, whole=True).level == level
+    rows = table(200, 3)
+    more = with_record(rows, *EXTREMES[record])
+    found = replay(lambda values: released(PrivateStandardScaler(size=size).fit(values)), rows, more)
+    assert found.differences == ()
+    assert found.releases >= 1
+
+
+def test_columns_of_any_scale_come_out_standard():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 4)) * [1e-9, 1.0, 1e9, 3.0] + [0.0, 1000.0, 1e9, -40.0]
+    Z = PrivateStandardScaler().fit_transform(X)
+    assert np.abs(Z.mean(axis=0)).max() < 0.3
+    assert Z.std(axis=0) == pytest.approx(np.ones(4), rel=0.3)
+
+
+def test_transforming_back_gives_the_data():
+    X = np.random.default_rng(0).normal(size=(2000, 3))
+    scaler = PrivateStandardScaler().fit(X)
+    assert scaler.inverse_transform(scaler.transform(X)) == pytest.approx(X)
+    assert np.isnan(scaler.transform(np.full((1, 3), np.nan))).all()
+
+
+def test_declared_columns_cost_nothing():
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    scaler = PrivateStandardScaler(bounds={"X": (-5.0, 5.0)}).fit(X)
+    assert scaler.privacy_ is None
+    assert scaler.scale_.tolist() == [5.0, 5.0]
+
+
+PRIVATE = LinearRegression()
+WORDS = [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("steps", "kinds"),
+    [
+        ((StandardScaler(),), ["StandardScaler"]),
+        ((SimpleImputer(), PCA()), ["SimpleImputer", "PCA"]),
+        ((SimpleImputer(strategy="constant"), Normalizer(), FunctionTransformer()), []),
+        ((OneHotEncoder(),), ["OneHotEncoder", "OneHotEncoder"]),
+        ((OneHotEncoder(categories=WORDS),), ["OneHotEncoder"]),
+        ((OneHotEncoder(categories=WORDS, handle_unknown="ignore"),), []),
+        ((ColumnTransformer([("x", StandardScaler(), [0]), ("y", "passthrough", [1])]),), ["StandardScaler"]),
+        ((make_pipeline(SelectKBest(), PrivateStandardScaler()),), ["SelectKBest"]),
+        ((PrivateStandardScaler(),), []),
+    ],
+    ids=str,
+)
+def test_steps_that_learn_without_paying_are_named(steps, kinds):
+    found = check_pipeline(make_pipeline(*steps, PRIVATE))
+    assert [finding.kind for finding in found] == kinds
+    assert all(finding.remedy in str(finding) for finding in found)
+
+
+def test_an_unknown_step_is_a_finding():
+    class Custom:
+        def fit(self, X, y=None):
+            return self
+
+        def transform(self, X):
+            return X
+
+    assert "not known" in check_pipeline(make_pipeline(Custom(), PRIVATE))[0].problem
+
+
+def test_an_estimator_alone_has_no_findings():
+    assert check_pipeline(PRIVATE) == []

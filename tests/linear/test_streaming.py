@@ -1,0 +1,69 @@
+"""Parquet files give the model that the same table in memory gives, batch by batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpilot.errors import InvalidInput
+from dpilot.linear import LinearRegression, streaming
+from dpilot.linear.rows import total
+from dpilot.linear.streaming import parquet_rows
+from tests.linear.helpers import line
+
+pytestmark = pytest.mark.filterwarnings("ignore:random_state")
+
+
+@pytest.fixture
+def frame():
+    X, y, _ = line(900, 3)
+    return pd.DataFrame({"a": X[:, 0], "y": y, "b": X[:, 1].astype(np.float32), "flag": X[:, 2] > 0})
+
+
+@pytest.fixture
+def files(tmp_path, frame, monkeypatch):
+    monkeypatch.setattr(streaming, "BATCH", 100)
+    frame[:500].to_parquet(tmp_path / "part1.parquet")
+    frame[500:].to_parquet(tmp_path / "part2.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize("method", ["auto", "adassp", "boosted", "bsgs", "tukey"])
+def test_files_give_the_model_of_the_table(method, files, frame):
+    made = {"method": method, "random_state": 3}
+    table = LinearRegression(**made).fit(frame[["a", "b", "flag"]].astype(float), frame["y"])
+    for where in (files, files / "*.parquet", [files / "part1.parquet", str(files / "part2.parquet")]):
+        streamed = LinearRegression(**made).fit_parquet(where, target="y")
+        if method != "tukey":  # whose coins are fresh
+            assert streamed.coef_ == pytest.approx(table.coef_, rel=1e-6)
+        assert streamed.feature_names_in_.tolist() == ["a", "b", "flag"]
+        assert np.isfinite(streamed.predict(frame[["a", "b", "flag"]])).all()
+
+
+def test_missing_values_are_null_records(tmp_path):
+    pd.DataFrame({"a": [1.0, None, 3.0], "b": pd.array([1, 2, None], dtype="Int64"), "y": [1.0, 2.0, 3.0]}).to_parquet(
+        tmp_path / "holes.parquet"
+    )
+    rows, length, names = parquet_rows(tmp_path / "holes.parquet", "y")
+    assert total(rows, lambda values: values.sum(axis=0)).tolist() == [1.0, 1.0, 1.0]
+    assert (length, names) == (3, ("a", "b"))
+
+
+def test_files_without_rows_give_a_finite_model(tmp_path, frame):
+    frame[:0].to_parquet(tmp_path / "empty.parquet")
+    model = LinearRegression(size=100).fit_parquet(tmp_path / "empty.parquet", target="y")
+    assert np.isfinite(model.coef_).all()
+
+
+def test_facts_of_the_files_are_told(tmp_path, frame):
+    with pytest.raises(InvalidInput, match="expected parquet files"):
+        LinearRegression().fit_parquet(tmp_path / "none*.parquet", target="y")
+    frame.to_parquet(tmp_path / "one.parquet")
+    with pytest.raises(InvalidInput, match="target"):
+        LinearRegression().fit_parquet(tmp_path / "one.parquet", target="z")
+    frame.assign(word="x").to_parquet(tmp_path / "word.parquet")
+    with pytest.raises(InvalidInput, match="not numeric"):
+        LinearRegression().fit_parquet(tmp_path / "word.parquet", target="y")
+    with pytest.raises(InvalidInput, match="other columns"):
+        LinearRegression().fit_parquet(tmp_path, target="y")
