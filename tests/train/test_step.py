@@ -14,26 +14,26 @@ from tests.train.helpers import LOSS, model, plan, records
 
 
 class Silent:
-    """Noise of size zero that remembers what it was asked to cover."""
+    """Noise that is always the same (nothing, as a rule) and remembers what it was asked to cover."""
 
     stamp = "none: a test"
 
-    def __init__(self):
-        self.asked = []
+    def __init__(self, drawn=0.0):
+        self.asked, self.drawn = [], drawn
 
     def gaussian(self, values, *, bound, noise_multiplier):
         self.asked.append((bound, noise_multiplier, [v.clone() for v in values]))
-        return [v.clone() for v in values]
+        return [v + self.drawn for v in values]
 
 
-def setting(chosen, net, **more):
+def setting(chosen, net, drawn=0.0, **more):
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     return Setting(
         plan=chosen,
         model=net,
         per_sample=lambda chunk: engine.per_sample(net, LOSS, chunk),
         optimizer=optimizer,
-        noise=Silent(),
+        noise=Silent(drawn),
         receipt=Receipt(chosen.event),
         **more,
     )
@@ -98,7 +98,7 @@ def test_every_chunk_is_clipped_with_the_state_from_before_the_step():
 
 def test_the_optimizer_does_not_move_while_a_rule_measures():
     chosen, net = plan(clipping.get("one-shot", measure=2)), model()
-    made, state = setting(chosen, net), initial_state(chosen, net)
+    made, state = setting(chosen, net, drawn=1.0), initial_state(chosen, net)
     before = {name: p.detach().clone() for name, p in net.named_parameters()}
     inputs, targets = records()
     for _ in range(2):
@@ -120,12 +120,14 @@ def test_layer_wise_rules_clip_each_group_by_its_own_norm():
         assert float(value.norm()) == pytest.approx(1e-3 / 2**0.5, rel=1e-3)
 
 
+@pytest.mark.parametrize("size", [0, 4])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_sums_and_noise_are_float32_or_better_whatever_the_model(dtype):
+def test_sums_and_noise_are_float32_or_better_whatever_the_model(dtype, size):
     chosen, net = plan(), model().to(dtype)
     made = setting(chosen, net)
     inputs, targets = records()
-    private_step(made, initial_state(chosen, net), [(inputs[:4].to(dtype), targets[:4])])
+    chunks = [(inputs[:size].to(dtype), targets[:size])] if size else []
+    private_step(made, initial_state(chosen, net), chunks)
     ((_, _, values),) = made.noise.asked
     assert {v.dtype for v in values[:-1]} == {torch.float64 if dtype == torch.float64 else torch.float32}
     assert {p.dtype for p in net.parameters()} == {dtype}

@@ -1,0 +1,54 @@
+"""Training on a CUDA device: the same run, up to rounding and the device's own noise generator."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpilot import Plan, Trainer, clipping
+from tests.train.helpers import LOSS, data, model, same
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def stored(rule):
+    """A plan as it is read from a file: the device machine may have no accountant."""
+    numbers = {"size": 60, "sample_rate": 0.3, "steps": 6, "noise_multiplier": 2.0}
+    budget = {"epsilon": 9.0, "delta": 1e-5}
+    rule = clipping.to_dict(clipping.get(rule))
+    return Plan.from_dict({"format": 1, "budget": budget, "cost": budget, "clipping": rule, **numbers})
+
+
+def trained(rule="slack", **options):
+    options = {"optimizer": "adam", "lr": 0.01, "chunk_size": 16, "device": "cuda", "test_seed": 3, **options}
+    return Trainer(model(dropout=0.2), LOSS, stored(rule), **options).fit(data())
+
+
+@pytest.mark.parametrize("rule", [*clipping.names()])
+def test_every_rule_trains_on_the_device(rule):
+    run = trained(rule)
+    assert {p.device.type for p in run.model.parameters()} == {"cuda"}
+    assert all(torch.isfinite(p).all() for p in run.model.parameters())
+    assert run.predict(data().tensors[0]).device.type == "cpu"
+
+
+def test_amp_and_automatic_chunks():
+    run = trained(amp=True, chunk_size=None)
+    assert {p.dtype for p in run.model.parameters()} == {torch.float32}
+
+
+def test_a_stopped_run_goes_on(tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(record):
+        if record.step == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        trained(checkpoint=tmp_path / "run", checkpoint_every=2, callback=stop, average="ema")
+    found = Trainer.resume(tmp_path / "run", model(seed=9, dropout=0.2), LOSS, data())
+    assert same(found.model, trained(average="ema").model)
