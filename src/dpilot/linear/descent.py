@@ -43,7 +43,7 @@ class Schedule:
 
     ``noise`` is what a unit of clip level costs in the averaged weights, ``alignment`` how much of what is clipped off
     is taken to point one way, ``share`` what the histogram gets of the squared bound, ``curvature`` the loss's (1, or
-    1/4 for logistic), ``early`` the quantile of norms at which steps before the average are clipped.
+    1/4 for logistic), ``early`` the quantile of norms at which the first ``tracking`` steps are clipped.
     """
 
     multipliers: tuple[float, ...]
@@ -53,6 +53,7 @@ class Schedule:
     share: float = 0.03
     curvature: float = 1.0
     early: float = 0.5
+    tracking: int = 5
 
     @property
     def kappa(self) -> float:
@@ -115,7 +116,7 @@ def descend(
     for step, sigma in enumerate(schedule.multipliers):
         gradient, counts = _released(rows, state, schedule, sigma, receipt, noise, residual)
         thresholds.append(state.threshold)
-        early = step < schedule.burn_in - 1
+        early = step < min(schedule.tracking, schedule.burn_in - 1)
         state, length = _moved(
             state, gradient, counts / size, schedule.histogram_noise(sigma) / size, schedule, size, early
         )

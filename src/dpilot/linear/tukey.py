@@ -81,7 +81,7 @@ def _fits(rows: Rows, models: int) -> Floats:
     width = rows.columns - 1
     gram, cross = np.zeros((models, width, width)), np.zeros((models, width))
     for values in rows.chunks():
-        picked = coins.integers(models, size=values.shape[0])
+        picked = np.asarray(coins.integers(models, size=values.shape[0]), dtype=np.int64)
         order = np.argsort(picked, kind="stable")
         ends = np.searchsorted(picked[order], np.arange(models + 1)).tolist()
         for model in range(models):
