@@ -133,6 +133,8 @@ class Stored:
 def _content(course: Course) -> bytes:
     tensors: Tensors = {}
     for name, tensor in course.setting.model.state_dict().items():
+        if not isinstance(tensor, Tensor):
+            raise InvalidInput(f"the model's state {name!r} is a {type(tensor).__name__}: expected tensors, as stored.")
         pack(tensor, f"model.{name}", tensors)
     header = {
         "format": FORMAT,
