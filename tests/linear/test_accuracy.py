@@ -54,3 +54,18 @@ def test_missing_features_are_predicted_from_the_centre():
     X, y, _ = line(2000, 3)
     model = LinearRegression().fit(X, y)
     assert model.predict(np.full((1, 3), np.nan)) == pytest.approx(model.predict(model.center_[None]))
+
+
+def test_standard_errors_cover_the_truth_about_as_often_as_they_say():
+    inside = []
+    for seed in range(6):
+        X, y, weights = line(5000, 10, seed, noise=1.0)
+        model = LinearRegression(method="dpgd").fit(X, y)
+        inside.append(np.abs(model.coef_ - weights) < 1.96 * model.coef_std_)
+        assert (model.coef_std_ < 0.2).all()
+    assert np.mean(inside) > 0.85
+
+
+def test_methods_without_standard_errors_say_so():
+    X, y, _ = line(200, 2)
+    assert LinearRegression(method="ssp").fit(X, y).coef_std_ is None

@@ -48,7 +48,7 @@ class Auto:
 
     def _steps(self, problem: Problem) -> Dpgd:
         share = gram_share(problem)
-        return Dpgd(gram_share=0.5 if share >= 0.3 else share)
+        return Dpgd(gram_share=0.65 if share >= 0.3 else share)
 
 
 def chosen(found: Solution, intercept: bool, *, hopeless: bool = False) -> Solution:

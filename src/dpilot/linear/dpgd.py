@@ -20,7 +20,7 @@ __all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of"]
 
 _SILENT: Final = 0.008  # coefficients over mu times size
 _LOUD: Final = 0.016
-_PRECISE: Final = 0.3
+_PRECISE: Final = 0.5
 _HIDDEN: Final = 2.0
 
 

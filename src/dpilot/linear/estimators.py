@@ -12,6 +12,7 @@ from dpilot import _validate
 from dpilot.linear.declared import declared
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, numbers
+from dpilot.linear.intervals import standard_errors
 from dpilot.linear.methods import METHODS
 from dpilot.linear.rows import MemoryRows, Rows
 from dpilot.linear.streaming import parquet_rows
@@ -30,6 +31,9 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         (epsilon, delta)-DP for adding or removing one record, everything stored on the estimator included; the number
         of records is published when ``size="public"``. ``privacy_`` lists every entry. With ``ledger`` a path, each
         fit is charged there before a record is read, or refused with BudgetExceeded.
+
+    Released beside ``coef_`` and ``intercept_``: ``coef_std_``, standard errors that count sampling and privacy noise
+    (None where the method gives none), and ``choice_``, what "auto" settled for.
 
     Edge cases:
         A record with a value that is no finite number is the null record: it is left out, silently.
@@ -122,6 +126,9 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.center_, self.scale_ = scaling.center[:-1], scaling.scale[:-1]
         self.lower_, self.upper_ = scaling.lower[:-1], scaling.upper[:-1]
         self.target_range_ = scaling.target_range
+        errors = standard_errors(fitted.solution, fitted.size)
+        self.coef_std_ = None if errors is None else errors[: self.coef_.size] * scale / scaling.scale[:-1]
+        self.choice_ = fitted.solution.choice
         self.privacy_ = fitted.privacy
 
     def __sklearn_tags__(self) -> Any:

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from dpilot.linear.problem import Problem, multiplier
-from dpilot.linear.rows import Rows
-from dpilot.mechanism import Draws, Noise
+from dpilot.linear.rows import Rows, total
+from dpilot.mechanism import Draws, Noise, release_symmetric
 from dpilot.privacy.events import Composed, Event, Gaussian
-from dpilot.statistics import log_grid, quantile, quantile_event, second_moment
+from dpilot.statistics import log_grid, quantile, quantile_event
 from dpilot.statistics.rows import Floats
 
 __all__ = ["Gram", "GramPlan", "gram", "plan_gram"]
@@ -20,6 +20,7 @@ __all__ = ["Gram", "GramPlan", "gram", "plan_gram"]
 _NORMS: Final = log_grid(2.0**-6, 2.0**12, per_octave=4)
 _ROUNDS: Final = 7  # of a search in this grid
 _RADIUS_QUANTILE: Final = 0.8
+_SHAVE: Final = 1 - 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +126,26 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
     """Find a radius that most rows keep, then buy the second moments of rows scaled down to it.
 
     Guarantee:
-        See ``statistics.quantile`` and ``statistics.second_moment``: intercept and target are among the columns.
+        A row z is scaled down to |z| <= radius, so it moves svec(sum z z^T) by |z z^T|_F <= radius^2, intercept and
+        target among its columns; the radius by ``statistics.quantile``.
 
     Edge cases:
         Standardised rows are about sqrt(columns) long, so a radius above twice that is not believed.
     """
     usual = 1.2 * math.sqrt(rows.columns)
     radius = usual if plan.radius is None else min(_radius(rows, plan.radius, receipt, noise), 2 * usual)
-    moments = second_moment(rows.chunks(), radius=radius, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
+    exact = total(rows, lambda values: _products(values, radius))
+    moments = release_symmetric(exact, bound=radius**2, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
     return Gram(moments / size, plan.moments * radius**2 / size, radius**2)
+
+
+def _products(values: Floats, radius: float) -> Floats:
+    """The sum of z z^T, each row scaled down to ``radius``: for standardised rows, whose squares cannot overflow."""
+    norms = np.sqrt(np.einsum("ij,ij->i", values, values))
+    long = norms > radius * _SHAVE
+    if long.any():
+        values = values * np.where(long, radius * _SHAVE / np.maximum(norms, 1e-300), 1.0)[:, None]
+    return values.T @ values
 
 
 def _radius(rows: Rows, sigma: float, receipt: Draws, noise: Noise) -> float:

@@ -94,7 +94,7 @@ def _is_number(types: Any, kind: Any) -> bool:
 
 
 def _finite(batch: Any, names: tuple[str, ...]) -> Floats:
-    values = np.empty((batch.num_rows, len(names)))
+    values = np.empty((len(names), batch.num_rows)).T  # columns lie together in memory, as they do in the file
     for place, name in enumerate(names):
         values[:, place] = _column(batch.column(batch.schema.get_field_index(name)))
     finite = np.isfinite(values).all(axis=1)
