@@ -153,6 +153,33 @@ def test_a_lagging_secret_is_ratcheted_to_the_checkpoint(tmp_path, monkeypatch):
     assert same(resumed(tmp_path / "run").model, fit().model)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_a_run_that_dies_at_any_write_goes_on_exactly(late, tmp_path, monkeypatch):
+    """Before or after each rename of a file: there is nothing to resume yet, or the end is the same."""
+    expected, real, outcomes = fit().model, os.replace, []
+    for place in range(9):
+        written = []
+
+        def dies(source, target, place=place, written=written):
+            written.append(target)
+            if late:
+                real(source, target)
+            if len(written) == place + 1:
+                raise Stop
+            if not late:
+                real(source, target)
+
+        folder = tmp_path / str(place)
+        monkeypatch.setattr(files.os, "replace", dies)
+        with pytest.raises(Stop):
+            fit(checkpoint=folder, checkpoint_every=3)
+        monkeypatch.undo()
+        outcomes.append((folder / checkpoint.CHECKPOINT).exists() and (tmp_path / f".{place}.secret").exists())
+        if outcomes[-1] or (folder / "model.safetensors").exists() or place > 5:
+            assert same(resumed(folder).model, expected)
+    assert outcomes.count(True) >= 4
+
+
 def test_a_secret_that_ran_ahead_is_refused(tmp_path):
     stopped(tmp_path / "run", 4, checkpoint_every=3)
     old = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
