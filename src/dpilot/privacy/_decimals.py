@@ -1,7 +1,9 @@
 """Amounts on disk are decimal strings, and every rounding goes against the user: spends up, what is left down.
 
->>> declared(0.1) * 3 == Decimal("0.3")
-True
+Arithmetic names its context: an operator would round as the caller's thread happens to.
+
+>>> times(3, declared(0.1))
+Decimal('0.3')
 >>> above(Decimal("0.3")), below(Decimal("0.3"))
 (0.3, 0.3)
 """
@@ -30,7 +32,7 @@ def computed(number: float) -> Decimal:
     """A number an accountant found, rounded up to twenty digits; infinity stays."""
     if math.isnan(number) or number < 0:
         raise InternalError(f"an accountant answered {number!r}: expected a number >= 0.")
-    return _STORED.create_decimal(Decimal(number))
+    return _STORED.create_decimal(Decimal.from_float(number))
 
 
 def shortened(number: Decimal) -> Decimal:
@@ -44,6 +46,11 @@ def total(numbers: Iterable[Decimal]) -> Decimal:
     for number in numbers:
         result = UP.add(result, number)
     return result
+
+
+def times(count: int, number: Decimal) -> Decimal:
+    """``count`` times ``number``, rounded up."""
+    return UP.multiply(Decimal(count), number)
 
 
 def square_root(number: Decimal) -> Decimal:

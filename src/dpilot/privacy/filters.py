@@ -94,7 +94,7 @@ class Fixed:
 
     def _best(self, event: Event) -> tuple[Amount, str]:
         added, way = _approximate(event, None)
-        composed = _approximate(event, self.delta - added.delta)
+        composed = _approximate(event, _decimals.DOWN.subtract(self.delta, added.delta))
         return min((added, way), composed, key=lambda found: found[0].loss)
 
 
@@ -204,10 +204,12 @@ def _approximate(event: Event, delta: Decimal | None) -> tuple[Amount, str]:
     parts = list(leaves(event))
     pairs = [(part, times) for part, times in parts if isinstance(part, ApproxDP)]
     rest = [(part, times) for part, times in parts if not isinstance(part, ApproxDP)]
-    amount = add([Amount(times * declared(p.epsilon), times * declared(p.delta)) for p, times in pairs])
+    amount = add(
+        [Amount(_decimals.times(n, declared(p.epsilon)), _decimals.times(n, declared(p.delta))) for p, n in pairs]
+    )
     pure = [(p.epsilon, times) for p, times in rest if isinstance(p, PureDP | ExponentialMechanism)]
     if len(pure) == len(rest) and (delta is None or not rest):  # everything says what it costs
-        return add([amount, *(Amount(times * declared(epsilon)) for epsilon, times in pure)]), "sum"
+        return add([amount, *(Amount(_decimals.times(n, declared(epsilon))) for epsilon, n in pure)]), "sum"
     if delta is None or delta <= 0:
         return Amount(Decimal("Infinity"), amount.delta), "pld"
     remainder = event if not pairs else _compose([Repeated(part, times) for part, times in rest])
@@ -241,7 +243,7 @@ def _mu_squared(event: Event) -> Decimal:
                 f'{type(part).__name__} is refused by bound "gdp": expected unsampled Gaussians only. '
                 'Open the ledger with bound="basic" or bound="rdp".'
             )
-        sigma = Decimal(part.noise_multiplier)
+        sigma = Decimal.from_float(part.noise_multiplier)
         total = _decimals.UP.add(total, _decimals.UP.divide(Decimal(times), _decimals.DOWN.multiply(sigma, sigma)))
     return total
 

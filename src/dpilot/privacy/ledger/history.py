@@ -146,7 +146,8 @@ class History:
         left = _decimals.DOWN.subtract(_decimals.declared(self.budget.delta), near.delta)
         if left <= 0:
             return (None,)
-        return None, _decimals.shortened(left / (len(self.commitments) + 2)), left
+        share = _decimals.DOWN.divide(left, Decimal(len(self.commitments) + 2))
+        return None, _decimals.shortened(share), left
 
     def entries(self) -> tuple[Entry, ...]:
         """One for each stage of each commitment, in order."""

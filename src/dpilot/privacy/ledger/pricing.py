@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from dpilot.errors import InvalidInput
+from dpilot.privacy._decimals import DOWN
 from dpilot.privacy.amounts import Amount, Price
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.history import History, Stage
@@ -64,7 +65,7 @@ def lowered(history: History, seq: int, place: int, event: Event, drawn: bool) -
     reserved, stage = price.charges[place].amount, commitment.stages[place]
     found = history.bound.price([(event, stage.cell)], None).charges[0].amount
     if history.bound_name == "basic" and not drawn and not found.within(reserved):
-        left = reserved.delta - found.delta
+        left = DOWN.subtract(reserved.delta, found.delta)
         found = history.bound.price([(event, stage.cell)], left).charges[0].amount
     if not found.within(reserved):
         raise InvalidInput(f"{event!r} costs more than what was reserved: expected less. Reserve it on its own.")
