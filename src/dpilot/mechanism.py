@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 SYSTEM: Final = SystemNoise()
+_ROOM: Final = 1e-15  # of the largest float: so many bounded records and their noise add up without overflow
 
 Tree = TypeVar("Tree")
 Output = TypeVar("Output")
@@ -223,8 +224,11 @@ def _rebuilt(tree: Any, released: Iterator[Any]) -> Any:
 def _checked(name: str, value: Any) -> tuple[str, Any]:
     if isinstance(value, float):
         return name, np.asarray(value, dtype=np.float64)
-    if not (isinstance(value, np.ndarray) or is_tensor(value)):
-        raise InvalidInput(f"{name} is a {type(value).__name__}: expected numpy arrays, torch tensors or floats.")
+    if not (type(value) is np.ndarray or _is_plain_tensor(value)):
+        raise InvalidInput(
+            f"{name} is a {type(value).__name__}: expected plain numpy arrays, dense torch tensors or floats. Others, "
+            "such as masked arrays, may decide for themselves which entries take the noise."
+        )
     if _precision(value) not in ("float32", "float64"):
         raise InvalidInput(
             f"{name} has dtype {value.dtype}: expected float32 or float64. Sum in float32 or better; a sum that was "
@@ -233,15 +237,25 @@ def _checked(name: str, value: Any) -> tuple[str, Any]:
     return name, value
 
 
+def _is_plain_tensor(value: Any) -> bool:
+    if not is_tensor(value):
+        return False
+    import torch
+
+    plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+    return plain and value.layout == torch.strided and not value.is_nested
+
+
 def _check_scale(values: Sequence[tuple[str, Any]], scale: float) -> None:
     if not values:
         raise InvalidInput("vector is empty: expected at least one array.")
     for name, value in values:
         limits = np.finfo(_precision(value))
-        if not float(limits.tiny) <= scale <= float(limits.max):
+        low, high = float(limits.tiny), float(limits.max) * _ROOM
+        if not low <= scale <= high:
             raise InvalidInput(
-                f"the noise scale of {name} is {scale!r}: expected {float(limits.tiny)!r} to {float(limits.max)!r}, "
-                f"what {_precision(value)} can hold. Choose another bound or noise_multiplier."
+                f"the noise scale of {name} is {scale!r}: expected {low:.3g} to {high:.3g}, what {_precision(value)} "
+                "can hold with room for sums. Choose another bound or noise_multiplier."
             )
 
 

@@ -13,10 +13,12 @@ dpilot.errors.InvalidInput: a batch of step 1 is used again: expected each batch
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -28,6 +30,7 @@ from dpilot.keys import Chain, fresh_key
 
 __all__ = ["Batch", "PoissonSampler", "check_source"]
 
+_LEAST_RATE: Final = 1e-12
 _BLOCK: Final = 1 << 16  # coins tossed at a time: they stay in cache, and memory does not grow with the data
 
 
@@ -65,21 +68,26 @@ class PoissonSampler:
     Edge cases:
         rate = 1          the full batch, at every step
         empty batch       issued like any other: the step adds its noise and counts
+        copies, forks     refused: two runs on the same batches cost more than each is priced
         resume            ``PoissonSampler(rate, steps, state=old.state)`` repeats the batches not yet claimed, exactly
 
     Reference:
         privacy of the sampled Gaussian: Abadi et al. 2016; why not shuffled: Chua et al. 2024.
     """
 
-    __slots__ = ("_ahead", "_claimed", "_id", "_state", "rate", "steps")
+    __slots__ = ("_ahead", "_claimed", "_id", "_lock", "_process", "_state", "rate", "steps")
 
     def __init__(self, rate: float, steps: int, *, state: Chain | None = None) -> None:
         self.rate = _validate.rate(rate=rate)
+        if self.rate < _LEAST_RATE:
+            _validate.refuse("rate", rate, f"at least {_LEAST_RATE}", "Coins have 53 bits and would fall too often.")
         self.steps = _validate.count(steps=steps)
         self._state = Chain(fresh_key("sampling")) if state is None else state
         self._claimed = self._state.position
         self._ahead: deque[Chain] = deque()  # issued, not yet claimed: what a resumed run must draw again
         self._id = self._state.token(f"sampling at {self.rate!r} for {self.steps} steps")
+        self._process = os.getpid()
+        self._lock = Lock()
 
     @property
     def position(self) -> int:
@@ -93,6 +101,7 @@ class PoissonSampler:
 
     def issue(self, length: int) -> Batch:
         """The next batch of a data set of ``length`` records."""
+        self._check_process()
         if self._state.position >= self.steps:
             raise InvalidInput(f"steps is {self.steps}: all batches were issued. Plan more steps before the run.")
         batch = Batch(self._coins(_validate.count(least=0, length=length)), self._state.position, self._id)
@@ -107,6 +116,11 @@ class PoissonSampler:
 
     def claim(self, batch: Batch) -> None:
         """Take ``batch`` for the one step it may be used in, or raise."""
+        self._check_process()
+        with self._lock:
+            self._claim(batch)
+
+    def _claim(self, batch: Batch) -> None:
         if not isinstance(batch, Batch):
             raise InvalidInput(f"a {type(batch).__name__} is not a batch: expected one issued by this sampler.")
         if batch.sampler != self._id:
@@ -121,6 +135,19 @@ class PoissonSampler:
             )
         self._claimed += 1
         self._ahead.popleft()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidInput(
+                "a sampler is used in a process forked from its own: expected one sampler a process. "
+                "Two runs on the same batches cost more than they are priced; make a new one after the fork."
+            )
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidInput(
+            "a sampler is copied or pickled: expected one holder, as a copy repeats its batches. "
+            "Store its .state in a secret file and build PoissonSampler(rate, steps, state=state) once."
+        )
 
     def _coins(self, length: int) -> NDArray[np.int64]:
         if self.rate == 1:

@@ -13,6 +13,7 @@ from tests.distributions import REJECT, frequency_p_value
 
 SHARES = {"train": 0.7, "held-out": 0.2, "other": 0.1}
 SPLIT = Split(SHARES, bytes(range(32)))
+BY_ID = Split(SPLIT.shares, SPLIT.key, "id")
 
 
 def membership(parts, length):
@@ -32,17 +33,17 @@ def test_a_record_added_at_the_end_moves_no_other(length):
 
 def test_a_record_keeps_its_part_by_id_wherever_it_stands():
     ids = [f"user-{i}" for i in range(500)]
-    there = membership(SPLIT.indices_of(ids), 500)
-    assert membership(SPLIT.indices_of(ids[::-1]), 500) == there[::-1]
-    assert membership(SPLIT.indices_of([*ids, "one more"]), 501)[:500] == there
-    assert membership(SPLIT.indices_of([None, np.nan, "é", 3, b"x", np.int64(3)]), 6)[3::2] == [there_of(3)] * 2
+    there = membership(BY_ID.indices_of(ids), 500)
+    assert membership(BY_ID.indices_of(ids[::-1]), 500) == there[::-1]
+    assert membership(BY_ID.indices_of([*ids, "one more"]), 501)[:500] == there
+    assert membership(BY_ID.indices_of([None, np.nan, "é", 3, b"x", np.int64(3)]), 6)[3::2] == [there_of(3)] * 2
 
 
 def there_of(identity):
-    return membership(SPLIT.indices_of([identity]), 1)[0]
+    return membership(BY_ID.indices_of([identity]), 1)[0]
 
 
-@pytest.mark.parametrize("how", [lambda n: SPLIT.indices(n), lambda n: SPLIT.indices_of(range(n))])
+@pytest.mark.parametrize("how", [lambda n: SPLIT.indices(n), lambda n: BY_ID.indices_of(range(n))])
 def test_parts_have_their_shares(how):
     sizes = [indices.size for indices in how(50_000).values()]
     assert sum(sizes) == 50_000
@@ -55,7 +56,7 @@ def test_splits_are_independent_and_have_ids_of_their_own():
     assert first.id != second.id
     agree = np.mean(np.equal(membership(first.indices(10_000), 10_000), membership(second.indices(10_000), 10_000)))
     assert agree == pytest.approx(0.54, abs=0.03)  # .7^2 + .2^2 + .1^2
-    by_id = [membership(split.indices_of(range(10_000)), 10_000) for split in (first, second)]
+    by_id = [membership(Split(SHARES, split.key, "id").indices_of(range(10_000)), 10_000) for split in (first, second)]
     assert np.mean(np.equal(*by_id)) == pytest.approx(0.54, abs=0.03)
     other_shares = Split({"train": 0.7, "held-out": 0.3}, first.key)
     assert other_shares.id != first.id

@@ -27,6 +27,7 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpilot.audit.observe import Diverged, Observation, observe, scratch
 from dpilot.tape import Entry
@@ -146,8 +147,16 @@ def _moved(first: Entry, second: Entry) -> float:
         return math.inf
     with np.errstate(all="ignore"):
         difference = _joint(second) - _joint(first)
-        size = float(np.linalg.norm(difference, np.inf if first.kind == "choice" else 2)) if difference.size else 0.0
+        size = _length(difference, first.kind)
     return size if math.isfinite(size) else math.inf
+
+
+def _length(difference: NDArray[Any], kind: str) -> float:
+    """How far a release moved, squares taken relative to the largest entry so that none vanishes or overflows."""
+    largest = float(np.abs(difference).max(initial=0.0))
+    if kind == "choice" or not 0 < largest < math.inf:
+        return largest
+    return largest * float(np.linalg.norm(difference / largest))
 
 
 def _rounding(entry: Entry) -> float:

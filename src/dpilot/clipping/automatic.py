@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, check_threshold, receive, start
+from dpilot.clipping.base import LOWEST, Public, State, check_threshold, receive, start
 from dpilot.clipping.rounding import see
 
 _SMALLEST_NORM = 1e-12  # below it AUTO-V stops growing the weight: C / n of a subnormal norm is no number
@@ -48,6 +48,8 @@ class AutoS:
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
         _validate.positive("Use auto-v for gamma = 0.", gamma=self.gamma)
+        if self.gamma < LOWEST:
+            _validate.refuse("gamma", self.gamma, f"at least {LOWEST:g}", "Use auto-v for gamma = 0.")
 
     def init(self, **public: Unpack[Public]) -> State:
         return start(self.threshold, self.threshold, **public)

@@ -47,7 +47,7 @@ class Seen:
         x = weights.new_zeros((*weights.shape, 0)) if extras is None else extras
         together = weights.ndim == x.ndim  # of a record's groups
         w, x = weights.to(self.dtype), x.to(self.dtype)
-        w = torch.where(w >= torch.finfo(self.dtype).tiny, w, 0.0)
+        w = torch.where(w >= torch.finfo(self.dtype).tiny, w, 0.0).clamp_max(torch.finfo(self.dtype).max)
         squares = (w.to(work) * n).square()
         joint = squares.sum(-1) if together else squares
         if x.shape[-1]:

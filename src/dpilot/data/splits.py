@@ -45,13 +45,16 @@ class Split:
 
     Edge cases:
         The sizes of the parts are random and secret; ``share(part) * size`` is the declared number to divide by.
-        Records with equal ids go to the same part. Any id has a text, so none raises.
+        Records with equal ids go to the same part. No id raises: one without a text shares a coin with all such.
+        A split goes by places or by ids, never by both: the same record would lie in two parts of one name.
     """
 
     shares: Mapping[str, float]
     key: bytes = field(repr=False)
+    by: str = "place"
 
     def __post_init__(self) -> None:
+        _validate.one_of(("place", "id"), by=self.by)
         shares = {str(name): _validate.open_unit(share=share) for name, share in self.shares.items()}
         if len(shares) < 2 or abs(sum(shares.values()) - 1) > 1e-9:
             raise InvalidInput(f"shares are {shares!r}: expected two or more parts whose shares sum to 1.")
@@ -59,14 +62,14 @@ class Split:
         Chain(self.key)  # raises if it is no key
 
     @classmethod
-    def draw(cls, shares: Mapping[str, float]) -> Split:
-        """A new split, its key from the operating system."""
-        return cls(shares, fresh_key("split"))
+    def draw(cls, shares: Mapping[str, float], by: str = "place") -> Split:
+        """A new split, its key from the operating system; ``by`` the "place" of a record, or by its "id"."""
+        return cls(shares, fresh_key("split"), by)
 
     @property
     def id(self) -> str:
         """The public name of this split, for the ledger."""
-        return Chain(self.key).token(f"split {list(self.shares.items())!r}")
+        return Chain(self.key).token(f"split by {self.by} {list(self.shares.items())!r}")
 
     def share(self, part: str) -> float:
         """The expected share of ``part``."""
@@ -74,14 +77,14 @@ class Split:
 
     def indices(self, length: int) -> dict[str, Indices]:
         """The places of the records of each part, by a secret coin for each place."""
+        self._check("place", "indices_of(ids)")
         length = _validate.count(least=0, length=length)
         return self._parts(Chain(self.key).generator("split").random(length))
 
     def indices_of(self, ids: Iterable[object]) -> dict[str, Indices]:
         """The places of the records of each part, by a keyed hash of each record's own id."""
-        words = [
-            blake2b(str(each).encode(), key=self.key, digest_size=8, person=b"dpilot record").digest() for each in ids
-        ]
+        self._check("id", "indices(length)")
+        words = [blake2b(_text(each), key=self.key, digest_size=8, person=b"dpilot record").digest() for each in ids]
         coins = np.frombuffer(b"".join(words), dtype="<u8") >> np.uint64(11)
         return self._parts(coins.astype(np.float64) * 2.0**-53)
 
@@ -89,3 +92,15 @@ class Split:
         ends = np.cumsum(list(self.shares.values()))[:-1]  # the last part takes what is left, rounding included
         places = np.searchsorted(ends, coins, side="right")
         return {name: np.flatnonzero(places == place) for place, name in enumerate(self.shares)}
+
+    def _check(self, by: str, other: str) -> None:
+        if self.by != by:
+            raise InvalidInput(f"the split goes by {self.by}: expected {other}, or a split drawn with by={by!r}.")
+
+
+def _text(value: object) -> bytes:
+    """The id as bytes; one constant for what cannot be written, as an error would tell of that record."""
+    try:
+        return str(value).encode("utf-8", "surrogatepass")
+    except Exception:
+        return b"\xff"

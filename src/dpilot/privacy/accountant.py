@@ -55,10 +55,7 @@ def epsilon(event: Event, delta: float, accountant: str = "pld") -> float:
     if isinstance(event, RepeatAndSelect):
         return float(_selection().epsilon(event, delta))
     if accountant == "rdp":
-        spent, used = renyi.approximate(event)
-        if used >= delta:
-            return math.inf
-        return spent + rdp_epsilon(ORDERS, renyi.curve(event), delta - used)
+        return renyi.event_epsilon(event, delta)
     if next(leaves(event), None) is None:
         return 0.0
     sigma = pld.combined_noise_multiplier(event)

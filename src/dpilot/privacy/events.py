@@ -177,10 +177,12 @@ def nothing() -> Composed:
 
 
 def leaves(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
-    """The parts of ``event`` with how often each ran, Composed and Repeated unfolded, in order."""
+    """The parts of ``event`` with how often each ran, Composed, Repeated and samples of everything unfolded."""
     match event:
         case Repeated(inner, n):
             yield from leaves(inner, times * n)
+        case PoissonSampled(rate, inner) if rate == 1:
+            yield from leaves(inner, times)
         case Composed(parts):
             for part in parts:
                 yield from leaves(part, times)

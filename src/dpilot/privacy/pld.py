@@ -32,6 +32,8 @@ from dpilot.privacy.gaussian import gdp_delta
 INTERVAL = 1e-4
 _MOST_CHOICES = 64
 _MOST_POINTS = 100_000
+_NEARLY_ALL = 1 - 1e-9
+_ROUNDING = 16 * 2.0**-53
 
 
 def combined_noise_multiplier(event: Event) -> float | None:
@@ -41,8 +43,6 @@ def combined_noise_multiplier(event: Event) -> float | None:
     """
     precision = 0.0
     for part, times in leaves(event):
-        while isinstance(part, PoissonSampled) and part.rate == 1:
-            part = part.event
         if not isinstance(part, Gaussian):
             return None
         precision += times / part.noise_multiplier**2
@@ -52,8 +52,8 @@ def combined_noise_multiplier(event: Event) -> float | None:
 def sampled(event: PoissonSampled) -> Event:
     """``event`` as one of the forms with a known cost: a sampled Gaussian, PureDP or ApproxDP, or its inner event."""
     inner = event.event
-    if event.rate == 1:
-        return inner
+    if event.rate > _NEARLY_ALL:  # all records instead: never cheaper
+        return sampled(inner) if isinstance(inner, PoissonSampled) else inner
     sigma = combined_noise_multiplier(inner)
     if sigma is not None:
         return PoissonSampled(event.rate, Gaussian(sigma))
@@ -126,14 +126,27 @@ def standard_interval(epsilon: float, steps: int, share: float) -> float:
 
 
 def _epsilon(event: Event, delta: float, interval: float | None) -> float:
+    steps = sum(times for _, times in _merged(event))
+    left = delta - rounding(steps)
+    if left < 0.75 * delta:  # too few digits are left: the Renyi curve needs no transform
+        from dpilot.privacy import rdp
+
+        return rdp.event_epsilon(event, delta)
     if interval is not None:
-        return float(_distribution(event, interval).get_epsilon_for_delta(delta))
-    value = float(distribution(event).get_epsilon_for_delta(delta))
+        return float(_distribution(event, interval).get_epsilon_for_delta(left))
+    value = float(distribution(event).get_epsilon_for_delta(left))
     if value <= 0:
         return 0.0
-    steps = sum(times for _, times in _merged(event))
     finer = standard_interval(value, steps, 5e-3)
-    return value if finer >= INTERVAL else float(_distribution(event, finer).get_epsilon_for_delta(delta))
+    return value if finer >= INTERVAL else float(_distribution(event, finer).get_epsilon_for_delta(left))
+
+
+def rounding(steps: int) -> float:
+    """By how much rounding in the Fourier transforms may move a delta: they are raised to the power ``steps``.
+
+    Seen: up to 0.3 steps 2^-53, in either direction, which the library does not count; 16 times that unit is allowed.
+    """
+    return _ROUNDING * steps
 
 
 def _delta(event: Event, epsilon: float) -> float:
@@ -142,7 +155,8 @@ def _delta(event: Event, epsilon: float) -> float:
     sigma = combined_noise_multiplier(event)
     if sigma is not None:
         return gdp_delta(1 / sigma, epsilon)
-    return min(1.0, float(distribution(event).get_delta_for_epsilon(epsilon)))
+    steps = sum(times for _, times in _merged(event))
+    return min(1.0, float(distribution(event).get_delta_for_epsilon(epsilon)) + rounding(steps))
 
 
 def _merged(event: Event) -> list[tuple[Event, int]]:

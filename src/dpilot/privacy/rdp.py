@@ -74,6 +74,12 @@ def epsilon(orders: tuple[float, ...], values: NDArray[float64], delta: float) -
     return max(0.0, float(by_order.min()))
 
 
+def event_epsilon(event: Event, target: float) -> float:
+    """epsilon of ``event`` at delta ``target``: the curve converted, the sums of its ApproxDP parts added."""
+    spent, used = approximate(event)
+    return math.inf if used >= target else spent + epsilon(ORDERS, curve(event), target - used)
+
+
 def delta(orders: tuple[float, ...], values: NDArray[float64], epsilon: float) -> float:
     """delta at ``epsilon`` from a Renyi curve: exp((a-1)(r - epsilon)) (1 - 1/a)^(a-1) / a, least over orders a."""
     import numpy as np

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -72,7 +73,7 @@ class Box:
     def bound(self, columns: int) -> float:
         if self._half.ndim and self._half.size != columns:
             raise InvalidInput(f"box has {self._half.size} intervals: expected one for each of {columns} columns.")
-        return float(np.linalg.norm(np.broadcast_to(self._half, columns)))
+        return math.hypot(*np.broadcast_to(self._half, columns).tolist())  # whose squares cannot vanish or overflow
 
     def clipped(self, rows: Floats) -> Floats:
         self.bound(rows.shape[1])  # refuses rows of other columns, which numpy might stretch or trip over

@@ -88,9 +88,12 @@ def only_column(rows: Floats) -> Floats:
 
 
 def _table(chunk: object) -> Floats:
-    if not isinstance(chunk, np.ndarray) or chunk.dtype.kind not in "fiub" or chunk.ndim not in (1, 2):
-        what = f"{chunk.dtype} array of shape {chunk.shape}" if isinstance(chunk, np.ndarray) else type(chunk).__name__
+    plain = isinstance(chunk, np.ndarray) and not isinstance(chunk, np.ma.MaskedArray)
+    if not plain or chunk.dtype.kind not in "fiub" or chunk.ndim not in (1, 2):  # type: ignore[attr-defined]
+        what = type(chunk).__name__
+        if plain:
+            what = f"{chunk.dtype} array of {chunk.ndim} dimensions"  # type: ignore[attr-defined]
         raise InvalidInput(f"data is a {what}: expected a numpy array of numbers, (n,) or (n, d). Encode it first.")
-    with np.errstate(over="ignore"):  # a wider float that does not fit becomes infinite, and null
+    with np.errstate(over="ignore", invalid="ignore"):  # a wider float that does not fit becomes infinite, and null
         rows = np.asarray(chunk, dtype=np.float64)
     return rows[:, None] if rows.ndim == 1 else rows
