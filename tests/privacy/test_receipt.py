@@ -126,6 +126,27 @@ def test_a_forked_child_draws_nothing():
     assert admitted(receipt, STEP) == 3
 
 
+def settle_in_child(receipt, pipe):
+    try:
+        receipt.settle(STEP)
+    except InvalidInput as problem:
+        pipe.send(str(problem))
+    else:
+        pipe.send("settled")
+
+
+def test_a_forked_child_settles_nothing():
+    told = []
+    receipt = Receipt(Repeated(STEP, 3), agree=lambda event, begun: told.append(event))
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=settle_in_child, args=(receipt, there))
+    child.start()
+    assert here.poll(30)
+    assert "in the process that reserved it" in here.recv()
+    child.join()
+    assert admitted(receipt, STEP) == 3
+
+
 def test_threads_draw_each_release_once():
     receipt, drawn = Receipt(Repeated(STEP, 500)), []
 

@@ -36,7 +36,7 @@ class Receipt:
     Edge cases:
         PoissonSampled(1, e) is e: a full batch is drawn either way.
         A closed receipt admits nothing more; nor does one that a fork or a copy carried elsewhere, as that would
-        double the right.
+        double the right. A fork settles nothing either: it does not know what its parent draws.
     """
 
     def __init__(
@@ -79,8 +79,11 @@ class Receipt:
         """
         with self._lock:
             wanted = _count(event)
-            if self._agree is None or not self._open:
-                raise InvalidInput("settle is for the open receipt of an adaptive ledger: this one cannot be lowered.")
+            if self._agree is None or not self._open or self._process != os.getpid():
+                raise InvalidInput(
+                    "settle is for the open receipt of an adaptive ledger, in the process that reserved it: this one "
+                    "cannot be lowered."
+                )
             if not self._drawn <= wanted:
                 raise InvalidInput(
                     f"{event!r} does not cover what was drawn already: expected at least "

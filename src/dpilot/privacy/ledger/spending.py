@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -61,7 +62,11 @@ def resume(book: Book, seq: int, place: int, drawn: Event | None) -> Event:
 
 @contextmanager
 def running(book: Book, seq: int, place: int, event: Event, drawn: Event | None = None) -> Iterator[Receipt]:
-    """The receipt of a stage that is on disk; on leaving without an exception its end is booked."""
+    """The receipt of a stage that is on disk; on leaving without an exception its end is booked.
+
+    A forked child that leaves the body books nothing: the stage is its parent's.
+    """
+    process = os.getpid()
     settled: list[Body] = []
 
     def agree(smaller: Event, begun: bool) -> None:
@@ -73,7 +78,8 @@ def running(book: Book, seq: int, place: int, event: Event, drawn: Event | None 
         yield receipt
     finally:
         receipt.close()
-    _finish(book, "settle" if settled else "commit", settled[-1] if settled else stage_body(seq, place))
+    if os.getpid() == process:
+        _finish(book, "settle" if settled else "commit", settled[-1] if settled else stage_body(seq, place))
 
 
 def _price(history: History, stages: Sequence[Stage], delta: Decimal | None) -> Price:
