@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -108,6 +109,7 @@ def opacus_ghost(work: Workload, device: str, half: bool) -> Step:
 WAYS: dict[str, Callable[..., Step]] = {
     "plain": plain,
     "dpilot": ours,
+    "dpilot low mem": partial(ours, low_memory=True),
     "opacus hooks": opacus_hooks,
     "opacus ghost": opacus_ghost,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -114,8 +113,12 @@ def handle(
     sum_with: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
 ) -> PerSample:
     """A PerSample whose norms come from one squared norm a parameter."""
-    total: Any = sum(squares.values())
-    return PerSample(inflate(total), engine, reason, squares, sum_with)
+    return PerSample(inflate(added(squares)), engine, reason, squares, sum_with)
+
+
+def added(squares: Mapping[str, Tensor]) -> Tensor:
+    """Squared norms of the whole gradient, (n,)."""
+    return torch.stack(list(squares.values())).sum(0)
 
 
 def empty(parameters: Mapping[str, nn.Parameter], engine: str, reason: str) -> PerSample:

@@ -35,7 +35,10 @@ def merge_alike(uses: Sequence[Use]) -> list[Use]:
     """Merge dense uses with each other, products with each other, look-ups with each other."""
     dense = [u for u in uses if isinstance(u, Dense)]
     lookups = [u for u in uses if isinstance(u, Lookups)]
-    products = {s: [u for u in uses if isinstance(u, Product) and u.swapped == s] for s in (False, True)}
+    products: dict[Any, list[Product]] = {}
+    for u in uses:
+        if isinstance(u, Product):
+            products.setdefault((u.swapped, u.grade), []).append(u)
     rest = [u for u in uses if not isinstance(u, (Dense, Lookups, Product))]
     merged: list[Use] = list(rest)
     if dense:
@@ -43,7 +46,7 @@ def merge_alike(uses: Sequence[Use]) -> list[Use]:
         merged.append(Dense(values))
     if lookups:
         merged.append(one_lookup(lookups))
-    merged.extend(p[0] if len(p) == 1 else merge(p) for p in products.values() if p)
+    merged.extend(p[0] if len(p) == 1 else merge(p) for p in products.values())
     return merged
 
 
@@ -63,7 +66,8 @@ def materialise(uses: Sequence[Use]) -> Tensor:
     for start in range(0, n, step):
         whole: Any = sum(u.gradients(start, min(start + step, n)) for u in uses)
         norms.append(torch.linalg.vector_norm(whole.flatten(1), dim=1))
-    slack = precision.product_slack(MEASURED_TOKENS, scales.dtype) * scales
+    grade = max((getattr(u, "grade", precision.FULL) for u in uses), key=lambda g: g.shave)
+    slack = precision.product_slack(MEASURED_TOKENS, scales.dtype, grade) * scales
     return torch.square(torch.cat(norms) + slack)
 
 

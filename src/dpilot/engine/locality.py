@@ -7,7 +7,7 @@ weighted sum with random weights must equal the one of the loop oracle, in which
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -144,10 +144,14 @@ def evaluating(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Leave buffers and random generators as they were; compute in full precision, so that only mistakes differ."""
+    """Leave buffers and random generators as they were; compute in full precision, so that only mistakes differ.
+
+    cuDNN picks other algorithms for other batch sizes, whose rounding differs more than a mistake may: it is off.
+    """
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices), precision.full():
+    steady = torch.backends.cudnn.flags(enabled=False) if devices else nullcontext()
+    with torch.random.fork_rng(devices=devices), precision.full(), steady:
         try:
             yield
         finally:

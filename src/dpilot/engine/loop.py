@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, PerSample, accumulator, handle, trainable
+from dpilot.engine import precision
+from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, trainable
 
 
 def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
@@ -57,11 +58,12 @@ def materialised(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> P
     squares = {
         name: torch.linalg.vector_norm(g.reshape(g.shape[0], -1), dim=1).square() for name, g in gradients.items()
     }
-    finite = torch.isfinite(sum(squares.values(), start=torch.zeros(())))
+    finite = torch.isfinite(added(squares))
     safe = dict(gradients) if bool(finite.all()) else {name: keep(g, finite) for name, g in gradients.items()}
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: torch.tensordot(w.to(safe[name]), safe[name], 1) for name, w in weights.items()}
+        with precision.full():
+            return {name: torch.tensordot(w.to(safe[name]), safe[name], 1) for name, w in weights.items()}
 
     return handle(engine, reason, squares, sum_with)
 

@@ -2,7 +2,8 @@
 
 With u the unit roundoff (2^-24 in float32), S = sum_t |a_t| |e_t| and products accumulated in any order by a kernel
 that keeps a few partial sums, rounding errors add like a random walk: a dot product of length m is off by about
-sqrt(m) u (Higham and Mary 2019). The constants below leave a factor of four over that.
+sqrt(m) u (Higham and Mary 2019). The constants below leave a factor of four over that. Tensor cores cut off instead of
+rounding, once every eight products or more, so there the error grows with m / 8.
 """
 
 from __future__ import annotations
@@ -10,11 +11,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 LOOSE = 0.02
-"""A Gram norm whose slack exceeds this part of the squared norm is replaced by the materialised one."""
+"""A Gram norm whose slack exceeds this part of the squared norm is replaced by the materialised one (on the CPU)."""
+KEPT_BITS = -8192
+"""Mask of the 19 bits of a float32 that TF32 keeps: sign, exponent, 10 bits of the fraction."""
+WIDE_OUTPUT = hasattr(torch.ops.aten.bmm, "dtype")
+"""Whether this torch can multiply bfloat16 into float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What the products of a record are made of.
+
+    The recorded numbers fit the grade exactly, so products of records are exact but for their float32 accumulation.
+    Only the weighted operand of a sum is rounded anew: each entry by at most the part ``shave`` of itself.
+    """
+
+    name: str
+    shave: float
+    tensor_cores: bool
+
+
+FULL = Grade("float32", 0.0, False)
+TF32 = Grade("tf32", 2**-10 * (1 + 2**-4), True)
+BFLOAT16 = Grade("bfloat16", 2**-8 * (1 + 2**-4), True)
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -22,28 +48,145 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
-def gram_slack(d: int, p: int, dtype: torch.dtype) -> float:
-    """k u: the computed Gram norm is within k u S^2 of the true square, k = sqrt(d) + sqrt(p) + 16."""
-    k = math.sqrt(d) + math.sqrt(p) + 16
+def gram_slack(d: int, p: int, dtype: torch.dtype, grade: Grade = FULL) -> float:
+    """k u: the computed Gram norm is within k u S^2 of the true square.
+
+    k = sqrt(d) + sqrt(p) + 16, and (d + p) / 8 + 32 on tensor cores.
+    """
+    k = (d + p) / 8 + 32 if grade.tensor_cores else math.sqrt(d) + math.sqrt(p) + 16
     return k * unit_roundoff(dtype)
 
 
-def product_slack(tokens: int, dtype: torch.dtype) -> float:
-    """c u: a summed product of T tokens is within c u S of the true gradient, c = 4 (sqrt(T) + 1)."""
-    return 4 * (math.sqrt(tokens) + 1) * unit_roundoff(dtype)
+def product_slack(tokens: int, dtype: torch.dtype, grade: Grade = FULL) -> float:
+    """c u + shave: a summed product of T tokens is within that times S of the true gradient, c = 4 (sqrt(T) + 1)."""
+    return 4 * (math.sqrt(tokens) + 1) * unit_roundoff(dtype) + grade.shave
+
+
+def graded(a: Tensor, e: Tensor, *, convolution: bool = False) -> tuple[Tensor, Tensor, Grade]:
+    """A record in the precision its products will have: that of the user's own products, made exact.
+
+    float32 on a GPU where TF32 is allowed    cut to TF32
+    bfloat16 on a GPU                         as it is
+    everything else                           float32, or float64
+    """
+    if a.is_cuda and a.dtype == e.dtype == torch.bfloat16 and WIDE_OUTPUT:
+        return a, e, BFLOAT16
+    wide = torch.float64 if torch.float64 in (a.dtype, e.dtype) else torch.float32
+    a, e = a.to(wide), e.to(wide)
+    if wide == torch.float32 and tf32_allowed(a.device, convolution=convolution):
+        return cut(a), cut(e), TF32
+    return a, e, FULL
+
+
+def cut(values: Tensor) -> Tensor:
+    """The nearest TF32 numbers towards zero; what is not finite stays not finite."""
+    return torch.bitwise_and(values.contiguous().view(torch.int32), KEPT_BITS).view(torch.float32)
+
+
+def tf32_allowed(device: torch.device, *, convolution: bool = False) -> bool:
+    """Whether the user lets products (or convolutions) on this device use TF32."""
+    if device.type != "cuda":
+        return False
+    try:
+        return bool(torch.backends.cudnn.allow_tf32 if convolution else torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:  # torch 2.9 and later, set through the newer names
+        backend: Any = torch.backends.cudnn if convolution else torch.backends.cuda
+        return bool((backend.conv if convolution else backend.matmul).fp32_precision == "tf32")
+
+
+def bmm(left: Tensor, right: Tensor) -> Tensor:
+    """Products of matrices, accumulated and given in float32 or better."""
+    half = left.dtype == torch.bfloat16
+    return torch.bmm(left, right, out_dtype=torch.float32) if half else torch.bmm(left, right)
+
+
+def mm(left: Tensor, right: Tensor) -> Tensor:
+    """A product of two matrices, accumulated and given in float32 or better."""
+    half = left.dtype == torch.bfloat16
+    return torch.mm(left, right, out_dtype=torch.float32) if half else torch.mm(left, right)
+
+
+def lengths(rows: Tensor, dim: int) -> Tensor:
+    """Euclidean lengths along one dimension, in float32 or better."""
+    found: Tensor = torch.linalg.vector_norm(
+        rows, dim=dim, dtype=torch.float32 if rows.dtype == torch.bfloat16 else None
+    )
+    return found
+
+
+def weighted(rows: Tensor, weights: Tensor) -> Tensor:
+    """w_i times every number of sample i, rounded once to the rows' own type."""
+    factors = weights.view(-1, *[1] * (rows.dim() - 1))
+    if rows.dtype != torch.bfloat16:
+        return rows * factors
+    return torch.mul(rows, factors, out=torch.empty_like(rows))
+
+
+@contextmanager
+def using(grade: Grade) -> Iterator[None]:
+    """Run products the way a grade needs: in TF32 where its numbers are made for that, else in full float32."""
+    if grade is FULL:
+        with full():
+            yield
+        return
+    with ExitStack() as settings:
+        if grade is TF32 and not tf32_allowed(torch.device("cuda")):
+            set_products("high", settings)
+        autocast_off(settings)
+        yield
+
+
+@contextmanager
+def own() -> Iterator[None]:
+    """Run a backward pass as plain training runs it: in the precision that is set, outside autocast."""
+    with ExitStack() as settings:
+        autocast_off(settings)
+        yield
 
 
 @contextmanager
 def full() -> Iterator[None]:
     """Run products in full float32: no autocast, no TF32, no bfloat16 passes; restores what was set."""
     with ExitStack() as settings:
-        if (before := torch.get_float32_matmul_precision()) != "highest":
-            torch.set_float32_matmul_precision("highest")
-            settings.callback(torch.set_float32_matmul_precision, before)
-        if torch.cuda.is_available() and torch.backends.cudnn.allow_tf32:
-            torch.backends.cudnn.allow_tf32 = False
-            settings.callback(setattr, torch.backends.cudnn, "allow_tf32", True)
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                settings.enter_context(torch.autocast(device, enabled=False))
+        set_products("highest", settings)
+        if torch.cuda.is_available() and tf32_allowed(torch.device("cuda"), convolution=True):
+            set_convolutions(settings)
+        autocast_off(settings)
         yield
+
+
+def set_products(wanted: str, settings: ExitStack) -> None:
+    """Set the precision of float32 products, put back when the stack closes."""
+    try:
+        if (before := torch.get_float32_matmul_precision()) != wanted:
+            torch.set_float32_matmul_precision(wanted)
+            settings.callback(torch.set_float32_matmul_precision, before)
+    except RuntimeError:  # older and newer names were mixed: only the newer can be read
+        backends: Any = torch.backends
+        change(backends.cuda.matmul, "ieee" if wanted == "highest" else "tf32", settings)
+        change(backends.mkldnn.matmul, "ieee", settings)
+
+
+def set_convolutions(settings: ExitStack) -> None:
+    """Convolutions in full float32 until the stack closes."""
+    try:
+        before = torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        backends: Any = torch.backends
+        change(backends.cudnn.conv, "ieee", settings)
+        return
+    torch.backends.cudnn.allow_tf32 = False
+    settings.callback(setattr, torch.backends.cudnn, "allow_tf32", before)
+
+
+def change(backend: Any, wanted: str, settings: ExitStack) -> None:
+    """Set the newer name's value, put back when the stack closes."""
+    settings.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
+    backend.fp32_precision = wanted
+
+
+def autocast_off(settings: ExitStack) -> None:
+    """No automatic casts until the stack closes."""
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            settings.enter_context(torch.autocast(device, enabled=False))

@@ -191,7 +191,7 @@ class Recorder(TorchFunctionMode):
         self.receive = receive
         scale = torch.ones_like(losses) if scale is None else scale
         try:
-            with self, precision.full():
+            with self, precision.own():
                 run = accumulate if self.hidden else differentiate
                 reached = run(losses, self._token, self.parameters, scale, retain)
         finally:

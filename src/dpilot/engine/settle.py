@@ -17,6 +17,25 @@ from dpilot.engine.recorder import Found, Origin, Recorder
 REPEATS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
 
 
+def own_name(recorder: Recorder, once: set[int], item: Found) -> str | None:
+    """The parameter whose only use this is, if it is one: such a use can be measured as soon as it is found."""
+    alone = id(item.weight) in once and not item.by_row
+    return recorder.names.get(id(item.weight)) if alone else None
+
+
+def used_once(recorder: Recorder) -> set[int]:
+    """Parameters that meet the samples in one place only and from which no other weight is computed."""
+    derived = {id(v) for origin in recorder.origins.values() for v in flat(origin.args)}
+    return {
+        key for key, count in recorder.expected.items() if count == 1 and key in recorder.names and key not in derived
+    }
+
+
+def flat(tree: Any) -> list[Any]:
+    """Leaves of nested tuples and lists."""
+    return [leaf for v in tree for leaf in flat(v)] if isinstance(tree, (tuple, list)) else [tree]
+
+
 def settle(recorder: Recorder, found: Iterable[Found]) -> dict[str, list[Use]]:
     """All uses by parameter name."""
     uses: dict[str, list[Use]] = {}

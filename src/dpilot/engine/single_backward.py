@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine import precision
-from dpilot.engine.base import LossFunction, PerSample, accumulator, handle, trainable
+from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, trainable
 from dpilot.engine.combine import combine
 from dpilot.engine.layers.base import Use
 from dpilot.engine.recorder import MARK, Found, Recorder
-from dpilot.engine.settle import settle
+from dpilot.engine.settle import own_name, settle, used_once
 from dpilot.engine.two_pass import two_passes
 
 Uses = Mapping[str, tuple[Use, ...]]
@@ -50,11 +50,31 @@ def finish(
     recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], reason: str, *,
     scale: Tensor | None = None, retain: bool = False,
 ) -> PerSample:  # fmt: skip
-    """The backward pass, the norms, and what it takes to sum."""
-    found: list[Found] = []
-    recorder.backward(losses, found.append, scale=scale, retain=retain)
-    with torch.no_grad(), precision.full():
-        squares, uses = measure(settle(recorder, found), parameters, recorder.batch_size)
+    """The backward pass, the norms, and what it takes to sum.
+
+    A parameter that is used once is measured as soon as its record is there, which is then dropped or made smaller.
+    """
+    squares: dict[str, Tensor] = {}
+    uses: dict[str, tuple[Use, ...]] = {}
+    late: list[Found] = []
+    once = used_once(recorder)
+
+    def receive(item: Found) -> None:
+        name = own_name(recorder, once, item)
+        if name is None:
+            late.append(item)
+        else:
+            squares[name], uses[name] = combine([item.use])
+
+    recorder.backward(losses, receive, scale=scale, retain=retain)
+    with torch.no_grad(), precision.own():
+        for name, found in settle(recorder, late).items():
+            squares[name], uses[name] = combine(found)
+    n = recorder.batch_size
+    squares = {
+        name: squares[name] if name in squares else p.detach().new_zeros(n, dtype=accumulator(p))
+        for name, p in parameters.items()
+    }
     return handle("single-backward", reason, squares, summing(squares, uses, parameters))
 
 
@@ -78,36 +98,18 @@ def marked(batch: Any, recorder: Recorder) -> Iterator[None]:
                 delattr(tensor, MARK)
 
 
-def measure(
-    found: Mapping[str, list[Use]], parameters: Mapping[str, nn.Parameter], n: int
-) -> tuple[dict[str, Tensor], dict[str, tuple[Use, ...]]]:
-    """Squared norms of every parameter, and the uses to sum with."""
-    squares, uses = {}, {}
-    for name, p in parameters.items():
-        if found.get(name):
-            squares[name], uses[name] = combine(found[name])
-        else:
-            squares[name], uses[name] = p.detach().new_zeros(n, dtype=accumulator(p)), ()
-    return squares, uses
-
-
 def summing(squares: Mapping[str, Tensor], uses: Uses, parameters: Mapping[str, nn.Parameter]) -> Any:
     """The function from weights to weighted sums; null samples are zeroed before any product."""
     shapes = {name: (p.shape, accumulator(p), p.device) for name, p in parameters.items()}
-    finite = all_finite(squares)
-    safe = uses if bool(finite.all()) else {name: tuple(u.keep(finite) for u in us) for name, us in uses.items()}
+    finite = torch.isfinite(added(squares))
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        with torch.no_grad(), precision.full():
-            return {name: total(safe[name], w, *shapes[name]) for name, w in weights.items()}
+        null = not bool(finite.all())
+        with torch.no_grad(), precision.own():
+            safe = {name: tuple(u.keep(finite) for u in us) for name, us in uses.items()} if null else uses
+            return {name: total(safe.get(name, ()), w, *shapes[name]) for name, w in weights.items()}
 
     return sum_with
-
-
-def all_finite(squares: Mapping[str, Tensor]) -> Tensor:
-    """Samples whose whole gradient is finite, (n,)."""
-    whole: Any = sum(squares.values())
-    return torch.isfinite(whole)
 
 
 def total(uses: Iterable[Use], weights: Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import precision
-from dpilot.engine.base import PerSample, accumulator, handle
+from dpilot.engine.base import PerSample, accumulator, added, handle
 from dpilot.engine.combine import combine
 from dpilot.engine.recorder import Found, Recorder
-from dpilot.engine.settle import settle
+from dpilot.engine.settle import own_name, settle, used_once
 
 
 def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], reason: str) -> PerSample:
@@ -27,39 +27,25 @@ def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.P
     late: list[Found] = []
 
     def measure(item: Found) -> None:
-        name = recorder.names.get(id(item.weight)) if id(item.weight) in once else None
+        name = own_name(recorder, once, item)
         if name is None:
             late.append(item)
         else:
             squares[name] = combine([item.use])[0]
 
     recorder.backward(losses, measure, retain=True)
-    with torch.no_grad(), precision.full():
+    with torch.no_grad(), precision.own():
         for name, uses in settle(recorder, late).items():
             squares[name] = combine(uses)[0]
     late.clear()
     return handle("single-backward", reason, squares, summing_again(recorder, losses, parameters, squares))
 
 
-def used_once(recorder: Recorder) -> set[int]:
-    """Parameters that meet the samples in one place only and from which no other weight is computed."""
-    derived = {id(v) for origin in recorder.origins.values() for v in flat(origin.args)}
-    return {
-        key for key, count in recorder.expected.items() if count == 1 and key in recorder.names and key not in derived
-    }
-
-
-def flat(tree: Any) -> list[Any]:
-    """Leaves of nested tuples and lists."""
-    return [leaf for v in tree for leaf in flat(v)] if isinstance(tree, (tuple, list)) else [tree]
-
-
 def summing_again(
     recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], squares: Mapping[str, Tensor]
 ) -> Any:
     """The function from weights to weighted sums, each call one backward pass."""
-    whole: Any = sum(squares.values())
-    finite = torch.isfinite(whole)
+    finite = torch.isfinite(added(squares))
     null = not bool(finite.all())
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -80,7 +66,7 @@ def summing_again(
                 add(name, item.use)
 
         recorder.backward(losses, receive, retain=True)
-        with torch.no_grad(), precision.full():
+        with torch.no_grad(), precision.own():
             for name, uses in settle(recorder, late).items():
                 for use in uses:
                     add(name, use)

@@ -124,12 +124,23 @@ def lead_ratio(tensor: Tensor, batch_size: int) -> int:
     return tensor.shape[0] // batch_size
 
 
+def grouped_rows(tensor: Tensor, batch_size: int) -> Tensor:
+    """View (n r, ...) as (n, r, ...)."""
+    if tensor.dim() and tensor.shape[0] == batch_size:
+        return tensor.unsqueeze(1)
+    return tensor.reshape(batch_size, lead_ratio(tensor, batch_size), *tensor.shape[1:])
+
+
 def per_sample_rows(tensor: Tensor, batch_size: int) -> Tensor:
     """View (n r, ...) as (n, r, ...) in the dtype that norms and sums live in."""
-    if tensor.dim() and tensor.shape[0] == batch_size:
-        return tensor.to(accumulator(tensor)).unsqueeze(1)
-    ratio = lead_ratio(tensor, batch_size)
-    return tensor.to(accumulator(tensor)).reshape(batch_size, ratio, *tensor.shape[1:])
+    return grouped_rows(tensor.to(accumulator(tensor)), batch_size)
+
+
+def cast(x: Tensor) -> Tensor:
+    """What autocast would make of an operand: cast here, the record holds the very numbers that were multiplied."""
+    if x.is_cuda and x.dtype == torch.float32 and torch.is_autocast_enabled("cuda"):
+        return x.to(torch.get_autocast_dtype("cuda"))
+    return x
 
 
 def plain(scope: Scope, value: Tensor) -> Tensor:

@@ -18,16 +18,18 @@ from dpilot.engine.layers.base import (
     Operation,
     Scope,
     Use,
+    cast,
+    grouped_rows,
     lead_ratio,
-    per_sample_rows,
     plain,
     plain_or_none,
     rule,
 )
-from dpilot.engine.layers.linear import bounded, gram, gram_is_cheaper
+from dpilot.engine.layers.linear import gram_bound, gram_is_cheaper
+from dpilot.engine.precision import Grade
 
-CHUNK = 1 << 19
-"""Columns unfolded at a time: enough to keep the products busy, small enough to stay in the cache."""
+CHUNK = {"cpu": 1 << 19, "cuda": 1 << 26}
+"""Numbers unfolded at a time: enough to keep the products busy, few enough for the CPU's cache or the GPU's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Correlation:
     errors: Tensor
     geometry: Geometry
     batch_size: int
+    grade: Grade = precision.FULL
 
     def measure(self) -> tuple[Tensor, Use]:
         channels, positions = self.inputs.shape[1] // self.geometry.groups, math.prod(self.errors.shape[2:])
@@ -64,57 +67,87 @@ class Correlation:
         return Dense(self.gradients(0, self.batch_size)).measure()
 
     def _gram_measure(self) -> tuple[Tensor, Use]:
-        a, e = self._columns(0, self.batch_size)[:, 0].mT, self._error_columns(0, self.batch_size)[:, 0].mT
-        scale = self._scale(a, e)
-        if a.shape[1] == 1:
-            return scale.square(), self
-        unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
-        return bounded(gram(a, e), scale, unit, a.shape[1], self._exact), self
+        if math.prod(self.errors.shape[2:]) == 1:
+            return (self.magnitude() * (1 + self.grade.shave)).square(), self
+        parts = []
+        for start, stop in self._chunks(0, self.batch_size):
+            a, e = self._columns(start, stop)[:, 0].mT, self._error_columns(start, stop)[:, 0].mT
+            few = self._part(start, stop)
+            parts.append(gram_bound(a, e, self.grade, few._exact))
+        return torch.cat(parts) if len(parts) > 1 else parts[0], self
+
+    def _part(self, start: int, stop: int) -> Correlation:
+        ratio = self.inputs.shape[0] // self.batch_size
+        rows = slice(start * ratio, stop * ratio)
+        return replace(self, inputs=self.inputs[rows], errors=self.errors[rows], batch_size=stop - start)
 
     def _exact(self, chosen: Tensor) -> Tensor:
         few = replace(self, inputs=self.inputs[chosen], errors=self.errors[chosen], batch_size=int(chosen.sum()))
         return Dense(few.gradients(0, few.batch_size)).magnitude()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
+        rows = weights.repeat_interleave(self.inputs.shape[0] // self.batch_size)
+        if self.grade.shave:
+            return self._sum_of_products(rows)
         g = self.geometry
-        ratio = self.inputs.shape[0] // self.batch_size
-        rows = weights.repeat_interleave(ratio).view(-1, *[1] * (self.errors.dim() - 1))
-        space = len(g.kernel)
-        shape = (self.errors.shape[1], self.inputs.shape[1] // g.groups, *g.kernel)
-        like = self.inputs.new_empty(1).expand(shape)
+        like = self.inputs.new_empty(1).expand(self._shape())
         backward = torch.ops.aten.convolution_backward
-        padding, none = list(g.padding), [0] * space
-        _, out, _ = backward(
-            self.errors * rows, self.inputs, like, None, g.stride, padding, g.dilation, False, none, g.groups,
-            [False, True, False],
-        )  # fmt: skip
+        padding, none = list(g.padding), [0] * len(g.kernel)
+        with precision.full():
+            _, out, _ = backward(
+                precision.weighted(self.errors, rows), self.inputs, like, None, g.stride, padding, g.dilation, False,
+                none, g.groups, [False, True, False],
+            )  # fmt: skip
         result: Tensor = out
         return result
 
-    def gradients(self, start: int, stop: int) -> Tensor:
+    def _sum_of_products(self, rows: Tensor) -> Tensor:
+        """The sum by plain products, whose rounding is known; convolutions may choose any algorithm."""
+        scaled = replace(self, errors=precision.weighted(self.errors, rows))
+        total: Any = 0
+        for start, stop in self._chunks(0, self.batch_size):
+            e, columns = scaled._error_columns(start, stop), self._columns(start, stop)
+            pair = (t.permute(1, 2, 0, 3).flatten(2) for t in (e, columns))  # (groups, width, rows * positions)
+            left, right = pair
+            with precision.using(self.grade):
+                total = total + precision.bmm(left, right.mT)
+        return torch.as_tensor(total).reshape(self._shape())
+
+    def _shape(self) -> tuple[int, ...]:
+        return (self.errors.shape[1], self.inputs.shape[1] // self.geometry.groups, *self.geometry.kernel)
+
+    def _chunks(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Ranges of samples whose unfolded inputs fit."""
         ratio = self.inputs.shape[0] // self.batch_size
         row = self.inputs.shape[1] * math.prod(self.geometry.kernel) * math.prod(self.errors.shape[2:])
-        step = max(1, CHUNK // max(1, row * ratio))
-        shape = (self.errors.shape[1], self.inputs.shape[1] // self.geometry.groups, *self.geometry.kernel)
-        result = self.inputs.new_empty(stop - start, *shape)
-        for at in range(start, stop, step):
-            self._product(at, min(at + step, stop), result[at - start : at - start + step])
+        step = max(1, CHUNK["cuda" if self.inputs.is_cuda else "cpu"] // max(1, row * ratio))
+        return [(at, min(at + step, stop)) for at in range(start, stop, step)]
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        kind = accumulator(self.inputs)
+        result = self.inputs.new_empty(stop - start, *self._shape(), dtype=kind)
+        for at, end in self._chunks(start, stop):
+            with precision.using(self.grade):
+                self._product(at, end, result[at - start : end - start])
         return result
 
     def _product(self, start: int, stop: int, into: Tensor) -> None:
         """Write the gradients of a few samples."""
         e, columns = self._error_columns(start, stop), self._columns(start, stop).mT
         if e.shape[1] == 1 and e.shape[0] == into.shape[0]:
-            torch.bmm(e[:, 0], columns[:, 0], out=into.view(into.shape[0], into.shape[1], -1))
+            out = into.view(into.shape[0], into.shape[1], -1)
+            if e.dtype == out.dtype:
+                torch.bmm(e[:, 0], columns[:, 0], out=out)
+            else:
+                out.copy_(precision.bmm(e[:, 0], columns[:, 0]))
         else:
-            into.copy_(torch.matmul(e, columns).reshape(into.shape[0], -1, *into.shape[1:]).sum(1))
+            found = precision.bmm(e.flatten(0, 1), columns.flatten(0, 1))
+            into.copy_(found.view(into.shape[0], -1, *into.shape[1:]).sum(1))
 
     def magnitude(self) -> Tensor:
         a, e = self._columns(0, self.batch_size), self._error_columns(0, self.batch_size)
-        return self._scale(a.flatten(1, 2).mT, e.flatten(1, 2).mT).view(self.batch_size, -1).sum(1)
-
-    def _scale(self, a: Tensor, e: Tensor) -> Tensor:
-        return torch.sum(torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(e, dim=2), 1)
+        lengths = [precision.lengths(t.flatten(1, 2), 1) for t in (a, e)]
+        return torch.sum(lengths[0] * lengths[1], 1).view(self.batch_size, -1).sum(1)
 
     def keep(self, finite: Tensor) -> Correlation:
         rows = finite.repeat_interleave(self.inputs.shape[0] // self.batch_size)
@@ -151,8 +184,9 @@ def convolution_use(geometry: Geometry, n: int, transposed: bool) -> MakeUse:
 
     def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
         lead_ratio(e, n)
-        a, e = saved[0].to(accumulator(saved[0])), e.to(accumulator(e))
-        return exchanged(a, e, geometry, n) if transposed else Correlation(a, e, geometry, n)
+        a, e, grade = precision.graded(saved[0], e, convolution=True)
+        use = exchanged(a, e, geometry, n) if transposed else Correlation(a, e, geometry, n)
+        return replace(use, grade=grade)
 
     return make
 
@@ -174,8 +208,8 @@ def channel_bias_use(n: int) -> MakeUse:
     """The output gradient summed over positions."""
 
     def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
-        rows = per_sample_rows(e, n)
-        return Dense(rows.sum((1, *range(3, rows.dim()))))
+        rows = grouped_rows(e, n)
+        return Dense(rows.sum((1, *range(3, rows.dim())), dtype=accumulator(e)))
 
     return make
 
@@ -198,6 +232,7 @@ def _conv(
     padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     space, kernel = batched_space(input, weight), tuple(weight.shape[2:])
+    input = cast(input)
     steps, spread = tuple_of(stride, space), tuple_of(dilation, space)
     if padding == "same":
         input, padding = pad_same(input, kernel, spread), 0
@@ -212,6 +247,7 @@ def _transposed(
     padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Tensor:  # fmt: skip
     space = batched_space(input, weight)
+    input = cast(input)
     steps, width, spread, beyond = (tuple_of(v, space) for v in (stride, padding, dilation, output_padding))
     out = operation(input, plain(scope, weight), plain_or_none(scope, bias), steps, width, beyond, groups, spread)
     geometry = Geometry(tuple(weight.shape[2:]), steps, width, spread, groups)

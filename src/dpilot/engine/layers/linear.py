@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpilot.engine import precision
-from dpilot.engine.base import NoRule
-from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, per_sample_rows, plain, plain_or_none, rule
+from dpilot.engine.base import NoRule, accumulator
+from dpilot.engine.layers.base import (
+    Dense,
+    MakeUse,
+    Operation,
+    Scope,
+    Use,
+    cast,
+    grouped_rows,
+    plain,
+    plain_or_none,
+    rule,
+)
+from dpilot.engine.precision import Grade
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,68 +32,101 @@ class Product:
 
     Norm: |a|^2 |e|^2 for one token; else the cheaper of the Gram form sum_st <a_s, a_t> <e_s, e_t>, with its rounding
     error added (precision.gram_slack), or the materialised gradient, which the sum then reuses.
-    Sum: one product (w e)^T a over all tokens of all samples.
+    Sum: one product (w e)^T a over all tokens of all samples; what rounding w e can add is part of the norm.
     ``swapped`` says that the weight is stored (d, p), as x @ W and Hugging Face's Conv1D have it.
     """
 
     inputs: Tensor
     errors: Tensor
     swapped: bool = False
+    grade: Grade = precision.FULL
 
     def measure(self) -> tuple[Tensor, Use]:
         tokens, d, p = self.inputs.shape[1], self.inputs.shape[2], self.errors.shape[2]
         if tokens == 1:
-            return self.magnitude().square(), self
+            return (self.magnitude() * (1 + self.grade.shave)).square(), self
         if gram_is_cheaper(tokens, d, p):
-            return self._gram_measure()
+            return gram_bound(self.inputs, self.errors, self.grade, self._exact), self
         return Dense(self.gradients(0, self.inputs.shape[0])).measure()
-
-    def _gram_measure(self) -> tuple[Tensor, Use]:
-        scale = self.magnitude()
-        unit = precision.gram_slack(self.inputs.shape[2], self.errors.shape[2], scale.dtype)
-        return bounded(gram(self.inputs, self.errors), scale, unit, self.inputs.shape[1], self._exact), self
 
     def _exact(self, chosen: Tensor) -> Tensor:
         return Dense(Product(self.inputs[chosen], self.errors[chosen]).gradients(0, self.inputs.shape[0])).magnitude()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         a, e = self.inputs, self.errors
-        if a.shape[2] < e.shape[2]:
-            a = a * weights[:, None, None]
+        if weighs_inputs(a.shape[2], e.shape[2]):
+            a = precision.weighted(a, weights)
         else:
-            e = e * weights[:, None, None]
+            e = precision.weighted(e, weights)
         a, e = a.flatten(0, 1), e.flatten(0, 1)
-        return torch.mm(a.T, e) if self.swapped else torch.mm(e.T, a)
+        with precision.using(self.grade):
+            return precision.mm(a.T, e) if self.swapped else precision.mm(e.T, a)
 
     def gradients(self, start: int, stop: int) -> Tensor:
         a, e = self.inputs[start:stop], self.errors[start:stop]
-        return torch.bmm(a.mT, e) if self.swapped else torch.bmm(e.mT, a)
+        with precision.using(self.grade):
+            return precision.bmm(a.mT, e) if self.swapped else precision.bmm(e.mT, a)
 
     def magnitude(self) -> Tensor:
-        lengths = torch.linalg.vector_norm(self.inputs, dim=2) * torch.linalg.vector_norm(self.errors, dim=2)
-        return torch.sum(lengths, 1)
+        return torch.sum(precision.lengths(self.inputs, 2) * precision.lengths(self.errors, 2), 1)
 
     def keep(self, finite: Tensor) -> Product:
         rows = finite[:, None, None]
-        return Product(torch.where(rows, self.inputs, 0.0), torch.where(rows, self.errors, 0.0), self.swapped)
+        return replace(self, inputs=torch.where(rows, self.inputs, 0.0), errors=torch.where(rows, self.errors, 0.0))
+
+
+def weighs_inputs(d: int, p: int) -> bool:
+    """Whether a sum multiplies the weights into the inputs: into the narrower of the two."""
+    return d < p
 
 
 def gram(a: Tensor, e: Tensor) -> Tensor:
     """sum_st <a_s, a_t> <e_s, e_t> for each sample, (n,)."""
-    pairs = torch.bmm(a, a.mT)
-    pairs *= torch.bmm(e, e.mT)
-    return pairs.flatten(1).sum(1)
+    return paired(precision.bmm(a, a.mT), precision.bmm(e, e.mT))
+
+
+def paired(inputs: Tensor, errors: Tensor) -> Tensor:
+    """The Gram norm from the Gram matrices (n, T, T); the first one is overwritten."""
+    inputs *= errors
+    return inputs.flatten(1).sum(1)
+
+
+def gram_bound(a: Tensor, e: Tensor, grade: Grade, exact: Callable[[Tensor], Tensor]) -> Tensor:
+    """Upper bounds of the squared norms of sum_t e_t a_t^T by the Gram form, a (n, T, d) and e (n, T, p)."""
+    tokens, d, p = a.shape[1], a.shape[2], e.shape[2]
+    each = precision.lengths(a, 2), precision.lengths(e, 2)
+    scale = torch.sum(each[0] * each[1], 1)
+    unit = precision.gram_slack(d, p, scale.dtype, grade)
+    with precision.using(grade):
+        if not grade.shave:
+            return bounded(gram(a, e), scale, unit, tokens, exact)
+        inputs, errors = precision.bmm(a, a.mT), precision.bmm(e, e.mT)
+    moved = grade.shave * torch.minimum(scale, rounding_reach(inputs, errors, *each, weighs_inputs(d, p)))
+    return (bounded(paired(inputs, errors), scale, unit, tokens, exact).sqrt() + moved).square()
+
+
+def rounding_reach(inputs: Tensor, errors: Tensor, a: Tensor, e: Tensor, inputs_weighed: bool) -> Tensor:
+    """|A| |E|_F with |A| the largest singular value of the operand that is not rounded, at most sqrt(|A A^T|_F).
+
+    Rounding each entry of E by its part r moves sum_t e_t a_t^T by no more than r |A| |E|_F: for tokens in different
+    directions far less than r S. ``a`` and ``e`` are the tokens' lengths (n, T).
+    """
+    other, rounded = (errors, a) if inputs_weighed else (inputs, e)
+    largest: Tensor = torch.linalg.vector_norm(other, dim=(1, 2)).sqrt()
+    return largest * precision.lengths(rounded, 1)
 
 
 def bounded(squares: Tensor, scale: Tensor, unit: float, tokens: int, exact: Callable[[Tensor], Tensor]) -> Tensor:
     """Upper bounds of squared norms from Gram norms: n^2 + k u S^2, or where that is loose (|g| + c u S)^2.
 
     ``exact(chosen)`` materialises the norms of some samples. Whether a sample is among them is its own affair: a norm
-    never depends on other samples.
+    never depends on other samples. A GPU would have to stop and look, so there the first form stays, loose or not.
     """
     slack = unit * scale.square()
-    loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
     upper = squares.clamp_min(0) + slack
+    if upper.is_cuda:
+        return upper
+    loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
     if bool(loose.any()):
         upper[loose] = (exact(loose) + precision.product_slack(tokens, scale.dtype) * scale[loose]).square()
     return upper
@@ -97,18 +142,23 @@ def gram_is_cheaper(tokens: int, d: int, p: int, factor: int = 8) -> bool:
 
 
 def merge(uses: Sequence[Product]) -> Product:
-    """Several uses of one weight are one use with more tokens."""
-    return Product(
-        torch.cat([u.inputs for u in uses], dim=1), torch.cat([u.errors for u in uses], dim=1), uses[0].swapped
-    )
+    """Several uses of one weight, of one grade, are one use with more tokens."""
+    inputs, errors = torch.cat([u.inputs for u in uses], dim=1), torch.cat([u.errors for u in uses], dim=1)
+    return replace(uses[0], inputs=inputs, errors=errors)
+
+
+def product(a: Tensor, e: Tensor, n: int, swapped: bool = False) -> Product:
+    """The use of inputs (r n, ..., d) and output gradients (r n, ..., p), in the precision the user's products have."""
+    rows = [grouped_rows(t, n).flatten(1, -2) for t in (a, e)]
+    a, e, grade = precision.graded(rows[0], rows[1])
+    return Product(a, e, swapped, grade)
 
 
 def product_use(n: int, swapped: bool) -> MakeUse:
     """The use a weight leaves from (inputs,) and the output gradient."""
 
     def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
-        a, e = per_sample_rows(saved[0], n), per_sample_rows(e, n)
-        return Product(a.flatten(1, -2), e.flatten(1, -2), swapped)
+        return product(saved[0], e, n, swapped)
 
     return make
 
@@ -117,8 +167,9 @@ def bias_use(n: int) -> MakeUse:
     """The output gradient summed over tokens."""
 
     def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
-        rows = per_sample_rows(e, n).flatten(1, -2)
-        return Dense(rows[:, 0] if rows.shape[1] == 1 else rows.sum(1))
+        rows = grouped_rows(e, n).flatten(1, -2)
+        kind = accumulator(e)
+        return Dense(rows[:, 0].to(kind) if rows.shape[1] == 1 else rows.sum(1, dtype=kind))
 
     return make
 
@@ -129,6 +180,7 @@ def linear(scope: Scope, x: Tensor, weight: Tensor, bias: Tensor | None, swapped
         raise NoRule(
             f"a linear map of a tensor of shape {tuple(x.shape)} without samples first. Add a batch dimension."
         )
+    x = cast(x)
     matrix = plain(scope, weight).mT if swapped else plain(scope, weight)
     out = torch.nn.functional.linear(x, matrix, plain_or_none(scope, bias))
     uses: list[tuple[Tensor, MakeUse]] = []

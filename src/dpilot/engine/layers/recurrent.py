@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpilot.engine.base import NoRule
-from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, per_sample_rows, plain, plain_or_none, rule
-from dpilot.engine.layers.linear import Product, bias_use, linear, product_use
+from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, plain, plain_or_none, rule
+from dpilot.engine.layers.linear import bias_use, linear, product, product_use
 
 State = tuple[Tensor, ...]
 Cell = Callable[[Tensor, State, "Weights"], tuple[State, Tensor | None]]
@@ -95,7 +95,7 @@ def uses_of(scope: Scope, w: Weights, late: list[Tensor]) -> list[tuple[Tensor, 
     n = scope.batch_size
 
     def recurrent(_: tuple[Tensor, ...], e: Tensor) -> Use:
-        return Product(per_sample_rows(late[0], n)[:, 0], per_sample_rows(behind_gate(e, late), n)[:, 0])
+        return product(late[0], behind_gate(e, late), n)
 
     def recurrent_bias(saved: tuple[Tensor, ...], e: Tensor) -> Use:
         return bias_use(n)(saved, behind_gate(e, late))
