@@ -12,9 +12,10 @@ import pytest
 
 import dpilot
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
+from dpilot.privacy.amounts import Amount
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.events import ApproxDP, Composed, Gaussian, PoissonSampled, PureDP, Repeated, nothing
-from dpilot.privacy.ledger import Ledger, Stage
+from dpilot.privacy.events import ApproxDP, Composed, Event, Gaussian, PoissonSampled, PureDP, Repeated, nothing
+from dpilot.privacy.ledger import Ledger, Stage, folding
 from dpilot.privacy.receipt import Receipt
 
 BUDGET = Budget(1.0, 1e-5)
@@ -27,6 +28,12 @@ def made(tmp_path: Path, name: str = "a.ledger", budget: Budget = BUDGET, **term
 
 def _settle_and_fail(receipt: Receipt) -> None:
     receipt.settle(PureDP(0.1))
+    raise RuntimeError("ours")
+
+
+def _draw_and_fail(receipt: Receipt, event: Event, times: int) -> None:
+    for _ in range(times):
+        receipt.draw(event)
     raise RuntimeError("ours")
 
 
@@ -504,6 +511,43 @@ class TestResuming:
         head = ledger.head()
         with pytest.raises(InvalidInput, match="drawn"), ledger.resume(3, drawn=Composed([PureDP(0.1), PureDP(0.1)])):
             pytest.fail("the body ran")
+        assert ledger.head() == head
+
+    @pytest.mark.parametrize("bound", ["basic", "rdp", "gdp"])
+    @pytest.mark.parametrize("drawn", [None, Repeated(Gaussian(20.0), 9)])
+    def test_a_resumed_stage_never_settles(self, tmp_path: Path, bound: str, drawn: Event | None) -> None:
+        ledger = made(tmp_path, bound=bound)
+        with pytest.raises(RuntimeError), ledger.reserve(Repeated(Gaussian(20.0), 10), purpose="x") as receipt:
+            _draw_and_fail(receipt, Gaussian(20.0), 9)
+        paid = ledger.spent()
+        with ledger.resume(1, drawn=drawn) as receipt:
+            with pytest.raises(InvalidInput, match="before any resume"):
+                receipt.settle(Repeated(Gaussian(20.0), 9))
+            receipt.draw(Gaussian(20.0))
+        assert ledger.spent() == paid
+        assert ledger.entries()[0].state == "committed"
+
+    def test_a_stage_may_be_resumed_again_and_stays_reserved_until_it_ends(self, tmp_path: Path) -> None:
+        ledger = made(tmp_path)
+        with pytest.raises(RuntimeError), ledger.reserve(PureDP(0.1), purpose="x"):
+            raise RuntimeError
+        for _ in range(2):
+            with pytest.raises(RuntimeError), ledger.resume(1):
+                raise RuntimeError
+            assert ledger.entries()[0].state == "reserved"
+        with ledger.resume(1):
+            pass
+        assert ledger.entries()[0].state == "committed"
+
+    def test_no_settle_row_follows_a_resume_row(self, tmp_path: Path) -> None:
+        ledger = made(tmp_path)
+        with pytest.raises(RuntimeError), ledger.reserve(PureDP(0.1), purpose="x"):
+            raise RuntimeError
+        with pytest.raises(RuntimeError), ledger.resume(1):
+            raise RuntimeError
+        head = ledger.head()
+        with pytest.raises(LedgerError, match="is resumed, not reserved"), ledger._book.page() as page:
+            page.append("settle", folding.settle_body(1, 0, nothing(), Amount()))
         assert ledger.head() == head
 
     def test_an_end_that_was_booked_already_is_not_booked_twice(self, tmp_path: Path) -> None:

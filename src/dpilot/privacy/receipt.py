@@ -75,14 +75,14 @@ class Receipt:
         Edge cases:
             bound "basic": only before the first draw, because a commitment is priced there as a whole
             (docs/proofs/filters.md, "Settling"); events that merely declare their epsilon may settle later too.
-            A precommitted ledger settles nothing.
+            A precommitted ledger settles nothing, nor does a stage that was resumed.
         """
         with self._lock:
             wanted = _count(event)
             if self._agree is None or not self._open or self._process != os.getpid():
                 raise InvalidInput(
-                    "settle is for the open receipt of an adaptive ledger, in the process that reserved it: this one "
-                    "cannot be lowered."
+                    "settle is for the open receipt of an adaptive ledger, in the process that reserved it and before "
+                    "any resume: this one cannot be lowered."
                 )
             if not self._drawn <= wanted:
                 raise InvalidInput(

@@ -5,7 +5,7 @@
 | open | row 0: data set, budget, mode, bound, and the order of bound "rdp" |
 | reserve | a commitment: its stages, its charges, and whether its one stage has begun |
 | begin, resume | a planned stage begins; an interrupted one goes on with an exact replay |
-| commit, settle | a stage is done; it is done for less |
+| commit, settle | a stage is done; it is done for less, which no stage is that was resumed |
 | extend | a larger budget, with the reason |
 
 Nothing here depends on a record: events, names and declared numbers only.
@@ -146,20 +146,20 @@ def _commitment(row: Row) -> Commitment:
 
 
 def _begun(history: History, row: Row) -> History:
-    return _moved(history, row.content(), "planned", "reserved")
+    return _moved(history, row.content(), ("planned",), "reserved")
 
 
 def _resumed(history: History, row: Row) -> History:
-    return _moved(history, row.content(), "reserved", "reserved")
+    return _moved(history, row.content(), ("reserved", "resumed"), "resumed")
 
 
 def _committed(history: History, row: Row) -> History:
-    return _moved(history, row.content(), "reserved", "committed")
+    return _moved(history, row.content(), ("reserved", "resumed"), "committed")
 
 
 def _settled(history: History, row: Row) -> History:
     body = row.content()
-    return _moved(history, body, "reserved", "settled", (events.from_dict(body["event"]), _read_amount(body)))
+    return _moved(history, body, ("reserved",), "settled", (events.from_dict(body["event"]), _read_amount(body)))
 
 
 def _extended(history: History, row: Row) -> History:
@@ -176,11 +176,13 @@ _FOLDS: Final[Mapping[str, Callable[[History, Row], History]]] = {
 }
 
 
-def _moved(history: History, body: Body, before: str, after: str, lower: tuple[Event, Amount] | None = None) -> History:
+def _moved(
+    history: History, body: Body, before: tuple[str, ...], after: str, lower: tuple[Event, Amount] | None = None
+) -> History:
     place = bisect_left(history.commitments, body["of"], key=lambda each: each.seq)
     old, stage = history.commitments[place], body["stage"]
-    if old.seq != body["of"] or stage < 0 or old.states[stage] != before:
-        raise InvalidInput(f"stage {stage} of row {old.seq} is {old.states[stage]}, not {before}")
+    if old.seq != body["of"] or stage < 0 or old.states[stage] not in before:
+        raise InvalidInput(f"stage {stage} of row {old.seq} is {old.states[stage]}, not {' or '.join(before)}")
     states = (*old.states[:stage], after, *old.states[stage + 1 :])
     settled = {**old.settled, stage: lower} if lower is not None else old.settled
     new = replace(old, states=states, settled=settled)

@@ -74,7 +74,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
-    """A reserve row, with what later rows made of it."""
+    """A reserve row, with what later rows made of it.
+
+    ``states`` are those of entries, and "resumed": reserved, and what was released before is known to nobody here.
+    """
 
     seq: int
     time: str
@@ -173,7 +176,7 @@ class History:
             split=stage.split,
             event=event,
             cost=self.cost(amount),
-            state=commitment.states[place],
+            state="reserved" if commitment.states[place] == "resumed" else commitment.states[place],
             bound_used=commitment.price.bound_used,
         )
 

@@ -214,10 +214,10 @@ class Ledger:
     def resume(self, seq: int, stage: int = 0, *, drawn: Event | None = None) -> Iterator[Receipt]:
         """Go on with an interrupted stage, without paying again. Only for an EXACT replay: same noise, same batches.
 
-        ``drawn``: what was released before the point from which the replay starts.
+        ``drawn``: what was released before the point from which the replay starts. A resumed stage never settles.
         """
         event = spending.resume(self._book, seq, stage, drawn)
-        with spending.running(self._book, seq, stage, event, drawn) as receipt:
+        with spending.running(self._book, seq, stage, event, resumed=True, drawn=drawn) as receipt:
             yield receipt
 
     def __copy__(self) -> Ledger:

@@ -61,10 +61,13 @@ def resume(book: Book, seq: int, place: int, drawn: Event | None) -> Event:
 
 
 @contextmanager
-def running(book: Book, seq: int, place: int, event: Event, drawn: Event | None = None) -> Iterator[Receipt]:
+def running(
+    book: Book, seq: int, place: int, event: Event, *, resumed: bool = False, drawn: Event | None = None
+) -> Iterator[Receipt]:
     """The receipt of a stage that is on disk; on leaving without an exception its end is booked.
 
-    A forked child that leaves the body books nothing: the stage is its parent's.
+    A forked child that leaves the body books nothing: the stage is its parent's. A ``resumed`` stage is not settled:
+    this process did not see what was released before.
     """
     process = os.getpid()
     settled: list[Body] = []
@@ -73,7 +76,7 @@ def running(book: Book, seq: int, place: int, event: Event, drawn: Event | None 
         amount = lowered(book.history(), seq, place, smaller, begun)
         settled.append(settle_body(seq, place, smaller, amount))
 
-    receipt = Receipt(event, drawn=drawn, agree=agree)
+    receipt = Receipt(event, drawn=drawn, agree=None if resumed else agree)
     try:
         yield receipt
     finally:
