@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.linear.common import Array, coefficients, fitted, middle, paper, repeated, table
-from dpilot.linear.adaclip import AdaClip
+from dpilot.linear.adaclip import _GRID, AdaClip, clip_level
 from dpilot.linear.boosted import BoostedAdaSSP
 from dpilot.linear.dpgd import Dpgd
 from dpilot.linear.fitting import Method
-from dpilot.linear.fixed import FixedClip
+from dpilot.linear.fixed import FixedClip, equal_steps, fixed_steps
+from dpilot.linear.problem import Door, Problem, multiplier
+from dpilot.linear.problem import repeated as repeated_steps
+from dpilot.linear.rows import Rows
+from dpilot.linear.solution import Solution
+from dpilot.privacy.events import Composed, Event
+from dpilot.statistics import quantile_event
 
 D, N = 50, 5_000
 SHARES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
@@ -115,9 +122,47 @@ def _draw(points: list[list[float]], estimate: float, last: float, best: float) 
     figure.savefig(HERE / "curve.svg", bbox_inches="tight")
 
 
+@dataclass(frozen=True, slots=True)
+class Periodic:
+    """AdaClip that asks for the quantile again every ``every`` of 30 steps, 1 % of the squared mu each time."""
+
+    every: int
+    steps: int = 30
+    share: float = 0.01
+
+    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+        search = quantile_event(multiplier(problem, left * self.share), grid=_GRID)
+        events = [search, repeated_steps(self._steps(problem, left))]
+        return {f"round {turn}": Composed(events) for turn in range(self._turns)}
+
+    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+        theta = np.zeros(problem.width)
+        paid = {"size": size, "noise": door.noise}
+        for turn in range(self._turns):
+            with door.stage(f"round {turn}") as receipt:
+                rest = rows.mapped(_residuals(theta), rows.columns)
+                sigma = multiplier(problem, left * self.share)
+                level = clip_level(rest, 0.5, noise_multiplier=sigma, receipt=receipt, noise=door.noise)
+                theta = theta + fixed_steps(rest, level, self._steps(problem, left), receipt=receipt, **paid)  # type: ignore[arg-type]
+        return Solution(theta)
+
+    @property
+    def _turns(self) -> int:
+        return self.steps // self.every
+
+    def _steps(self, problem: Problem, left: float) -> tuple[float, ...]:
+        return equal_steps(problem, left * (1 - self.share * self._turns) / self._turns, self.every)
+
+
+def _residuals(theta: Array) -> Callable[[Array], Array]:
+    return lambda values: np.column_stack([values[:, :-1], values[:, -1] - values[:, :-1] @ theta])
+
+
 def strategies(seeds: int, epsilons: tuple[float, ...]) -> None:
     methods: dict[str, Method] = {
         "estimate once (adaclip)": AdaClip(),
+        "again every 10 steps": Periodic(10),
+        "again every 5 steps": Periodic(5),
         "iterate around 1 (boosted)": BoostedAdaSSP(clip=1.0),
         "iterate, clip bought": BoostedAdaSSP(),
         "re-estimate every step (dpgd)": Dpgd(),

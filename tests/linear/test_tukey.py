@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpilot.linear import tukey
 from dpilot.linear.estimators import LinearRegression
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.tukey import TukeyEM, _deep_point, _fits, _laplace, distance, log_volumes
@@ -53,6 +54,13 @@ def test_the_laplace_noise_has_the_scale_it_should():
     drawn = np.array([_laplace(3.0, noise) for _ in range(4000)])
     assert np.abs(drawn).mean() == pytest.approx(3.0, rel=0.1)
     assert abs(drawn.mean()) < 0.3
+
+
+def test_the_test_passes_as_often_as_its_noise_says(monkeypatch):
+    limit = np.log(1 / (2 * 5e-6)) / 0.5
+    monkeypatch.setattr(tukey, "distance", lambda *_: limit - 2.0)  # passes if Laplace(2) > 2: 0.18 of the time
+    passed = [_deep_point(cloud(40), 0.5, 5e-6, seeded_noise(seed)).any() for seed in range(400)]
+    assert np.mean(passed) == pytest.approx(0.5 * np.exp(-1), abs=0.08)
 
 
 def test_each_record_is_in_one_model():
