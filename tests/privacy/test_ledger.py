@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -554,7 +555,13 @@ class TestResuming:
         ledger = made(tmp_path)
         with pytest.raises(RuntimeError), ledger.reserve(PureDP(0.1), purpose="x"):
             raise RuntimeError
-        with pytest.warns(RuntimeWarning, match="was not booked"), ledger.resume(1), ledger.resume(1):
+        body, lock = ExitStack(), tmp_path / ".a.ledger.1.0.lock"
+        body.enter_context(ledger.resume(1))
+        lock.unlink()
+        lock.touch()  # by hand, against the advice
+        with ledger.resume(1):
             pass
+        with pytest.warns(RuntimeWarning, match="was not booked.*a second holder may have existed"):
+            body.close()
         assert ledger.entries()[0].state == "committed"
         ledger.verify()

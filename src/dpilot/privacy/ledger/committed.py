@@ -42,6 +42,6 @@ class Committed:
         self, event: Event, *, purpose: str, part: str | None = None, split: str | None = None
     ) -> Iterator[Receipt]:
         """Begin the planned stage that is exactly this; on disk before the body runs."""
-        seq, place = begin(self._book, Stage(purpose, event, part, split), self.seq)
-        with running(self._book, seq, place, event) as receipt:
+        held = begin(self._book, Stage(purpose, event, part, split), self.seq)
+        with running(self._book, held, event) as receipt:
             yield receipt

@@ -187,10 +187,10 @@ class Ledger:
         """
         stage = Stage(purpose, event, part, split)
         if self._book.history().closed:
-            seq, place = spending.begin(self._book, stage)
+            held = spending.begin(self._book, stage)
         else:
-            seq, place = spending.admit(self._book, (stage,), _share(delta), begun=True), 0
-        with spending.running(self._book, seq, place, event) as receipt:
+            held = spending.spend(self._book, stage, _share(delta))
+        with spending.running(self._book, held, event) as receipt:
             yield receipt
 
     def commit(self, stages: Iterable[Stage | tuple[Any, ...]], *, delta: float | None = None) -> Committed:
@@ -201,7 +201,7 @@ class Ledger:
         planned = tuple(stage if isinstance(stage, Stage) else Stage(*stage) for stage in stages)
         if not planned:
             raise InvalidInput("stages is empty: expected at least one (purpose, event).")
-        return Committed(self._book, spending.admit(self._book, planned, _share(delta), begun=False))
+        return Committed(self._book, spending.admit(self._book, planned, _share(delta)))
 
     def committed(self, seq: int | None = None) -> Committed:
         """The commitment in row ``seq`` again, or the only one: for a process that did not make it."""
@@ -215,9 +215,12 @@ class Ledger:
         """Go on with an interrupted stage, without paying again. Only for an EXACT replay: same noise, same batches.
 
         ``drawn``: what was released before the point from which the replay starts. A resumed stage never settles.
+
+        Guarantee:
+            one holder at a time: a stage that another process or thread is running is a LedgerError.
         """
-        event = spending.resume(self._book, seq, stage, drawn)
-        with spending.running(self._book, seq, stage, event, resumed=True, drawn=drawn) as receipt:
+        held, event = spending.resume(self._book, seq, stage, drawn)
+        with spending.running(self._book, held, event, resumed=True, drawn=drawn) as receipt:
             yield receipt
 
     def __copy__(self) -> Ledger:
