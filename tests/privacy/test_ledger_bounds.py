@@ -128,13 +128,13 @@ class TestBasic:
 
     def test_delta_is_spent_in_parallel_too(self, tmp_path: Path) -> None:
         ledger = made(tmp_path)
-        with ledger.reserve(STEPS, purpose="x", part="a", delta=9e-6):
+        with ledger.reserve(STEPS, purpose="x", part="a", split="s", delta=9e-6):
             pass
-        assert ledger.fits(STEPS, part="b", delta=9e-6)
-        assert not ledger.fits(STEPS, part="a", delta=9e-6)
+        assert ledger.fits(STEPS, part="b", split="s", delta=9e-6)
+        assert not ledger.fits(STEPS, part="a", split="s", delta=9e-6)
         assert not ledger.fits(STEPS, delta=9e-6)
         assert not ledger.fits(STEPS, part="b", split="other", delta=9e-6)
-        spend(ledger, STEPS, "b")
+        spend(ledger, STEPS, "b", "s")
         assert ledger.entries()[1].cost.delta == pytest.approx(DELTA / 3, rel=0.01)
 
 
@@ -257,11 +257,11 @@ class TestParts:
             return ledger.spent().epsilon
 
         spend(ledger, self.N)
-        spend(ledger, self.A, "a")
+        spend(ledger, self.A, "a", "s")
         one = total()
-        spend(ledger, Gaussian(50.0), "b")
+        spend(ledger, Gaussian(50.0), "b", "s")
         assert total() == one  # the other part costs this one nothing
-        spend(ledger, self.B, "b")
+        spend(ledger, self.B, "b", "s")
         two = total()
         assert two > one
         spend(ledger, Gaussian(40.0), "a", "other")

@@ -22,7 +22,7 @@ _LONGEST: Final = 500
 class Stage:
     """One named piece of a commitment: ``event`` on the records of ``part`` (of ``split``), or on all of them.
 
-    A part without a split is a part of "main", the ledger's one split.
+    A part without a split is a part of "main", then the ledger's only split.
     """
 
     purpose: str
@@ -151,6 +151,17 @@ class History:
             return (None,)
         share = _decimals.DOWN.divide(left, Decimal(len(self.commitments) + 2))
         return None, _decimals.shortened(share), left
+
+    def check_splits(self, stages: Iterable[Stage]) -> None:
+        """Refuse parts of the unnamed split "main" beside parts of named ones: it may be any of those, or another."""
+        asked = {stage.split for stage in stages if stage.split is not None}
+        names = asked | {stage.split for each in self.commitments for stage in each.stages if stage.split is not None}
+        if asked and DEFAULT_SPLIT in names and len(names) > 1:
+            raise InvalidInput(
+                f"parts of the splits {sorted(names)} meet in one ledger: expected parts without a split, which are of "
+                f'one split called "{DEFAULT_SPLIT}", or parts of named splits, not both. Pass split=split.id with '
+                "every part."
+            )
 
     def entries(self) -> tuple[Entry, ...]:
         """One for each stage of each commitment, in order."""

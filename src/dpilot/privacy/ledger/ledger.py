@@ -179,8 +179,9 @@ class Ledger:
         """Spend ``event``, then run the body with the receipt that its releases are drawn from.
 
         ``delta`` sets the share at which bound "basic" prices it; by default left / (k + 2) after k commitments, or
-        all that is left if only that fits. In a precommitted ledger whose stages are committed, this begins the
-        planned stage that is named here.
+        all that is left if only that fits. ``part`` says that only its records are touched; ``split`` names the split
+        it is a part of, and may be left out everywhere if the data set is only ever split once. In a precommitted
+        ledger whose stages are committed, this begins the planned stage that is named here.
 
         Guarantee:
             on disk before the body runs. Leaving commits; an exception or a crash leaves it spent in full.

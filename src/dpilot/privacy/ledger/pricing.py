@@ -18,6 +18,7 @@ def affordable(history: History, stages: Sequence[Stage], delta: Decimal | None)
     The choice looks at the history and the events alone, never at what this commitment will release: so the deltas
     are fixed in advance of it, as the filter needs.
     """
+    history.check_splits(stages)
     placed = [(stage.event, stage.cell) for stage in stages]
     shares = history.shares({stage.cell for stage in stages}) if delta is None else (delta,)
     for share in shares:
