@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
 
 from dpilot import engine
-from tests.contracts.zoo import ZOO, Case, N, build
+from dpilot.engine import measure, precision
+from dpilot.engine.layers import conv
+from tests.contracts.zoo import DEVICE, ZOO, Case, N, build
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 WAYS = ("single-backward", "low-memory", "vmap")
+
+
+@pytest.fixture(autouse=True)
+def _full_precision() -> Iterator[None]:
+    """Products in float32 unless a test says otherwise; convolutions too, which use TF32 by default."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def handle(case: Case, way: str) -> engine.PerSample:
@@ -29,17 +43,17 @@ def assert_same_sums(ours: dict[str, Tensor], theirs: dict[str, Tensor], scale: 
         assert worst <= tolerance * max(float(expected.abs().max()), 1e-3 * scale), (name, worst)
 
 
-def assert_contract(case: Case, way: str, dtype: torch.dtype) -> None:
+def assert_contract(case: Case, way: str, dtype: torch.dtype, tolerance: float | None = None) -> None:
     """Norms bound and match the oracle's, sums match, and a binding clip is never exceeded, outliers included."""
-    tolerance = TOLERANCE[dtype]
+    tolerance = TOLERANCE[dtype] if tolerance is None else tolerance
     ours, oracle = handle(case, way), handle(case, "loop")
     expected = oracle.norms.double()
     assert (ours.norms.double() >= expected * (1 - tolerance)).all()
     assert (ours.norms.double() <= expected * (1 + tolerance) + 1e-30).all()
     scale = float(expected.max())
-    weights = torch.rand(N, dtype=dtype) + 0.1
+    weights = (torch.rand(N, dtype=dtype) + 0.1).to(DEVICE)
     assert_same_sums(ours.weighted_sum(weights), oracle.weighted_sum(weights), scale, tolerance)
-    outliers = torch.tensor([1.0, 1e4, 1e-4, 0.0], dtype=dtype)
+    outliers = torch.tensor([1.0, 1e4, 1e-4, 0.0], dtype=dtype, device=DEVICE)
     assert_same_sums(ours.weighted_sum(outliers), oracle.weighted_sum(outliers), scale * 1e4, tolerance)
     assert_clipped(ours, float(expected.median()) * 0.5)
 
@@ -49,7 +63,7 @@ def assert_clipped(ours: engine.PerSample, threshold: float) -> None:
     ulp = torch.finfo(ours.norms.dtype).eps
     weights = (threshold * (1 - 4 * ulp) / ours.norms).clamp(max=1.0)
     for i in range(N):
-        alone = torch.where(torch.arange(N) == i, weights, 0.0)
+        alone = torch.where(torch.arange(N, device=weights.device) == i, weights, 0.0)
         added = sum(float(g.double().square().sum()) for g in ours.weighted_sum(alone).values()) ** 0.5
         assert added <= threshold, (i, added / threshold)
 
@@ -63,3 +77,43 @@ def test_engine_agrees_with_one_sample_at_a_time(name: str, way: str, dtype: tor
     if way == "vmap" and not case.vmap:
         pytest.skip("torch.func cannot run this model")
     assert_contract(case, way, dtype)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("way", ["single-backward", "low-memory"])
+@pytest.mark.parametrize("name", ZOO)
+def test_engine_agrees_where_products_use_tf32(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does where TF32 is allowed: cut records, norms finished together, kernels entry by entry.
+
+    On the CPU the same code runs with exact products of the cut records.
+    """
+    case = build(name, torch.float32)
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
+        monkeypatch.setattr(precision, "full", lambda: precision.NOTHING)
+        monkeypatch.setattr(measure, "TOGETHER", {"cpu"})
+        monkeypatch.setattr(conv, "ENTRYWISE", {"cpu"})
+    monkeypatch.setattr(conv, "EVEN", 1)
+    if DEVICE.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+    assert_contract(case, way, torch.float32, 2e-2)
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="bfloat16 records stay as they are on a GPU only")
+@pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:.*RNN module weights")
+@pytest.mark.parametrize("way", ["single-backward", "low-memory"])
+@pytest.mark.parametrize("name", ZOO)
+def test_engine_agrees_under_bfloat16_autocast(name: str, way: str) -> None:
+    case = build(name, torch.float32)
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        ours, oracle = handle(case, way), handle(case, "loop")
+    assert ((ours.norms - oracle.norms).abs() <= 0.15 * oracle.norms + 1e-2 * oracle.norms.max()).all()
+    weights = torch.linspace(0.5, 1.5, N, device=DEVICE)
+    scale = float(oracle.norms.max())
+    for key, expected in oracle.weighted_sum(weights).items():
+        assert ours.weighted_sum(weights)[key].dtype == torch.float32
+        assert (
+            float((ours.weighted_sum(weights)[key] - expected).norm()) <= 0.15 * float(expected.norm()) + 0.02 * scale
+        )
+    assert_clipped(ours, float(oracle.norms.median()) * 0.5)

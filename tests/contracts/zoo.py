@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,10 @@ class Case:
 
 def cross_entropy(out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out, y, reduction="none")
+
+
+DEVICE = torch.device(os.environ.get("DPILOT_TEST_DEVICE", "cpu"))
+"""Where models and batches live; DPILOT_TEST_DEVICE=cuda runs the same contract on a GPU."""
 
 
 def labels() -> Tensor:
@@ -207,7 +212,7 @@ def cross_attention() -> Case:
             self.head = nn.Linear(8, CLASSES)
 
         def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-            causal = torch.ones(3, 3, dtype=torch.bool).triu(1)
+            causal = torch.ones(3, 3, dtype=torch.bool, device=x.device).triu(1)
             mixed = self.attend(x.transpose(0, 1), x.transpose(0, 1) * 2, x.transpose(0, 1), attn_mask=causal)[0]
             mixed = self.apart(mixed.transpose(0, 1), memory, memory, need_weights=False)[0]
             return self.head(mixed.mean(1))
@@ -525,9 +530,9 @@ def build(name: str, dtype: torch.dtype, seed: int = 0) -> Case:
 
     def cast(tree: Any) -> Any:
         if isinstance(tree, Tensor):
-            return tree.to(dtype) if tree.is_floating_point() else tree
+            return tree.to(DEVICE, dtype) if tree.is_floating_point() else tree.to(DEVICE)
         if isinstance(tree, dict):
             return {k: cast(v) for k, v in tree.items()}
         return tuple(cast(v) for v in tree)
 
-    return Case(case.model.to(dtype), cast(case.batch), case.loss, case.per_batch, case.vmap)
+    return Case(case.model.to(DEVICE, dtype), cast(case.batch), case.loss, case.per_batch, case.vmap)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpilot.engine import api, base, combine, recorder, settle, single_backward, two_pass
+from dpilot.engine import api, base, combine, measure, recorder, settle, two_pass
 from dpilot.engine.layers import attention, conv, embedding, fallback, linear, norm, recurrent
 from dpilot.engine.layers.base import Dense
 from tests.contracts.test_engines import assert_contract
@@ -192,11 +192,9 @@ MUTATIONS = {
         settle, "summed_to", lambda f: lambda v, b: f(v, b) * 0.5, ("vision_transformer",)
     ),
     "a repeated use is overwritten": Mutation(
-        single_backward, "combine", last_only, ("reused_module", "tied_embeddings", "bare_parameters")
+        measure, "combine", last_only, ("reused_module", "tied_embeddings", "bare_parameters")
     ),
-    "repeated uses are measured apart": Mutation(
-        single_backward, "combine", norms_apart, ("reused_module", "tied_embeddings")
-    ),
+    "repeated uses are measured apart": Mutation(measure, "combine", norms_apart, ("reused_module", "tied_embeddings")),
     "sums ignore the weights": Mutation(
         Dense, "weighted_sum", lambda f: lambda self, w: f(self, torch.ones_like(w)), ("mlp",)
     ),

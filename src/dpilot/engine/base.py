@@ -111,9 +111,10 @@ def handle(
     reason: str,
     squares: Mapping[str, Tensor],
     sum_with: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
+    whole: Tensor | None = None,
 ) -> PerSample:
-    """A PerSample whose norms come from one squared norm a parameter."""
-    return PerSample(inflate(added(squares)), engine, reason, squares, sum_with)
+    """A PerSample whose norms come from one squared norm a parameter; ``whole`` is their sum, if it is known."""
+    return PerSample(inflate(added(squares) if whole is None else whole), engine, reason, squares, sum_with)
 
 
 def added(squares: Mapping[str, Tensor]) -> Tensor:

@@ -83,8 +83,8 @@ def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any
         if t.dtype == torch.bool:
             return torch.ones(shape, dtype=t.dtype, device=t.device)
         if t.dtype.is_floating_point:
-            return torch.randn(shape, generator=generator, dtype=torch.float64).to(t)
-        return torch.randint(0, 2, shape, generator=generator).to(t)
+            return torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device).to(t)
+        return torch.randint(0, 2, shape, generator=generator, device=generator.device).to(t)
 
     return rebuild(batch, made_up)
 

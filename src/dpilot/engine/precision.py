@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,33 @@ def graded(a: Tensor, e: Tensor, *, convolution: bool = False) -> tuple[Tensor, 
 
 def cut(values: Tensor) -> Tensor:
     """The nearest TF32 numbers towards zero; what is not finite stays not finite."""
-    return torch.bitwise_and(values.contiguous().view(torch.int32), KEPT_BITS).view(torch.float32)
+    bits, room = values.contiguous().view(torch.int32), STEP * values.shape[-1]
+    numbers = torch.empty(values.numel() + room, dtype=torch.int32, device=values.device)
+    kept = numbers[: values.numel()].view(values.shape)
+    torch.bitwise_and(bits, KEPT_BITS, out=kept)
+    return kept.view(torch.float32)
+
+
+STEP = 8
+"""Tensor cores like sizes that are multiples of this."""
+
+
+def gram(rows: Tensor) -> Tensor:
+    """Inner products of each sample's tokens, (n, T, d) -> (n, T, T).
+
+    A number of tokens that tensor cores do not like is rounded up by reading on into the next sample (and into room
+    left behind the last); those inner products are dropped again.
+    """
+    n, tokens, d = rows.shape
+    wide = -(-tokens // STEP) * STEP
+    if wide == tokens or not rows.is_cuda:
+        return bmm(rows, rows.mT)
+    end = rows.storage_offset() + rows.numel() + (wide - tokens) * d
+    if not rows.is_contiguous() or rows.untyped_storage().nbytes() < end * rows.element_size():
+        roomy = rows.new_empty(rows.numel() + (wide - tokens) * d)[: rows.numel()].view(rows.shape)
+        rows = roomy.copy_(rows)
+    read_on = rows.as_strided((n, wide, d), (tokens * d, d, 1))
+    return bmm(read_on, read_on.mT)[:, :tokens, :tokens]
 
 
 def tf32_allowed(device: torch.device, *, convolution: bool = False) -> bool:
@@ -122,36 +148,51 @@ def weighted(rows: Tensor, weights: Tensor) -> Tensor:
     return torch.mul(rows, factors, out=torch.empty_like(rows))
 
 
-@contextmanager
-def using(grade: Grade) -> Iterator[None]:
+def using(grade: Grade) -> AbstractContextManager[None]:
     """Run products the way a grade needs: in TF32 where its numbers are made for that, else in full float32."""
     if grade is FULL:
-        with full():
-            yield
-        return
-    with ExitStack() as settings:
-        if grade is TF32 and not tf32_allowed(torch.device("cuda")):
-            set_products("high", settings)
-        autocast_off(settings)
-        yield
+        return full()
+    if grade is TF32 and not tf32_allowed(torch.device("cuda")):
+        return changed(products="high")
+    return own()
 
 
-@contextmanager
-def own() -> Iterator[None]:
+def own() -> AbstractContextManager[None]:
     """Run a backward pass as plain training runs it: in the precision that is set, outside autocast."""
-    with ExitStack() as settings:
-        autocast_off(settings)
-        yield
+    return changed() if autocasting() else NOTHING
+
+
+def full() -> AbstractContextManager[None]:
+    """Run products in full float32: no autocast, no TF32, no bfloat16 passes; restores what was set."""
+    convolutions = torch.cuda.is_available() and tf32_allowed(torch.device("cuda"), convolution=True)
+    try:
+        products = torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # older and newer names were mixed: only the newer can be read
+        products = True
+    if not (convolutions or products or autocasting()):
+        return NOTHING
+    return changed(products="highest", convolutions=convolutions)
+
+
+NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+def autocasting() -> bool:
+    """Whether autocast is on anywhere."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
 @contextmanager
-def full() -> Iterator[None]:
-    """Run products in full float32: no autocast, no TF32, no bfloat16 passes; restores what was set."""
+def changed(*, products: str = "", convolutions: bool = False) -> Iterator[None]:
+    """Autocast off and settings changed, put back at the end."""
     with ExitStack() as settings:
-        set_products("highest", settings)
-        if torch.cuda.is_available() and tf32_allowed(torch.device("cuda"), convolution=True):
+        if products:
+            set_products(products, settings)
+        if convolutions:
             set_convolutions(settings)
-        autocast_off(settings)
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                settings.enter_context(torch.autocast(device, enabled=False))
         yield
 
 
@@ -183,10 +224,3 @@ def change(backend: Any, wanted: str, settings: ExitStack) -> None:
     """Set the newer name's value, put back when the stack closes."""
     settings.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
     backend.fp32_precision = wanted
-
-
-def autocast_off(settings: ExitStack) -> None:
-    """No automatic casts until the stack closes."""
-    for device in ("cpu", "cuda"):
-        if torch.is_autocast_enabled(device):
-            settings.enter_context(torch.autocast(device, enabled=False))

@@ -150,7 +150,7 @@ class Recorder(TorchFunctionMode):
             if self.receive is None:
                 raise NoRule('the model differentiates inside its forward pass. Use engine="loop".')
             with torch._C.DisableTorchFunction():  # a rule's own work is not watched
-                gradient = gradient.detach().reshape(shape)
+                gradient = gradient if gradient.shape == shape else gradient.reshape(shape)
                 for weight, make in uses:
                     self.receive(Found(weight, make(kept, gradient), by_row))
 

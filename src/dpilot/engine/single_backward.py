@@ -17,13 +17,11 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import precision
 from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, trainable
-from dpilot.engine.combine import combine
 from dpilot.engine.layers.base import Use
+from dpilot.engine.measure import Measured
 from dpilot.engine.recorder import MARK, Found, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
 from dpilot.engine.two_pass import two_passes
-
-Uses = Mapping[str, tuple[Use, ...]]
 
 
 def run(
@@ -54,28 +52,27 @@ def finish(
 
     A parameter that is used once is measured as soon as its record is there, which is then dropped or made smaller.
     """
-    squares: dict[str, Tensor] = {}
-    uses: dict[str, tuple[Use, ...]] = {}
-    late: list[Found] = []
-    once = used_once(recorder)
+    measured, late, once = Measured(), list[Found](), used_once(recorder)
 
     def receive(item: Found) -> None:
         name = own_name(recorder, once, item)
         if name is None:
             late.append(item)
         else:
-            squares[name], uses[name] = combine([item.use])
+            measured.add(name, (item.use,))
 
     recorder.backward(losses, receive, scale=scale, retain=retain)
     with torch.no_grad(), precision.own():
         for name, found in settle(recorder, late).items():
-            squares[name], uses[name] = combine(found)
+            measured.add(name, found)
+        measured.finish()
     n = recorder.batch_size
     squares = {
-        name: squares[name] if name in squares else p.detach().new_zeros(n, dtype=accumulator(p))
+        name: measured.squares[name] if name in measured.squares else p.detach().new_zeros(n, dtype=accumulator(p))
         for name, p in parameters.items()
     }
-    return handle("single-backward", reason, squares, summing(squares, uses, parameters))
+    whole = added(squares)
+    return handle("single-backward", reason, squares, summing(whole, measured, parameters), whole)
 
 
 def forward(recorder: Recorder, model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Tensor:
@@ -98,16 +95,22 @@ def marked(batch: Any, recorder: Recorder) -> Iterator[None]:
                 delattr(tensor, MARK)
 
 
-def summing(squares: Mapping[str, Tensor], uses: Uses, parameters: Mapping[str, nn.Parameter]) -> Any:
+def summing(whole: Tensor, measured: Measured, parameters: Mapping[str, nn.Parameter]) -> Any:
     """The function from weights to weighted sums; null samples are zeroed before any product."""
     shapes = {name: (p.shape, accumulator(p), p.device) for name, p in parameters.items()}
-    finite = torch.isfinite(added(squares))
+    finite = torch.isfinite(whole)
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        null = not bool(finite.all())
+        uses, bundles = measured.uses, measured.side_by_side
         with torch.no_grad(), precision.own():
-            safe = {name: tuple(u.keep(finite) for u in us) for name, us in uses.items()} if null else uses
-            return {name: total(safe.get(name, ()), w, *shapes[name]) for name, w in weights.items()}
+            if not bool(finite.all()):
+                uses = {name: tuple(u.keep(finite) for u in us) for name, us in uses.items()}
+                bundles = [bundle.keep(finite) for bundle in bundles]
+            small = {name: s for bundle in bundles for name, s in bundle.weighted_sums(weights).items()}
+            return {
+                name: small[name] if name in small else total(uses.get(name, ()), w, *shapes[name])
+                for name, w in weights.items()
+            }
 
     return sum_with
 

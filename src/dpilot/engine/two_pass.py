@@ -1,7 +1,8 @@
 """The low-memory form of single-backward: one backward pass for the norms, a second one for the sum.
 
 Each parameter's record is measured as soon as the backward pass leaves it and dropped again, so that no more than one
-layer's records live at a time; the sum repeats the backward pass over the kept graph. Time grows by about that.
+layer's records live at a time; the sum repeats the backward pass over the kept graph. Time grows by about that. Small
+gradients (biases, scales) are kept; where all are small there is nothing to repeat.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from dpilot.engine import precision
 from dpilot.engine.base import PerSample, accumulator, added, handle
 from dpilot.engine.combine import combine
+from dpilot.engine.layers.base import Dense
+from dpilot.engine.measure import SMALL
 from dpilot.engine.recorder import Found, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
 
@@ -23,28 +26,30 @@ def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.P
     """Norms now, sums by another backward pass whenever they are asked for."""
     n = recorder.batch_size
     squares = {name: p.detach().new_zeros(n, dtype=accumulator(p)) for name, p in parameters.items()}
-    once = used_once(recorder)
-    late: list[Found] = []
+    once, late, kept = used_once(recorder), list[Found](), dict[str, Dense]()
 
     def measure(item: Found) -> None:
         name = own_name(recorder, once, item)
         if name is None:
             late.append(item)
-        else:
-            squares[name] = combine([item.use])[0]
+            return
+        squares[name], (use,) = combine([item.use])
+        if isinstance(use, Dense) and use.values[0].numel() <= SMALL:
+            kept[name] = use
 
     recorder.backward(losses, measure, retain=True)
     with torch.no_grad(), precision.own():
         for name, uses in settle(recorder, late).items():
             squares[name] = combine(uses)[0]
     late.clear()
-    return handle("single-backward", reason, squares, summing_again(recorder, losses, parameters, squares))
+    return handle("single-backward", reason, squares, summing_again(recorder, losses, parameters, squares, kept))
 
 
 def summing_again(
-    recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], squares: Mapping[str, Tensor]
-) -> Any:
-    """The function from weights to weighted sums, each call one backward pass."""
+    recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], squares: Mapping[str, Tensor],
+    kept: Mapping[str, Dense],
+) -> Any:  # fmt: skip
+    """The function from weights to weighted sums, each call one backward pass unless all that is needed was kept."""
     finite = torch.isfinite(added(squares))
     null = not bool(finite.all())
 
@@ -62,10 +67,14 @@ def summing_again(
             name = recorder.names.get(id(item.weight))
             if name is None or item.by_row:
                 late.append(item)
-            else:
+            elif name not in kept:
                 add(name, item.use)
 
-        recorder.backward(losses, receive, retain=True)
+        with torch.no_grad(), precision.own():
+            for name, dense in kept.items():
+                add(name, dense)
+        if len(kept) < len(parameters):
+            recorder.backward(losses, receive, retain=True)
         with torch.no_grad(), precision.own():
             for name, uses in settle(recorder, late).items():
                 for use in uses:

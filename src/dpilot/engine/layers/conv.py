@@ -25,11 +25,18 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
-from dpilot.engine.layers.linear import gram_bound, gram_is_cheaper
+from dpilot.engine.layers.linear import GramParts, gram_bound, gram_is_cheaper, gram_parts
+from dpilot.engine.layers.offsets import by_entry
 from dpilot.engine.precision import Grade
 
 CHUNK = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Numbers unfolded at a time: enough to keep the products busy, few enough for the CPU's cache or the GPU's memory."""
+
+
+ENTRYWISE = frozenset({"cuda"})
+"""Kinds of device on which unfolding is the slower way."""
+EVEN = 8
+"""Tensor cores want channels in multiples of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +66,33 @@ class Correlation:
     grade: Grade = precision.FULL
 
     def measure(self) -> tuple[Tensor, Use]:
+        if self._by_gram():
+            return self._gram_measure()
+        if self._by_entry():
+            g = self.geometry
+            with precision.using(self.grade):
+                return by_entry(self.inputs, self.errors, g.kernel, g.padding, g.dilation).measure()
+        return Dense(self.gradients(0, self.batch_size)).measure()
+
+    def _by_gram(self) -> bool:
         channels, positions = self.inputs.shape[1] // self.geometry.groups, math.prod(self.errors.shape[2:])
         d, p = channels * math.prod(self.geometry.kernel), self.errors.shape[1]
         single = self.geometry.groups == 1 and self.inputs.shape[0] == self.batch_size
-        if single and gram_is_cheaper(positions, d, p, factor=16):
-            return self._gram_measure()
-        return Dense(self.gradients(0, self.batch_size)).measure()
+        return single and gram_is_cheaper(positions, d, p, factor=16)
+
+    def _by_entry(self) -> bool:
+        """On a GPU, where unfolding costs more than a product for each kernel entry and sizes suit tensor cores."""
+        g, even = self.geometry, not (self.inputs.shape[1] % EVEN or self.errors.shape[1] % EVEN)
+        plain = all(s == 1 for s in g.stride) and g.groups == 1 and self.inputs.shape[0] == self.batch_size
+        return self.inputs.device.type in ENTRYWISE and even and plain
+
+    def gram_parts(self) -> GramParts | None:
+        """The parts of a norm that is finished together with others, where it is of that kind."""
+        chunks = self._chunks(0, self.batch_size)
+        if not self.grade.shave or len(chunks) > 1 or not self._by_gram():
+            return None
+        a, e = (t[:, 0].mT for t in (self._columns(0, self.batch_size), self._error_columns(0, self.batch_size)))
+        return gram_parts(a, e, self.grade)
 
     def _gram_measure(self) -> tuple[Tensor, Use]:
         if math.prod(self.errors.shape[2:]) == 1:

@@ -39,9 +39,13 @@ class Lookups:
 
     def gradients(self, start: int, stop: int) -> Tensor:
         mine = (self.owners >= start) & (self.owners < stop)
-        keys = (self.owners[mine] - start) * self.vocabulary + self.tokens[mine]
+        keys, rows = (self.owners - start) * self.vocabulary + self.tokens, self.rows
+        if rows.is_cuda:  # counting the chosen ones would make the processor wait
+            keys, rows = torch.where(mine, keys, 0), torch.where(mine.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
+        else:
+            keys, rows = keys[mine], rows[mine]
         flat = self.rows.new_zeros((stop - start) * self.vocabulary, *self.rows.shape[1:])
-        flat.index_add_(0, keys, self.rows[mine])
+        flat.index_add_(0, keys, rows)
         return flat.view(stop - start, self.vocabulary, *self.rows.shape[1:])
 
     def magnitude(self) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,6 +50,12 @@ class Product:
             return gram_bound(self.inputs, self.errors, self.grade, self._exact), self
         return Dense(self.gradients(0, self.inputs.shape[0])).measure()
 
+    def gram_parts(self) -> GramParts | None:
+        """The parts of a norm that is finished together with others, where it is of that kind."""
+        tokens, d, p = self.inputs.shape[1], self.inputs.shape[2], self.errors.shape[2]
+        together = self.grade.shave and tokens > 1 and gram_is_cheaper(tokens, d, p)
+        return gram_parts(self.inputs, self.errors, self.grade) if together else None
+
     def _exact(self, chosen: Tensor) -> Tensor:
         return Dense(Product(self.inputs[chosen], self.errors[chosen]).gradients(0, self.inputs.shape[0])).magnitude()
 
@@ -82,38 +89,75 @@ def weighs_inputs(d: int, p: int) -> bool:
 
 def gram(a: Tensor, e: Tensor) -> Tensor:
     """sum_st <a_s, a_t> <e_s, e_t> for each sample, (n,)."""
-    return paired(precision.bmm(a, a.mT), precision.bmm(e, e.mT))
+    return paired(precision.gram(a), precision.gram(e))
 
 
 def paired(inputs: Tensor, errors: Tensor) -> Tensor:
     """The Gram norm from the Gram matrices (n, T, T); the first one is overwritten."""
     inputs *= errors
-    return inputs.flatten(1).sum(1)
+    return inputs.sum((1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class GramParts:
+    """What a Gram norm on tensor cores is made of.
+
+    n^2; S; |A A^T|_F of the operand A that the sum does not round; |E|_F^2 of the one it does; k u; the part rounded.
+    """
+
+    squares: Tensor
+    scale: Tensor
+    other: Tensor
+    mass: Tensor
+    unit: float
+    shave: float
 
 
 def gram_bound(a: Tensor, e: Tensor, grade: Grade, exact: Callable[[Tensor], Tensor]) -> Tensor:
     """Upper bounds of the squared norms of sum_t e_t a_t^T by the Gram form, a (n, T, d) and e (n, T, p)."""
-    tokens, d, p = a.shape[1], a.shape[2], e.shape[2]
-    each = precision.lengths(a, 2), precision.lengths(e, 2)
-    scale = torch.sum(each[0] * each[1], 1)
-    unit = precision.gram_slack(d, p, scale.dtype, grade)
-    with precision.using(grade):
-        if not grade.shave:
-            return bounded(gram(a, e), scale, unit, tokens, exact)
-        inputs, errors = precision.bmm(a, a.mT), precision.bmm(e, e.mT)
-    moved = grade.shave * torch.minimum(scale, rounding_reach(inputs, errors, *each, weighs_inputs(d, p)))
-    return (bounded(paired(inputs, errors), scale, unit, tokens, exact).sqrt() + moved).square()
+    if grade.shave:
+        return finished([gram_parts(a, e, grade)])[0]
+    scale = torch.sum(precision.lengths(a, 2) * precision.lengths(e, 2), 1)
+    unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
+    with precision.full():
+        return bounded(gram(a, e), scale, unit, a.shape[1], exact)
 
 
-def rounding_reach(inputs: Tensor, errors: Tensor, a: Tensor, e: Tensor, inputs_weighed: bool) -> Tensor:
-    """|A| |E|_F with |A| the largest singular value of the operand that is not rounded, at most sqrt(|A A^T|_F).
+def gram_parts(a: Tensor, e: Tensor, grade: Grade) -> GramParts:
+    """The parts of the Gram norms of records whose sum rounds: everything that needs the records.
 
-    Rounding each entry of E by its part r moves sum_t e_t a_t^T by no more than r |A| |E|_F: for tokens in different
-    directions far less than r S. ``a`` and ``e`` are the tokens' lengths (n, T).
+    The tokens' lengths are read off the diagonals: they only scale what is added for rounding.
     """
-    other, rounded = (errors, a) if inputs_weighed else (inputs, e)
-    largest: Tensor = torch.linalg.vector_norm(other, dim=(1, 2)).sqrt()
-    return largest * precision.lengths(rounded, 1)
+    d, p = a.shape[2], e.shape[2]
+    with precision.using(grade):
+        inputs, errors = precision.gram(a), precision.gram(e)
+    lengths = inputs.diagonal(dim1=1, dim2=2), errors.diagonal(dim1=1, dim2=2)  # squared
+    scale = torch.mul(*lengths).sqrt_().sum(1)
+    other, rounded = (errors, lengths[0]) if weighs_inputs(d, p) else (inputs, lengths[1])
+    parts = torch.linalg.vector_norm(other, dim=(1, 2)), rounded.sum(1)
+    unit = precision.gram_slack(d, p, torch.float32, grade)
+    return GramParts(paired(inputs, errors), scale, *parts, unit, grade.shave)
+
+
+def finished(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
+    """Upper bounds of squared norms, of many parameters at once: (sqrt(n^2 + k u S^2) + r min(S, |A| |E|_F))^2.
+
+    Rounding each entry of E by its part r moves sum_t e_t a_t^T by no more than r |A| |E|_F, with |A| the largest
+    singular value, at most sqrt(|A A^T|_F): for tokens in different directions far less than r S.
+    """
+    if not parts:
+        return ()
+    names = ("squares", "scale", "other", "mass")
+    squares, scale, other, mass = (torch.stack([getattr(p, f) for p in parts]) for f in names)
+    unit, shave = (constants(tuple(getattr(p, f) for p in parts), squares.device) for f in ("unit", "shave"))
+    rounded = torch.minimum(scale, other.mul_(mass).sqrt_()).mul_(shave)
+    return torch.addcmul(squares.clamp_min_(0), scale.square(), unit).sqrt_().add_(rounded).square_().unbind(0)
+
+
+@cache
+def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """A column of numbers on the device, kept: copying them there each time would make the processor wait."""
+    return torch.tensor(values, device=device)[:, None]
 
 
 def bounded(squares: Tensor, scale: Tensor, unit: float, tokens: int, exact: Callable[[Tensor], Tensor]) -> Tensor:
@@ -149,7 +193,7 @@ def merge(uses: Sequence[Product]) -> Product:
 
 def product(a: Tensor, e: Tensor, n: int, swapped: bool = False) -> Product:
     """The use of inputs (r n, ..., d) and output gradients (r n, ..., p), in the precision the user's products have."""
-    rows = [grouped_rows(t, n).flatten(1, -2) for t in (a, e)]
+    rows = [t if t.dim() == 3 and t.shape[0] == n else grouped_rows(t, n).flatten(1, -2) for t in (a, e)]
     a, e, grade = precision.graded(rows[0], rows[1])
     return Product(a, e, swapped, grade)
 

@@ -1,0 +1,110 @@
+"""From the uses of all parameters to their squared norms, in few calls.
+
+On a GPU a model of a hundred layers has hundreds of small vectors of length n to compute: each call costs more than its
+work. So Gram norms leave their parts behind and are finished together, and small dense gradients (biases, scales) are
+laid side by side, one matrix for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dpilot.engine.combine import combine
+from dpilot.engine.layers.base import Dense, Use, rows_of
+from dpilot.engine.layers.conv import Correlation
+from dpilot.engine.layers.linear import GramParts, Product, finished
+
+TOGETHER = frozenset({"cuda"})
+"""Kinds of device on which calls are worth saving."""
+SMALL = 1 << 14
+"""Numbers a sample up to which dense gradients are laid side by side: a copy that size is cheaper than a call."""
+
+Uses = tuple[Use, ...]
+
+
+@dataclass(slots=True)
+class Measured:
+    """What is known of every parameter: squared norms, or what they are to be made of, and the uses to sum with."""
+
+    squares: dict[str, Tensor] = field(default_factory=dict)
+    uses: dict[str, Uses] = field(default_factory=dict)
+    parts: dict[str, GramParts] = field(default_factory=dict)
+    small: dict[str, Dense] = field(default_factory=dict)
+    side_by_side: list[SideBySide] = field(default_factory=list)
+
+    def add(self, name: str, found: Sequence[Use]) -> None:
+        """Take the uses of one parameter."""
+        use = found[0]
+        if len(found) == 1 and isinstance(use, Dense) and joins(use):
+            self.small[name] = use
+        elif len(found) == 1 and isinstance(use, (Product, Correlation)) and (parts := use.gram_parts()) is not None:
+            self.parts[name], self.uses[name] = parts, (use,)
+        else:
+            self.squares[name], uses = combine(found)
+            if len(uses) == 1 and isinstance(uses[0], Dense) and joins(uses[0]):
+                self.small[name] = uses[0]
+            else:
+                self.uses[name] = uses
+
+    def finish(self) -> None:
+        """Make the squared norms of all parameters."""
+        self.squares.update(zip(self.parts, finished(list(self.parts.values())), strict=True))
+        kinds = {(d.values.device, d.values.dtype) for d in self.small.values()}
+        for kind in kinds:
+            mine = {name: d for name, d in self.small.items() if (d.values.device, d.values.dtype) == kind}
+            bundle = SideBySide.of(mine)
+            self.squares.update(bundle.squares())
+            self.side_by_side.append(bundle)
+
+
+def joins(use: Dense) -> bool:
+    """Whether a dense gradient is laid side by side with others."""
+    return use.values.device.type in TOGETHER and use.values[0].numel() <= SMALL
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Small dense gradients in one matrix (n, numbers), those of one width next to each other."""
+
+    shapes: Mapping[str, torch.Size]
+    matrix: Tensor
+
+    @staticmethod
+    def of(gradients: Mapping[str, Dense]) -> SideBySide:
+        ordered = sorted(gradients.items(), key=lambda item: item[1].values[0].numel())
+        shapes = {name: use.values.shape[1:] for name, use in ordered}
+        return SideBySide(shapes, torch.cat([rows_of(use.values) for _, use in ordered], dim=1))
+
+    def squares(self) -> dict[str, Tensor]:
+        """Squared norms by parameter, one call for each width."""
+        found: dict[str, Tensor] = {}
+        widths: dict[int, list[str]] = {}
+        for name, shape in self.shapes.items():
+            widths.setdefault(shape.numel(), []).append(name)
+        start = 0
+        for width, names in widths.items():
+            stop = start + width * len(names)
+            block = self.matrix[:, start:stop].view(-1, len(names), width)
+            norms = torch.linalg.vector_norm(block, dim=2).square()
+            found.update(zip(names, norms.unbind(1), strict=True))
+            start = stop
+        return found
+
+    def keep(self, finite: Tensor) -> SideBySide:
+        """The same with the rows of null samples replaced by zeros."""
+        return SideBySide(self.shapes, torch.where(finite[:, None], self.matrix, 0.0))
+
+    def weighted_sums(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Sum over i of w_i g_i for every parameter here; one product where all have the same weights."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        mine = [weights[name] for name in self.shapes]
+        if all(w is mine[0] for w in mine):
+            sums = torch.split(torch.mv(self.matrix.T, mine[0]), sizes)
+        else:
+            columns = torch.split(self.matrix, sizes, dim=1)
+            sums = tuple(torch.mv(c.T, w) for c, w in zip(columns, mine, strict=True))
+        return {name: s.view(shape) for (name, shape), s in zip(self.shapes.items(), sums, strict=True)}
