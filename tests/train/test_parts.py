@@ -68,15 +68,29 @@ def test_a_time_limit_must_be_one(seconds, batch):
         steps_within(seconds, model(), LOSS, EXAMPLE, batch_size=batch)
 
 
-def test_chunks_grow_while_that_pays(monkeypatch):
-    rates = {32: 1.0, 64: 1.5, 128: 1.51, 256: 9.0}
+def test_the_largest_of_the_fast_chunks_is_taken(monkeypatch):
+    rates = {32: 1.0, 64: 1.5, 128: 1.49, 256: 1.2, 512: 1.1, 1024: 0.9, 2048: 0.8}
     monkeypatch.setattr(rehearsal, "seconds_a_chunk", lambda per_sample, form, size, per_batch: size / rates[size])
     monkeypatch.setattr(rehearsal, "_PATIENCE", 1e9)
-    assert rehearsal.chunk_size(None, None, 1000.0, per_batch=False) == 64
+    assert rehearsal.chunk_size(None, None, 1000.0, per_batch=False) == 128
     assert rehearsal.chunk_size(None, None, 20.0, per_batch=False) == 32
+    monkeypatch.setattr(rehearsal, "_PATIENCE", 40.0)
+    assert rehearsal.chunk_size(None, None, 1000.0, per_batch=False) == 64  # a chunk that takes too long is the last
     monkeypatch.setattr(rehearsal, "seconds_a_chunk", lambda *_: None)
     assert rehearsal.chunk_size(None, None, 1000.0, per_batch=False) == 32
     assert rehearsal.chunk_size(None, None, 0.5, per_batch=False) == 1
+
+
+def test_a_busy_moment_does_not_decide(monkeypatch):
+    calls = []
+
+    def timed(per_sample, form, size, per_batch):
+        calls.append(size)
+        return 10.0 if calls == [32, 64, 128] else 1.0  # 128 is slow the first time
+
+    monkeypatch.setattr(rehearsal, "seconds_a_chunk", timed)
+    monkeypatch.setattr(rehearsal, "_PATIENCE", 1e9)
+    assert rehearsal.chunk_size(None, None, 100.0, per_batch=False) == 128
 
 
 def test_a_model_that_refuses_made_up_values_takes_a_public_example():

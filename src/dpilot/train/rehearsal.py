@@ -17,7 +17,7 @@ from dpilot.train.randomness import cuda_devices
 
 _SMALLEST: Final = 32
 _LARGEST: Final = 2048
-_GAIN: Final = 1.05
+_ABOUT: Final = 0.97
 _PATIENCE: Final = 1.0  # seconds a chunk may take before no larger one is tried
 
 
@@ -57,21 +57,29 @@ def rehearse(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public: boo
 
 
 def chunk_size(per_sample: PerSampleOf, form: Any, expected: float, *, per_batch: bool) -> int:
-    """The chunk that computes most records a second, found on made-up records; at most what a batch needs.
+    """The largest chunk that computes about as many records a second as any, on made-up records; a batch at most.
 
-    Sizes double as long as that gains 5 %. The result changes rounding, memory and time, never privacy.
+    Every size is timed twice, in turns, so that a busy moment of the machine does not decide. The result changes
+    rounding, memory and time, never privacy.
     """
     needed = 1 << math.ceil(math.log2(max(expected * 1.25, 1)))
-    best, rate, size = min(_SMALLEST, needed), 0.0, min(_SMALLEST, needed)
-    while size <= min(needed, _LARGEST):
-        seconds = seconds_a_chunk(per_sample, form, size, per_batch)
-        if seconds is None or size / seconds < rate * _GAIN:
-            break
-        best, rate = size, size / seconds
-        if seconds > _PATIENCE:
-            break
-        size *= 2
-    return best
+    rates: dict[int, float] = {}
+    for _ in range(2):
+        for size in _doubling(min(_SMALLEST, needed), min(needed, _LARGEST)):
+            seconds = seconds_a_chunk(per_sample, form, size, per_batch)
+            if seconds is None:
+                break
+            rates[size] = max(rates.get(size, 0.0), size / seconds)
+            if seconds > _PATIENCE:
+                break
+    best = max(rates.values(), default=0.0)
+    return max((size for size, rate in rates.items() if rate >= _ABOUT * best), default=min(_SMALLEST, needed))
+
+
+def _doubling(first: int, last: int) -> Iterator[int]:
+    while first <= last:
+        yield first
+        first *= 2
 
 
 def seconds_a_chunk(per_sample: PerSampleOf, form: Any, size: int, per_batch: bool) -> float | None:
