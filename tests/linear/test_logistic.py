@@ -79,6 +79,12 @@ def test_classes_are_declared_or_published():
     assert not any("classes" in what for what in declared.privacy_.unprotected)
 
 
+def test_a_missing_label_is_a_null_record_also_where_classes_are_public():
+    X, y = coins(200)
+    model = LogisticRegression(classes="public").fit(X, np.where(np.arange(200) == 7, np.nan, y))
+    assert model.classes_.tolist() == [0.0, 1.0]
+
+
 def test_one_class_is_predicted_always():
     X, _ = coins(100)
     assert set(LogisticRegression(classes=["only"]).fit(X, np.full(100, "only")).predict(X)) == {"only"}

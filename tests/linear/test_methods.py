@@ -86,7 +86,7 @@ def test_noise_alone_whitens_nothing():
 
 def found_by_steps(weights, noise, moments, gram_noise=0.0):
     weights = np.asarray(weights, dtype=float)
-    steps = Descent(weights[:, None], noise, (), ())
+    steps = Descent(weights[:, None], noise, ())
     return Solution(weights, noisy(moments, gram_noise), noise, np.eye(weights.size), steps)
 
 

@@ -67,3 +67,16 @@ def test_facts_of_the_files_are_told(tmp_path, frame):
         LinearRegression().fit_parquet(tmp_path / "word.parquet", target="y")
     with pytest.raises(InvalidInput, match="other columns"):
         LinearRegression().fit_parquet(tmp_path, target="y")
+
+
+def test_reading_keeps_no_more_than_a_batch(tmp_path):
+    import pyarrow as pa
+
+    values = np.random.default_rng(0).normal(size=(400_000, 4))
+    path = tmp_path / "long.parquet"
+    pd.DataFrame(values, columns=["a", "b", "c", "y"]).to_parquet(path, row_group_size=20_000)
+    held = []
+    before = pa.total_allocated_bytes()
+    for _ in parquet_rows(path, "y")[0].chunks():
+        held.append(pa.total_allocated_bytes() - before)
+    assert max(held) < values.nbytes / 3

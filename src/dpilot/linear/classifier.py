@@ -122,8 +122,13 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _declared_classes(self, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
         if isinstance(self.classes, str) and self.classes == "public":
-            check_classification_targets(labels)
-            return np.unique(labels), (_CLASSES,)
+            found = labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
+            check_classification_targets(found)
+            if not found.size:
+                raise InvalidInput(
+                    'classes is "public", and no record has a label: expected at least one. Declare them.'
+                )
+            return np.unique(found), (_CLASSES,)
         if self.classes is None or isinstance(self.classes, str) or len(self.classes) == 0:
             raise InvalidInput(
                 f'classes is {self.classes!r}: expected the list of labels, or "public" to publish those in the data. '

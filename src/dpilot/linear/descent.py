@@ -71,7 +71,6 @@ class Descent:
     weights: Floats
     noise: float
     thresholds: tuple[float, ...]
-    iterates: tuple[Floats, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,6 @@ def descend(
     state = _State(start, threshold)
     mean, weight, variance = np.zeros_like(start), 0.0, 0.0
     thresholds: list[float] = []
-    iterates: list[Floats] = []
     for step, sigma in enumerate(schedule.multipliers):
         gradient, counts = _released(rows, state, schedule, sigma, receipt, noise, residual)
         thresholds.append(state.threshold)
@@ -124,8 +122,7 @@ def descend(
             part = 1 / sigma**2
             mean, weight = mean + part * state.weights, weight + part
             variance += (part * length * sigma * math.sqrt(1 + schedule.kappa**2)) ** 2
-            iterates.append(state.weights)
-    return Descent(mean / weight, math.sqrt(variance) / weight, tuple(thresholds), tuple(iterates))
+    return Descent(mean / weight, math.sqrt(variance) / weight, tuple(thresholds))
 
 
 def norm_bins(norms: Floats) -> Floats:

@@ -41,7 +41,7 @@ class ParquetRows:
 
         yield self._mapped(np.zeros((0, len(self.names))))  # files without rows still have columns
         for path in self.files:
-            with parquet.ParquetFile(path) as file:
+            with parquet.ParquetFile(path, pre_buffer=False) as file:  # buffering would keep the whole file
                 for batch in file.iter_batches(BATCH, columns=list(self.names), use_threads=True):
                     yield self._mapped(_finite(batch, self.names))
 
