@@ -79,4 +79,4 @@ def test_reading_keeps_no_more_than_a_batch(tmp_path):
     before = pa.total_allocated_bytes()
     for _ in parquet_rows(path, "y")[0].chunks():
         held.append(pa.total_allocated_bytes() - before)
-    assert max(held) < values.nbytes / 3
+    assert max(held) < values.nbytes / 2
