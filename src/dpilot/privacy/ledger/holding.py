@@ -50,10 +50,9 @@ class Held:
 
     def remove(self) -> None:
         """Let go of a finished stage, which nobody can resume."""
-        if self.own:
-            with suppress(OSError):
-                self._file.unlink(missing_ok=True)
-            self.release()
+        with suppress(OSError):
+            self._file.unlink(missing_ok=True)
+        self.release()
 
     def _opened(self, again: bool) -> int:
         try:
