@@ -416,7 +416,7 @@ def tied_embeddings() -> Case:
             self.head.weight = self.words.weight
 
         def forward(self, ids: Tensor) -> Tensor:
-            x = self.words(ids) + self.places(torch.arange(ids.shape[1]).unsqueeze(0))
+            x = self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device).unsqueeze(0))
             return self.head(torch.tanh(self.mix(x)))
 
     def loss(out: Tensor, y: Tensor) -> Tensor:

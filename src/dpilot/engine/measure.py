@@ -8,7 +8,7 @@ laid side by side, one matrix for all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -108,3 +108,19 @@ class SideBySide:
             columns = torch.split(self.matrix, sizes, dim=1)
             sums = tuple(torch.mv(c.T, w) for c, w in zip(columns, mine, strict=True))
         return {name: s.view(shape) for (name, shape), s in zip(self.shapes.items(), sums, strict=True)}
+
+
+CHEAP = 1 << 24
+"""Recorded numbers up to which rewriting them costs less than waiting to know whether a sample is null."""
+
+
+def cheap(measured: Measured) -> bool:
+    """Whether null samples are zeroed without looking for any: decided by device and sizes, not by what is in them."""
+    records = [t for uses in measured.uses.values() for use in uses for t in tensors_of(use)]
+    return all(t.is_cuda for t in records) and sum(t.numel() for t in records) <= CHEAP
+
+
+def tensors_of(use: Use) -> list[Tensor]:
+    """The tensors a use holds."""
+    held = [getattr(use, f.name) for f in fields(use)]  # type: ignore[arg-type]
+    return [t.values if isinstance(t, Dense) else t for t in held if isinstance(t, (Tensor, Dense))]

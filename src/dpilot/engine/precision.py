@@ -40,6 +40,8 @@ class Grade:
 
 FULL = Grade("float32", 0.0, False)
 TF32 = Grade("tf32", 2**-10 * (1 + 2**-4), True)
+UNCUT = Grade("tf32 of whole float32 numbers", 2**-8, True)
+"""Products of numbers that do not fit: two ways to compute one may differ by as much. For gradients formed once."""
 BFLOAT16 = Grade("bfloat16", 2**-8 * (1 + 2**-4), True)
 
 
@@ -62,8 +64,10 @@ def product_slack(tokens: int, dtype: torch.dtype, grade: Grade = FULL) -> float
     return 4 * (math.sqrt(tokens) + 1) * unit_roundoff(dtype) + grade.shave
 
 
-def graded(a: Tensor, e: Tensor, *, convolution: bool = False) -> tuple[Tensor, Tensor, Grade]:
+def graded(a: Tensor, e: Tensor, *, convolution: bool = False, formed: bool = False) -> tuple[Tensor, Tensor, Grade]:
     """A record in the precision its products will have: that of the user's own products, made exact.
+
+    A gradient that is ``formed`` once, measured and summed as it is, need not be made of exact numbers.
 
     float32 on a GPU where TF32 is allowed    cut to TF32
     bfloat16 on a GPU                         as it is
@@ -74,7 +78,7 @@ def graded(a: Tensor, e: Tensor, *, convolution: bool = False) -> tuple[Tensor, 
     wide = torch.float64 if torch.float64 in (a.dtype, e.dtype) else torch.float32
     a, e = a.to(wide), e.to(wide)
     if wide == torch.float32 and tf32_allowed(a.device, convolution=convolution):
-        return cut(a), cut(e), TF32
+        return (a, e, UNCUT) if formed else (cut(a), cut(e), TF32)
     return a, e, FULL
 
 
@@ -152,7 +156,7 @@ def using(grade: Grade) -> AbstractContextManager[None]:
     """Run products the way a grade needs: in TF32 where its numbers are made for that, else in full float32."""
     if grade is FULL:
         return full()
-    if grade is TF32 and not tf32_allowed(torch.device("cuda")):
+    if grade is not BFLOAT16 and not tf32_allowed(torch.device("cuda")):
         return changed(products="high")
     return own()
 

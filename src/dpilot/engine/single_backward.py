@@ -18,7 +18,7 @@ from dpilot.engine import batch as batches
 from dpilot.engine import precision
 from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, trainable
 from dpilot.engine.layers.base import Use
-from dpilot.engine.measure import Measured
+from dpilot.engine.measure import Measured, cheap
 from dpilot.engine.recorder import MARK, Found, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
 from dpilot.engine.two_pass import two_passes
@@ -103,7 +103,7 @@ def summing(whole: Tensor, measured: Measured, parameters: Mapping[str, nn.Param
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         uses, bundles = measured.uses, measured.side_by_side
         with torch.no_grad(), precision.own():
-            if not bool(finite.all()):
+            if cheap(measured) or not bool(finite.all()):
                 uses = {name: tuple(u.keep(finite) for u in us) for name, us in uses.items()}
                 bundles = [bundle.keep(finite) for bundle in bundles]
             small = {name: s for bundle in bundles for name, s in bundle.weighted_sums(weights).items()}

@@ -8,6 +8,7 @@ gradients (biases, scales) are kept; where all are small there is nothing to rep
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.P
     """Norms now, sums by another backward pass whenever they are asked for."""
     n = recorder.batch_size
     squares = {name: p.detach().new_zeros(n, dtype=accumulator(p)) for name, p in parameters.items()}
-    once, late, kept = used_once(recorder), list[Found](), dict[str, Dense]()
+    once, late, kept, formed = used_once(recorder), list[Found](), dict[str, Dense](), set[str]()
 
     def measure(item: Found) -> None:
         name = own_name(recorder, once, item)
@@ -36,18 +37,33 @@ def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.P
         squares[name], (use,) = combine([item.use])
         if isinstance(use, Dense) and use.values[0].numel() <= SMALL:
             kept[name] = use
+        elif use is not item.use:
+            formed.add(name)
 
     recorder.backward(losses, measure, retain=True)
     with torch.no_grad(), precision.own():
         for name, uses in settle(recorder, late).items():
             squares[name] = combine(uses)[0]
     late.clear()
-    return handle("single-backward", reason, squares, summing_again(recorder, losses, parameters, squares, kept))
+    again = Again(once, kept, formed)
+    return handle("single-backward", reason, squares, summing_again(recorder, losses, parameters, squares, again))
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What the first pass knows: parameters used once, small gradients kept, and gradients that were formed.
+
+    A norm bounds one way of summing: what was measured formed must be summed formed.
+    """
+
+    once: set[int]
+    kept: Mapping[str, Dense]
+    formed: set[str]
 
 
 def summing_again(
     recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], squares: Mapping[str, Tensor],
-    kept: Mapping[str, Dense],
+    again: Again,
 ) -> Any:  # fmt: skip
     """The function from weights to weighted sums, each call one backward pass unless all that is needed was kept."""
     finite = torch.isfinite(added(squares))
@@ -64,20 +80,20 @@ def summing_again(
             totals[name] += safe.weighted_sum(weights[name]).view(totals[name].shape)
 
         def receive(item: Found) -> None:
-            name = recorder.names.get(id(item.weight))
-            if name is None or item.by_row:
+            name = own_name(recorder, again.once, item)
+            if name is None:
                 late.append(item)
-            elif name not in kept:
-                add(name, item.use)
+            elif name not in again.kept:
+                add(name, combine([item.use])[1][0] if name in again.formed else item.use)
 
         with torch.no_grad(), precision.own():
-            for name, dense in kept.items():
+            for name, dense in again.kept.items():
                 add(name, dense)
-        if len(kept) < len(parameters):
+        if len(again.kept) < len(parameters):
             recorder.backward(losses, receive, retain=True)
         with torch.no_grad(), precision.own():
             for name, uses in settle(recorder, late).items():
-                for use in uses:
+                for use in combine(uses)[1]:
                     add(name, use)
         return totals
 

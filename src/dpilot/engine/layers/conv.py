@@ -212,9 +212,9 @@ def convolution_use(geometry: Geometry, n: int, transposed: bool) -> MakeUse:
 
     def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
         lead_ratio(e, n)
-        a, e, grade = precision.graded(saved[0], e, convolution=True)
-        use = exchanged(a, e, geometry, n) if transposed else Correlation(a, e, geometry, n)
-        return replace(use, grade=grade)
+        use = exchanged(saved[0], e, geometry, n) if transposed else Correlation(saved[0], e, geometry, n)
+        a, e, grade = precision.graded(use.inputs, use.errors, convolution=True, formed=not use._by_gram())
+        return replace(use, inputs=a, errors=e, grade=grade)
 
     return make
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dpilot.engine import precision
@@ -55,11 +54,8 @@ def by_entry(
     inputs: Tensor, errors: Tensor, kernel: tuple[int, ...], padding: Sequence[int], dilation: Sequence[int]
 ) -> ByEntry:
     """Every sample's gradient, from inputs (n, C, *space) and errors (n, O, *positions)."""
-    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    a = F.pad(inputs, [width for side in reversed(padding) for width in (side, side)])
-    e = F.pad(errors, [width for beyond in reversed(reach) for width in (0, beyond)])
-    grid = a.shape[2:]
-    a, e = (t.movedim(1, -1).flatten(1, -2) for t in (a, e))
+    grid = [size + 2 * side for size, side in zip(inputs.shape[2:], padding, strict=True)]
+    a, e = on_grid(inputs, grid, padding), on_grid(errors, grid, [0] * len(grid))
     steps = [d * math.prod(grid[j + 1 :]) for j, d in enumerate(dilation)]
     offsets = [sum(i * s for i, s in zip(at, steps, strict=True)) for at in product(*map(range, kernel))]
     values = a.new_empty(a.shape[0], len(offsets), e.shape[2], a.shape[2], dtype=accumulator(a))
@@ -70,3 +66,12 @@ def by_entry(
         else:
             torch.bmm(left, right, out=values[:, j])
     return ByEntry(Dense(values), kernel)
+
+
+def on_grid(values: Tensor, grid: Sequence[int], start: Sequence[int]) -> Tensor:
+    """(n, C, *size) laid into zeros of the grid's size, as tokens (n, places, C)."""
+    n, channels, *size = values.shape
+    laid = values.new_zeros(n, *grid, channels)
+    inside = tuple(slice(at, at + length) for at, length in zip(start, size, strict=True))
+    laid[:, *inside] = values.movedim(1, -1)
+    return laid.flatten(1, -2)

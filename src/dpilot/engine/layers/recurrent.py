@@ -48,7 +48,8 @@ def gru_cell(z: Tensor, state: State, w: Weights) -> tuple[State, Tensor | None]
     zr, zu, zn = z.chunk(3, dim=-1)
     hr, hu, hn = F.linear(h, w.recurrent, w.recurrent_bias).chunk(3, dim=-1)
     r, u = torch.sigmoid(zr + hr), torch.sigmoid(zu + hu)
-    return (torch.lerp(torch.tanh(zn + r * hn), h, u),), r
+    new = torch.tanh(zn + r * hn)
+    return (new + u * (h - new),), r
 
 
 def plain_cell(activation: Callable[[Tensor], Tensor]) -> Cell:
