@@ -1,0 +1,165 @@
+"""What a GPU does with TF32 and bfloat16 products, tried on the CPU by cutting numbers as tensor cores do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpilot.engine import measure, precision
+from dpilot.engine.base import inflate
+from dpilot.engine.layers import linear
+from dpilot.engine.layers.base import Dense
+from dpilot.engine.layers.conv import Correlation, Geometry
+from dpilot.engine.layers.linear import Product, finished
+from dpilot.engine.layers.offsets import by_entry
+from dpilot.engine.measure import Measured, SideBySide
+
+
+def cut_product(a: Tensor, e: Tensor) -> Product:
+    return Product(precision.cut(a), precision.cut(e), grade=precision.TF32)
+
+
+def away(values: Tensor) -> Tensor:
+    """The next TF32 numbers away from zero: the worst a kernel may make of its operands."""
+    return precision.cut(values * (1 + 2**-10 * (values != precision.cut(values))))
+
+
+@pytest.fixture(params=[precision.cut, away], ids=["towards zero", "away from zero"])
+def tensor_cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products see TF32 numbers only, however the operands came about."""
+    fit = request.param
+    monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
+    monkeypatch.setattr(precision, "mm", lambda x, y: torch.mm(fit(x), fit(y)))
+    monkeypatch.setattr(precision, "bmm", lambda x, y: torch.bmm(fit(x), fit(y)))
+
+
+def test_cutting_keeps_ten_bits_and_never_grows() -> None:
+    values = torch.randn(7, 33)
+    kept = precision.cut(values)
+    assert torch.equal(precision.cut(kept), kept)
+    assert (kept.abs() <= values.abs()).all()
+    assert ((values - kept).abs() <= 2**-10 * values.abs()).all()
+    assert (values - kept).abs().max() > 2**-13 * values.abs().max()
+
+
+def test_cutting_keeps_what_is_not_finite_not_finite() -> None:
+    odd = torch.tensor([[math.nan, math.inf, -math.inf]])
+    payload = torch.tensor([[0x7F800001, 0x7FFFFFFF, -1]], dtype=torch.int32).view(torch.float32)
+    assert not torch.isfinite(precision.cut(torch.cat([odd, payload]))).any()
+
+
+@pytest.mark.parametrize(("tokens", "d", "p"), [(1, 64, 32), (5, 96, 64), (16, 256, 128), (40, 128, 512)])
+@pytest.mark.parametrize("part", [1.0, 1e-2, 1e-4, 0.0])
+@pytest.mark.usefixtures("tensor_cores")
+def test_tf32_norms_bound_what_tf32_sums_add(tokens: int, d: int, p: int, part: float) -> None:
+    torch.manual_seed(0)
+    a = (torch.rand(5, 1, d) + 0.5).expand(5, tokens, d) + part * torch.randn(5, tokens, d)
+    e = torch.randn(5, tokens, p)
+    e = e - (e.mean(1, keepdim=True) if tokens > 1 else 0) + part * torch.randn(5, 1, p)
+    use = cut_product(a, e)
+    squares, kept = use.measure()
+    for weight in (1.0, 0.7371, 3e-5):
+        added = [kept.weighted_sum(weight * torch.eye(5)[i]).double().norm() / weight for i in range(5)]
+        assert (inflate(squares).double() >= torch.stack(added)).all()
+
+
+@pytest.mark.usefixtures("tensor_cores")
+def test_tf32_norms_of_ordinary_tokens_are_tight() -> None:
+    torch.manual_seed(0)
+    use = cut_product(torch.randn(4, 64, 768), torch.randn(4, 64, 768))
+    true = torch.bmm(use.errors.double().mT, use.inputs.double()).flatten(1).norm(dim=1)
+    ours = inflate(use.measure()[0]).double()
+    assert (ours >= true).all()
+    assert (ours <= 1.005 * true).all()
+
+
+@pytest.mark.usefixtures("tensor_cores")
+def test_rounding_is_what_the_bound_is_for() -> None:
+    """Without the part added for rounding, one token's sum exceeds its norm for some weight."""
+    torch.manual_seed(0)
+    a, e = precision.cut(torch.rand(64, 1, 1)), precision.cut(torch.rand(64, 1, 1))
+    plain = Product(a, e).magnitude().double()
+    weights = torch.rand(64)
+    rounded = (precision.cut(weights[:, None] * e[:, 0]) * a[:, 0]).double().flatten()
+    nearest = ((weights[:, None] * e[:, 0]).bfloat16().float() * a[:, 0]).double().flatten()
+    assert (rounded <= weights.double() * plain).all()  # cutting only shrinks
+    assert (nearest > weights.double() * plain).any()  # rounding to nearest does not
+    shave = precision.BFLOAT16.shave
+    assert (nearest <= weights.double() * plain * (1 + shave)).all()
+
+
+def test_norms_finished_together_are_those_finished_alone() -> None:
+    torch.manual_seed(0)
+    uses = [cut_product(torch.randn(4, 6, 40), torch.randn(4, 6, 30 + j)) for j in range(3)]
+    parts = [linear.gram_parts(u.inputs, u.errors, u.grade) for u in uses]
+    together = finished(parts)
+    alone = [u.measure()[0] for u in uses]
+    assert all(torch.allclose(t, s, rtol=1e-6) for t, s in zip(together, alone, strict=True))
+
+
+def test_small_gradients_side_by_side_are_the_same() -> None:
+    torch.manual_seed(0)
+    parts = {"b": Dense(torch.randn(5, 7)), "s": Dense(torch.randn(5)), "w": Dense(torch.randn(5, 2, 3)),
+             "c": Dense(torch.randn(5, 7))}  # fmt: skip
+    bundle = SideBySide.of(parts)
+    for name, square in bundle.squares().items():
+        assert torch.allclose(square, parts[name].measure()[0])
+    shared = torch.rand(5)
+    each = {name: torch.rand(5) for name in parts}
+    for weights in (dict.fromkeys(parts, shared), each):
+        sums = bundle.weighted_sums(weights)
+        assert all(torch.allclose(sums[name], parts[name].weighted_sum(weights[name])) for name in parts)
+
+
+def test_null_samples_side_by_side_add_exact_zeros() -> None:
+    values = torch.randn(3, 4)
+    values[1, 2] = math.nan
+    bundle = SideBySide.of({"b": Dense(values)}).keep(torch.tensor([True, False, True]))
+    total = bundle.weighted_sums({"b": torch.tensor([1.0, 0.0, 1.0])})["b"]
+    assert torch.allclose(total, values[0] + values[2])
+
+
+def test_measuring_joins_small_gradients_on_the_devices_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Measured()
+    found.add("b", [Dense(torch.ones(3, 4))])
+    assert "b" in found.squares
+    monkeypatch.setattr(measure, "TOGETHER", {"cpu"})
+    joined = Measured()
+    joined.add("b", [Dense(torch.ones(3, 4))])
+    joined.finish()
+    assert torch.allclose(joined.squares["b"], found.squares["b"])
+    assert len(joined.side_by_side) == 1
+
+
+@pytest.mark.parametrize(
+    ("space", "kernel", "padding", "dilation"),
+    [((7,), (3,), (1,), (2,)), ((6, 5), (3, 2), (1, 0), (1, 2)), ((4, 3, 5), (2, 3, 1), (0, 1, 0), (1, 1, 1))],
+)
+def test_entry_by_entry_is_the_unfolded_gradient(space, kernel, padding, dilation) -> None:
+    torch.manual_seed(0)
+    sizes = zip(space, kernel, padding, dilation, strict=True)
+    positions = [s + 2 * p - d * (k - 1) for s, k, p, d in sizes]
+    a, e = torch.randn(4, 3, *space).double(), torch.randn(4, 5, *positions).double()
+    use = Correlation(a, e, Geometry(kernel, (1,) * len(space), padding, dilation, 1), 4)
+    other = by_entry(a, e, kernel, padding, dilation)
+    assert torch.allclose(other.gradients(0, 4), use.gradients(0, 4))
+    weights = torch.rand(4).double()
+    assert torch.allclose(other.weighted_sum(weights), use.weighted_sum(weights))
+    assert torch.allclose(other.measure()[0], use.gradients(0, 4).flatten(1).square().sum(1))
+
+
+def test_the_settings_of_newer_names_are_put_back() -> None:
+    backend = torch.backends.cuda.matmul
+    if not hasattr(backend, "fp32_precision"):
+        pytest.skip("this torch has the older names only")
+    before = backend.fp32_precision
+    try:
+        backend.fp32_precision = "tf32"
+        with precision.full():
+            assert backend.fp32_precision == "ieee"
+        assert backend.fp32_precision == "tf32"
+    finally:
+        backend.fp32_precision = before
