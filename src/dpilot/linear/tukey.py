@@ -27,11 +27,15 @@ class TukeyEM:
 
         box(i) = product over coordinates of [i-th smallest, i-th largest]     depth(x) = largest i with x in box(i)
         test     k + Laplace(1 / e) > log(1 / (2 d)) / e                        k: models that may change, at least
-        release  density proportional to exp(e depth) on depth >= m / 4         e = epsilon / 2, d = delta / 2
+        release  density proportional to exp(e depth / 2) on depth >= m / 4     e = epsilon / 2, d = delta / 2
 
     Guarantee:
-        (epsilon, delta)-DP: one record changes one model, which moves depths and k by at most 1. It has no better
-        accountant, so it enters the total by its sum, beside what scaling takes.
+        (epsilon, delta)-DP. One record changes one model: box(i + 1) of one list lies in box(i) of the other, so
+        every depth moves by at most 1 and k by at most 1, and some depths go up while others go down. The density
+        and its normaliser move by exp(e / 2) each, hence the half; what the edge of the region adds is at most
+        (1 + exp(e)) V(t - 1) / V(t + g) exp(-g e / 2), t = m / 4, which is below d wherever k is not negative. A list
+        with k negative passes the test with probability below d. The test costs e and the release (e, d). It has no
+        better accountant, so it enters the total by its sum, beside what scaling takes.
 
     Edge cases:
         A test that does not pass gives coefficients 0: predict the centre. It passes with about 1,000 models or more,
@@ -129,8 +133,9 @@ def _deep_point(fits: Floats, epsilon: float, delta: float, noise: Noise) -> Flo
         return np.zeros(fits.shape[1])
     start = max(fits.shape[0] // 4, 1)
     depths = np.arange(start, volumes.size + 1)
-    steps = np.where(depths == start, 0.0, math.log(-math.expm1(-epsilon)))  # e^(e i) - e^(e (i - 1)), over e^(e i)
-    depth = int(depths[noise.choice(volumes[depths - 1] + epsilon * depths + steps)])
+    rate = epsilon / 2  # depths move both ways when one model changes
+    steps = np.where(depths == start, 0.0, math.log(-math.expm1(-rate)))  # e^(r i) - e^(r (i - 1)), over e^(r i)
+    depth = int(depths[noise.choice(volumes[depths - 1] + rate * depths + steps)])
     ordered = np.sort(fits, axis=0)
     low, high = ordered[depth - 1], ordered[-depth]
     return np.asarray(low + _uniform(low.size, noise) * (high - low))
