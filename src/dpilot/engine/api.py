@@ -15,7 +15,7 @@ from dpilot.engine import batch as batches
 from dpilot.engine import loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.check import check
-from dpilot.engine.locality import untouched, verify
+from dpilot.engine.locality import remembering_nothing, untouched, verify
 from dpilot.errors import UnsupportedModel
 
 ENGINES: dict[str, Callable[..., PerSample]] = {
@@ -58,6 +58,7 @@ def per_sample(
         not finite in a sample    that sample is null, the others are untouched
         scalar loss               refused: use reduction="none"
         BatchNorm                 refused: use replace_batch_norm
+        buffer moved by samples   put back after the call: nothing of a sample may stay in the model
 
     Example:
         >>> import torch
@@ -79,7 +80,7 @@ def per_sample(
     if n == 0:
         refuse_problems(model)
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
-    with torch.inference_mode(False), torch.enable_grad(), eager(model):
+    with torch.inference_mode(False), torch.enable_grad(), eager(model), remembering_nothing(model):
         chosen, reason = choose(model, loss_fn, batch, engine, n, per_batch)
         options = {"low_memory": True} if low_memory and chosen == "single-backward" else {}
         return ENGINES[chosen](model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason, **options)

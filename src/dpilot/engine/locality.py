@@ -41,6 +41,7 @@ def verify(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batc
             random = is_random(model, loss_fn, made_up, per_batch)
             with evaluating(model, random):
                 same = agrees_with_loop(model, loss_fn, made_up, per_batch)
+                same = same and masked_samples_agree(model, loss_fn, made_up, per_batch)
                 right = same or (random and is_random(model, loss_fn, made_up, per_batch))
             right = right and (not random or stays_apart(model, loss_fn, made_up, SAMPLES, per_batch))
         except DpilotError:
@@ -60,6 +61,17 @@ def stays_apart(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per
     """Neither the backward nor the forward pass carries anything from one sample to another."""
     changed = batches.rebuild(batch, lambda t: first_for_last(t, n))
     return combines(model, loss_fn, batch, n, per_batch) and unmoved(model, loss_fn, batch, changed, n, per_batch)
+
+
+def masked_samples_agree(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
+    """The same where samples differ in what is masked or ignored; a variant that does not run says nothing."""
+    for variant in batches.variants(made_up):
+        try:
+            if not agrees_with_loop(model, loss_fn, variant, per_batch):
+                return False
+        except Exception:  # an id or a label that this model does not know
+            continue
+    return True
 
 
 def agrees_with_loop(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
@@ -155,6 +167,17 @@ def untouched(model: nn.Module) -> Iterator[None]:
         try:
             yield
         finally:
+            restore(model, buffers)
+
+
+@contextmanager
+def remembering_nothing(model: nn.Module) -> Iterator[None]:
+    """Put every buffer back: what a forward pass left in one of them would be a release without noise."""
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    try:
+        yield
+    finally:
+        if buffers:
             restore(model, buffers)
 
 

@@ -137,11 +137,15 @@ def mm(left: Tensor, right: Tensor) -> Tensor:
 
 
 def lengths(rows: Tensor, dim: int) -> Tensor:
-    """Euclidean lengths along one dimension, in float32 or better."""
+    """Upper bounds of Euclidean lengths along one dimension, in float32 or better.
+
+    A number below the root of the smallest normal float may vanish when squared; what vanished is at most that root
+    for each number, and is added: |x| <= computed + sqrt(m) root.
+    """
     found: Tensor = torch.linalg.vector_norm(
         rows, dim=dim, dtype=torch.float32 if rows.dtype == torch.bfloat16 else None
     )
-    return found
+    return found + math.sqrt(rows.shape[dim] * torch.finfo(found.dtype).tiny)
 
 
 def weighted(rows: Tensor, weights: Tensor) -> Tensor:
