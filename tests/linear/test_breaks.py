@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from dpilot.linear import LinearRegression, LogisticRegression, PrivateStandardScaler, rows
 from dpilot.linear.tukey import _deep_point, distance, log_volumes
 
 EPSILON, DELTA = 1.0, 1e-5
@@ -66,3 +67,100 @@ def test_tukey_costs_its_epsilon_where_one_model_swaps_sides(length, place):
     assert min(here, there) > 1e-4
     assert here <= math.exp(EPSILON) * there + DELTA
     assert there <= math.exp(EPSILON) * here + DELTA
+
+
+ODD = {
+    "word": "x",
+    "nothing": None,
+    "complex": 1j,
+    "numpy complex": np.complex128(1j),
+    "list": [1, 2],
+    "bytearray": bytearray(b"a"),
+    "set": {1},
+    "large": 2**70,
+    "larger than floats": 10**400,
+    "array": np.ones(2),
+    "a tuple without a hash": ([1], 2),
+}
+ROWS = np.random.default_rng(0).normal(size=(300, 2))
+LABELS = (ROWS[:, 0] > 0).astype(int).tolist()
+FLAGS = [[bool(row[0] > 0), float(row[1])] for row in ROWS]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The number of records that count, of each fit."""
+    seen = []
+
+    def of(table, original=rows.MemoryRows.of):
+        seen.append(int(np.isfinite(table).all(axis=1).sum()))
+        return original(table)
+
+    monkeypatch.setattr(rows.MemoryRows, "of", of)
+    return seen
+
+
+@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize("kind", [list, tuple, "objects"])
+def test_one_label_leaves_the_other_records_alone(kind, what, counted):
+    labels = [*LABELS, ODD[what]]
+    if kind == "objects":
+        objects = np.empty(301, dtype=object)
+        for place, label in enumerate(labels):
+            objects[place] = label
+        labels = objects
+    else:
+        labels = kind(labels)
+    LogisticRegression(classes=[0, 1], size=300).fit([*ROWS.tolist(), [0.0, 0.0]], labels)
+    assert counted == [300]
+
+
+@pytest.mark.parametrize("what", [*ODD, "short", "long", "no row"])
+def test_one_cell_or_row_leaves_the_other_records_alone(what, counted):
+    odd = {"short": [1.0], "long": [1.0] * 3, "no row": 4.0}
+    X = [*FLAGS, odd[what] if what in odd else [ODD[what], 0.0]]
+    target = [*ROWS[:, 1].tolist(), 0.0]
+    LinearRegression(size=300).fit(X, target)
+    LinearRegression(size=300, bounds={"X": ([-9.0, -9.0], 9.0)}).fit(X[::-1], target[::-1])
+    PrivateStandardScaler(size=300).fit(X)
+    expected = 301 if what == "large" else 300
+    assert counted == [expected] * 3
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_one_target_leaves_the_other_records_alone(what, counted):
+    LinearRegression(size=300).fit([*FLAGS, [True, 0.0]], [*ROWS[:, 1].tolist(), ODD[what]])
+    assert counted == [301 if what == "large" else 300]
+
+
+def test_labels_that_are_published_may_be_of_two_kinds(counted):
+    model = LogisticRegression(classes="public", size=300).fit([*FLAGS, [True, 0.0]], [*LABELS, "x"])
+    assert model.classes_.tolist() == [0, 1, "x"]
+    assert LogisticRegression(classes="public").fit(FLAGS, LABELS).classes_.tolist() == [0, 1]
+    assert counted == [301, 300]
+
+
+def test_a_list_of_columns_of_one_is_a_target(counted):
+    LinearRegression().fit(FLAGS, [[value] for value in ROWS[:, 1].tolist()])
+    assert counted == [300]
+
+
+REFUSED = {
+    "complex": (ROWS + 1j, LABELS, "Complex"),
+    "one dimension": (ROWS[:, 0], LABELS, "2D"),
+    "lengths": (ROWS, LABELS[:-1], "inconsistent"),
+    "two targets": (ROWS, ROWS, "1d"),
+    "complex target": (ROWS, ROWS[:, 0] + 1j, "Complex"),
+    "no columns": (np.empty((300, 0)), LABELS, "0 feature"),
+    "no rows": ([1.0, 2.0], [0, 1], "first entry"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", REFUSED)
+def test_no_message_tells_values_or_the_number_of_records(what):
+    X, y, told = REFUSED[what]
+    with pytest.raises((TypeError, ValueError), match=told) as caught:
+        LogisticRegression(classes=[0, 1]).fit(X, y)
+    assert not any(word in str(caught.value) for word in ("300", "299", "[", "array("))
+    assert caught.value.__context__ is None

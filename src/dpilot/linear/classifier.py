@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpilot.errors import InvalidInput
 from dpilot.linear.declared import declared
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
-from dpilot.linear.inputs import features, features_and_target
+from dpilot.linear.inputs import features, features_and_target, numbers
 from dpilot.linear.logistic import LogisticSteps, probabilities
 from dpilot.linear.rows import MemoryRows
 from dpilot.statistics.rows import Floats
@@ -30,7 +31,7 @@ def codes(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
     [1.0, nan, 0.0]
     """
     places = {label: place for place, label in enumerate(classes.tolist())}
-    return np.array([places.get(label, np.nan) if _hashable(label) else np.nan for label in labels.tolist()])
+    return np.array([_place(label, places) for label in labels.tolist()])
 
 
 class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -122,13 +123,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _declared_classes(self, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
         if isinstance(self.classes, str) and self.classes == "public":
-            found = labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
-            check_classification_targets(found)
-            if not found.size:
-                raise InvalidInput(
-                    'classes is "public", and no record has a label: expected at least one. Declare them.'
-                )
-            return np.unique(found), (_CLASSES,)
+            return _found(labels), (_CLASSES,)
         if self.classes is None or isinstance(self.classes, str) or len(self.classes) == 0:
             raise InvalidInput(
                 f'classes is {self.classes!r}: expected the list of labels, or "public" to publish those in the data. '
@@ -155,5 +150,27 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _hashable(label: Any) -> bool:
-    return not isinstance(label, dict | list | set)
+def _place(label: Any, places: dict[Any, int]) -> float:
+    try:
+        return places.get(label, np.nan)
+    except Exception:  # a label that has no hash, or does not compare, is none of the classes
+        return np.nan
+
+
+def _found(labels: NDArray[Any]) -> NDArray[Any]:
+    """The labels that occur: of an array of objects those that are numbers or words, numbers first."""
+    if labels.dtype == object:
+        told = {label for label in labels.tolist() if isinstance(label, Real | np.bool_ | str)}
+        words = sorted(label for label in told if isinstance(label, str))
+        if words:
+            return np.array(sorted(label for label in told if _is_finite(label)) + words, dtype=object)
+        labels = np.array([label for label in labels.tolist() if _is_finite(label)])
+    found = labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
+    check_classification_targets(found)
+    if not found.size:
+        raise InvalidInput('classes is "public", and no record has a label: expected at least one. Declare them.')
+    return np.unique(found)
+
+
+def _is_finite(label: Any) -> bool:
+    return isinstance(label, Real | np.bool_) and bool(np.isfinite(numbers(np.array([label], dtype=object)))[0])

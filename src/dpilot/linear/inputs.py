@@ -1,47 +1,135 @@
-"""From what scikit-learn users pass to a table of numbers: facts of the table raise, no value in it ever does."""
+"""From what scikit-learn users pass to a table of numbers: facts of the table raise, no value in it ever does.
+
+Arrays and frames have one type a column, which is a fact of the table. Lists and arrays of objects have none: numpy
+would find one by looking at every record, so that one record decides what the others become. They are read cell by
+cell, each cell by itself. How many columns a list of rows has is a fact of the table: what ``bounds`` declares, one end
+a column, or else the length of the first row.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from decimal import Decimal
+from numbers import Real
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
+from dpilot.errors import InvalidInput
 from dpilot.statistics.rows import Floats
 
-__all__ = ["features", "features_and_target", "numbers"]
+__all__ = ["features", "features_and_target", "numbers", "training_features"]
 
 _LOOSE = {"dtype": None, "ensure_all_finite": False}
+_NUMBERS = (Real, np.bool_, Decimal, str, bytes)
+_NO_ROWS = (str, bytes, bytearray, Mapping, AbstractSet)
+
+Found = TypeVar("Found")
 
 
 def numbers(values: NDArray[Any]) -> Floats:
     """Float64, where what is no number becomes nan: the null record.
 
-    >>> numbers(np.array([1, "2.5", "two", None, {}], dtype=object)).tolist()
-    [1.0, 2.5, nan, nan, nan]
+    >>> numbers(np.array([1, "2.5", "two", None, {}, 1j], dtype=object)).tolist()
+    [1.0, 2.5, nan, nan, nan, nan]
     """
-    if values.dtype.kind in "fiub":
-        with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):
+        if values.dtype.kind in "fiub":
             return np.asarray(values, dtype=np.float64)
-    flat = [_number(value) for value in values.ravel().tolist()]
+        flat = [_number(value) for value in values.ravel().tolist()]
     return np.asarray(flat, dtype=np.float64).reshape(values.shape)
 
 
 def features(estimator: Any, X: Any) -> Floats:
     """The features a fitted estimator predicts from."""
-    return numbers(np.asarray(validate_data(estimator, X, reset=False, **_LOOSE)))
+    return numbers(np.asarray(validate_data(estimator, _table(X, None), reset=False, **_LOOSE)))
+
+
+def training_features(estimator: Any, X: Any) -> Floats:
+    """The features an estimator without a target is fitted on."""
+    return numbers(np.asarray(_quiet(lambda: validate_data(estimator, _table(X, estimator.bounds), **_LOOSE))))
 
 
 def features_and_target(estimator: Any, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
-    """Features as numbers and the target as it is, after checks of shapes, lengths and types."""
-    X, y = validate_data(estimator, X, y, validate_separately=(_LOOSE, {**_LOOSE, "ensure_2d": False}))
-    check_consistent_length(X, y)
-    return numbers(np.asarray(X)), column_or_1d(np.asarray(y), warn=True)
+    """Features as numbers and the target as it is, after checks of shapes, lengths and types.
+
+    Edge cases:
+        A target that is a list becomes an array of objects; an entry of it that is a list of one is that one.
+    """
+
+    def checked() -> tuple[Floats, NDArray[Any]]:
+        either = (_LOOSE, {**_LOOSE, "ensure_2d": False})
+        table, target = validate_data(estimator, _table(X, estimator.bounds), _column(y), validate_separately=either)
+        check_consistent_length(table, target)
+        return numbers(np.asarray(table)), column_or_1d(np.asarray(target), warn=True)
+
+    return _quiet(checked)
+
+
+def _quiet(check: Callable[[], Found]) -> Found:
+    """What ``check`` gives; if it raises, the same error without the records and their number."""
+    try:
+        return check()
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else InvalidInput
+        said = re.sub(r"\(\d+,", "(,", str(error).split("\n")[0].split(": ")[0].rstrip(":"))
+    raise kind(said)  # here, not above: the first error would travel along with this one
+
+
+def _table(X: Any, bounds: Any) -> Any:
+    """A list of rows as numbers, a row of another length as nan; what is no such list stays as it is."""
+    if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1:
+        X = X.tolist()
+    if not isinstance(X, Sequence) or isinstance(X, _NO_ROWS) or not len(X):
+        return X
+    width = _declared_width(bounds)
+    if width is None:
+        first = _cells(X[0])
+        if first is None:
+            raise InvalidInput("X is a list, and its first entry is no row: expected a list of rows, or a table.")
+        width = len(first)
+    table = np.full((len(X), width), np.nan)
+    for place, row in enumerate(X):
+        cells = _cells(row)
+        if cells is not None and len(cells) == width:
+            table[place] = [_number(cell) for cell in cells]
+    return table
+
+
+def _column(y: Any) -> Any:
+    """A list of targets as objects, one by one; what is no list stays as it is."""
+    if not isinstance(y, Sequence) or isinstance(y, _NO_ROWS):
+        return y
+    column = np.empty(len(y), dtype=object)
+    for place, value in enumerate(y):
+        column[place] = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+    return column
+
+
+def _declared_width(bounds: Any) -> int | None:
+    pair = bounds.get("X") if isinstance(bounds, Mapping) else None
+    ends = pair if isinstance(pair, list | tuple) else ()
+    return next((len(end) for end in ends if np.ndim(end) == 1), None)
+
+
+def _cells(row: Any) -> list[Any] | None:
+    """The entries of a row, or None where it is none."""
+    if isinstance(row, _NO_ROWS) or not hasattr(row, "__len__"):
+        return None
+    try:
+        return list(row)
+    except Exception:  # whatever a record is, it never raises
+        return None
 
 
 def _number(value: Any) -> float:
+    if not isinstance(value, _NUMBERS):
+        return np.nan
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # whatever a record is, it never raises
         return np.nan

@@ -6,11 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dpilot.linear.declared import declared
 from dpilot.linear.fitting import noise_of, problem_of, size_of
-from dpilot.linear.inputs import features, numbers
+from dpilot.linear.inputs import features, training_features
 from dpilot.linear.problem import paid
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.standardise import bought, plan_scaling
@@ -58,7 +58,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
     def fit(self, X: Any, y: Any = None) -> Self:
         """Buy centre and width of every column that is not declared."""
         del y  # a scaler does not look at targets
-        values = numbers(np.asarray(validate_data(self, X, dtype=None, ensure_all_finite=False)))
+        values = training_features(self, X)
         count = values.shape[1]
         known = declared(self.bounds, count, target=False)
         problem, unprotected = problem_of(
