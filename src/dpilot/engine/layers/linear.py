@@ -151,7 +151,12 @@ def finished(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
     squares, scale, other, mass = (torch.stack([getattr(p, f) for p in parts]) for f in names)
     unit, shave = (constants(tuple(getattr(p, f) for p in parts), squares.device) for f in ("unit", "shave"))
     rounded = torch.minimum(scale, other.mul_(mass).sqrt_()).mul_(shave)
-    return torch.addcmul(squares.clamp_min_(0), scale.square(), unit).sqrt_().add_(rounded).square_().unbind(0)
+    least = torch.finfo(squares.dtype).tiny * VANISHED
+    return torch.addcmul(squares.clamp_min_(least), scale.square(), unit).sqrt_().add_(rounded).square_().unbind(0)
+
+
+VANISHED = 1 << 10
+"""Squares too small for a float are zero; so many of the smallest float are put in their place."""
 
 
 @cache
