@@ -50,6 +50,7 @@ class Manifest:
     secret: str
     stamp: str
     every: int
+    example: bool  # whether the form of the records was given, and is to be given again
 
     def to_json(self) -> str:
         plain = {**asdict(self), "plan": self.plan.to_dict(), "options": self.options.to_dict()}

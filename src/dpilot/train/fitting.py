@@ -36,9 +36,10 @@ def fit(job: Job, terms: Terms, dataset: Any) -> Run:
     event = payment.price(job.plan, own=terms.ledger is None)
     with payment.pay(job.plan, ledger, event, terms.purpose) as paid, told(ledger, terms.folder):
         sampler = use.begin(job.plan, terms.coins()).sampler
-        reader = job.reader(dataset)
         if form is None:
-            job = job.rehearsed(reader.one())
+            form = job.reader(dataset).one()
+            job = job.rehearsed(form)
+        reader = job.reader(dataset, form)
         course, stamp = _first(job, terms, paid, reader, sampler)
     return _finished(course, paid, stamp, terms.folder)
 
@@ -63,7 +64,9 @@ def resume(folder: Path, manifest: Manifest, job: Job, dataset: Any, ledger: Led
         with payment.go_on(job.plan, book, *place, stored.taken) as paid, told(book, folder):
             course = job.course(WitnessedNoise(noise, file), paid.receipt)
             stored.put_into(course)
-            _steps(job, course, paid, job.reader(dataset), sampler, noise, Keeper(folder, manifest, file))
+            form = job.form(dataset)
+            reader = job.reader(dataset, job.reader(dataset).one() if form is None else form)
+            _steps(job, course, paid, reader, sampler, noise, Keeper(folder, manifest, file))
     return _finished(course, paid, manifest.stamp, folder)
 
 
@@ -155,6 +158,7 @@ def _manifest(job: Job, terms: Terms, paid: Payment, noise: KeyedNoise) -> Manif
         secret=str(terms.secret),
         stamp=noise.stamp,
         every=terms.every,
+        example=job.example is not None,
     )
 
 

@@ -59,9 +59,9 @@ class Job:
         options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
         return cls(model, loss_fn, plan, options, optimizer, device, **more)
 
-    def reader(self, dataset: Any) -> Reader:
-        """How this run reads its records."""
-        return Reader(dataset, self.collate, self.device)
+    def reader(self, dataset: Any, form: Any = None) -> Reader:
+        """How this run reads its records; those of another ``form`` are null."""
+        return Reader(dataset, self.collate, form, self.device)
 
     def form(self, dataset: Any) -> Any:
         """A chunk in the form of the records, where it is known before one is read; None where it is not."""
@@ -84,7 +84,7 @@ class Job:
         setting = Setting(
             plan=self.plan,
             model=self.model,
-            per_sample=guarded(per_sample, self.model, per_batch=self.options.per_batch),
+            per_sample=guarded(per_sample, self.model),
             optimizer=self.optimizer,
             noise=noise,
             receipt=receipt,

@@ -13,7 +13,7 @@ from dpilot.errors import InvalidInput
 from dpilot.sampling import Batch
 from dpilot.train.checks import check_plan
 from dpilot.train.plan import Plan
-from dpilot.train.reading import Collate, check_dataset, read
+from dpilot.train.reading import Collate, Reader, check_dataset, known_form
 from dpilot.train.use import use_of
 
 
@@ -21,12 +21,14 @@ from dpilot.train.use import use_of
 class LoadedBatch:
     """One Poisson batch with its records, for the one step it may be used in.
 
-    ``parts`` are collated pieces of the batch: one as a rule, none of an empty batch. How many records there are is
-    secret: the representation shows the step only.
+    ``parts`` are collated pieces of the batch: one as a rule, none of an empty batch. ``alone`` holds, for each, its
+    records collated by themselves, where a collate function of the caller's may make other things of them together.
+    How many records there are is secret: the representation shows the step only.
     """
 
     issued: Batch
     parts: tuple[Any, ...]
+    alone: tuple[tuple[Any, ...] | None, ...] = ()
 
     def __repr__(self) -> str:
         return f"LoadedBatch(step={self.issued.step})"
@@ -44,7 +46,10 @@ def poisson_loader(
         batches that no step took.
 
     Edge cases:
-        record that cannot be read    left out, in silence: the null record
+        record that cannot be read    left out, in silence: the null record; so is one of another form than the
+                                      PrivateStep's ``example`` (without one: the TensorDataset's, or the first
+                                      record's)
+        collate_fn                    each record is collated alone as well, for the batches that do not compute
         a sampler of its own          refused: batch_size, shuffle, sampler and the like are the plan's business
     """
     check_plan(plan)
@@ -55,9 +60,10 @@ def poisson_loader(
         raise InvalidInput(
             f"{', '.join(sorted(taken))} is given: expected none of these, as the plan draws the batches."
         )
+    loaded = _Loaded(dataset, collate_fn)
     return DataLoader(
-        cast(Any, _Loaded(dataset, collate_fn)),
-        batch_sampler=_Issued(plan, len(dataset)),
+        cast(Any, loaded),
+        batch_sampler=_Issued(plan, loaded),
         num_workers=num_workers,
         collate_fn=cast(Any, _as_it_is),
         **options,
@@ -67,9 +73,9 @@ def poisson_loader(
 class _Issued:
     """The plan's batches as what a DataLoader calls a batch sampler; it runs in the main process."""
 
-    def __init__(self, plan: Plan, length: int) -> None:
+    def __init__(self, plan: Plan, loaded: _Loaded) -> None:
         self._plan = plan
-        self._length = length
+        self._loaded = loaded
 
     def __iter__(self) -> Iterator[Any]:
         use = use_of(self._plan)
@@ -78,7 +84,9 @@ class _Issued:
                 "the loader is read before anything was paid: make the PrivateStep of this plan first, which reserves "
                 "its price, and iterate after."
             )
-        return use.rewind().batches(self._length)
+        if use.form is not None:
+            self._loaded.form = use.form  # before workers begin, which copy it
+        return use.rewind().batches(len(self._loaded))
 
     def __len__(self) -> int:
         return self._plan.steps
@@ -90,10 +98,16 @@ class _Loaded:
     def __init__(self, dataset: Any, collate: Collate | None) -> None:
         self._dataset = dataset
         self._collate = collate
+        self.form = known_form(dataset, collate)
 
     def __getitems__(self, issued: Batch) -> LoadedBatch:
-        pieces = [issued.indices] if issued.indices.size else []
-        return LoadedBatch(issued, tuple(read(self._dataset, self._collate, pieces)))
+        if not issued.indices.size:
+            return LoadedBatch(issued, ())
+        if self.form is None:
+            self.form = Reader(self._dataset, self._collate).one()
+        chunks = list(Reader(self._dataset, self._collate, self.form).chunks([issued.indices]))
+        alone = (None if self._collate is None else tuple(chunk.alone()) for chunk in chunks)
+        return LoadedBatch(issued, tuple(chunk.whole for chunk in chunks), tuple(alone))
 
     def __getitem__(self, index: int) -> Any:
         raise InvalidInput(f"record {index} is asked for alone: expected batches. Iterate over the loader.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,32 +16,46 @@ from dpilot.errors import InvalidInput
 
 PerSampleOf = Callable[[Any], PerSample]
 
+
+def _nothing() -> list[Any]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records collated together, and how each is had alone: a chunk of one, or None for the null record."""
+
+    whole: Any
+    alone: Callable[[], list[Any]] = _nothing
+
+
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 """The machine's trouble, not a record's: these stop a run, and leave it spent."""
 
 
-def guarded(per_sample: PerSampleOf, model: torch.nn.Module, *, per_batch: bool) -> PerSampleOf:
-    """The same function, which takes a chunk record by record when the whole of it raises.
+def guarded(per_sample: PerSampleOf, model: torch.nn.Module) -> Callable[[Chunk], PerSample]:
+    """The same function, of a chunk that is taken record by record when the whole of it raises.
 
     Guarantee:
         No exception depends on a record: one that raises on its own (a label outside the classes, another shape) has
-        an infinite norm, which every rule gives weight 0, and adds exact zeros; the others are what they are alone.
+        an infinite norm, which every rule gives weight 0, and adds exact zeros; the others are what they are alone,
+        collated alone: a slice of the chunk could still hold what a record did to it (padding to its length).
 
     Edge cases:
         A mistake in the model or the loss would make every record null. That is why a run first rehearses on
         made-up records, where such a mistake is raised.
     """
 
-    def gradients(chunk: Any) -> PerSample:
+    def gradients(chunk: Chunk) -> PerSample:
         try:
-            return per_sample(chunk)
+            return per_sample(chunk.whole)
         except OUT_OF_MEMORY:
             raise
         except Exception:
-            n = count(chunk, per_batch)
-            if n <= 1:
+            alone = chunk.alone()
+            if len(alone) <= 1:
                 return _null(model)
-            return _joined([gradients(batches.rows(chunk, n, i, i + 1)) for i in range(n)])
+            return _joined([_null(model) if single is None else gradients(Chunk(single)) for single in alone])
 
     return gradients
 

@@ -19,12 +19,12 @@ from dpilot.train import payment, use
 from dpilot.train.fitting import record_of
 from dpilot.train.job import Job
 from dpilot.train.loader import LoadedBatch
-from dpilot.train.nulls import count
+from dpilot.train.nulls import Chunk, count
 from dpilot.train.optimizers import OWN
 from dpilot.train.options import Options
 from dpilot.train.payment import Purpose
 from dpilot.train.plan import Plan
-from dpilot.train.reading import on
+from dpilot.train.reading import on, slices
 
 DEFAULT_CHUNK = 256
 
@@ -98,6 +98,7 @@ class PrivateStep:
         event = payment.price(plan, own=ledger is None)
         self._paid = self._open.enter_context(payment.pay(plan, book, event, Purpose(purpose, part, split)))
         self._use = use.begin(plan, None if test_seed is None else seeded_noise(test_seed).state)
+        self._use.form = example
         self._course = self._job.course(noise, self._paid.receipt)
 
     def __call__(self, batch: LoadedBatch) -> StepRecord:
@@ -140,9 +141,19 @@ class PrivateStep:
         """What was released so far."""
         return record_of(self._course, self._paid, self._stamp)
 
-    def _chunks(self, batch: LoadedBatch) -> Iterator[Any]:
+    def _chunks(self, batch: LoadedBatch) -> Iterator[Chunk]:
         size, per_batch = self._job.options.chunk_size or DEFAULT_CHUNK, self._job.options.per_batch
-        for part in batch.parts:
+        for part, alone in zip(batch.parts, batch.alone, strict=True):
             n = count(part, per_batch)
+            if alone is not None and len(alone) != n:
+                yield self._chunk(part, alone)  # what the rows of such a part are, only the loss knows
+                continue
             for start in range(0, n, size):
-                yield on(self._job.device, batches.rows(part, n, start, start + size))
+                rows = batches.rows(part, n, start, start + size)
+                yield self._chunk(
+                    rows, slices(rows, min(size, n - start)) if alone is None else alone[start : start + size]
+                )
+
+    def _chunk(self, whole: Any, alone: Sequence[Any]) -> Chunk:
+        device = self._job.device
+        return Chunk(on(device, whole), lambda: [on(device, single) for single in alone])

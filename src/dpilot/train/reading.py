@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
 from dpilot.sampling import check_source
-from dpilot.train.nulls import OUT_OF_MEMORY
+from dpilot.train.form import brought, quietly
+from dpilot.train.nulls import Chunk
 
 Collate = Callable[[list[Any]], Any]
 _TRIES = 100
@@ -22,53 +24,78 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads records by number and collates them in chunks, on one device."""
+    """Reads records by number and collates them in chunks of the public ``form``, on one device.
+
+    Guarantee:
+        Only the records asked for are read. A record that cannot be read or collated alone, or has another form
+        alone, is left out in silence: it is the null record. No record changes what another one is read as: where a
+        chunk has not the form, each record is collated by itself.
+    """
 
     dataset: Any
     collate: Collate | None
-    device: torch.device
+    form: Any = None
+    device: torch.device | None = None
 
-    def chunks(self, pieces: Iterable[NDArray[np.int64]]) -> Iterator[Any]:
-        """Collated chunks of the records in ``pieces``."""
-        return (on(self.device, chunk) for chunk in read(self.dataset, self.collate, pieces))
+    def chunks(self, pieces: Iterable[NDArray[np.int64]]) -> Iterator[Chunk]:
+        """The records of each piece as one chunk; record by record where they do not make one."""
+        for indices in pieces:
+            yield from self._as_tensors(indices) or self._collated(self._fetched(indices.tolist()))
 
     def one(self) -> Any:
         """The first record that can be read, as a chunk: only its form is ever used."""
         for chunk in self.chunks(np.array([index]) for index in range(min(len(self.dataset), _TRIES))):
-            return chunk
+            return chunk.whole
         raise InvalidInput("no record could be read and collated: expected dataset[i] and collate_fn to work.")
 
+    def _as_tensors(self, indices: NDArray[np.int64]) -> list[Chunk]:
+        """The quick way for records that lie in tensors, and so have one form."""
+        if type(self.dataset) is not TensorDataset or self.collate is not None:
+            return []
+        whole = quietly(lambda: self._ready(self.dataset[torch.from_numpy(indices)], indices.size))
+        return [] if whole is None else [Chunk(whole, partial(slices, whole, indices.size))]
 
-def read(dataset: Any, collate: Collate | None, pieces: Iterable[NDArray[np.int64]]) -> Iterator[Any]:
-    """One collated chunk for each piece; record by record where a piece cannot be read as a whole.
+    def _fetched(self, indices: list[int]) -> list[Any]:
+        records = quietly(lambda: _fetch(self.dataset, indices))
+        if records is not None:
+            return records
+        alone = (quietly(partial(_fetch, self.dataset, [i])) for i in indices)
+        return [record for records in alone if records is not None for record in records]
 
-    Guarantee:
-        Only the records asked for are read. A record that cannot be read or collated, even alone, is left out in
-        silence: it is the null record.
-    """
-    for indices in pieces:
-        whole = _quietly(dataset, collate, indices)
+    def _collated(self, records: list[Any]) -> Iterator[Chunk]:
+        whole = self._chunk(records) if records else None
         if whole is not None:
-            yield whole
-        elif indices.size > 1:
-            alone = (_quietly(dataset, collate, indices[i : i + 1]) for i in range(indices.size))
-            yield from (chunk for chunk in alone if chunk is not None)
+            yield Chunk(whole, partial(self._alone, records))
+        elif len(records) > 1:
+            alone = self._alone(records)
+            fitting = [record for record, single in zip(records, alone, strict=True) if single is not None]
+            if len(fitting) < len(records):
+                yield from self._collated(fitting)
+            else:
+                yield from (Chunk(single) for single in alone)
+
+    def _alone(self, records: list[Any]) -> list[Any]:
+        return [self._chunk([record]) for record in records]
+
+    def _chunk(self, records: list[Any]) -> Any:
+        return quietly(lambda: self._ready((self.collate or default_collate)(list(records)), len(records)))
+
+    def _ready(self, chunk: Any, count: int) -> Any:
+        fitting = chunk if self.form is None else brought(chunk, self.form, joint=count > 1)
+        return fitting if self.device is None else on(self.device, fitting)
 
 
-def _quietly(dataset: Any, collate: Collate | None, indices: NDArray[np.int64]) -> Any:
-    try:
-        if type(dataset) is TensorDataset and collate is None:
-            return dataset[torch.from_numpy(indices)]
-        return (collate or default_collate)(_fetch(dataset, indices.tolist()))
-    except OUT_OF_MEMORY:
-        raise
-    except Exception:
-        return None
-
-
-def _fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:
+def _fetch(dataset: Any, indices: list[int]) -> list[Any]:
     many = getattr(dataset, "__getitems__", None)
-    return list(many(indices)) if many is not None else [dataset[i] for i in indices]
+    records = list(many(indices)) if many is not None else [dataset[i] for i in indices]
+    if len(records) != len(indices):
+        raise ValueError(f"{len(records)} records for {len(indices)} numbers")
+    return records
+
+
+def slices(chunk: Any, n: int) -> list[Any]:
+    """The records of a chunk of ``n``, each a chunk: only where collating joins records and changes none."""
+    return [batches.rows(chunk, n, i, i + 1) for i in range(n)]
 
 
 def on(device: torch.device, chunk: Any) -> Any:

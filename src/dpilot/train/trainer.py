@@ -46,7 +46,9 @@ class Trainer:
         empty batch                   a step of noise alone, and it counts
         record that does not compute  null, in silence; a wrong model or loss is found on made-up records
         example                       a public batch; shows the records' form before anything is spent, where the
-                                      data set does not (a TensorDataset does)
+                                      data set does not (a TensorDataset does). Without it the first record's form
+                                      stands in, and counts as public
+        record of another form        null, in silence: other keys, dimensions, or types that do not cast
         layer-wise rules              groups of parameters are shared out by the model's order, or given as ``groups``
 
     Example:
@@ -149,13 +151,14 @@ class Trainer:
         ledger: Ledger | None = None,
         secret: str | Path | None = None,
         collate_fn: Collate | None = None,
+        example: Any = None,
         callback: Callback | None = None,
         progress: Progress | None = None,
     ) -> Run:
         """Go on with an interrupted run, exactly: the result is bit for bit that of a run that was never interrupted.
 
         Plan, options, optimizer, clip state and ledger come from the folder; the keys from the secret file. Give
-        ``optimizer`` again if it was a callable, and the ``collate_fn``, if any.
+        ``optimizer`` again if it was a callable, and the ``collate_fn`` and ``example``, if any.
 
         Guarantee:
             Nothing is paid again, because nothing new is released: the same noise is added to the same sums, which is
@@ -165,7 +168,9 @@ class Trainer:
         manifest = Manifest.read(where)
         if manifest.options.optimizer == OWN and optimizer is None:
             raise InvalidInput("the run used an optimizer of its own: give resume(optimizer=...) the same callable.")
-        watch = Watch(callback, progress)
-        job = Job.checked(model, loss_fn, manifest.plan, manifest.options, optimizer, collate=collate_fn, watch=watch)
+        if manifest.example and example is None:
+            raise InvalidInput("the run was given an example: give resume(example=...) one of the same form.")
+        more = {"collate": collate_fn, "example": example, "watch": Watch(callback, progress)}
+        job = Job.checked(model, loss_fn, manifest.plan, manifest.options, optimizer, **more)
         chosen = secret_path(where, Path(secret or manifest.secret))
         return fitting.resume(where, manifest, job, dataset, ledger, chosen)

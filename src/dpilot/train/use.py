@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
@@ -13,11 +14,12 @@ from dpilot.train.plan import Plan
 class Use:
     """One use of a plan: its sampler, and whether its price is on disk so that records may be read."""
 
-    __slots__ = ("paid", "sampler")
+    __slots__ = ("form", "paid", "sampler")
 
     def __init__(self, plan: Plan, state: Chain | None = None) -> None:
         self.sampler = PoissonSampler(plan.sample_rate, plan.steps, state=state)
         self.paid = False
+        self.form: Any = None  # of the records, where whoever takes the steps was given an example
 
     def rewind(self) -> PoissonSampler:
         """A sampler that issues again what was issued and never claimed; batches still on their way are void."""
