@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dpilot import engine
 from dpilot.clipping import State
 from dpilot.mechanism import Draws, Noise, release
+from dpilot.train.form import silent
 from dpilot.train.plan import Plan
 
 Gradients = dict[str, Tensor]
@@ -44,10 +45,11 @@ def private_step(setting: Setting, state: State, chunks: Iterable[Any]) -> State
         receipt is that of plain DP-SGD, whatever the rule. The divisor is the plan's expected batch size.
     """
     plan, total = setting.plan, _zeros(setting, state)
-    for chunk in chunks:
-        gradients = setting.per_sample(chunk)
-        weights, extras = plan.clipping.clip(_norms(setting, gradients), state)
-        total = _add(total, gradients.weighted_sum(weights, setting.groups), extras.sum(0))
+    with silent():
+        for chunk in chunks:
+            gradients = setting.per_sample(chunk)
+            weights, extras = plan.clipping.clip(_norms(setting, gradients), state)
+            total = _add(total, gradients.weighted_sum(weights, setting.groups), extras.sum(0))
 
     released, heard = release(  # the door
         total,
