@@ -67,12 +67,15 @@ def parquet_rows(where: Any, target: str) -> tuple[ParquetRows, int, tuple[str, 
     first = parquet.read_schema(files[0])
     if target not in first.names:
         raise InvalidInput(f"target is {target!r}: expected a column of {files[0].name}, one of {first.names}.")
-    for path in files[1:]:
-        if set(parquet.read_schema(path).names) != set(first.names):
+    for path in files:
+        schema = parquet.read_schema(path)
+        if sorted(schema.names) != sorted(first.names):
             raise InvalidInput(f"{path.name} has other columns than {files[0].name}: expected one table in pieces.")
-    wrong = [field.name for field in first if not _is_number(types, field.type)]
-    if wrong:
-        raise InvalidInput(f"columns {wrong} are not numeric: expected numbers. Encode them first, or leave them out.")
+        wrong = [field.name for field in schema if not _is_number(types, field.type)]
+        if wrong:
+            raise InvalidInput(
+                f"columns {wrong} of {path.name} are not numeric: expected numbers. Encode or drop them."
+            )
     features = tuple(name for name in first.names if name != target)
     length = sum(parquet.read_metadata(path).num_rows for path in files)
     return ParquetRows(files, (*features, target), len(features) + 1), length, features
@@ -106,4 +109,5 @@ def _column(column: Any) -> Floats:
 
     if types.is_boolean(column.type):
         column = compute.cast(column, "int8")
-    return np.asarray(compute.cast(column, float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    column = compute.cast(column, float64(), safe=False)  # a whole number beyond 2^53 is rounded, and never raises
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
