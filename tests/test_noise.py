@@ -6,6 +6,7 @@ import copy
 import multiprocessing
 import pickle
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
-from dpilot.noise import _BLOCK, KeyedNoise, SystemNoise, add_gaussian, gumbel_choice, seeded_noise
+from dpilot.noise import _BLOCK, KeyedNoise, SystemNoise, _add_accelerated, add_gaussian, gumbel_choice, seeded_noise
 from tests.distributions import REJECT, frequency_p_value, largest_correlation, normal_p_value
 
 SIZE = 100_000
@@ -188,3 +189,20 @@ def test_noise_on_a_gpu_is_normal_fresh_and_resumes(dtype):
     assert normal_p_value(first.cpu(), 1.1 * MULTIPLIER * BOUND) < REJECT
     assert largest_correlation([first.cpu().numpy(), second.cpu().numpy()]) < 6
     assert torch.equal(drawn(seeded_noise(1), value), drawn(seeded_noise(1), value))
+
+
+def test_noise_drawn_in_one_stretch_is_independent_between_leaves_and_of_the_asked_scale() -> None:
+    """What an accelerator's tensors get, tried on the CPU's: one draw for all, each leaf its own part of it."""
+
+    values = [torch.full((50, 40), 3.0), torch.full((2000,), -1.0), torch.zeros(2000, dtype=torch.float64)]
+    noisy = _add_accelerated(values, 2.0, np.random.default_rng(0))
+    drawn = [(after - before).double().flatten() for after, before in zip(noisy, values, strict=True)]
+    assert [n.shape for n in noisy] == [v.shape for v in values]
+    assert [n.dtype for n in noisy] == [v.dtype for v in values]
+    assert all(abs(float(d.std()) / 2.0 - 1) < 0.1 for d in drawn)
+    assert all(abs(float(torch.corrcoef(torch.stack([a, b]))[0, 1])) < 0.1 for a, b in pairwise(drawn))
+    again = _add_accelerated(values, 2.0, np.random.default_rng(0))
+    other = _add_accelerated(values, 2.0, np.random.default_rng(1))
+    assert all(torch.equal(a, b) for a, b in zip(noisy, again, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(noisy, other, strict=True))
+    assert float(values[0].sum()) == 6000.0  # the values themselves are untouched
