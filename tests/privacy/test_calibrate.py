@@ -102,3 +102,10 @@ def test_what_is_certified_was_computed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_bad_numbers_are_named(q: float, steps: int, named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
         privacy.noise_multiplier(Budget(1.0, 1e-5), sample_rate=q, steps=steps)
+
+
+@pytest.mark.parametrize(("q", "steps", "epsilon"), [(1e-9, 10, 5.0), (1e-7, 1, 0.5), (0.01, 10, 1e4)])
+def test_hardly_any_cost_ends_at_the_least_noise(q: float, steps: int, epsilon: float) -> None:
+    sigma = privacy.noise_multiplier(Budget(epsilon, 1e-5), sample_rate=q, steps=steps)
+    assert sigma == pytest.approx(0.2)
+    assert privacy.epsilon(noise_multiplier=sigma, sample_rate=q, steps=steps, delta=1e-5) <= epsilon

@@ -27,6 +27,7 @@ _COARSE_BIAS = 1e-2
 _FINE_BIAS = 5e-4
 _GRID_SHARE = 1e-2  # the standard grid is kept as long as it over-reports by less than this
 _MOST_ROUNDS = 40
+_LEAST = math.log(0.2)  # of sampled steps: with less noise losses are so large that grids grow without bound
 
 
 def noise_multiplier(budget: Budget, *, sample_rate: float, steps: int) -> float:
@@ -38,6 +39,7 @@ def noise_multiplier(budget: Budget, *, sample_rate: float, steps: int) -> float
     Edge cases:
         sample_rate = 1   closed form, exact Gaussian DP: sqrt(steps) / mu
         tiny epsilon      the search starts near the answer, so no huge grid is ever built
+        tiny rate         a multiplier below 0.2 is never returned for sampled steps, though the budget might admit it
 
     Example:
         >>> round(noise_multiplier(Budget(1.0, 1e-5), sample_rate=0.01, steps=1000), 2)
@@ -88,7 +90,7 @@ def _calibrated(budget: Budget, rate: float, steps: int) -> float:
     bias = max(y - log_epsilon(x, coarse / 2), 1e-7) * 4 / 3  # of the coarse grid: it falls with the square of h
     fine = coarse * min(0.5, math.sqrt(_FINE_BIAS / bias))
     fine = max(fine, pld.standard_interval(budget.epsilon, steps, _GRID_SHARE))
-    x += (target - (y - bias) - _FINE_BIAS - SLACK / 2) / slope
+    x = max(_LEAST, x + (target - (y - bias) - _FINE_BIAS - SLACK / 2) / slope)
     return math.exp(_descend(lambda x: log_epsilon(x, fine), x, slope, target - SLACK, target)[0])
 
 
@@ -102,12 +104,13 @@ def _descend(
     left, right = -math.inf, math.inf
     y = function(x)
     for _ in range(_MOST_ROUNDS):
-        if low <= y <= high:
+        if low <= y <= high or (x <= _LEAST and y <= high):
             return x, y, slope
         left, right = (x, right) if y > high else (left, x)
         guess = x + max(-1.0, min(1.0, ((low + high) / 2 - y) / slope))
         if not left < guess < right:
             guess = (left + right) / 2
+        guess = max(guess, _LEAST)
         value = function(guess)
         if guess != x and (value - y) / (guess - x) < 0:
             slope = (value - y) / (guess - x)
@@ -117,4 +120,4 @@ def _descend(
 
 def _seed(budget: Budget, rate: float, steps: int) -> float:
     """log sigma by the central limit, mu = q sqrt(T (e^{1/sigma^2} - 1)): near the answer, never used as one."""
-    return -0.5 * math.log(math.log1p((gdp_mu(budget) / rate) ** 2 / steps))
+    return max(_LEAST, -0.5 * math.log(math.log1p((gdp_mu(budget) / rate) ** 2 / steps)))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import dpilot
@@ -36,7 +36,11 @@ Body = Mapping[str, Any]
 @lru_cache(maxsize=1)
 def writer() -> str:
     """Who prices: dpilot and the library behind its accountants, with their versions."""
-    return f"dpilot {dpilot.__version__}, dp-accounting {version('dp-accounting')}"
+    try:
+        library = version("dp-accounting")
+    except PackageNotFoundError:  # a plan that carries its certified cost needs none
+        library = "not installed"
+    return f"dpilot {dpilot.__version__}, dp-accounting {library}"
 
 
 def open_body(identity: str, dataset: str, budget: Budget, mode: str, bound: str, order: float | None) -> Body:
