@@ -31,7 +31,7 @@ def gdp_delta(mu: float, epsilon: float) -> float:
 
     mu = _validate.non_negative(mu=mu)
     if mu == 0:
-        return max(0.0, -math.expm1(epsilon))
+        return 0.0 if epsilon >= 0 else -math.expm1(epsilon)
     first = float(log_ndtr(-epsilon / mu + mu / 2))
     second = epsilon + float(log_ndtr(-epsilon / mu - mu / 2))
     if second >= first:  # only rounding can do this: the difference is a probability
