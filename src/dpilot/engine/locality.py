@@ -173,12 +173,15 @@ def untouched(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def remembering_nothing(model: nn.Module) -> Iterator[None]:
     """Put every buffer back: what a forward pass left in one of them would be a release without noise."""
-    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    before = {name: (b, b._version, b.clone()) for name, b in model.named_buffers()}
     try:
         yield
     finally:
-        if buffers:
-            restore(model, buffers)
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                same, version, value = before.get(name, (None, 0, buffer))
+                if buffer is not same or buffer._version != version:  # known without waiting for a device
+                    buffer.copy_(value)
 
 
 def restore(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
