@@ -84,6 +84,7 @@ def price(plan: Plan, *, own: bool) -> Event:
 @contextmanager
 def pay(plan: Plan, ledger: Ledger | Committed, event: Event, purpose: Purpose) -> Iterator[Payment]:
     """Reserve ``event``, then run the body; leaving commits, an exception or a crash leaves it spent."""
+    _check_event(plan, event)
     committed = _commitment(ledger, event, purpose)
     with committed.reserve(event, purpose=purpose.text, part=purpose.part, split=purpose.split) as receipt:
         begun = [
@@ -96,6 +97,7 @@ def pay(plan: Plan, ledger: Ledger | Committed, event: Event, purpose: Purpose) 
 def go_on(plan: Plan, ledger: Ledger, seq: int, stage: int, taken: int) -> Iterator[Payment]:
     """Continue an interrupted run after ``taken`` steps without paying again: only for an exact replay."""
     event = _entry(ledger, seq, stage).event
+    _check_event(plan, event)
     drawn = Repeated(plan.step_event, taken) if taken and event == plan.event else None
     with ledger.resume(seq, stage, drawn=drawn) as receipt:
         yield Payment(_receipt(plan, event, receipt, taken), ledger, seq, stage)
@@ -111,6 +113,15 @@ def note(plan: Plan, paid: Payment) -> str:
     if _entry(paid.ledger, paid.seq, paid.stage).event == plan.event:
         return "priced by the ledger's accountant"
     return "priced at the cost that the plan was certified for when it was made"
+
+
+def _check_event(plan: Plan, event: Event) -> None:
+    """Refuse an entry that is not the plan's: its certified cost stands in only where no accountant is installed."""
+    if event not in (plan.event, price(plan, own=True)):
+        raise LedgerError(
+            f"the ledger's entry is for {event}, and the plan is {plan.event}: expected the plan that was paid, and "
+            "the accountant to be as it was then. Start a new run: it is a new spend."
+        )
 
 
 def _receipt(plan: Plan, event: Event, receipt: Receipt, taken: int) -> Receipt:
