@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import nn
 
-from dpilot import PrivateStep, Trainer, poisson_loader
+from dpilot import Budget, Ledger, PrivateStep, Trainer, poisson_loader
+from dpilot.errors import InvalidInput, LedgerError
+from dpilot.privacy.events import ApproxDP
+from dpilot.train import payment
 from dpilot.train import step as steps
-from tests.train.helpers import LOSS, model, plan, records
+from tests.train.helpers import LOSS, data, fit, model, plan, records, same
 
 INPUTS, LABELS = records(40)
 BASE = [(x, int(y)) for x, y in zip(INPUTS, LABELS, strict=True)]
@@ -206,3 +212,107 @@ def test_no_warning_tells_of_a_record(odd, workers):
         else:
             looped(dataset, workers, nn.Linear(4, 1), loss, example=example)
     assert [str(each.message) for each in seen] == []
+
+
+class Stop(Exception):
+    pass
+
+
+def stopped(folder, at=3, **more):
+    """A run that stops after step ``at``, with a checkpoint every 4 steps: by default just after one."""
+
+    def stop(record):
+        if record.step == at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        fit(checkpoint=folder, checkpoint_every=4, callback=stop, **more)
+
+
+def resumed(folder, **more):
+    return Trainer.resume(folder, model(seed=9), LOSS, data(), **more)
+
+
+def test_a_run_whose_log_of_sums_is_gone_is_not_resumed(tmp_path):
+    stopped(tmp_path / "run", 5)
+    (tmp_path / ".run.secret.steps").unlink()
+    with pytest.raises(InvalidInput, match=r"steps is not there.*new spend"):
+        resumed(tmp_path / "run")
+    assert not (tmp_path / ".run.secret.steps").exists()
+
+
+CHANGES = {
+    "less noise": lambda said: said["plan"].update(noise_multiplier=1e-6),
+    "more steps": lambda said: said["plan"].update(steps=9),
+    "another step size": lambda said: said["options"].update(lr=9.0),
+    "another seal": lambda said: said.update(seal="00"),
+    "no seal": lambda said: said.pop("seal"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
+def test_an_altered_manifest_is_refused(change, tmp_path):
+    stopped(tmp_path / "run")
+    where = tmp_path / "run" / "run.json"
+    text = where.read_text()
+    said = json.loads(text)
+    change(said)
+    where.write_text(json.dumps(said))
+    with pytest.raises(InvalidInput, match=r"run\.json was altered since"):
+        resumed(tmp_path / "run")
+    where.write_text(text)
+    assert same(resumed(tmp_path / "run").model, fit().model)
+
+
+def forged(path, change):
+    with safe_open(path, "pt") as file:
+        said = dict(file.metadata())
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    header = json.loads(said["dpilot"])
+    change(header, tensors, said)
+    path.write_bytes(save(tensors, metadata={**said, "dpilot": json.dumps(header)}))
+
+
+FORGERIES = {
+    "bound": lambda header, tensors, said: header["clipping"].update(threshold=1e-9),
+    "weights": lambda header, tensors, said: tensors["model.0.bias"].add_(1),
+    "seal": lambda header, tensors, said: said.pop("seal"),
+}
+
+
+@pytest.mark.parametrize("change", FORGERIES.values(), ids=list(FORGERIES))
+def test_an_altered_checkpoint_is_refused(change, tmp_path):
+    stopped(tmp_path / "run")
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    forged(path, lambda *parts: None)
+    before = path.read_bytes()
+    forged(path, change)
+    with pytest.raises(InvalidInput, match="safetensors was altered since"):
+        resumed(tmp_path / "run")
+    path.write_bytes(before)
+    assert same(resumed(tmp_path / "run").model, fit().model)
+
+
+def test_a_receipt_is_of_the_plan_that_was_paid(tmp_path):
+    book = Ledger.open(tmp_path / "ledger", dataset="toy", budget=Budget(20.0, 1e-4))
+    stopped(tmp_path / "run", ledger=book)
+    (entry,) = book.entries()
+    with (
+        pytest.raises(LedgerError, match="expected the plan that was paid"),
+        payment.go_on(plan(epsilon=9.0), book, entry.seq, entry.stage, 4),
+    ):
+        pass
+    cheap = ApproxDP(0.1, 1e-9)
+    with (
+        pytest.raises(LedgerError, match="expected the plan that was paid"),
+        payment.pay(plan(), book, cheap, payment.Purpose()),
+    ):
+        pass
+    assert len(book.entries()) == 1
+
+
+def test_the_example_is_asked_for_again(tmp_path):
+    stopped(tmp_path / "run", example=EXAMPLE)
+    with pytest.raises(InvalidInput, match="the run was given an example"):
+        resumed(tmp_path / "run")
+    assert same(resumed(tmp_path / "run", example=EXAMPLE).model, fit().model)

@@ -67,7 +67,8 @@ def test_secret_keys_resume_exactly_too(tmp_path):
     """Without a test seed: two copies of one interrupted run end alike, and differ from any other run."""
     stopped(tmp_path / "run", 4, test_seed=None, checkpoint_every=2)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    shutil.copy(tmp_path / ".run.secret", tmp_path / ".copy.secret")
+    for end in ("", ".steps"):
+        shutil.copy(tmp_path / f".run.secret{end}", tmp_path / f".copy.secret{end}")
     first = resumed(tmp_path / "run")
     second = resumed(tmp_path / "copy", secret=tmp_path / ".copy.secret")
     assert same(first.model, second.model)
@@ -127,7 +128,7 @@ def test_the_secret_is_private_outside_the_folder_and_gone_at_completion(tmp_pat
 
 
 def test_old_keys_cannot_be_found_from_the_secret():
-    start = Secret("r", 0, Chain(bytes(32)), Chain(bytes(range(32))))
+    start = Secret("r", 0, Chain(bytes(32)), Chain(bytes(range(32))), bytes(32))
     later = start.at(3)
     assert later.noise == start.noise.next().next().next()
     assert later.at(3) == later
@@ -241,8 +242,8 @@ def test_files_of_another_format_are_refused(tmp_path):
     stopped(tmp_path / "run", 4)
     for path in (tmp_path / ".run.secret", tmp_path / "run" / "run.json"):
         text = path.read_text()
-        files.write(path, text.replace('"format": 1', '"format": 99').encode(), mode=0o600)
-        with pytest.raises(InvalidInput, match="format 1"):
+        files.write(path, text.replace('"format": 2', '"format": 99').encode(), mode=0o600)
+        with pytest.raises(InvalidInput, match="format 2"):
             resumed(tmp_path / "run")
         files.write(path, text.encode(), mode=0o600)
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"\x80\x04K\x01.")  # a pickle is not executed
@@ -258,7 +259,7 @@ def test_a_run_stopped_after_its_last_step_is_closed(tmp_path, monkeypatch):
             if course.taken < STEPS or late:
                 real(self, course, sampler, noise)
             else:
-                files.write(self.folder / checkpoint.CHECKPOINT, checkpoint._content(course))
+                files.write(self.folder / checkpoint.CHECKPOINT, checkpoint._content(course, self.key))
             if course.taken == STEPS:
                 raise Stop
 

@@ -4,13 +4,14 @@
     checkpoint.safetensors    model, optimizer, clip state, average, records; JSON in its header
     (elsewhere) secret        the keys, written after the checkpoint of the same step
 
-Everything in the folder was declared or released. Nothing is executed when it is read.
+Everything in the folder was declared or released. Nothing is executed when it is read. Both files are sealed under a
+key of the secret: what was altered is refused.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,9 +30,10 @@ from dpilot.train.course import Course
 from dpilot.train.options import Options
 from dpilot.train.packing import Tensors, pack, unpack
 from dpilot.train.plan import Plan
+from dpilot.train.seal import check, content, seal
 from dpilot.train.secret import Secret, SecretFile
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MANIFEST: Final = "run.json"
 CHECKPOINT: Final = "checkpoint.safetensors"
 
@@ -51,10 +53,20 @@ class Manifest:
     stamp: str
     every: int
     example: bool  # whether the form of the records was given, and is to be given again
+    seal: str = ""
 
     def to_json(self) -> str:
         plain = {**asdict(self), "plan": self.plan.to_dict(), "options": self.options.to_dict()}
         return json.dumps({"format": FORMAT, **plain}, indent=1, allow_nan=False)
+
+    def sealed(self, key: bytes) -> Manifest:
+        """The same manifest with the seal of all that it says."""
+        said = replace(self, seal="").to_json()
+        return replace(self, seal=seal(key, "run", [said.encode()]))
+
+    def check_seal(self, folder: Path, key: bytes) -> None:
+        """Refuse a manifest that says something else than when it was written."""
+        check(folder / MANIFEST, self.seal, self.sealed(key).seal)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -72,10 +84,11 @@ class Manifest:
 class Keeper:
     """Writes the checkpoints of one run: public first, secret after, so that the secret never runs ahead."""
 
-    def __init__(self, folder: Path, manifest: Manifest, secret: SecretFile) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, secret: SecretFile, key: bytes) -> None:
         self.folder = folder
-        self.manifest = manifest
+        self.manifest = manifest.sealed(key)
         self.secret = secret
+        self.key = key
 
     def due(self, course: Course) -> bool:
         """Whether the step just taken is one to store after."""
@@ -83,11 +96,11 @@ class Keeper:
 
     def keep(self, course: Course, sampler: PoissonSampler, noise: KeyedNoise) -> None:
         """Store the run as it stands. After the last step no secret is needed, so none is kept."""
-        files.write(self.folder / CHECKPOINT, _content(course))
+        files.write(self.folder / CHECKPOINT, _content(course, self.key))
         if course.taken == self.manifest.plan.steps:
             self.secret.delete()
         else:
-            self.secret.write(Secret(self.manifest.run, course.taken, noise.state, sampler.state))
+            self.secret.write(Secret(self.manifest.run, course.taken, noise.state, sampler.state, self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +110,17 @@ class Stored:
     taken: int
     tensors: Tensors
     header: dict[str, Any]
+    seal: str
 
     @classmethod
     def read(cls, folder: Path) -> Stored:
         """The checkpoint of a run folder; data only."""
-        tensors, header = _read(folder / CHECKPOINT)
-        return cls(tensors["records.threshold"].numel(), tensors, header)
+        tensors, header, found = _read(folder / CHECKPOINT)
+        return cls(tensors["records.threshold"].numel(), tensors, header, found)
+
+    def check_seal(self, folder: Path, key: bytes) -> None:
+        """Refuse a checkpoint that is not the one the run wrote."""
+        check(folder / CHECKPOINT, self.seal, _sealed(self.tensors, json.dumps(self.header), key))
 
     def check_fits(self, model: nn.Module) -> None:
         """Refuse a model of other names or shapes."""
@@ -131,7 +149,7 @@ class Stored:
         return {name.removeprefix("model."): t for name, t in named}
 
 
-def _content(course: Course) -> bytes:
+def _content(course: Course, key: bytes) -> bytes:
     tensors: Tensors = {}
     for name, tensor in course.setting.model.state_dict().items():
         if not isinstance(tensor, Tensor):
@@ -150,13 +168,19 @@ def _content(course: Course) -> bytes:
     tensors["records.threshold"] = torch.tensor(threshold, dtype=torch.float64)
     tensors["records.bound"] = torch.tensor(bound, dtype=torch.float64)
     tensors["records.measuring"] = torch.tensor(measuring, dtype=torch.bool)
-    return save(tensors, metadata={"dpilot": json.dumps(header, allow_nan=False)})
+    text = json.dumps(header, allow_nan=False)
+    return save(tensors, metadata={"dpilot": text, "seal": _sealed(tensors, text, key)})
 
 
-def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
+def _sealed(tensors: Tensors, header: str, key: bytes) -> str:
+    return seal(key, "checkpoint", [header.encode(), *content(tensors)])
+
+
+def _read(path: Path) -> tuple[Tensors, dict[str, Any], str]:
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get("dpilot", "null"))
+            said = file.metadata() or {}
+            header, found = json.loads(said.get("dpilot", "null")), said.get("seal", "")
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as problem:
         raise InvalidInput(
@@ -165,4 +189,4 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
         ) from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InvalidInput(f"{path} is not a checkpoint of format {FORMAT}: a newer dpilot may have written it.")
-    return tensors, header
+    return tensors, header, found

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpilot.errors import InvalidInput
+from dpilot.keys import KEY_BYTES
 from dpilot.noise import KeyedNoise, Noise, SystemNoise
 from dpilot.privacy.ledger import Ledger
 from dpilot.privacy.receipt import Receipt
@@ -20,7 +21,7 @@ from dpilot.train.job import Job
 from dpilot.train.payment import LEDGER, Payment
 from dpilot.train.reading import Reader, check_dataset
 from dpilot.train.run import Run
-from dpilot.train.secret import SecretFile, WitnessedNoise
+from dpilot.train.secret import Secret, SecretFile, WitnessedNoise
 from dpilot.train.terms import Terms, told
 
 
@@ -54,10 +55,7 @@ def resume(folder: Path, manifest: Manifest, job: Job, dataset: Any, ledger: Led
         return _close(folder, manifest, job, stored, book, secret)
     with closing(SecretFile(secret)) as file:
         file.open(fresh=False)
-        kept = file.read()
-        if kept.run != manifest.run:
-            raise InvalidInput(f"{secret} holds the secret of another run: name this run's own.")
-        kept = kept.at(stored.taken)
+        kept = _own_secret(folder, manifest, stored, file).at(stored.taken)
         noise = KeyedNoise(kept.noise, stamp=manifest.stamp)
         sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=kept.sampling)
         place = manifest.seq, manifest.stage
@@ -66,7 +64,7 @@ def resume(folder: Path, manifest: Manifest, job: Job, dataset: Any, ledger: Led
             stored.put_into(course)
             form = job.form(dataset)
             reader = job.reader(dataset, job.reader(dataset).one() if form is None else form)
-            _steps(job, course, paid, reader, sampler, noise, Keeper(folder, manifest, file))
+            _steps(job, course, paid, reader, sampler, noise, Keeper(folder, manifest, file, kept.seal))
     return _finished(course, paid, manifest.stamp, folder)
 
 
@@ -80,7 +78,8 @@ def _first(job: Job, terms: Terms, paid: Payment, reader: Reader, sampler: Poiss
     terms.folder.mkdir(parents=True, exist_ok=True)
     with closing(SecretFile(terms.secret)) as file:
         file.open(fresh=True)
-        keeper = Keeper(terms.folder, _manifest(job, terms, paid, noise), file)
+        key = noise.state.generator("seal").bytes(KEY_BYTES)
+        keeper = Keeper(terms.folder, _manifest(job, terms, paid, noise), file, key)
         course = job.course(WitnessedNoise(noise, file), paid.receipt)
         files.write(terms.folder / MANIFEST, keeper.manifest.to_json().encode())
         keeper.keep(course, sampler, noise)
@@ -110,9 +109,22 @@ def _steps(
         tell(record)
 
 
+def _own_secret(folder: Path, manifest: Manifest, stored: Stored, file: SecretFile) -> Secret:
+    """The run's own secret, if manifest and checkpoint are those that were sealed under its key."""
+    kept = file.read()
+    if kept.run != manifest.run:
+        raise InvalidInput(f"{file.path} holds the secret of another run: name this run's own.")
+    manifest.check_seal(folder, kept.seal)
+    stored.check_seal(folder, kept.seal)
+    return kept
+
+
 def _close(folder: Path, manifest: Manifest, job: Job, stored: Stored, book: Ledger, secret: Path) -> Run:
     """A run that was interrupted after its last step: book it, and leave no secret."""
-    SecretFile(secret).delete()
+    file = SecretFile(secret)
+    if secret.exists():
+        _own_secret(folder, manifest, stored, file)
+        file.delete()
     place = manifest.seq, manifest.stage
     if payment.interrupted(book, *place):
         with payment.go_on(job.plan, book, *place, stored.taken):

@@ -28,19 +28,20 @@ from dpilot.keys import KEY_BYTES, Chain
 from dpilot.noise import KeyedNoise
 from dpilot.train import files
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _LINE: Final = struct.Struct("<Q32s")
 _AGAIN: Final = "Start a new run: it is a new spend, and the ledger says so."
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secret:
-    """Where the chains of a run stand before step ``step``."""
+    """Where the chains of a run stand before step ``step``, and the key that seals its public files."""
 
     run: str
     step: int
     noise: Chain
     sampling: Chain
+    seal: bytes
 
     def at(self, step: int) -> Secret:
         """The same secret ratcheted forward to ``step``; the keys before it cannot be found from it."""
@@ -69,9 +70,14 @@ class SecretFile:
 
     def open(self, *, fresh: bool) -> None:
         """Take the files for this process; the log of an interrupted run is read, that of a ``fresh`` one begins."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if fresh else 0)
+        flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_TRUNC if fresh else 0)
         try:
             self._handle = os.open(self.log, flags, 0o600)
+        except FileNotFoundError:
+            raise InvalidInput(
+                f"{self.log} is not there: without the log nobody can tell which sums the run's noise already covers. "
+                f"Keep it beside the secret. {_AGAIN}"
+            ) from None
         except OSError as problem:
             raise DpilotError(
                 f"{self.log} cannot be opened ({problem.strerror}): expected a folder of yours."
@@ -95,7 +101,7 @@ class SecretFile:
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise InvalidInput(f"{self.path} is not a secret of format {FORMAT}: a newer dpilot may have written it.")
         noise, sampling = (Chain(bytes.fromhex(key), place) for key, place in (data["noise"], data["sampling"]))
-        return Secret(data["run"], data["step"], noise, sampling)
+        return Secret(data["run"], data["step"], noise, sampling, bytes.fromhex(data["seal"]))
 
     def write(self, secret: Secret) -> None:
         """Store where the chains stand now, and forget the steps before."""
@@ -103,7 +109,8 @@ class SecretFile:
             name: [chain.key.hex(), chain.position]
             for name, chain in (("noise", secret.noise), ("sampling", secret.sampling))
         }
-        content = json.dumps({"format": FORMAT, "run": secret.run, "step": secret.step, **chains})
+        plain = {"format": FORMAT, "run": secret.run, "step": secret.step, "seal": secret.seal.hex()}
+        content = json.dumps({**plain, **chains})
         files.write(self.path, content.encode(), mode=0o600)
         if self._handle is not None:
             os.ftruncate(self._handle, 0)
