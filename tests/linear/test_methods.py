@@ -126,3 +126,10 @@ def test_noise_that_dominates_gives_no_catastrophe(n, epsilon):
     for seed in range(4):
         X, y, _ = line(n, 12, seed)
         assert LinearRegression(epsilon).fit(X * scales, 1e3 * y).score(X * scales, 1e3 * y) > -100
+
+
+def test_a_target_of_which_nothing_is_known_is_predicted_by_its_centre():
+    X, y, _ = line(60, 12)
+    for _ in range(5):
+        model = LinearRegression(0.1, method="dpgd").fit(X * 1e9, y)
+        assert np.abs(model.predict(X * 1e9)).max() < 1e-6

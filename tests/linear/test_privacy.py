@@ -104,7 +104,8 @@ def test_the_price_is_on_disk_before_a_record_is_read(tmp_path):
     with pytest.raises(KeyError):
         LinearRegression(ledger=path)._fit(Unreadable(), length=100)
     entries = Ledger.read(path).entries()
-    assert [entry.state for entry in entries] == ["reserved", "planned", "planned"]
+    assert [entry.purpose for entry in entries] == ["scale", "target", "gram", "gradient"]
+    assert [entry.state for entry in entries] == ["reserved", "planned", "planned", "planned"]
 
 
 def test_fixed_noise_warns_and_is_stamped():

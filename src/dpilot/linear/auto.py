@@ -17,7 +17,7 @@ from dpilot.statistics.rows import Floats
 
 __all__ = ["Auto", "chosen", "shrunk"]
 
-_HOPELESS: Final = 0.2  # coefficients over mu times size
+_HOPELESS: Final = 0.1  # coefficients over mu times size
 _DROWNED: Final = 0.5  # squared widths of the target
 
 

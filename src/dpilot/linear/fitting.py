@@ -22,6 +22,7 @@ from dpilot.privacy.budget import Budget, check_delta
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import Ledger
 from dpilot.statistics import count, count_event
+from dpilot.statistics.rows import Floats
 
 __all__ = ["Fitted", "Method", "PrivacyWarning", "fit_rows", "noise_of", "problem_of", "size_of"]
 
@@ -59,6 +60,7 @@ class Fitted:
 @dataclass(frozen=True, slots=True)
 class _Plan:
     scaling: ScalingPlan | None
+    target: ScalingPlan | None  # the target's own, where all columns together could not have their quartiles
     left: float
     stages: dict[str, Event]
     sized: Callable[[Rows, Door], float]
@@ -128,13 +130,16 @@ def fit_rows(
 
 
 def _planned(problem: Problem, declared: Declared, method: Method, numeric_target: bool) -> _Plan:
-    scaling = plan_scaling(problem, int(_wanted(declared, numeric_target).sum()))
-    size_share = _SIZE_SHARE if problem.size is None else 0.0
-    left = 1 - size_share - (scaling.share if scaling else 0.0)
+    wanted = _wanted(declared, numeric_target)
+    scaling, target = plan_scaling(problem, int(wanted.sum())), None
+    if scaling and scaling.level != "quartiles" and problem.intercept and wanted[-1]:  # too dear for all together
+        scaling, target = plan_scaling(problem, int(wanted[:-1].sum())), plan_scaling(problem, 1)
     sized, stages = size_of(problem)
-    if scaling:
-        stages["scale"] = scaling.event
-    return _Plan(scaling, left, {**stages, **method.stages(problem, left)}, sized)
+    bought_plans = {"scale": scaling, "target": target}
+    stages |= {name: plan.event for name, plan in bought_plans.items() if plan}
+    shares = [_SIZE_SHARE if problem.size is None else 0.0, *(plan.share for plan in bought_plans.values() if plan)]
+    left = 1 - sum(shares)
+    return _Plan(scaling, target, left, {**stages, **method.stages(problem, left)}, sized)
 
 
 def _wanted(declared: Declared, numeric_target: bool) -> NDArray[np.bool_]:
@@ -163,12 +168,20 @@ def _scaling(
 ) -> Scaling:
     center, scale = np.zeros(rows.columns), np.ones(rows.columns)
     wanted = _wanted(declared, numeric_target)
-    if plan.scaling:
-        columns = rows.mapped(lambda values: values[:, wanted], int(wanted.sum()))
-        with door.stage("scale") as receipt:
-            found = bought(columns, plan.scaling, size=size, target=bool(wanted[-1]), receipt=receipt, noise=door.noise)
-        center[wanted], scale[wanted] = found
+    last = np.arange(rows.columns) == rows.columns - 1
+    features = wanted & ~last if plan.target else wanted
+    for name, step, which in (("scale", plan.scaling, features), ("target", plan.target, last)):
+        if step:
+            center[which], scale[which] = _bought(name, step, rows, which, size, door)
     return declared.scaling(center, scale, centred=problem.intercept)
+
+
+def _bought(
+    name: str, plan: ScalingPlan, rows: Rows, which: NDArray[np.bool_], size: float, door: Door
+) -> tuple[Floats, Floats]:
+    columns = rows.mapped(lambda values: values[:, which], int(which.sum()))
+    with door.stage(name) as receipt:
+        return bought(columns, plan, size=size, target=bool(which[-1]), receipt=receipt, noise=door.noise)
 
 
 def _standardised(values: np.ndarray[Any, np.dtype[np.float64]], scaling: Scaling, intercept: bool) -> Any:

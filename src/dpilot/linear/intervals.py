@@ -12,7 +12,7 @@ from dpilot.statistics.rows import Floats
 
 __all__ = ["standard_errors"]
 
-_INEFFICIENCY: Final = 1.2  # of clipped steps beside least squares, for normal residuals clipped at 1.2 deviations
+_INEFFICIENCY: Final = 1.35  # of clipped steps beside least squares: set so that simulated intervals cover
 
 
 def standard_errors(solution: Solution, size: float) -> Floats | None:
@@ -20,7 +20,7 @@ def standard_errors(solution: Solution, size: float) -> Floats | None:
 
     ::
 
-        variance = diag(P P^T) (noise^2 + 1.2 risk / size),     P the whitening, noise that of the averaged steps
+        variance = diag(P P^T) (noise^2 + 1.35 risk / size),     P the whitening, noise that of the averaged steps
 
     The target is the coefficient of the population whose clipped, standardised records these are. Clipping bias is not
     in it, and the risk is the noisy one, floored at the noise it has.

@@ -35,6 +35,9 @@ _FINE: Final = np.linspace(0.0, 1.0, 257)[1:]
 _ROUNDS: Final = 10  # of a search in the coarse grid
 _QUARTILES: Final = (0.25, 0.75)
 _OCTAVES: Final = 60  # of the histogram, on either side of 1
+_CERTAIN: Final = 3.5  # standard deviations by which octaves must stand out of the noise to be believed
+_TARGET_CERTAIN: Final = 4.5  # a false alarm loses a feature; for the target it loses the fit
+_NOTHING: Final = 2.0**-_OCTAVES  # the width of a target of which nothing is known: its centre is predicted
 _IQR: Final = 1.349  # interquartile range of a unit normal
 _SHARES: Final = (0.05, 0.08, 0.12, 0.16, 0.2, 0.25)
 _PARTS: Final = (0.4, 0.25, 0.35)  # of the level "quartiles": coarse grid, fine grid, spread
@@ -124,9 +127,15 @@ def bought(
         narrow = width <= 2 * least
     if narrow.any():
         asked = rows.mapped(lambda values: values[:, narrow], int(narrow.sum()))
-        spread = _spreads(asked, center[narrow], least[narrow], plan.multipliers[-1], size, receipt, noise)
+        certain = np.full(rows.columns, _CERTAIN)
+        certain[-1] = _TARGET_CERTAIN if target else _CERTAIN
+        spread = _spreads(
+            asked, center[narrow], least[narrow], certain[narrow], plan.multipliers[-1], size, receipt, noise
+        )
         width[narrow] = np.maximum(np.where(np.isfinite(spread), spread, 0.0), least[narrow])
-    return center, np.where(width > 0, width, _fallback(width))
+    if target and width[-1] == 0:
+        width[-1] = _NOTHING
+    return center, np.where(width > 0, width, _fallback(width[: width.size - target]))
 
 
 def _fallback(width: Floats) -> float:
@@ -161,13 +170,20 @@ def _within(values: Floats, start: Floats, width: Floats) -> Floats:
 
 
 def _spreads(
-    rows: Rows, center: Floats, least: Floats, multiplier: float, size: float, receipt: Draws, noise: Noise
+    rows: Rows,
+    center: Floats,
+    least: Floats,
+    certain: Floats,
+    multiplier: float,
+    size: float,
+    receipt: Draws,
+    noise: Noise,
 ) -> Floats:
     """How far values lie from the centre, by octaves; nan where all is noise. Nearer than ``least`` counts as at it."""
     counts = total(rows, lambda values: _octaves(_beyond(values - center, least)))
     bound = math.sqrt(rows.columns)
     noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)
-    return np.array([_width(row, multiplier * bound, size) for row in noisy])
+    return np.array([_width(row, multiplier * bound, size, sure) for row, sure in zip(noisy, certain, strict=True)])
 
 
 def _beyond(values: Floats, least: Floats) -> Floats:
@@ -179,9 +195,12 @@ def _pooled(rows: Rows, target: bool, multiplier: float, size: float, receipt: D
     bound = math.sqrt(1 + target)
     counts = total(rows, lambda values: _pooled_octaves(values, target))
     noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)
-    found = [_width(row, multiplier * bound, size) for row in noisy]
-    widths = np.repeat(found, [rows.columns - target, 1] if target else [rows.columns])
-    return np.where(np.isfinite(widths), widths, 1.0)
+    common = _width(noisy[0], multiplier * bound, size, _CERTAIN)
+    widths = np.full(rows.columns, common if math.isfinite(common) else 1.0)
+    if target:
+        own = _width(noisy[1], multiplier * bound, size, _TARGET_CERTAIN)
+        widths[-1] = own if math.isfinite(own) else _NOTHING
+    return widths
 
 
 def _pooled_octaves(values: Floats, target: bool) -> Floats:
@@ -200,18 +219,18 @@ def _octaves(values: Floats) -> Floats:
     return np.bincount(seen, minlength=bins * values.shape[1]).reshape(values.shape[1], bins).astype(np.float64)
 
 
-def _width(counts: Floats, noise: float, size: float) -> float:
+def _width(counts: Floats, noise: float, size: float, certain: float) -> float:
     """From noisy octave counts: where the fullest four octaves lie, times the root of the share they hold.
 
     ::
 
         1.1 sqrt(share) 2^(mean exponent):      0.93 to 1.15 for a unit normal, sqrt(p) times that if a share p is not 0
 
-    nan where they do not stand out by three and a half standard deviations.
+    nan where they do not stand out by ``certain`` standard deviations.
     """
     windows = np.convolve(counts, np.ones(4), "valid")
     first = int(np.argmax(windows))
-    if windows[first] < 3.5 * 2 * noise:
+    if windows[first] < certain * 2 * noise:
         return math.nan
     kept = np.maximum(counts[first : first + 4], 0.0)
     exponent = float(kept @ np.arange(first - _OCTAVES, first - _OCTAVES + 4)) / float(kept.sum())
