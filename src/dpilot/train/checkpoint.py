@@ -115,7 +115,8 @@ class Stored:
     @classmethod
     def read(cls, folder: Path) -> Stored:
         """The checkpoint of a run folder; data only."""
-        tensors, header, found = _read(folder / CHECKPOINT)
+        tensors, header = _read(folder / CHECKPOINT)
+        found = str(header.pop("seal", ""))
         return cls(tensors["records.threshold"].numel(), tensors, header, found)
 
     def check_seal(self, folder: Path, key: bytes) -> None:
@@ -168,19 +169,18 @@ def _content(course: Course, key: bytes) -> bytes:
     tensors["records.threshold"] = torch.tensor(threshold, dtype=torch.float64)
     tensors["records.bound"] = torch.tensor(bound, dtype=torch.float64)
     tensors["records.measuring"] = torch.tensor(measuring, dtype=torch.bool)
-    text = json.dumps(header, allow_nan=False)
-    return save(tensors, metadata={"dpilot": text, "seal": _sealed(tensors, text, key)})
+    header["seal"] = _sealed(tensors, json.dumps(header, allow_nan=False), key)
+    return save(tensors, metadata={"dpilot": json.dumps(header)})  # one entry: several have no order of their own
 
 
 def _sealed(tensors: Tensors, header: str, key: bytes) -> str:
     return seal(key, "checkpoint", [header.encode(), *content(tensors)])
 
 
-def _read(path: Path) -> tuple[Tensors, dict[str, Any], str]:
+def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
-            said = file.metadata() or {}
-            header, found = json.loads(said.get("dpilot", "null")), said.get("seal", "")
+            header = json.loads((file.metadata() or {}).get("dpilot", "null"))
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as problem:
         raise InvalidInput(
@@ -189,4 +189,4 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any], str]:
         ) from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InvalidInput(f"{path} is not a checkpoint of format {FORMAT}: a newer dpilot may have written it.")
-    return tensors, header, found
+    return tensors, header

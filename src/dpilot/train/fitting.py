@@ -124,7 +124,7 @@ def _close(folder: Path, manifest: Manifest, job: Job, stored: Stored, book: Led
     file = SecretFile(secret)
     if secret.exists():
         _own_secret(folder, manifest, stored, file)
-        file.delete()
+    file.delete()
     place = manifest.seq, manifest.stage
     if payment.interrupted(book, *place):
         with payment.go_on(job.plan, book, *place, stored.taken):
