@@ -62,8 +62,8 @@ def resume(folder: Path, manifest: Manifest, job: Job, dataset: Any, ledger: Led
         with payment.go_on(job.plan, book, *place, stored.taken) as paid, told(book, folder):
             course = job.course(WitnessedNoise(noise, file), paid.receipt)
             stored.put_into(course)
-            form = job.form(dataset)
-            reader = job.reader(dataset, job.reader(dataset).one() if form is None else form)
+            known = job.form(dataset)
+            reader = job.reader(dataset, job.reader(dataset).one() if known is None else known)
             _steps(job, course, paid, reader, sampler, noise, Keeper(folder, manifest, file, kept.seal))
     return _finished(course, paid, manifest.stamp, folder)
 
