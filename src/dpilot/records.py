@@ -45,3 +45,58 @@ class RunRecord:
             raise InvalidInput(f"the record is not of format {FORMAT}: a newer dpilot may have written it.")
         steps = tuple(StepRecord(**step) for step in data.pop("steps"))
         return cls(steps=steps, stamps=tuple(data.pop("stamps")), notes=tuple(data.pop("notes")), **data)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRecord:
+    """One released figure: its name, what it is of ("" for all), and its intervals, from noise and from sampling.
+
+    ``exact`` says that it was computed without noise, on records that were declared public.
+    """
+
+    name: str
+    of: str
+    value: float
+    noise: tuple[float, float]
+    sampling: tuple[float, float]
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FitRecord:
+    """A model fitted from start to end, as the report and the command line see it: declared and released values only.
+
+    ``privacy``: epsilon, delta, unit, and how the total was found. ``data``: what was declared of the records.
+    ``plan``: the final run's plan. ``decisions``: one sentence for each choice that was made. ``thresholds``: the
+    clipping threshold of each step. ``ledger``: its entries as plain data. ``curves``: named series of points, such as
+    the fitted step size against epsilon. ``unprotected``: what the guarantee does not cover, in words.
+    """
+
+    privacy: dict[str, Any]
+    data: dict[str, Any]
+    plan: dict[str, Any]
+    decisions: tuple[str, ...]
+    metrics: tuple[MetricRecord, ...]
+    thresholds: tuple[float, ...]
+    ledger: tuple[dict[str, Any], ...]
+    stamps: tuple[str, ...]
+    unprotected: tuple[str, ...]
+    curves: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One JSON document, with the version of its format."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> FitRecord:
+        """The inverse of to_json; data only."""
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise InvalidInput(f"the record is not of format {FORMAT}: a newer dpilot may have written it.")
+        metrics = tuple(
+            MetricRecord(**{**each, "noise": tuple(each["noise"]), "sampling": tuple(each["sampling"])})
+            for each in data.pop("metrics")
+        )
+        curves = {name: tuple((x, y) for x, y in points) for name, points in data.pop("curves").items()}
+        lists = {name: tuple(data.pop(name)) for name in ("decisions", "thresholds", "ledger", "stamps", "unprotected")}
+        return cls(metrics=metrics, curves=curves, **lists, **data)
