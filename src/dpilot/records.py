@@ -98,5 +98,7 @@ class FitRecord:
             for each in data.pop("metrics")
         )
         curves = {name: tuple((x, y) for x, y in points) for name, points in data.pop("curves").items()}
-        lists = {name: tuple(data.pop(name)) for name in ("decisions", "thresholds", "ledger", "stamps", "unprotected")}
+        lists: dict[str, Any] = {
+            name: tuple(data.pop(name)) for name in ("decisions", "thresholds", "ledger", "stamps", "unprotected")
+        }
         return cls(metrics=metrics, curves=curves, **lists, **data)
