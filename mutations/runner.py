@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("src", "tests", "mutations", "pyproject.toml")
+COPIED = ("src", "tests", "mutations", "benchmarks", "docs", "examples", "pyproject.toml")
 TIMEOUT = 300
 
 
