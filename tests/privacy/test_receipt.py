@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import copy
+import math
 import multiprocessing
 import pickle
 import threading
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpilot.errors import BudgetExceeded, InvalidInput
-from dpilot.privacy.events import Composed, ExponentialMechanism, Gaussian, PoissonSampled, PureDP, Repeated
-from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.events import (
+    Composed,
+    ExponentialMechanism,
+    Gaussian,
+    OneOf,
+    PoissonSampled,
+    PureDP,
+    RepeatAndSelect,
+    Repeated,
+)
+from dpilot.privacy.receipt import Receipt, TrialReceipts, divided, divided_multiplier
 
 STEP = PoissonSampled(0.1, Gaussian(1.0))
 
@@ -178,3 +189,91 @@ def test_a_ledger_that_refuses_to_settle_changes_nothing():
         receipt.settle(STEP)
     assert receipt.settled is None
     assert admitted(receipt, STEP) == 3
+
+
+@given(st.floats(1e-3, 1e6), st.integers(1, 10_000))
+def test_divided_steps_cost_no_more_than_the_whole_in_exact_arithmetic(whole, steps):
+    each = divided_multiplier(whole, steps)
+    assert steps / Fraction(each) ** 2 <= 1 / Fraction(whole) ** 2
+    assert each <= whole * math.sqrt(steps) * (1 + 1e-14)
+
+
+def test_dividing_draws_the_whole_once_and_admits_its_steps_only():
+    receipt = Receipt(Gaussian(3.0))
+    steps = divided(receipt, 3.0, 7)
+    assert admitted(receipt, Gaussian(3.0)) == 0
+    assert admitted(steps, Gaussian(3.0)) == 0
+    assert admitted(steps, Gaussian(divided_multiplier(3.0, 7))) == 7
+    with pytest.raises(BudgetExceeded):
+        divided(receipt, 3.0, 7)
+
+
+def test_dividing_with_less_noise_than_was_reserved_is_refused():
+    receipt = Receipt(Gaussian(3.0))
+    with pytest.raises(BudgetExceeded):
+        divided(receipt, 2.9, 7)
+    assert admitted(receipt, Gaussian(3.0)) == 1
+
+
+def test_a_sampled_whole_divides_on_its_sample_and_again():
+    receipt = Receipt(PoissonSampled(0.1, Gaussian(2.0)))
+    with pytest.raises(BudgetExceeded):
+        divided(receipt, 2.0, 4)
+    pieces = divided(receipt, 2.0, 4, sample_rate=0.1)
+    assert divided(pieces, 4.0, 9).event == Repeated(Gaussian(12.0), 9)
+    assert admitted(pieces, Gaussian(4.0)) == 3
+
+
+def test_what_was_divided_ends_with_the_whole():
+    receipt = Receipt(Gaussian(3.0))
+    steps = divided(divided(receipt, 3.0, 1), 3.0, 4)
+    receipt.close()
+    assert admitted(steps, Gaussian(6.0)) == 0
+
+
+SELECTION = RepeatAndSelect(OneOf([Repeated(STEP, 3), Repeated(STEP, 5)]), 4)
+
+
+def test_a_selection_hands_out_its_trials_and_no_more():
+    receipts = TrialReceipts(Receipt(SELECTION), SELECTION, trials=2)
+    assert admitted(receipts.of(Repeated(STEP, 5)), STEP) == 5
+    assert admitted(receipts.of(Repeated(STEP, 3)), STEP) == 3
+    with pytest.raises(BudgetExceeded, match="new spend"):
+        receipts.of(Repeated(STEP, 3))
+
+
+def test_a_trial_does_what_was_announced_only():
+    receipts = TrialReceipts(Receipt(SELECTION), SELECTION, trials=2)
+    with pytest.raises(BudgetExceeded, match="not announced"):
+        receipts.of(Repeated(STEP, 4))
+    assert admitted(receipts.of(Repeated(STEP, 3)), STEP) == 3
+
+
+def test_a_selection_is_drawn_once_and_its_trials_end_with_it():
+    receipt = Receipt(SELECTION)
+    trial = TrialReceipts(receipt, SELECTION, trials=3).of(Repeated(STEP, 3))
+    with pytest.raises(BudgetExceeded):
+        TrialReceipts(receipt, SELECTION, trials=3)
+    receipt.close()
+    assert admitted(trial, STEP) == 0
+
+
+def test_no_trials_at_all_and_the_number_does_not_show():
+    receipts = TrialReceipts(Receipt(SELECTION), SELECTION, trials=0)
+    with pytest.raises(BudgetExceeded):
+        receipts.of(Repeated(STEP, 3))
+    assert repr(receipts).split(" at ")[0] == "<dpilot.privacy.receipt.TrialReceipts object"
+
+
+def trial_in_child(receipts, pipe):
+    pipe.send(admitted(receipts.of(Repeated(STEP, 3)), STEP))
+
+
+def test_a_forked_child_runs_no_trial():
+    receipts = TrialReceipts(Receipt(SELECTION), SELECTION, trials=3)
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=trial_in_child, args=(receipts, there))
+    child.start()
+    assert here.poll(30)
+    assert here.recv() == 0
+    child.join()

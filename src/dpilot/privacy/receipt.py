@@ -14,16 +14,19 @@ happen by accident. What is never drawn stays spent.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from typing import NoReturn
 
+from dpilot import _validate
 from dpilot.errors import BudgetExceeded, InvalidInput
-from dpilot.privacy.events import Event, PoissonSampled, Repeated, leaves
+from dpilot.privacy.events import Event, Gaussian, OneOf, PoissonSampled, RepeatAndSelect, Repeated, leaves
 
-__all__ = ["Receipt"]
+__all__ = ["Receipt", "TrialReceipts", "divided", "divided_multiplier"]
 
 
 class Receipt:
@@ -37,14 +40,21 @@ class Receipt:
         PoissonSampled(1, e) is e: a full batch is drawn either way.
         A closed receipt admits nothing more; nor does one that a fork or a copy carried elsewhere, as that would
         double the right. A fork settles nothing either: it does not know what its parent draws.
+        A receipt ``within`` another one ends with it.
     """
 
     def __init__(
-        self, event: Event, *, drawn: Event | None = None, agree: Callable[[Event, bool], None] | None = None
+        self,
+        event: Event,
+        *,
+        drawn: Event | None = None,
+        agree: Callable[[Event, bool], None] | None = None,
+        within: Receipt | None = None,
     ) -> None:
         self.event = event
         self.settled: Event | None = None
         self._agree = agree
+        self._within = within
         self._drawn: Counter[Event] = _count(drawn)
         self._left = _count(event)
         self._open = True
@@ -58,7 +68,7 @@ class Receipt:
         """Take one release, or raise BudgetExceeded and take nothing."""
         part = _canonical(event)
         with self._lock:
-            if not self._open or self._process != os.getpid() or self._left[part] < 1:
+            if not self.admits or self._left[part] < 1:
                 raise BudgetExceeded(
                     f"a release of {event!r} was not reserved, or was drawn already. "
                     "Reserve it in the ledger first; a reservation is used once, in full noise, by one process."
@@ -79,7 +89,7 @@ class Receipt:
         """
         with self._lock:
             wanted = _count(event)
-            if self._agree is None or not self._open or self._process != os.getpid():
+            if self._agree is None or not self.admits:
                 raise InvalidInput(
                     "settle is for the open receipt of an adaptive ledger, in the process that reserved it and before "
                     "any resume: this one cannot be lowered."
@@ -93,12 +103,106 @@ class Receipt:
             self._left = wanted - self._drawn
             self.settled = event
 
+    @property
+    def admits(self) -> bool:
+        """Whether it is open still, in its own process, and so is whatever it is a part of."""
+        return self._open and self._process == os.getpid() and (self._within is None or self._within.admits)
+
     def close(self) -> None:
         """Admit nothing more. What was not drawn stays spent."""
         self._open = False
 
     def __reduce__(self) -> NoReturn:
         raise InvalidInput("a receipt is a right of one process: it cannot be copied or sent. Reserve another.")
+
+
+class TrialReceipts:
+    """The receipts of a private selection's ``trials``: that many at most, each for one whole trial.
+
+    They are drawn from ``receipt`` as the one event that the ledger knows, so nothing on disk tells how many there
+    are. ``of`` names what a trial does: the announced trial itself or, where that is OneOf several, one of those.
+
+    Guarantee:
+        No more than ``trials`` receipts are handed out, none for anything else than the announced trial: a winner
+        that is trained again finds none.
+
+    Edge cases:
+        The number is secret: the representation does not show it.
+
+    Example:
+        >>> selection = RepeatAndSelect(Gaussian(9.0), 10)
+        >>> receipts = TrialReceipts(Receipt(selection), selection, trials=1)
+        >>> receipts.of(Gaussian(9.0)).draw(Gaussian(9.0))
+        >>> receipts.of(Gaussian(9.0))
+        Traceback (most recent call last):
+        dpilot.errors.BudgetExceeded: one more trial is asked for: expected as many as were drawn before the first...
+    """
+
+    __slots__ = ("_allowed", "_left", "_lock", "_receipt")
+
+    def __init__(self, receipt: Receipt, event: RepeatAndSelect, *, trials: int) -> None:
+        count = _validate.count(least=0, trials=trials)
+        receipt.draw(event)
+        inner = event.event
+        self._allowed = frozenset(map(_canonical, inner.events if isinstance(inner, OneOf) else (inner,)))
+        self._receipt = receipt
+        self._left = count
+        self._lock = threading.Lock()
+
+    def of(self, event: Event) -> Receipt:
+        """The receipt of the next trial, which does ``event``."""
+        if _canonical(event) not in self._allowed:
+            raise BudgetExceeded(f"a trial of {event!r} was not announced: expected what the selection was priced for.")
+        with self._lock:
+            if self._left < 1:
+                raise BudgetExceeded(
+                    "one more trial is asked for: expected as many as were drawn before the first. "
+                    "Training the winner again is a new spend."
+                )
+            self._left -= 1
+        return Receipt(event, within=self._receipt)
+
+
+def divided(receipt: Receipt, noise_multiplier: float, steps: int, *, sample_rate: float = 1.0) -> Receipt:
+    """Draw one Gaussian from ``receipt`` and return the right to ``steps`` noisier ones that together cost as much.
+
+    ::
+
+        T-fold composition of (1 / (s sqrt(T)))-GDP is (1/s)-GDP,      whatever T is
+
+    So a run whose number of steps is chosen from earlier releases is reserved beforehand as one Gaussian(s); its
+    steps use ``divided_multiplier(s, steps)``. With ``sample_rate`` below 1 the drawn event is a Gaussian on a Poisson
+    sample, and the steps are full-batch steps on that one sample.
+
+    Guarantee:
+        The squared mu of the steps is at most 1/s^2, in exact arithmetic. Right or refusal: what was not reserved is
+        BudgetExceeded. The new receipt ends with the old one.
+
+    Example:
+        >>> steps = divided(Receipt(Gaussian(10.0)), 10.0, 4)
+        >>> steps.event
+        Repeated(event=Gaussian(noise_multiplier=20.0), times=4)
+
+    Reference:
+        Dong, Roth, Su, "Gaussian Differential Privacy", 2022, Corollary 3.3 and Theorem 3.2 (adaptive composition).
+    """
+    each = divided_multiplier(noise_multiplier, steps)
+    whole = Gaussian(noise_multiplier)
+    receipt.draw(whole if _validate.rate(sample_rate=sample_rate) == 1 else PoissonSampled(sample_rate, whole))
+    return Receipt(Repeated(Gaussian(each), steps), within=receipt)
+
+
+def divided_multiplier(noise_multiplier: float, steps: int) -> float:
+    """What each of ``steps`` releases needs that are together one of ``noise_multiplier``: s sqrt(T), rounded up.
+
+    >>> divided_multiplier(10.0, 9)
+    30.0
+    """
+    whole, count = _validate.positive(noise_multiplier=noise_multiplier), _validate.count(steps=steps)
+    each, needed = whole * math.sqrt(count), count * Fraction(whole) ** 2
+    while Fraction(each) ** 2 < needed:
+        each = math.nextafter(each, math.inf)
+    return each
 
 
 def _count(event: Event | None) -> Counter[Event]:
