@@ -12,7 +12,7 @@ from dpilot.linear.tukey import TukeyEM, _deep_point, _fits, _laplace, distance,
 from dpilot.mechanism import seeded_noise
 from dpilot.privacy.accountant import epsilon
 from dpilot.privacy.events import ApproxDP, Composed
-from tests.linear.helpers import line, table
+from tests.linear.helpers import EXTREMES, line, moved, table, with_record
 
 
 def cloud(m=400, d=2, seed=0):
@@ -79,6 +79,36 @@ def test_the_whole_costs_no_more_than_the_budget():
     assert epsilon(Composed(events), 1e-5) <= 1.0
     declared = LinearRegression(method="tukey", bounds="standardised").fit(X, y)
     assert [entry.event for entry in declared.privacy_.entries] == [ApproxDP(1.0, 1e-5)]
+
+
+@pytest.mark.parametrize("record", EXTREMES)
+def test_one_more_record_moves_depths_and_distance_by_at_most_one(record):
+    rows = table(3000, 1)
+    found = moved(
+        lambda: LinearRegression(method="tukey", bounds="standardised", fit_intercept=False, size=3000),
+        rows,
+        with_record(rows, *EXTREMES[record]),
+    )
+    assert found.differences == ()
+    assert found.releases == 1
+    assert found.largest in (0.0, 1.0)
+
+
+def test_two_models_would_be_heard(monkeypatch):
+    rows = table(3000, 1)
+
+    def unfair(values, models):
+        """A record that lies in every model."""
+        x, y = values.values[:, 0], values.values[:, 1]
+        return np.sort(y / x)[:models, None] + y[-1]
+
+    monkeypatch.setattr(tukey, "_fits", unfair)
+    found = moved(
+        lambda: LinearRegression(method="tukey", bounds="standardised", fit_intercept=False, size=3000),
+        rows,
+        with_record(rows, 1.0, 1e3),
+    )
+    assert any("more than its bound" in difference for difference in found.differences)
 
 
 def test_with_enough_records_it_finds_the_coefficients():

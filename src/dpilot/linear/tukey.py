@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -15,8 +16,11 @@ from dpilot.mechanism import Noise
 from dpilot.privacy.events import ApproxDP, Event
 from dpilot.privacy.gaussian import gdp_delta
 from dpilot.statistics.rows import Floats
+from dpilot.tape import Entry, current
 
-__all__ = ["TukeyEM", "distance", "log_volumes"]
+__all__ = ["TukeyEM", "depths", "distance", "log_volumes"]
+
+_PROBES: Final = np.linspace(-2.0, 2.0, 81)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,39 @@ class TukeyEM:
         fits = _fits(rows, self._models(problem))
         with door.stage("tukey") as receipt:
             receipt.draw(event)
-            return Solution(_deep_point(fits, event.epsilon / 2, event.delta / 2, door.noise))
+            return Solution(_released(fits, event, door.noise))
 
     def _models(self, problem: Problem) -> int:
         if self.models is not None:
             return self.models
         size = 20_000.0 if problem.size is None else problem.size
         return int(min(max(size // max(problem.width, 1), 8), 2_000))
+
+
+def _released(fits: Floats, event: ApproxDP, noise: Noise) -> Floats:
+    """The deep point, in the hearing of a tape: to it go the distance and the depths of a few fixed points, each of
+    which one record moves by at most 1."""
+
+    def outputs() -> Floats:
+        return _deep_point(fits, event.epsilon / 2, event.delta / 2, noise)
+
+    listener = current()
+    if listener is None:
+        return outputs()
+    heard = np.append(depths(fits, _PROBES), distance(log_volumes(fits), event.epsilon / 2, event.delta / 2))
+    form = (f"depths and distance {heard.shape} of {fits.shape}",)
+    return np.asarray(listener.release(Entry("choice", (heard,), form, 1.0, event, noise.stamp), outputs))
+
+
+def depths(fits: Floats, places: Floats) -> Floats:
+    """The depth of the point whose coordinates are all equal, for each of ``places``: the last box that holds it.
+
+    >>> depths(np.array([[1.0], [2.0], [3.0], [4.0]]), np.array([0.0, 1.0, 2.5])).tolist()
+    [0.0, 1.0, 2.0]
+    """
+    below = np.array([(fits <= place).sum(axis=0).min() for place in places])
+    above = np.array([(fits >= place).sum(axis=0).min() for place in places])
+    return np.minimum(below, above).astype(np.float64)
 
 
 def _event(problem: Problem, left: float) -> ApproxDP:
