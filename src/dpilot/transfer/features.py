@@ -1,0 +1,212 @@
+"""Features: what a frozen backbone says of each record, computed once and kept.
+
+Everything here but ``private_center`` looks at one record at a time, so it needs no budget: a record's features are a
+function of that record alone.
+
+    >>> features = Features.of([[3.0, 4.0], [0.0, float("nan")]], labels=[1, 0], classes=2)
+    >>> features.unit().values.tolist(), features.labels.tolist()          # the second record is null
+    ([[0.6000000238418579, 0.800000011920929], [0.0, 0.0]], [1, -1])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.mechanism import SYSTEM, Draws, Noise
+from dpilot.statistics.mean import Ball, mean
+
+__all__ = ["NULL", "Features", "centred", "extract", "private_center"]
+
+NULL: Final = -1
+"""The label of a null record."""
+_ROWS: Final = 8192  # worked on at a time: temporaries stay small
+_FLAT: Final = 1e-5  # what GroupNorm adds to a variance
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """One row of finite float32 features a record, and its class; a null record has a row of zeros and label -1.
+
+    Guarantee:
+        ``of``, ``unit``, ``grouped`` and ``take`` treat each record on its own.
+
+    Edge cases:
+        A row with a value that is not finite, or a label that is not one of 0 .. classes - 1, is a null record:
+        silently, as no message may depend on one record.
+    """
+
+    values: Tensor  # (n, d) float32
+    labels: Tensor  # (n,) int64
+    classes: int
+
+    @classmethod
+    def of(cls, values: Any, labels: Any, classes: int) -> Features:
+        """Features from arrays or tensors of numbers, whatever their types."""
+        classes = _validate.count(least=2, classes=classes)
+        rows, found = torch.as_tensor(values), torch.as_tensor(labels)
+        if rows.ndim != 2 or found.ndim != 1 or len(rows) != len(found):
+            shapes = f"{tuple(rows.shape)} and {tuple(found.shape)}"
+            raise InvalidInput(f"values and labels have the shapes {shapes}: expected (n, d) and (n,). Flatten images.")
+        rows, found = rows.detach().to(torch.float32), found.detach().to(rows.device)
+        valid = torch.isfinite(rows).all(1) & _is_class(found, classes)
+        codes = torch.where(valid, found, 0).to(torch.int64)
+        return cls(torch.where(valid[:, None], rows, 0.0), torch.where(valid, codes, NULL), classes)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def width(self) -> int:
+        """The number of features of a record."""
+        return int(self.values.shape[1])
+
+    def take(self, indices: Any) -> Features:
+        """Only the records at ``indices`` (or where a mask is true), in that order."""
+        places = torch.as_tensor(indices, device=self.values.device)
+        places = places if places.dtype == torch.bool else places.to(torch.int64)
+        return replace(self, values=self.values[places], labels=self.labels[places])
+
+    def to(self, device: torch.device | str) -> Features:
+        """The same features on another device."""
+        return replace(self, values=self.values.to(device), labels=self.labels.to(device))
+
+    def unit(self) -> Features:
+        """Each record divided by its own length; rows of zeros stay."""
+        return self._each(_unit)
+
+    def grouped(self, groups: int) -> Features:
+        """Each record's features in ``groups`` equal stretches, each brought to mean 0 and variance 1 (GroupNorm).
+
+        Formula::
+
+            (x - mean_g) / sqrt(variance_g + 1e-5)        over the features of one record and one group
+
+        Edge cases:
+            A null record stays a row of zeros.
+
+        Reference:
+            Wu and He, "Group Normalization", ECCV 2018; Tramer and Boneh, ICLR 2021, use it on scattering features.
+        """
+        groups = _validate.count(groups=groups)
+        if self.width % groups:
+            _validate.refuse("groups", groups, f"a divisor of the {self.width} features")
+        return self._each(lambda rows: nn.functional.group_norm(rows, groups, eps=_FLAT))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Features:
+        values = torch.empty_like(self.values)
+        for start in range(0, len(self), _ROWS):
+            rows = change(self.values[start : start + _ROWS])
+            values[start : start + _ROWS] = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, 0.0)
+        return replace(self, values=values)
+
+
+def centred(
+    features: Features,
+    *,
+    center: str | Tensor = "private",
+    noise_multiplier: float | None = None,
+    receipt: Draws | None = None,
+    size: float | None = None,
+    noise: Noise = SYSTEM,
+) -> Features:
+    """Unit rows moved so that their mean is about 0, and made unit again: linear heads then learn faster.
+
+    ``center`` is "private", which buys the mean of the unit rows (``private_center``), or a vector that is public or
+    was bought already: test records take the one that was bought on training records.
+
+    Guarantee:
+        That of ``private_center``; with a vector nothing is released and nothing is paid.
+    """
+    if isinstance(center, str):
+        _validate.one_of(("private",), "Or give the vector: centred(..., center=vector).", center=center)
+        if noise_multiplier is None or receipt is None or size is None:
+            raise InvalidInput(
+                "a private center was asked for without a price: expected noise_multiplier=, receipt= and size=."
+            )
+        center = private_center(features, noise_multiplier=noise_multiplier, receipt=receipt, size=size, noise=noise)
+    if center.shape != (features.width,):
+        _validate.refuse("the shape of center", tuple(center.shape), f"({features.width},)")
+    middle = center.to(features.values)
+    null = features.labels == NULL
+    rows = features.unit().values.sub_(middle).masked_fill_(null[:, None], 0.0)
+    return replace(features, values=rows).unit()
+
+
+def private_center(
+    features: Features, *, noise_multiplier: float, receipt: Draws, size: float, noise: Noise = SYSTEM
+) -> Tensor:
+    """The noisy mean of the unit rows over the declared ``size``, (d,) float32.
+
+    Guarantee:
+        One Gaussian of ``noise_multiplier``: a unit row moves the sum by at most 1 (``statistics.mean``).
+
+    Example:
+        >>> from dpilot.privacy.events import Gaussian
+        >>> from dpilot.privacy.receipt import Receipt
+        >>> same = Features.of([[0.0, 2.0]] * 1000, [0] * 1000, classes=2)
+        >>> found = private_center(same, noise_multiplier=1.0, receipt=Receipt(Gaussian(1.0)), size=1000)
+        >>> torch.allclose(found, torch.tensor([0.0, 1.0]), atol=0.02)
+        True
+    """
+    rows = features.unit().values
+    chunks: Iterator[Any] = (chunk.cpu().numpy() for chunk in chunked(rows))
+    found = mean(chunks, domain=Ball(1.0), size=size, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
+    return torch.from_numpy(found).to(torch.float32)
+
+
+def extract(
+    fn: Callable[[Tensor], Tensor], images: Any, batch: int = 512, device: torch.device | str | None = None
+) -> Tensor:
+    """What ``fn`` says of each image, flattened to (n, d) float32 on the CPU, ``batch`` images at a time.
+
+    Guarantee:
+        Nothing is released, and nothing is paid, if ``fn`` treats each image on its own. A module in training mode is
+        refused: its BatchNorm would mix the records of a batch, its dropout would make them random.
+
+    Edge cases:
+        No images: (0, d), the width read from an image of zeros.
+
+    Example:
+        >>> extract(lambda x: x.mean((2, 3)), torch.ones(5, 3, 8, 8), batch=2).shape
+        torch.Size([5, 3])
+    """
+    batch = _validate.count(batch=batch)
+    if isinstance(fn, nn.Module) and fn.training:
+        raise InvalidInput(
+            "fn is a module in training mode: expected one that treats each image on its own. Call eval()."
+        )
+    pictures = torch.as_tensor(images)
+    with torch.no_grad():
+        if not len(pictures):
+            return _said(fn, pictures.new_zeros((1, *pictures.shape[1:])), device)[:0]
+        return torch.cat([_said(fn, part, device) for part in chunked(pictures, batch)])
+
+
+def chunked(rows: Tensor, most: int = _ROWS) -> Iterator[Tensor]:
+    """Stretches of at most ``most`` rows; one without rows if there are none."""
+    return (rows[start : start + most] for start in range(0, max(len(rows), 1), most))
+
+
+def _said(fn: Callable[[Tensor], Tensor], images: Tensor, device: torch.device | str | None) -> Tensor:
+    found = fn(images if device is None else images.to(device))
+    return found.flatten(1).to(device="cpu", dtype=torch.float32)
+
+
+def _is_class(labels: Tensor, classes: int) -> Tensor:
+    inside = (labels >= 0) & (labels < classes)  # False for nan
+    return inside & (labels == labels.floor()) if labels.is_floating_point() else inside
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Rows over their lengths, taken relative to the largest entry so that no square vanishes or overflows."""
+    largest = rows.abs().amax(1, keepdim=True) if rows.shape[1] else rows.new_zeros((len(rows), 1))
+    direction = rows / torch.where(largest > 0, largest, 1.0)
+    length = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
+    return direction / torch.where(length > 0, length, 1.0)

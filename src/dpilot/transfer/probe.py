@@ -1,0 +1,178 @@
+"""Linear probing: linear heads on cached features by full-batch private gradient descent, many heads at once.
+
+>>> from dpilot.privacy.receipt import Receipt
+>>> features = Features.of([[1.0, 0.0], [0.0, 1.0]] * 500, [0, 1] * 500, classes=2)
+>>> heads = [Head(lr=1.0, steps=5, noise_multiplier=2.0), Head(lr=0.5, steps=10, noise_multiplier=3.0)]
+>>> fitted = fit_heads(features, heads, receipts=[Receipt(head.event) for head in heads], size=1000)
+>>> [predict(features, weights)[:2].tolist() for weights in fitted]
+[[0, 1], [0, 1]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dpilot import _validate
+from dpilot.engine import precision
+from dpilot.errors import InvalidInput
+from dpilot.mechanism import Draws, Noise
+from dpilot.privacy.events import Event, Gaussian, Repeated
+from dpilot.transfer.features import Features
+from dpilot.transfer.joint import Joint
+from dpilot.transfer.residuals import Records, reach
+
+__all__ = ["Head", "fit_heads", "predict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The public recipe of one linear head: no bias, started at zero, cross-entropy, full batch.
+
+    Formula::
+
+        g = (sum_i clip(x_i (p_i - y_i)^T, C) + N(0, (sigma C)^2 I)) / size
+        v = momentum v + g          w = w - lr v          ``steps`` times
+        v = momentum v              w = w - lr v          once more, for free, if ``free_step``
+
+    Guarantee:
+        Each step is one Gaussian of ``noise_multiplier``, so the whole is (sqrt(steps) / noise_multiplier)-GDP,
+        exactly: there is no sampling. The free step reads nothing but earlier releases.
+
+    Reference:
+        Panda et al., "A New Linear Scaling Rule for Private Adaptive Hyperparameter Optimization", ICML 2024.
+    """
+
+    lr: float
+    steps: int
+    noise_multiplier: float
+    momentum: float = 0.9
+    threshold: float = 1.0
+    free_step: bool = True
+
+    def __post_init__(self) -> None:
+        checked = {
+            "lr": _validate.positive(lr=self.lr),
+            "steps": _validate.count(steps=self.steps),
+            "noise_multiplier": _validate.positive(noise_multiplier=self.noise_multiplier),
+            "momentum": _validate.share(momentum=self.momentum),
+            "threshold": _validate.positive(threshold=self.threshold),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def event(self) -> Event:
+        """What fitting it costs: one Gaussian a step."""
+        return Repeated(Gaussian(self.noise_multiplier), self.steps)
+
+
+def fit_heads(
+    features: Features,
+    heads: Sequence[Head],
+    *,
+    receipts: Sequence[Draws],
+    size: float,
+    noises: Sequence[Noise] | None = None,
+    device: torch.device | str | None = None,
+) -> tuple[Tensor, ...]:
+    """Fit every head on the same features, as one product a step for all; weights (d, classes) for each head.
+
+    ``receipts[j]`` is drawn once a step of head j and must hold ``heads[j].event``; ``size`` is declared, the divisor
+    of sums; ``noises[j]`` is head j's own noise source (the default asks the operating system at every step).
+
+    Guarantee:
+        One record moves head j's sum by at most ``heads[j].threshold``. Noise is independent between heads and steps.
+        A head's weights are the same (but for float rounding) whichever heads are fitted beside it.
+
+    Edge cases:
+        Null records add nothing. No records at all: the heads learn noise, and it costs what it always costs.
+        A head that is done drops out; the others go on.
+        A record longer than 1e15 thresholds is null.
+    """
+    heads, size = tuple(heads), _validate.positive("It is declared, not counted.", size=size)
+    _check_counts(len(heads), receipts=receipts, noises=heads if noises is None else noises)
+    records = Records.of(features, device)
+    team = _Team.start(heads, records)
+    fitted: dict[int, Tensor] = {}
+    with torch.no_grad(), precision.full():
+        while team.places:
+            sources = None if noises is None else tuple(noises[j] for j in team.places)
+            joint = Joint(team.each("noise_multiplier"), tuple(receipts[j] for j in team.places), sources)
+            team = team.stepped(records, joint, size)
+            fitted |= team.finished()
+            team = team.others()
+    return tuple(fitted[j].to(features.values.device) for j in range(len(heads)))
+
+
+def predict(features: Features | Tensor, weights: Tensor) -> Tensor:
+    """The class of the largest score of each record, (n,) int64."""
+    values = features.values if isinstance(features, Features) else features
+    return torch.mm(values.to(weights), weights).argmax(1)
+
+
+def _check_counts(heads: int, **named: Sequence[object]) -> None:
+    if not heads:
+        raise InvalidInput("heads is empty: expected at least one Head.")
+    for name, values in named.items():
+        if len(values) != heads:
+            _validate.refuse(f"the number of {name}", len(values), f"{heads}, one for each head")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Team:
+    """The heads that still step, with their places among all heads, as one stack of weights and of momentum."""
+
+    heads: tuple[Head, ...]
+    places: tuple[int, ...]
+    weights: Tensor  # (d, heads, classes)
+    velocity: Tensor
+    step: int = 0
+
+    @classmethod
+    def start(cls, heads: tuple[Head, ...], records: Records) -> _Team:
+        zeros = records.values.new_zeros((records.values.shape[1], len(heads), records.classes))
+        return cls(heads, tuple(range(len(heads))), zeros, zeros.clone())
+
+    def each(self, name: str) -> tuple[float, ...]:
+        """One field of every head."""
+        return tuple(getattr(head, name) for head in self.heads)
+
+    def stepped(self, records: Records, joint: Joint, size: float) -> _Team:
+        """After the steps until the first of these heads is done."""
+        lr, momentum, thresholds, sigmas = (
+            self._row(name) for name in ("lr", "momentum", "threshold", "noise_multiplier")
+        )
+        limits = reach(records.lengths, thresholds.flatten(), records.classes)
+        scale = thresholds * sigmas  # of a head's noise, so that its sum over the scale moves by at most 1 / sigma
+        weights, velocity, stop = self.weights, self.velocity, min(head.steps for head in self.heads)
+        for _ in range(self.step, stop):
+            noisy = joint.release(records.clipped_sum(weights, limits) / scale)
+            velocity = momentum * velocity + noisy * (scale / size)
+            weights = weights - lr * velocity
+        return replace(self, weights=weights, velocity=velocity, step=stop)
+
+    def finished(self) -> dict[int, Tensor]:
+        """The weights (d, classes) of heads that are done, by place, the free step taken."""
+        return {
+            place: self.weights[:, j] - (head.lr * head.momentum * self.velocity[:, j] if head.free_step else 0.0)
+            for j, (place, head) in enumerate(zip(self.places, self.heads, strict=True))
+            if head.steps == self.step
+        }
+
+    def others(self) -> _Team:
+        """The heads that are not done."""
+        keep = [j for j, head in enumerate(self.heads) if head.steps > self.step]
+        return replace(
+            self,
+            heads=tuple(self.heads[j] for j in keep),
+            places=tuple(self.places[j] for j in keep),
+            weights=self.weights[:, keep],
+            velocity=self.velocity[:, keep],
+        )
+
+    def _row(self, name: str) -> Tensor:
+        return self.weights.new_tensor(self.each(name)).view(1, -1, 1)
