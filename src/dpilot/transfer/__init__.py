@@ -1,0 +1,37 @@
+"""What is trained, on which features: models, fine-tuning methods, backbones, scattering, linear heads.
+
+Names load on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpilot.transfer import augment, backbones, models, scattering
+    from dpilot.transfer.features import Features
+    from dpilot.transfer.preparation import prepare
+    from dpilot.transfer.probe import Head, fit_heads
+
+__all__ = ["Features", "Head", "augment", "backbones", "fit_heads", "models", "prepare", "scattering"]
+
+_HOMES = {
+    "Features": "features",
+    "Head": "probe",
+    "fit_heads": "probe",
+    "prepare": "preparation",
+}
+_PACKAGES = ("augment", "backbones", "models", "scattering")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'dpilot.transfer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
