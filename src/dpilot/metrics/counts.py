@@ -1,0 +1,156 @@
+"""The one release that all figures of a classifier come from: counts of held-out records.
+
+A record adds, in one joint vector of L2 norm 1::
+
+    sqrt(1 - share)   to its cell (group, class, prediction)
+    sqrt(share)       to its cell (class, bin of the score), where there are two classes
+
+Two tables rather than one fine (group, class, bin) table: the noise of a sum grows with the number of its cells, so an
+accuracy read from the fine table would be noisier by the root of the bins for each prediction and class.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
+from dpilot.privacy.events import Event
+
+__all__ = ["EDGES", "SHARE", "Counts", "Layout", "Scored", "counts_event", "exact_counts", "noisy_counts"]
+
+Floats = NDArray[np.float64]
+
+SHARE: Final = 0.5
+EDGES: Final = tuple(float(1 / (1 + math.exp(-step / 2))) for step in range(-8, 9))
+"""Between the bins of the score: even steps of 1/2 in the log odds from -4 to 4, with 1/2 in the middle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What is counted: the declared names of groups (one for "no attribute") and classes."""
+
+    classes: tuple[str, ...]
+    groups: tuple[str, ...] = ("",)
+    attribute: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "groups"):
+            if not getattr(self, name) or len(set(getattr(self, name))) < len(getattr(self, name)):
+                _validate.refuse(name, getattr(self, name), "one name or more, all different")
+
+    @property
+    def ranked(self) -> bool:
+        """Whether there is a score to rank by: that of the second of two classes."""
+        return len(self.classes) == 2
+
+    @property
+    def share(self) -> float:
+        """The part of the squared sensitivity that the score's table takes."""
+        return SHARE if self.ranked else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Held-out records as a model sees them: true class, group and the probability of each class.
+
+    A record with anything that is not finite, or a code that is none of the declared, is the null record.
+    """
+
+    target: Floats
+    probabilities: Floats
+    group: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counts of held-out records, noisy or exact, with the standard deviation of the noise in a cell of each table."""
+
+    layout: Layout
+    predictions: Floats
+    deviation: float
+    scores: Floats | None = None
+    score_deviation: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        return self.deviation == 0
+
+
+def counts_event(noise_multiplier: float) -> Event:
+    """What ``noisy_counts`` costs: one Gaussian."""
+    return gaussian_event(noise_multiplier)
+
+
+def noisy_counts(
+    scored: Scored, layout: Layout, *, noise_multiplier: float, receipt: Draws, noise: Noise = SYSTEM
+) -> Counts:
+    """The counts that may be shown: both tables in one release.
+
+    Guarantee:
+        One record moves the joint vector by (1 - share) + share = 1 in squared L2. A Gaussian of ``noise_multiplier``.
+
+    Example:
+        >>> from dpilot.privacy.receipt import Receipt
+        >>> scored = Scored(np.ones(1000), np.tile([0.2, 0.8], (1000, 1)))
+        >>> paid = Receipt(counts_event(2.0))
+        >>> counts = noisy_counts(scored, Layout(("no", "yes")), noise_multiplier=2.0, receipt=paid)
+        >>> bool(abs(counts.predictions[0, 1, 1] - 1000) < 20), round(counts.deviation, 3)
+        (True, 2.828)
+    """
+    predictions, scores = _tables(scored, layout)
+    weights = math.sqrt(1 - layout.share), math.sqrt(layout.share)
+    vector = [predictions * weights[0], *([] if scores is None else [scores * weights[1]])]
+    bound = math.hypot(*weights)
+    noisy = release(vector, bound=bound, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
+    spread = [bound * noise_multiplier / weight if weight else 0.0 for weight in weights]
+    ranked = noisy[1] / weights[1] if scores is not None else None
+    return Counts(layout, noisy[0] / weights[0], spread[0], ranked, spread[1])
+
+
+def exact_counts(scored: Scored, layout: Layout) -> Counts:
+    """The counts themselves: for records that are declared public, and no others."""
+    predictions, scores = _tables(scored, layout)
+    return Counts(layout, predictions, 0.0, scores, 0.0)
+
+
+def _tables(scored: Scored, layout: Layout) -> tuple[Floats, Floats | None]:
+    group, target, probabilities = _valid(scored, layout)
+    places = group.astype(np.int64), target.astype(np.int64), np.argmax(probabilities, axis=1)
+    shape = len(layout.groups), len(layout.classes), len(layout.classes)
+    predictions = _counted(places, shape)
+    if not layout.ranked:
+        return predictions, None
+    bins = np.searchsorted(EDGES, probabilities[:, 1], side="right")
+    return predictions, _counted((places[1], bins), (2, len(EDGES) + 1))
+
+
+def _valid(scored: Scored, layout: Layout) -> tuple[Floats, Floats, Floats]:
+    """Group, class and probabilities of the records that are not null."""
+    target = np.asarray(scored.target, dtype=np.float64)
+    group = np.zeros_like(target) if scored.group is None else np.asarray(scored.group, dtype=np.float64)
+    probabilities = np.asarray(scored.probabilities, dtype=np.float64)
+    if probabilities.shape != (target.size, len(layout.classes)) or group.shape != target.shape:
+        raise InvalidInput(
+            f"probabilities have shape {probabilities.shape} and groups {group.shape} for {target.size} records: "
+            f"expected one of each record for each of {len(layout.classes)} classes, and one group."
+        )
+    kept = _is_code(target, len(layout.classes)) & _is_code(group, len(layout.groups))
+    kept &= np.isfinite(probabilities).all(axis=1)
+    return group[kept], target[kept], probabilities[kept]
+
+
+def _is_code(values: Floats, count: int) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore"):
+        return np.asarray((values >= 0) & (values < count) & (values == np.floor(values)))
+
+
+def _counted(places: tuple[NDArray[np.int64], ...], shape: tuple[int, ...]) -> Floats:
+    flat = np.ravel_multi_index(places, shape)
+    return np.bincount(flat, minlength=math.prod(shape)).astype(np.float64).reshape(shape)

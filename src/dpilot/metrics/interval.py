@@ -1,0 +1,154 @@
+"""Intervals of ratios of noisy counts: from the noise alone, and from noise and sampling together.
+
+An estimate of a rate t is hits / (hits + misses), both noisy. Under the true t the difference (1 - t) hits - t misses
+has mean 0 and a variance that is known but for t, so the interval is the set of t that it does not contradict::
+
+    ((1 - t) hits - t misses)^2 <= z^2 (s^2 ((1 - t)^2 a + t^2 b) + m t (1 - t)),   s noise of a cell, a and b cells
+
+with m = 0 for the noise alone (where does the rate of these records lie) and m = hits + misses for the sampling as well
+(where does the rate of the population lie). Without noise the second is Wilson's interval.
+
+Reference:
+    ratios: Fieller, 1954; Wilson, 1927; sums and quotients of estimates: Zou and Donner, Statistics in Medicine 2008,
+    and Donner and Zou, Statistical Methods in Medical Research 2012 ("MOVER").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LEVEL", "Interval", "Proportion", "Spread", "clipped", "hull", "lowest", "mean", "quantile", "quotient"]
+
+LEVEL: Final = 0.95
+Interval = tuple[float, float]
+_GRID: Final = 2001
+
+
+def quantile(comparisons: int = 1) -> float:
+    """The normal quantile of one side of a 95 % interval, shared by ``comparisons``.
+
+    >>> round(quantile(), 3), round(quantile(10), 3)
+    (1.96, 2.807)
+    """
+    return NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / comparisons)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How an estimate may be off: ``deviation`` of the noise in one cell, and whether sampling counts as well."""
+
+    deviation: float
+    sampling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proportion:
+    """A rate from two noisy counts, and the number of cells that each of them adds up.
+
+    Edge cases:
+        no records, by the noisy counts    the value is 1/2, and the interval says that nothing is known
+        a count below 0                    the value stays in [0, 1]
+
+    Example:
+        >>> rate = Proportion(90.0, 10.0)
+        >>> rate.value, [round(end, 3) for end in rate.interval(Spread(0.0, sampling=True))]
+        (0.9, [0.826, 0.945])
+    """
+
+    hits: float
+    misses: float
+    hit_cells: int = 1
+    miss_cells: int = 1
+
+    @property
+    def value(self) -> float:
+        total = self.hits + self.misses
+        return clipped(self.hits / total) if total > 0 else 0.5
+
+    def interval(self, spread: Spread, comparisons: int = 1) -> Interval:
+        """The rates that the counts do not contradict, within [0, 1]."""
+        if self.hits + self.misses <= 0:
+            return 0.0, 1.0
+        found = self._set(self.hits, self.misses, spread, quantile(comparisons))
+        if not found:  # both counts cannot be so: the one below 0 is read as 0
+            found = self._set(max(self.hits, 0.0), max(self.misses, 0.0), spread, quantile(comparisons))
+        return hull(self.value, found)
+
+    def _set(self, hits: float, misses: float, spread: Spread, z: float) -> list[float]:
+        """The ends of the set: roots of a square in t, and the ends of [0, 1] that are inside."""
+        total, noise = hits + misses, (z * spread.deviation) ** 2
+        drawn = z * z * total if spread.sampling else 0.0
+        a = total**2 - noise * (self.hit_cells + self.miss_cells) + drawn
+        b = 2 * noise * self.hit_cells - 2 * hits * total - drawn
+        c = hits**2 - noise * self.hit_cells
+        roots = [root for root in _roots(a, b, c) if 0 <= root <= 1]
+        return roots + [end for end in (0.0, 1.0) if a * end * end + b * end + c <= 0]
+
+
+def mean(rates: Sequence[Proportion], spread: Spread) -> Interval:
+    """The interval of the mean of independent rates: their distances to their own ends add by squares.
+
+    Edge cases:
+        a rate of which nothing is known    its distances are no deviations, so they add as they are
+    """
+    values = np.array([rate.value for rate in rates])
+    low, high = np.array([rate.interval(spread) for rate in rates]).T
+    unknown = high - low >= 1
+    below, above = (
+        (math.hypot(*distance[~unknown]) + distance[unknown].sum()) / len(rates)
+        for distance in (values - low, high - values)
+    )
+    return clipped(float(values.mean() - below)), clipped(float(values.mean() + above))
+
+
+def lowest(singles: Sequence[Interval], shared: Sequence[Interval]) -> Interval:
+    """The interval of the least of several figures, from theirs alone and theirs at a level shared by all.
+
+    Guarantee:
+        It covers at no less than the level. The least of the lower ends is wrong only if that of the figure which is
+        truly least is wrong; the least of the upper ends if any is wrong, for which they share the level.
+    """
+    return min(low for low, _ in singles), min(high for _, high in shared)
+
+
+def quotient(over: Proportion, under: Proportion, spread: Spread, comparisons: int = 1) -> Interval:
+    """The interval of one rate over another, independent one, within [0, 1]: a larger quotient counts as 1.
+
+    A quotient r is inside if 0 lies in the interval of ``over - r under``.
+    """
+    r = np.linspace(0.0, 1.0, _GRID)
+    (low, high), (least, most) = over.interval(spread, comparisons), under.interval(spread, comparisons)
+    difference = over.value - r * under.value
+    above = np.hypot(over.value - low, r * (most - under.value))
+    below = np.hypot(high - over.value, r * (under.value - least))
+    inside = r[(difference <= above + _TINY) & (difference >= -below - _TINY)]
+    value = clipped(over.value / under.value) if under.value > 0 else 1.0
+    return hull(value, inside.tolist())
+
+
+def hull(value: float, points: Sequence[float] | NDArray[np.float64]) -> Interval:
+    """The smallest interval with the value and all the points in it."""
+    return min([value, *points]), max([value, *points])
+
+
+def clipped(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+_TINY: Final = 1e-12
+
+
+def _roots(a: float, b: float, c: float) -> list[float]:
+    """The real roots of a t^2 + b t + c, found without loss of digits."""
+    square = b * b - 4 * a * c
+    if a == 0 or square < 0:
+        return [-c / b] if a == 0 and b != 0 else []
+    half = -(b + math.copysign(math.sqrt(square), b)) / 2
+    return [half / a, *([c / half] if half else [])]

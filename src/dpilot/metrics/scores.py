@@ -1,0 +1,157 @@
+"""Accuracy, by class and by group, and demographic parity: every ratio of one table of counts is free."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+
+from dpilot.metrics import interval
+from dpilot.metrics.counts import Counts, Floats
+from dpilot.metrics.interval import Interval, Proportion, Spread
+from dpilot.metrics.metric import Metric, metric
+from dpilot.metrics.ranking import auc
+
+__all__ = [
+    "accuracy",
+    "class_accuracies",
+    "confusion",
+    "group_accuracies",
+    "macro",
+    "parity",
+    "scores",
+    "worst_class",
+    "worst_group",
+]
+
+
+def scores(counts: Counts) -> tuple[Metric, ...]:
+    """Every figure that the counts hold, the overall ones first.
+
+    Guarantee:
+        Post-processing: nothing but the released counts and declared names enters, the denominators included.
+
+    Example:
+        >>> from dpilot.metrics.counts import Layout
+        >>> counts = Counts(Layout(("no", "yes")), np.array([[[50.0, 10.0], [10.0, 30.0]]]), deviation=0.0)
+        >>> [(each.name, each.of, round(each.value, 3)) for each in scores(counts)][:3]
+        [('accuracy', '', 0.8), ('macro accuracy', '', 0.792), ('worst-class accuracy', '', 0.75)]
+    """
+    overall = [accuracy(counts), macro(counts), worst_class(counts)]
+    ranked = [] if counts.scores is None else [auc(counts)]
+    grouped = [*group_accuracies(counts), worst_group(counts)] if len(counts.layout.groups) > 1 else []
+    fair = [parity(counts)] if len(counts.layout.groups) > 1 and counts.layout.ranked else []
+    return (*overall, *ranked, *grouped, *fair, *class_accuracies(counts), *confusion(counts))
+
+
+def accuracy(counts: Counts) -> Metric:
+    """The share of records whose class is predicted."""
+    rate = _right(counts.predictions)
+    return metric("accuracy", "", rate.value, counts.deviation, rate.interval)
+
+
+def macro(counts: Counts) -> Metric:
+    """The mean over the classes of the share that is predicted right."""
+    rates = _by_class(counts)
+    value = float(np.mean([rate.value for rate in rates]))
+    return metric("macro accuracy", "", value, counts.deviation, lambda spread: interval.mean(rates, spread))
+
+
+def worst_class(counts: Counts) -> Metric:
+    """The least of the classes' accuracies.
+
+    Edge cases:
+        The least of noisy figures is on average below the least of the true ones; the interval allows for it.
+    """
+    return _worst("worst-class accuracy", counts, _by_class(counts))
+
+
+def worst_group(counts: Counts) -> Metric:
+    """The least of the groups' accuracies; on average too low, as the worst class's."""
+    return _worst("worst-group accuracy", counts, _by_group(counts))
+
+
+def class_accuracies(counts: Counts) -> list[Metric]:
+    """The accuracy of each class."""
+    named = zip(counts.layout.classes, _by_class(counts), strict=True)
+    return [metric("class accuracy", of, rate.value, counts.deviation, rate.interval) for of, rate in named]
+
+
+def group_accuracies(counts: Counts) -> list[Metric]:
+    """The accuracy of each group of the protected attribute."""
+    named = zip(counts.layout.groups, _by_group(counts), strict=True)
+    attribute = counts.layout.attribute
+    return [
+        metric("group accuracy", f"{attribute} = {group}", rate.value, counts.deviation, rate.interval)
+        for group, rate in named
+    ]
+
+
+def confusion(counts: Counts) -> list[Metric]:
+    """Of each true class, the share that is predicted as each class."""
+    table, classes = counts.predictions.sum(axis=0), counts.layout.classes
+    groups, others = counts.predictions.shape[0], len(classes) - 1
+    found = []
+    for place, true in enumerate(classes):
+        for other, predicted in enumerate(classes):
+            hits = float(table[place, other])
+            rate = Proportion(hits, float(table[place].sum()) - hits, groups, groups * others)
+            of = f"{true} predicted {predicted}"
+            found.append(metric("confusion", of, rate.value, counts.deviation, rate.interval))
+    return found
+
+
+def parity(counts: Counts) -> Metric:
+    """Demographic parity: the least over the greatest of the groups' shares that are predicted the second class.
+
+    Edge cases:
+        Noise pulls it down, as it does every least figure; the interval allows for it.
+    """
+    rates = _positive(counts)
+    pairs = list(permutations(rates, 2))
+    shares = [rate.value for rate in rates]
+    value = min(shares) / max(shares) if max(shares) > 0 else 1.0
+
+    def ends(spread: Spread) -> Interval:
+        alone = [interval.quotient(over, under, spread) for over, under in pairs]
+        shared = [interval.quotient(over, under, spread, len(pairs)) for over, under in pairs]
+        return interval.hull(value, interval.lowest(alone, shared))
+
+    return metric("demographic parity", counts.layout.attribute, value, counts.deviation, ends)
+
+
+def _worst(name: str, counts: Counts, rates: list[Proportion]) -> Metric:
+    value = min(rate.value for rate in rates)
+
+    def ends(spread: Spread) -> Interval:
+        alone = [rate.interval(spread) for rate in rates]
+        shared = [rate.interval(spread, len(rates)) for rate in rates]
+        return interval.hull(value, interval.lowest(alone, shared))
+
+    return metric(name, "", value, counts.deviation, ends)
+
+
+def _by_class(counts: Counts) -> list[Proportion]:
+    table = counts.predictions
+    return [_right(table[:, [place]], place) for place in range(table.shape[1])]
+
+
+def _by_group(counts: Counts) -> list[Proportion]:
+    return [_right(table[None]) for table in counts.predictions]
+
+
+def _positive(counts: Counts) -> list[Proportion]:
+    """Of each group, the share that is predicted the second class."""
+    classes = len(counts.layout.classes)
+    return [
+        Proportion(float(table[:, 1].sum()), float(table.sum() - table[:, 1].sum()), classes, classes * (classes - 1))
+        for table in counts.predictions
+    ]
+
+
+def _right(table: Floats, first: int = 0) -> Proportion:
+    """Right against wrong in a table of (groups, classes from ``first`` on, predictions)."""
+    groups, classes, predictions = table.shape
+    places = np.arange(classes)
+    right = float(table[:, places, places + first].sum())
+    return Proportion(right, float(table.sum()) - right, groups * classes, groups * classes * (predictions - 1))

@@ -1,0 +1,42 @@
+"""A small population with known figures, and draws of held-out records from it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpilot.metrics.counts import EDGES, Counts, Layout, Scored, counts_event, exact_counts, noisy_counts
+from dpilot.metrics.scores import scores
+from dpilot.noise import seeded_noise
+from dpilot.privacy.receipt import Receipt
+
+LAYOUT = Layout(("no", "yes"), ("a", "b"), "site")
+MANY = Layout(("x", "y", "z"))
+
+
+def drawn(size: int, seed: int, layout: Layout = LAYOUT) -> Scored:
+    """Records whose scores carry some information about their class, and differ a little between groups."""
+    rng = np.random.default_rng(seed)
+    classes = len(layout.classes)
+    target = rng.choice(classes, size=size, p=np.arange(classes, 0, -1) / np.arange(classes, 0, -1).sum())
+    group = rng.integers(len(layout.groups), size=size)
+    logits = rng.normal(size=(size, classes)) + 1.5 * (target[:, None] == np.arange(classes))
+    logits[:, -1] += 0.4 * group
+    weights = np.exp(logits)
+    grouped = group.astype(float) if len(layout.groups) > 1 else None
+    return Scored(target.astype(float), weights / weights.sum(axis=1, keepdims=True), grouped)
+
+
+def noisy(scored: Scored, layout: Layout, deviation: float, seed: int) -> Counts:
+    paid = Receipt(counts_event(deviation))
+    return noisy_counts(scored, layout, noise_multiplier=deviation, receipt=paid, noise=seeded_noise(seed))
+
+
+def figures(counts: Counts) -> dict[tuple[str, str], float]:
+    return {(each.name, each.of): each.value for each in scores(counts)}
+
+
+def truth(scored: Scored, layout: Layout) -> dict[tuple[str, str], float]:
+    return figures(exact_counts(scored, layout))
+
+
+__all__ = ["EDGES", "LAYOUT", "MANY", "drawn", "figures", "noisy", "truth"]

@@ -1,0 +1,131 @@
+"""One release, paid, of sensitivity 1: what is counted, and that nothing else can be."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.metrics.counts import EDGES, Layout, Scored, counts_event, exact_counts, noisy_counts
+from dpilot.metrics.objective import OBJECTIVES, objective
+from dpilot.metrics.ranking import auc, pairs_auc
+from dpilot.metrics.scores import scores
+from dpilot.noise import seeded_noise
+from dpilot.privacy.events import Gaussian
+from dpilot.privacy.receipt import Receipt
+from tests.metrics.helpers import LAYOUT, MANY, drawn, noisy
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, MANY, Layout(("only",))])
+def test_neighbours_move_the_release_by_no_more_than_its_bound(replay, layout):
+    def run(data):
+        scored = Scored(data[0], data[1], data[2] if len(layout.groups) > 1 else None)
+        paid = Receipt(counts_event(2.0))
+        return scores(noisy_counts(scored, layout, noise_multiplier=2.0, receipt=paid))
+
+    records = drawn(40, 0, layout)
+    group = np.zeros(40) if records.group is None else records.group
+    results = replay(run, (records.target, records.probabilities, group))
+    assert max(result.largest for result in results) == pytest.approx(1.0)
+
+
+def test_counts_without_a_receipt_are_refused():
+    empty = Receipt(Gaussian(1.0), drawn=Gaussian(1.0))
+    with pytest.raises(BudgetExceeded):
+        noisy_counts(drawn(10, 0), LAYOUT, noise_multiplier=1.0, receipt=empty)
+
+
+def test_the_event_is_one_gaussian_of_the_stated_noise():
+    assert counts_event(3.0) == Gaussian(3.0)
+    counts = noisy(drawn(10, 0), LAYOUT, 3.0, 0)
+    assert counts.deviation == counts.score_deviation == pytest.approx(3.0 * math.sqrt(2))
+    spread = np.std([noisy(drawn(10, 0), LAYOUT, 3.0, seed).predictions for seed in range(400)], axis=0)
+    assert np.allclose(spread, counts.deviation, rtol=0.15)
+
+
+def test_null_records_are_in_no_cell():
+    good = drawn(50, 2)
+    extra = [(np.nan, 0.5, 0), (2, 0.5, 0), (0.5, 0.5, 0), (-1, 0.5, 1), (1, np.nan, 0), (1, 0.5, 9), (1, 0.5, np.inf)]
+    for target, probability, group in extra:
+        more = Scored(
+            np.append(good.target, target),
+            np.vstack([good.probabilities, [probability, 1 - probability]]),
+            np.append(good.group, group),
+        )
+        found, wanted = exact_counts(more, LAYOUT), exact_counts(good, LAYOUT)
+        assert np.array_equal(found.predictions, wanted.predictions)
+        assert np.array_equal(found.scores, wanted.scores)
+
+
+def test_public_records_are_scored_exactly_and_say_so():
+    scored = drawn(500, 4)
+    figures = {(each.name, each.of): each for each in scores(exact_counts(scored, LAYOUT))}
+    right = scored.probabilities.argmax(1) == scored.target
+    for each in figures.values():
+        assert each.exact
+        assert each.noise_interval == pytest.approx((each.value, each.value))
+    assert figures["accuracy", ""].value == pytest.approx(right.mean())
+    assert figures["group accuracy", "site = b"].value == pytest.approx(right[scored.group == 1].mean())
+    recalls = [right[scored.target == place].mean() for place in (0, 1)]
+    assert figures["macro accuracy", ""].value == pytest.approx(np.mean(recalls))
+    assert figures["worst-class accuracy", ""].value == pytest.approx(min(recalls))
+    positive = [(scored.probabilities.argmax(1)[scored.group == place] == 1).mean() for place in (0, 1)]
+    assert figures["demographic parity", "site"].value == pytest.approx(min(positive) / max(positive))
+    true_no = scored.target == 0
+    share = (scored.probabilities.argmax(1)[true_no] == 1).mean()
+    assert figures["confusion", "no predicted yes"].value == pytest.approx(share)
+
+
+def test_the_binned_area_is_close_to_that_of_all_pairs():
+    scored = drawn(20_000, 6)
+    binned = auc(exact_counts(scored, LAYOUT)).value
+    assert binned == pytest.approx(pairs_auc(scored.probabilities[:, 1], scored.target), abs=0.003)
+    sklearn = pytest.importorskip("sklearn.metrics")
+    wanted = sklearn.roc_auc_score(scored.target, scored.probabilities[:, 1])
+    assert pairs_auc(scored.probabilities[:, 1], scored.target) == pytest.approx(wanted)
+    assert EDGES[len(EDGES) // 2] == 0.5
+
+
+def test_a_noisy_figure_does_not_call_itself_exact():
+    assert not any(each.exact for each in scores(noisy(drawn(100, 1), LAYOUT, 1.0, 0)))
+
+
+def test_three_classes_have_no_area_and_one_group_no_parity():
+    names = {each.name for each in scores(noisy(drawn(100, 1, MANY), MANY, 1.0, 0))}
+    assert names == {"accuracy", "macro accuracy", "worst-class accuracy", "class accuracy", "confusion"}
+
+
+def test_objectives_agree_with_the_figures():
+    counts = exact_counts(drawn(500, 8), LAYOUT)
+    right = counts.predictions[:, [0, 1], [0, 1]]
+    by_class = np.column_stack([counts.predictions.sum((0, 2)) - right.sum(0), right.sum(0)])
+    by_group = np.column_stack([counts.predictions.sum((1, 2)) - right.sum(1), right.sum(1)])
+    figures = {each.name: each.value for each in scores(counts)}
+    names = ("accuracy", "macro accuracy", "worst-class accuracy", "worst-group accuracy")
+    for objective_name, name in zip(OBJECTIVES, names, strict=True):
+        table = by_group if objective_name == "worst_group" else by_class
+        assert objective(objective_name, table) == pytest.approx(figures[name])
+
+
+def test_wrong_shapes_and_names_are_refused():
+    with pytest.raises(InvalidInput, match="probabilities"):
+        exact_counts(Scored(np.zeros(3), np.zeros((3, 3))), LAYOUT)
+    with pytest.raises(InvalidInput, match="classes"):
+        Layout(())
+    with pytest.raises(InvalidInput, match="table"):
+        objective("macro", np.zeros((3, 3)))
+    with pytest.raises(InvalidInput, match="objective"):
+        objective("best", np.zeros((3, 2)))
+    with pytest.raises(InvalidInput, match="two classes"):
+        auc(noisy(drawn(20, 0, MANY), MANY, 1.0, 0))
+
+
+def test_noise_is_fresh_in_every_cell():
+    counts = noisy_counts(
+        drawn(10, 0), LAYOUT, noise_multiplier=1.0, receipt=Receipt(Gaussian(1.0)), noise=seeded_noise(3)
+    )
+    exact = exact_counts(drawn(10, 0), LAYOUT)
+    noise = np.concatenate([(counts.predictions - exact.predictions).ravel(), (counts.scores - exact.scores).ravel()])
+    assert len(set(noise.tolist())) == noise.size
