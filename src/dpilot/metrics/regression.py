@@ -1,0 +1,186 @@
+"""Root mean squared error and R^2 of a numeric target, from one noisy vector of bounded sums.
+
+In units where the declared bounds of the target are [-1, 1], a record of target y and clipped prediction adds, with
+e = min((prediction - y)^2, 1), an error beyond half the declared range counted as half of it::
+
+    (1, y, y^2 - 1/2, y^3, y^4 - 1/2, e - 1/2, e^2 - 1/2)
+    squared length <= 1 + 1 + 1/4 + 1 + 1/4 + 1/4 + 1/4 = 4
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
+from dpilot.metrics.counts import Floats
+from dpilot.metrics.interval import Interval, Spread, quantile
+from dpilot.metrics.metric import Metric, metric
+from dpilot.privacy.events import Event
+
+__all__ = ["Sums", "exact_sums", "noisy_sums", "regression_scores", "sums_event"]
+
+_BOUND: Final = 2.0
+_CENTRES: Final = np.array([0.0, 0.0, 0.5, 0.0, 0.5, 0.5, 0.5])
+_SHAVE: Final = 1 - 1e-12  # so that rounding cannot carry a record over the bound
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over held-out records, in units of half the declared range; ``scale`` is that half, in the target's unit."""
+
+    count: float
+    powers: tuple[float, float, float, float]
+    errors: tuple[float, float]
+    deviation: float
+    scale: float
+
+
+def sums_event(noise_multiplier: float) -> Event:
+    """What ``noisy_sums`` costs: one Gaussian."""
+    return gaussian_event(noise_multiplier)
+
+
+def noisy_sums(
+    target: Floats,
+    predicted: Floats,
+    *,
+    half_range: float,
+    noise_multiplier: float,
+    receipt: Draws,
+    noise: Noise = SYSTEM,
+) -> Sums:
+    """The sums that may be shown, of targets and predictions that are scaled so that the bounds are [-1, 1].
+
+    Guarantee:
+        One record moves the vector by at most 2 in L2. A Gaussian of ``noise_multiplier``.
+
+    Edge cases:
+        A target outside [-1, 1], and what is not finite, is the null record. Predictions are clipped to [-1, 1].
+    """
+    vector = _vector(target, predicted)
+    noisy = release(vector, bound=_BOUND, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
+    return _sums(noisy, _BOUND * noise_multiplier, half_range)
+
+
+def exact_sums(target: Floats, predicted: Floats, *, half_range: float) -> Sums:
+    """The sums themselves: for records that are declared public, and no others."""
+    return _sums(_vector(target, predicted), 0.0, half_range)
+
+
+def regression_scores(sums: Sums) -> tuple[Metric, ...]:
+    """Root mean squared error, in the target's own unit, and the share of the variance that is explained.
+
+    Edge cases:
+        nobody, or no variance, by the noisy sums    R^2 is 0, and the interval is all that can be
+        sampling of R^2                              errors and targets are taken as independent, which widens it where
+                                                     records far from the mean have the larger errors
+
+    Example:
+        >>> y = np.linspace(-1, 1, 1000)
+        >>> [(each.name, round(each.value, 3)) for each in regression_scores(exact_sums(y, y + 0.1, half_range=50.0))]
+        [('RMSE', 4.915), ('R^2', 0.971)]
+    """
+    error = _mean_error(sums)
+    return (
+        metric("RMSE", "", sums.scale * math.sqrt(error), sums.deviation, partial(_rmse, sums)),
+        metric("R^2", "", _explained(error, _variance(sums)), sums.deviation, partial(_explained_interval, sums)),
+    )
+
+
+def _vector(target: Floats, predicted: Floats) -> Floats:
+    y, p = np.asarray(target, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
+    if y.ndim != 1 or y.shape != p.shape:
+        raise InvalidInput(f"targets have shape {y.shape} and predictions {p.shape}: expected one of each a record.")
+    with np.errstate(invalid="ignore"):
+        kept = np.isfinite(p) & (np.abs(y) <= 1)
+    y, p = y[kept], np.clip(p[kept], -1.0, 1.0)
+    e = np.minimum((p - y) ** 2, 1.0)
+    rows = np.column_stack([np.ones_like(y), y, y**2, y**3, y**4, e, e**2]) - _CENTRES
+    return np.asarray((rows * _SHAVE).sum(axis=0))
+
+
+def _sums(vector: Floats, deviation: float, half_range: float) -> Sums:
+    half = _validate.positive(half_range=half_range)
+    count, y, y2, y3, y4, e, e2 = (vector + _CENTRES * vector[0]).tolist()
+    return Sums(count, (y, y2, y3, y4), (e, e2), deviation, half)
+
+
+def _mean_error(sums: Sums) -> float:
+    return min(max(sums.errors[0] / sums.count, 0.0), 1.0) if sums.count > 0 else 1.0
+
+
+def _variance(sums: Sums) -> float:
+    """The variance of the target."""
+    if sums.count <= 0:
+        return 0.0
+    first, second = sums.powers[0] / sums.count, sums.powers[1] / sums.count
+    return min(max(second - first**2, 0.0), 1.0)
+
+
+def _explained(error: float, variance: float) -> float:
+    """1 - error / variance; a model worse than the mean by as much as can be is -1 at least here."""
+    return max(1 - error / variance, -1.0) if variance > 0 else 0.0
+
+
+def _rmse(sums: Sums, spread: Spread) -> Interval:
+    low, high = _error_interval(sums, spread)
+    return sums.scale * math.sqrt(low), sums.scale * math.sqrt(high)
+
+
+def _explained_interval(sums: Sums, spread: Spread) -> Interval:
+    """1 - error / variance at the ends that their own intervals leave, distances added by squares."""
+    error, variance = _mean_error(sums), _variance(sums)
+    value = _explained(error, variance)
+    (low, high), (least, most) = _error_interval(sums, spread), _variance_interval(sums, spread)
+    ratio = np.linspace(0.0, 2.0, 4001)
+    difference = error - ratio * variance
+    inside = (difference <= np.hypot(error - low, ratio * (most - variance)) + 1e-12) & (
+        difference >= -np.hypot(high - error, ratio * (variance - least)) - 1e-12
+    )
+    found = 1 - ratio[inside]
+    return min([value, *found.tolist()]), max([value, *found.tolist()])
+
+
+def _error_interval(sums: Sums, spread: Spread) -> Interval:
+    """Of the mean of e: its sum carries half the noise of the count, as it was centred by 1/2."""
+    first, second = sums.errors
+
+    def variance(t: Floats) -> Floats:
+        noise = spread.deviation**2 * (1 + (t - 0.5) ** 2)
+        drawn = second - 2 * t * first + t * t * sums.count
+        return noise + (np.maximum(drawn, 0.0) if spread.sampling else 0.0)
+
+    return _inverted(lambda t: first - t * sums.count, variance, _mean_error(sums))
+
+
+def _variance_interval(sums: Sums, spread: Spread) -> Interval:
+    """Of the variance of y, with its mean m as released: that of sum (y - m)^2 - t."""
+    value = _variance(sums)
+    if sums.count <= 0:
+        return 0.0, 1.0
+    y, y2, y3, y4 = sums.powers
+    m = y / sums.count
+    squares = y2 - 2 * m * y + m * m * sums.count
+    fourth = y4 - 4 * m * y3 + 6 * m * m * y2 - 4 * m**3 * y + m**4 * sums.count
+
+    def variance(t: Floats) -> Floats:
+        noise = spread.deviation**2 * (1 + 4 * m * m + (0.5 + m * m - t) ** 2)
+        drawn = fourth - 2 * t * squares + t * t * sums.count
+        return noise + (np.maximum(drawn, 0.0) if spread.sampling else 0.0)
+
+    return _inverted(lambda t: squares - t * sums.count, variance, value)
+
+
+def _inverted(score: Callable[[Floats], Floats], variance: Callable[[Floats], Floats], value: float) -> Interval:
+    """The t in [0, 1] whose score is no further from 0 than its variance explains."""
+    t = np.linspace(0.0, 1.0, 4001) ** 2
+    inside = t[score(t) ** 2 <= quantile() ** 2 * variance(t)]
+    return min([value, *inside.tolist()]), max([value, *inside.tolist()])
