@@ -1,0 +1,45 @@
+"""Tuning inside one budget: many runs, all of them paid for.
+
+>>> from dpilot import tune
+>>> tune.Box((0.1, 10.0), (10, 100)).candidate(100.0).steps
+32
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "Always": "space",
+    "Box": "candidate",
+    "Candidate": "candidate",
+    "Choice": "space",
+    "LogUniform": "space",
+    "ModuleTask": "module_task",
+    "ProbeTask": "probe_task",
+    "ScalingLaw": "law",
+    "Space": "space",
+    "Task": "task",
+    "Tuned": "record",
+    "Uniform": "space",
+    "budget_split_grid": "grid",
+    "compare": "comparison",
+    "grid_oracle": "oracle",
+    "linear_scaling": "scaling",
+    "plan_scaling": "scaling_plan",
+    "private_selection": "select",
+    "random_search": "grid",
+    "train_at": "scaling",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"dpilot.tune.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'dpilot.tune' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

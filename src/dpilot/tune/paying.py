@@ -1,0 +1,65 @@
+"""Every stage of a tuner on disk before the first record is read, and one receipt at a time after."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
+from dpilot.privacy.receipt import Receipt
+
+__all__ = ["Paid", "begun", "paid"]
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """A commitment whose stages can begin, and what it costs."""
+
+    committed: Committed
+    cost: Cost
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self.committed.entries()
+
+
+@contextmanager
+def paid(stages: Sequence[Stage], budget: Budget, ledger: Ledger | str | Path | None) -> Iterator[Paid]:
+    """Commit ``stages`` at once, within ``budget``, in ``ledger`` or in one of the tuner's own, then run the body.
+
+    Guarantee:
+        The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing.
+        A crash, a kill or an exception leaves all of it spent, stages that never began included.
+
+    Edge cases:
+        no ledger    a precommitted one of the tuner's own budget is made, and dropped: the record keeps its entries
+        a ledger     is charged what it makes of the stages; the cost reported here is the whole ``budget``
+    """
+    with tempfile.TemporaryDirectory(prefix="dpilot-tune-") as folder:
+        book = _opened(ledger, budget, Path(folder))
+        share = budget.delta if book.bound == "basic" else None
+        committed = book.commit(stages, delta=share)
+        yield Paid(committed, book.spent() if ledger is None else Cost(budget.epsilon, budget.delta))
+
+
+@contextmanager
+def begun(paid_for: Paid | Committed, purposes: Sequence[str]) -> Iterator[list[Receipt]]:
+    """The receipts of several planned stages that run together, one for each purpose."""
+    committed = paid_for.committed if isinstance(paid_for, Paid) else paid_for
+    with ExitStack() as stack:
+        yield [stack.enter_context(committed.stage(purpose)) for purpose in purposes]
+
+
+def _opened(ledger: Ledger | str | Path | None, budget: Budget, folder: Path) -> Ledger:
+    if isinstance(ledger, Ledger):
+        return ledger
+    if ledger is None:
+        return Ledger.open(folder / "tune.ledger", dataset="one tuning", budget=budget, mode="precommitted")
+    path = Path(ledger)
+    if path.exists():
+        return Ledger.open(path, dataset=Ledger.read(path).dataset)
+    return Ledger.open(path, dataset=path.stem, budget=budget)

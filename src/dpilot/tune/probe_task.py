@@ -1,0 +1,161 @@
+"""Linear heads on cached features: all trials of a stage are fitted together, as one batched product a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpilot import _validate
+from dpilot.data.splits import Split
+from dpilot.errors import InvalidInput
+from dpilot.mechanism import Draws
+from dpilot.noise import SystemNoise
+from dpilot.sampling import PoissonSampler
+from dpilot.statistics.histogram import table
+from dpilot.statistics.rows import Floats
+from dpilot.transfer.features import Features
+from dpilot.transfer.probe import Head, fit_heads, predict
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
+
+__all__ = ["ProbeTask"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbeTask:
+    """Full-batch private gradient descent on linear heads; a model is a (d, classes) tensor of weights.
+
+    ``train_features`` and ``held_out`` are the two parts; ``size`` and ``held_out_size`` their declared expected sizes.
+    ``groups`` are the group codes of the held-out records, for the objective "worst_group".
+
+    Guarantee:
+        Each trial has noise of its own and draws each step from its own receipt; there is no sampling, so a trial of
+        T steps of multiplier s is (sqrt(T) / s)-GDP, exactly.
+
+    Example:
+        >>> from dpilot.privacy.events import Gaussian, Repeated
+        >>> from dpilot.privacy.receipt import Receipt
+        >>> from dpilot.tune.candidate import Candidate
+        >>> features = Features.of([[1.0, 0.0], [0.0, 1.0]] * 500, [0, 1] * 500, classes=2)
+        >>> task = ProbeTask.of(features, Split.draw({"train": 0.8, "held-out": 0.2}), size=1000)
+        >>> trial = Trial(Candidate(1.0, 5), 2.0, Receipt(Repeated(Gaussian(2.0), 5)))
+        >>> (weights,) = task.train([trial])
+        >>> counts = task.table(weights, "macro", noise_multiplier=2.0, receipt=Receipt(Gaussian(2.0)))
+        >>> counts.shape, bool((counts[:, 1] > counts[:, 0]).all())
+        ((2, 2), True)
+    """
+
+    train_features: Features
+    held_out: Features
+    size: float
+    held_out_size: float
+    split: str | None = None
+    groups: Tensor | None = field(default=None, repr=False)
+    group_count: int = 0
+    momentum: float = 0.9
+    threshold: float = 1.0
+    free_step: bool = True
+    device: str | None = None
+    noise: MakeNoise = SystemNoise
+
+    def __post_init__(self) -> None:
+        _validate.positive("Declare it.", size=self.size)
+        _validate.positive("Declare it.", held_out_size=self.held_out_size)
+        if self.groups is not None and len(self.groups) != len(self.held_out):
+            raise InvalidInput("groups and held-out features differ in length: expected one group code a record.")
+
+    @classmethod
+    def of(
+        cls,
+        features: Features,
+        split: Split,
+        *,
+        size: float,
+        groups: Any = None,
+        group_count: int = 0,
+        **options: Any,
+    ) -> ProbeTask:
+        """The task of ``features`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both."""
+        parts = split.indices(len(features))
+        codes = None if groups is None else torch.as_tensor(groups)[parts[HELD_OUT]]
+        return cls(
+            features.take(parts[TRAIN]),
+            features.take(parts[HELD_OUT]),
+            size * split.share(TRAIN),
+            size * split.share(HELD_OUT),
+            split.id,
+            codes,
+            group_count,
+            **options,
+        )
+
+    @property
+    def sample_rate(self) -> float:
+        return 1.0
+
+    @property
+    def stamp(self) -> str:
+        return self.noise().stamp
+
+    def cells(self, objective: str) -> int:
+        if objective == "worst_group":
+            if self.groups is None or self.group_count < 1:
+                raise InvalidInput("worst_group is asked for without groups: expected groups= and group_count=.")
+            return self.group_count
+        return 1 if objective == "accuracy" else self.held_out.classes
+
+    def untrained(self) -> Tensor:
+        return torch.zeros(self.train_features.width, self.train_features.classes)
+
+    def train(self, trials: Sequence[Trial]) -> tuple[Tensor, ...]:
+        heads = [
+            Head(
+                each.candidate.lr,
+                each.candidate.steps,
+                each.noise_multiplier,
+                self.momentum,
+                self.threshold,
+                self.free_step,
+            )
+            for each in trials
+        ]
+        receipts = [each.receipt for each in trials]
+        noises = [self.noise() for _ in trials]
+        return fit_heads(
+            self.train_features, heads, receipts=receipts, size=self.size, noises=noises, device=self.device
+        )
+
+    def table(self, model: Tensor, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
+        if not bool(torch.isfinite(model).all()):
+            return None
+        shape = (self.cells(objective), 2)
+        codes = self._codes(model, objective)
+        return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=self.noise())
+
+    def exact_table(self, model: Tensor, objective: str) -> Floats:
+        cell, right = self._codes(model, objective).T
+        known = (cell >= 0) & (cell < self.cells(objective))
+        counts = np.zeros((self.cells(objective), 2))
+        np.add.at(counts, (cell[known].astype(int), right[known].astype(int)), 1.0)
+        return counts
+
+    def sampled(self, rate: float) -> ProbeTask:
+        """The same task on a Poisson sample of its training records: secret coins, one a record."""
+        batch = PoissonSampler(rate, 1).issue(len(self.train_features))
+        return replace(self, train_features=self.train_features.take(batch.indices), size=rate * self.size)
+
+    def _codes(self, model: Tensor, objective: str) -> Floats:
+        """For each held-out record its cell (-1 for a null record) and whether it is predicted right. Sensitive."""
+        labels = self.held_out.labels
+        right = predict(self.held_out, model.to(labels.device)) == labels
+        if objective == "worst_group":
+            assert self.groups is not None
+            cell = self.groups.to(labels.device, torch.float64)
+        else:
+            cell = (labels if self.cells(objective) > 1 else torch.zeros_like(labels)).double()
+        cell = torch.where(labels < 0, -1.0, cell)
+        return torch.stack([cell, right.double()], 1).cpu().numpy()

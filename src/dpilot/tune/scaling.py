@@ -1,0 +1,214 @@
+"""Linear scaling: a few cheap trials at small budgets, a law r(epsilon) through them, and one run where it points.
+
+Reference: Panda et al., "A New Linear Scaling Rule for Private Adaptive Hyperparameter Optimization", ICML 2024,
+Algorithms 1 to 3. Theirs chooses trials by exact scores, which no budget covers; here scores are noisy tables on
+held-out records, paid like everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpilot.privacy import accountant
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.calibrate import noise_multiplier
+from dpilot.privacy.gaussian import gdp_mu
+from dpilot.privacy.ledger import Committed, Ledger, Stage
+from dpilot.tune.candidate import Box, Candidate
+from dpilot.tune.law import ScalingLaw
+from dpilot.tune.paying import Paid, begun, paid
+from dpilot.tune.record import TrialRecord, Tuned
+from dpilot.tune.scaling_plan import FINAL, ScalingPlan, plan_scaling
+from dpilot.tune.scoring import Score, rankable, score
+from dpilot.tune.task import TRAIN, Outlay, Task
+
+__all__ = ["Search", "final_run", "linear_scaling", "search", "train_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What the trials released: the law through their best r, the trials themselves, and the story in sentences."""
+
+    law: ScalingLaw
+    trials: tuple[TrialRecord, ...]
+    notes: tuple[str, ...]
+
+
+def linear_scaling(
+    task: Task, budget: Budget, *, box: Box, ledger: Ledger | str | Path | None = None, **options: Any
+) -> Tuned:
+    """Tune and train ``task`` within ``budget``, trials, scores and final run included; ``options``: ``plan_scaling``.
+
+    Guarantee:
+        All noise multipliers are fixed, and the whole price is in the ledger, before a record is read. Trials and
+        final run touch the part "train", scores the part "held-out". What (lr, steps) a later run uses depends on
+        earlier releases only, and not its price (docs/proofs/tuning.md).
+
+    Edge cases:
+        every guard that steps in is a sentence in ``decisions``: a law that falls, r outside the box, scores that
+        noise does not let one rank, trials that would be hopeless from the start
+
+    Example:
+        ``linear_scaling(ProbeTask.of(features, split, size=n), Budget(1.0, 1e-5), box=Box((0.1, 100.0), (10, 100)))``
+    """
+    plan = plan_scaling(
+        budget,
+        box=box,
+        held_out_size=task.held_out_size,
+        cells=task.cells(options.get("objective", "accuracy")),
+        sample_rate=task.sample_rate,
+        **options,
+    )
+    with paid(plan.stages(task.split), budget, ledger) as payment:
+        found = search(plan, task, payment)
+        candidate, notes = chosen(found.law, plan.final_epsilon, plan.box, plan.split)
+        model = final_run(plan, task, payment, candidate)
+        return Tuned(
+            method="linear_scaling",
+            model=model,
+            candidate=candidate,
+            epsilon=plan.final_epsilon,
+            budget=budget,
+            spent=payment.cost,
+            entries=payment.entries,
+            decisions=(*found.notes, *notes, _summary(plan, found.law, candidate)),
+            stamps=(task.stamp,),
+            trials=found.trials,
+            law=found.law,
+        )
+
+
+def search(plan: ScalingPlan, task: Task, payment: Paid | Committed) -> Search:
+    """Run the trials of every stage, and fit the law through what they released."""
+    points: list[tuple[float, float]] = []
+    records: list[TrialRecord] = []
+    notes = [plan.hopeless] if plan.hopeless else []
+    for stage in range(len(plan.outlays)):
+        trials = _stage(plan, task, payment, stage, _walks(plan, stage, points))
+        best, note = _best(plan, stage, trials)
+        if best is not None:
+            points.append((plan.epsilons[stage], best))
+        records += trials
+        notes.append(note)
+    return Search(plan.law(points), tuple(records), tuple(notes))
+
+
+def chosen(law: ScalingLaw, epsilon: float, box: Box, split: str) -> tuple[Candidate, tuple[str, ...]]:
+    """The candidate that the law names at ``epsilon``, and what had to be guarded."""
+    prediction = law.explain(epsilon)
+    return box.candidate(prediction.r, split), prediction.notes
+
+
+def final_run(plan: ScalingPlan, task: Task, payment: Paid | Committed, candidate: Candidate) -> Any:
+    """The last run, with all that is left."""
+    with begun(payment, [FINAL]) as (receipt,):
+        (model,) = task.train([plan.final.trial(candidate, receipt)])
+    return model
+
+
+def train_at(
+    task: Task,
+    law: ScalingLaw,
+    budget: Budget,
+    *,
+    box: Box,
+    split: str = "eta-first",
+    ledger: Ledger | str | Path | None = None,
+    purpose: str = FINAL,
+) -> Tuned:
+    """One run at another budget, where a law that was paid for once says it should go; the run pays for itself.
+
+    Guarantee:
+        Only the run is charged: predicting from a released law is free. With one ledger, many such runs add up in it.
+    """
+    outlay = _whole(budget, task.sample_rate, box)
+    epsilon = accountant.epsilon(outlay.event, budget.delta)
+    candidate, notes = chosen(law, epsilon, box, split)
+    with paid([Stage(purpose, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
+        with begun(payment, [purpose]) as (receipt,):
+            (model,) = task.train([outlay.trial(candidate, receipt)])
+        return Tuned(
+            method="train_at",
+            model=model,
+            candidate=candidate,
+            epsilon=epsilon,
+            budget=budget,
+            spent=payment.cost,
+            entries=payment.entries,
+            decisions=(*notes, f"{_words(candidate)} from the law r({epsilon:.4g}) = {law.predict(epsilon):.4g}."),
+            stamps=(task.stamp,),
+            law=law,
+        )
+
+
+def _whole(budget: Budget, rate: float, box: Box) -> Outlay:
+    """One run with the whole budget."""
+    if rate == 1:
+        return Outlay(1 / gdp_mu(budget))
+    return Outlay(noise_multiplier(budget, sample_rate=rate, steps=box.steps[0]), rate, box.steps[0])
+
+
+def _stage(
+    plan: ScalingPlan, task: Task, payment: Paid | Committed, stage: int, walks: Sequence[float]
+) -> list[TrialRecord]:
+    """The trials of one stage, run together, and their noisy scores."""
+    candidates = [plan.box.candidate(r, plan.split) for r in walks]
+    with begun(payment, plan.purposes(stage, "trial")) as receipts:
+        outlay = plan.outlays[stage]
+        pairs = zip(candidates, receipts, strict=True)
+        models = task.train([outlay.trial(candidate, receipt) for candidate, receipt in pairs])
+    with begun(payment, plan.purposes(stage, "score")) as receipts:
+        scores = [
+            score(task, model, plan.objective, noise_multiplier=plan.score_multiplier, receipt=receipt)
+            for model, receipt in zip(models, receipts, strict=True)
+        ]
+    return [TrialRecord(stage, c, plan.epsilons[stage], s) for c, s in zip(candidates, scores, strict=True)]
+
+
+def _walks(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, float]]) -> list[float]:
+    """The r to try: spread over the box at first, then around where r would be in proportion to the budget."""
+    count, ratio = plan.trials, plan.box.most / plan.box.least
+    if not points:
+        return [plan.box.least * ratio ** ((place + 0.5) / count) for place in range(count)]
+    epsilon, r = points[-1]
+    centre = r * plan.epsilons[stage] / epsilon
+    spacing = ratio ** (1 / count)
+    return [plan.box.inside(centre * spacing ** ((2 * place + 1 - count) / count)) for place in range(count)]
+
+
+def _best(plan: ScalingPlan, stage: int, trials: Sequence[TrialRecord]) -> tuple[float | None, str]:
+    """The best r of a stage, or None where noise hides it, and the sentence that says so.
+
+    Trials that the noise does not tell from the best count as it does: their geometric mean is taken.
+    """
+    scores = [each.score for each in trials]
+    shown = ", ".join(f"{each.candidate.r:.4g} ({_shown(each.score)})" for each in trials)
+    head = f"stage {stage + 1}, {len(trials)} trials at epsilon {plan.epsilons[stage]:.4g}, r and score: {shown}"
+    noise = max(each.noise for each in scores)
+    if not rankable(scores):
+        return None, f"{head}: the scores differ by no more than their noise ({noise:.2g}); the stage is left out."
+    best = max(each.value for each in scores)
+    logs = [math.log(each.candidate.r) for each in trials if each.score.value >= best - each.score.noise]
+    r = math.exp(sum(logs) / len(logs))
+    return r, f"{head}: r = {r:.4g} (noise {noise:.2g})."
+
+
+def _shown(found: Score) -> str:
+    return "diverged" if found.diverged else f"{found.value:.3g}"
+
+
+def _words(candidate: Candidate) -> str:
+    return f"step size {candidate.lr:.4g}, {candidate.steps} steps"
+
+
+def _summary(plan: ScalingPlan, law: ScalingLaw, candidate: Candidate) -> str:
+    source = " and ".join(f"{r:.4g} at {epsilon:.3g}" for epsilon, r in law.points)
+    how = f"r = {candidate.r:.4g} extrapolated from {source}" if source else f"r = {candidate.r:.4g}, data-free"
+    return (
+        f"{_words(candidate)}: {how}; the final run has epsilon {plan.final_epsilon:.4g}, and {plan.share:.1%} of mu^2 "
+        "went to tuning."
+    )

@@ -1,0 +1,216 @@
+"""The plan of linear scaling: every stage and every noise multiplier, from declared numbers alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.metrics.objective import OBJECTIVES
+from dpilot.privacy import accountant
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.calibrate import noise_multiplier, scale_for
+from dpilot.privacy.events import Composed, Gaussian, Repeated
+from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
+from dpilot.privacy.ledger import Stage
+from dpilot.privacy.stages import leftover_mu, stages_mu
+from dpilot.tune.candidate import SPLITS, Box
+from dpilot.tune.law import VARIABLES, ScalingLaw
+from dpilot.tune.scoring import expected_noise
+from dpilot.tune.task import HELD_OUT, TRAIN, Outlay
+
+__all__ = ["FINAL", "SHARES", "ScalingPlan", "plan_scaling"]
+
+FINAL: Final = "final run"
+SHARES: Final = (0.0125, 0.045)
+"""Of mu^2, for each stage: about what epsilon 0.05, 0.1 and 0.96 take of a total of 1, the constants of Panda et al."""
+_TOO_NOISY: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPlan:
+    """``outlays`` pay one trial of each stage, ``final`` the last run, ``score_multiplier`` each score.
+
+    ``epsilons`` are those of one trial of each stage, alone; ``mu`` is that of all training together (exact for full
+    batches). ``hopeless`` says why no trial is planned, where that is so.
+    """
+
+    budget: Budget
+    box: Box
+    trials: int
+    outlays: tuple[Outlay, ...]
+    epsilons: tuple[float, ...]
+    final: Outlay
+    final_epsilon: float
+    mu: float
+    score_multiplier: float
+    split: str
+    objective: str
+    degree: int
+    variable: str
+    fallback: float
+    hopeless: str | None = None
+
+    @property
+    def share(self) -> float:
+        """The part of mu^2 that tuning takes from the final run."""
+        kept = gdp_mu(Budget(self.final_epsilon, self.budget.delta)) / gdp_mu(self.budget)
+        return max(0.0, 1 - kept**2)
+
+    def purposes(self, stage: int, what: str) -> list[str]:
+        """The ledger's names for the trials or scores of one stage."""
+        return [f"{what} {stage + 1}.{place + 1}" for place in range(self.trials)]
+
+    def stages(self, split: str | None) -> list[Stage]:
+        """Everything that will happen, for ``ledger.commit``."""
+        planned = []
+        for stage, outlay in enumerate(self.outlays):
+            planned += [Stage(name, outlay.event, TRAIN, split) for name in self.purposes(stage, "trial")]
+            scored = Gaussian(self.score_multiplier)
+            planned += [Stage(name, scored, HELD_OUT, split) for name in self.purposes(stage, "score")]
+        return [*planned, Stage(FINAL, self.final.event, TRAIN, split)]
+
+    def law(self, points: Sequence[tuple[float, float]]) -> ScalingLaw:
+        """The law through released points."""
+        return ScalingLaw(
+            points=tuple(points),
+            low=self.box.least,
+            high=self.box.most,
+            fallback=self.fallback,
+            degree=self.degree,
+            variable=self.variable,
+            delta=self.budget.delta,
+        )
+
+
+def plan_scaling(
+    budget: Budget,
+    *,
+    box: Box,
+    held_out_size: float,
+    cells: int = 1,
+    sample_rate: float = 1.0,
+    trials: int = 3,
+    shares: Sequence[float] = SHARES,
+    mus: Sequence[float] | None = None,
+    final_mu: float | None = None,
+    degree: int = 1,
+    variable: str = "epsilon",
+    split: str = "eta-first",
+    objective: str = "accuracy",
+    score_share: float = 0.5,
+    too_noisy: float = _TOO_NOISY,
+    fallback: float | None = None,
+) -> ScalingPlan:
+    """Stages of ``trials`` runs each and a final run, together within ``budget``; nothing is read, nothing is paid.
+
+    ``shares`` are what each stage takes of mu^2; ``mus`` fixes instead the mu of one trial of each stage. The final
+    run takes the rest, or ``final_mu``. Scores take ``score_share`` of what the held-out records have; the rest of
+    theirs is left for final metrics.
+
+    Guarantee:
+        Full batch: sqrt(trials * sum mu_i^2 + mu_final^2) <= mu(budget), exactly. Sampled: the PLD of all stages fits.
+
+    Edge cases:
+        scores expected to be noisier than ``too_noisy``    no trial is planned, all goes to the final run
+        sample_rate < 1                                     the box must have one number of steps
+
+    Example:
+        >>> plan = plan_scaling(Budget(1.0, 1e-5), box=Box((0.1, 10.0), (10, 100)), held_out_size=5000)
+        >>> len(plan.stages(None)), round(plan.final_epsilon, 2), f"{plan.share:.1%}"
+        (13, 0.97, '5.8%')
+    """
+    _validate.one_of(SPLITS, split=split)
+    _validate.one_of(VARIABLES, variable=variable)
+    _validate.one_of(OBJECTIVES, objective=objective)
+    trials = _validate.count(trials=trials, least=2)
+    each = _trial_mus(budget, trials, shares, mus)
+    if len(each) <= _validate.count(least=0, degree=degree):
+        raise InvalidInput(f"degree is {degree} with {len(each)} stages: expected more stages than the degree.")
+    score_multiplier = math.sqrt(trials * len(each) / _validate.rate(score_share=score_share)) / gdp_mu(budget)
+    hopeless = _hopeless(cells, held_out_size, score_multiplier, too_noisy)
+    if hopeless:
+        each, final_mu = (), None
+    outlays, final = _calibrated(budget, box, sample_rate, trials, each, final_mu)
+    middle = math.sqrt(box.least * box.most) if fallback is None else box.inside(fallback)
+    return ScalingPlan(
+        budget=budget,
+        box=box,
+        trials=trials,
+        outlays=outlays,
+        epsilons=tuple(gdp_epsilon(mu, budget.delta) for mu in each),
+        final=final,
+        final_epsilon=accountant.epsilon(final.event, budget.delta),
+        mu=stages_mu([*each * trials, _nominal_mu(final, budget.delta)]),
+        score_multiplier=score_multiplier,
+        split=split,
+        objective=objective,
+        degree=degree,
+        variable=variable,
+        fallback=middle,
+        hopeless=hopeless,
+    )
+
+
+def _hopeless(cells: int, size: float, score_multiplier: float, too_noisy: float) -> str | None:
+    """Why no trial would tell anything, if so; from declared numbers, so it is free."""
+    noise = expected_noise(cells, _validate.positive(held_out_size=size), score_multiplier)
+    if noise <= too_noisy:
+        return None
+    return (
+        f"no trials: with {size:,.0f} held-out records a score would carry noise of {noise:.2g}, more than "
+        f"{too_noisy:g}, so all of the budget goes to the final run."
+    )
+
+
+def _trial_mus(budget: Budget, trials: int, shares: Sequence[float], mus: Sequence[float] | None) -> tuple[float, ...]:
+    """mu of one trial of each stage, rising."""
+    if mus is not None:
+        each = tuple(_validate.positive(mu=mu) for mu in mus)
+    else:
+        each = tuple(gdp_mu(budget) * math.sqrt(_validate.open_unit(share=share) / trials) for share in shares)
+    if list(each) != sorted(set(each)):
+        raise InvalidInput(f"the stages have mu {each}: expected each stage to have more than the one before.")
+    return each
+
+
+def _calibrated(
+    budget: Budget, box: Box, rate: float, trials: int, mus: tuple[float, ...], final_mu: float | None
+) -> tuple[tuple[Outlay, ...], Outlay]:
+    taken = mus * trials
+    if _validate.rate(sample_rate=rate) == 1:
+        last = leftover_mu(gdp_mu(budget), taken)
+        if final_mu is not None and _validate.positive(final_mu=final_mu) > last:
+            _validate.refuse("final_mu", final_mu, f"at most {last:.6g}, what the trials leave")
+        return tuple(Outlay(1 / mu) for mu in mus), Outlay(1 / (last if final_mu is None else final_mu))
+    few, many = box.steps
+    if few != many or final_mu is not None:
+        raise InvalidInput(
+            f"steps are {box.steps} at a sample rate of {rate}: expected one number of steps and no final_mu, as only "
+            "the step size may depend on results when batches are sampled. Use Box.fixed(lr, steps)."
+        )
+    outlays = tuple(_sampled(Budget(gdp_epsilon(mu, budget.delta), budget.delta), rate, few) for mu in mus)
+    whole = _sampled(budget, rate, few)
+    if not outlays:
+        return (), whole
+    spent = [Repeated(outlay.event, trials) for outlay in outlays]
+    found = scale_for(
+        lambda scale: Composed([*spent, Outlay(scale, rate, few).event]),
+        budget,
+        low=whole.noise_multiplier,
+        high=8 * whole.noise_multiplier,
+    )
+    return outlays, Outlay(found, rate, few)
+
+
+def _sampled(budget: Budget, rate: float, steps: int) -> Outlay:
+    return Outlay(noise_multiplier(budget, sample_rate=rate, steps=steps), rate, steps)
+
+
+def _nominal_mu(outlay: Outlay, delta: float) -> float:
+    if outlay.sample_rate == 1:
+        return 1 / outlay.noise_multiplier
+    return gdp_mu(Budget(accountant.epsilon(outlay.event, delta), delta))

@@ -1,0 +1,144 @@
+"""What a tuner runs: trials on the training records, and a noisy table of each on the held-out ones.
+
+A task holds records and lets nothing out but what went through the door. Everything a tuner decides, it decides from
+declared numbers and from these releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.keys import KEY_BYTES, Chain
+from dpilot.mechanism import Draws, Noise
+from dpilot.noise import KeyedNoise, seeded_noise
+from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
+from dpilot.privacy.receipt import Receipt, divided, divided_multiplier
+from dpilot.statistics.rows import Floats
+from dpilot.tune.candidate import Candidate
+
+__all__ = ["HELD_OUT", "TRAIN", "MakeNoise", "Outlay", "Task", "Trial", "fixed_noise"]
+
+TRAIN: Final = "train"
+HELD_OUT: Final = "held-out"
+
+MakeNoise = Callable[[], Noise]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run to be made: what it tries, the noise multiplier of each step, and what its steps are drawn from."""
+
+    candidate: Candidate
+    noise_multiplier: float
+    receipt: Draws
+
+
+class Task(Protocol):
+    """A learning problem with its records, split in two parts.
+
+    ``size`` and ``held_out_size`` are declared expected sizes; ``split`` names the split in the ledger; ``sample_rate``
+    is that of every step. ``stamp`` is what records say of the noise.
+    """
+
+    @property
+    def size(self) -> float: ...
+
+    @property
+    def held_out_size(self) -> float: ...
+
+    @property
+    def sample_rate(self) -> float: ...
+
+    @property
+    def split(self) -> str | None: ...
+
+    @property
+    def stamp(self) -> str: ...
+
+    def cells(self, objective: str) -> int:
+        """How many rows the table of ``objective`` has: classes, groups, or one."""
+        ...
+
+    def untrained(self) -> Any:
+        """The model before any step: no record decides it."""
+        ...
+
+    def train(self, trials: Sequence[Trial]) -> tuple[Any, ...]:
+        """One model a trial, each with noise and batches of its own, drawn from its own receipt, tried once."""
+        ...
+
+    def table(self, model: Any, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
+        """The noisy (cell x (wrong, right)) counts of ``model`` on held-out records; None for a model that is not
+        finite, which its released weights tell."""
+        ...
+
+    def exact_table(self, model: Any, objective: str) -> Floats:
+        """The same counts without noise. Sensitive: for the oracle, which is not private."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outlay:
+    """How one run is paid, fixed before any record is read.
+
+    ::
+
+        full batch    Gaussian(s) for the whole run: T steps of s sqrt(T), whatever T the candidate asks for
+        sampled       T steps of PoissonSampled(q, Gaussian(s)): T is fixed, candidates differ in step size only
+
+    Guarantee:
+        ``event`` is what any candidate's run costs, so (full batch) both numbers of a candidate, or (sampled) its step
+        size, may depend on what was released earlier.
+
+    Example:
+        >>> Outlay(10.0).event
+        Gaussian(noise_multiplier=10.0)
+        >>> Outlay(1.0, sample_rate=0.1, steps=5).event
+        Repeated(event=PoissonSampled(rate=0.1, event=Gaussian(noise_multiplier=1.0)), times=5)
+    """
+
+    noise_multiplier: float
+    sample_rate: float = 1.0
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.positive(noise_multiplier=self.noise_multiplier)
+        if _validate.rate(sample_rate=self.sample_rate) < 1 and self.steps is None:
+            raise InvalidInput("steps is None with a sample rate below 1: expected the number of steps, fixed.")
+
+    @property
+    def event(self) -> Event:
+        if self.sample_rate == 1 or self.steps is None:
+            return Gaussian(self.noise_multiplier)
+        return Repeated(PoissonSampled(self.sample_rate, Gaussian(self.noise_multiplier)), self.steps)
+
+    def trial(self, candidate: Candidate, receipt: Receipt) -> Trial:
+        """The trial of ``candidate``, drawn from ``receipt``."""
+        if self.sample_rate == 1:
+            part = divided(receipt, self.noise_multiplier, candidate.steps)
+            return Trial(candidate, divided_multiplier(self.noise_multiplier, candidate.steps), part)
+        if candidate.steps != self.steps:
+            _validate.refuse("steps", candidate.steps, f"{self.steps}, as was paid", "Only the step size may vary.")
+        return Trial(candidate, self.noise_multiplier, receipt)
+
+
+def fixed_noise(seed: int) -> MakeNoise:
+    """Noise sources for tests: a stamped one for each trial and score, all different, the same every time.
+
+    >>> make = fixed_noise(3)
+    >>> make().stamp == make().stamp == fixed_noise(3)().stamp
+    True
+    """
+    source, made = seeded_noise(seed), 0
+
+    def make() -> Noise:
+        nonlocal made
+        made += 1
+        key = source.state.generator(f"source {made}").bytes(KEY_BYTES)
+        return KeyedNoise(Chain(key), stamp=source.stamp)
+
+    return make
