@@ -1,0 +1,130 @@
+"""A column as it came, as an array of plain cells: numbers of one type, or Python objects one by one.
+
+What a table is made of (pandas, polars, arrow) chooses types for whole columns, partly by looking at the values. Here
+each cell becomes itself again, so that what one record holds never changes what the others are read as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["UNREADABLE", "Cells", "kind", "objects", "plain", "plain_arrow"]
+
+Cells = NDArray[Any]
+
+
+class _Unreadable:
+    """A cell of which nothing can be said; it is no value and it is not missing, so its record is the null record."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<unreadable>"
+
+    def __reduce__(self) -> str:
+        return "UNREADABLE"
+
+
+UNREADABLE: Final = _Unreadable()
+
+
+def plain(column: Any) -> Cells:
+    """The cells of a pandas, polars or arrow column, or of a numpy array; None, nan and NaT among them are missing.
+
+    Edge cases:
+        Nothing raises because of a value: a cell that cannot be taken out is UNREADABLE.
+    """
+    if isinstance(column, np.ndarray):
+        return column if column.dtype.kind in "fiubO" else objects(column.tolist())
+    library = type(column).__module__.partition(".")[0]
+    if library == "polars":
+        return objects(column.to_list()) if str(column.dtype) == "Object" else plain_arrow(column.to_arrow())
+    if library == "pyarrow":
+        return plain_arrow(column)
+    return _pandas(column)
+
+
+def kind(column: Any) -> str:
+    """What the type of a whole column, or an arrow type, can hold: "nested", "time", or "any" where cells decide."""
+    library = type(column).__module__.partition(".")[0]
+    if library == "pyarrow":
+        return _arrow_kind(getattr(column, "type", column))
+    dtype = column.dtype
+    if library == "polars":
+        return "nested" if dtype.is_nested() else "time" if dtype.is_temporal() else "any"
+    if hasattr(dtype, "pyarrow_dtype"):
+        return _arrow_kind(dtype.pyarrow_dtype)
+    return "time" if getattr(dtype, "kind", "O") in "mM" else "any"
+
+
+def plain_arrow(array: Any) -> Cells:
+    """The cells of an arrow array, by its type alone."""
+    import pyarrow as pa
+
+    types = pa.types
+    if isinstance(array, pa.ChunkedArray):
+        chunks = [plain_arrow(chunk) for chunk in array.chunks]
+        same = len({chunk.dtype for chunk in chunks}) == 1
+        return np.concatenate(chunks if same else [chunk.astype(object) for chunk in chunks]) if chunks else objects([])
+    if types.is_dictionary(array.type):
+        values = plain_arrow(array.dictionary)
+        places = array.indices.cast("int64").fill_null(len(values))
+        return _chosen(values, places.to_numpy(zero_copy_only=False))
+    if types.is_floating(array.type) or (types.is_integer(array.type) and not array.null_count):
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    return objects(_listed(array))
+
+
+def _arrow_kind(dtype: Any) -> str:
+    from pyarrow import types
+
+    if types.is_dictionary(dtype):
+        return _arrow_kind(dtype.value_type)
+    if types.is_nested(dtype):
+        return "nested"
+    return "time" if types.is_temporal(dtype) else "any"
+
+
+def _pandas(column: Any) -> Cells:
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return _chosen(np.asarray(column.cat.categories, dtype=object), column.cat.codes.to_numpy())
+    if hasattr(column.dtype, "pyarrow_dtype"):
+        import pyarrow as pa
+
+        return plain_arrow(pa.array(column))
+    values = column.to_numpy()
+    return values if values.dtype.kind in "fiubO" else np.asarray(column.to_numpy(dtype=object))
+
+
+def _listed(array: Any) -> list[Any]:
+    try:
+        return array.to_pylist()  # type: ignore[no-any-return]
+    except Exception:  # one cell cannot be written as a Python value: take each by itself
+        return [_taken(array, place) for place in range(len(array))]
+
+
+def _taken(array: Any, place: int) -> Any:
+    try:
+        return array[place].as_py()
+    except Exception:
+        return UNREADABLE
+
+
+def objects(values: Iterable[Any]) -> Cells:
+    """Python values as an array, each one cell: numpy would look inside those that are lists.
+
+    >>> objects([[1, 2], [3, 4]]).shape
+    (2,)
+    """
+    return np.fromiter(values, dtype=object)
+
+
+def _chosen(values: Cells, places: NDArray[np.integer[Any]]) -> Cells:
+    """Values by place, where the place after the last, or -1, is missing."""
+    return np.asarray(objects([*values.tolist(), None])[places])

@@ -1,0 +1,247 @@
+"""One declared column: its type, its domain, its role, and what a missing or an outside value means.
+
+>>> Column("age", "numeric", bounds=(17, 90))
+Column(name='age', type='numeric', bounds=(17.0, 90.0), categories=None, role='feature', missing='indicator', ...)
+>>> Column("age", "numeric", bounds=(90, 17))
+Traceback (most recent call last):
+dpilot.errors.InvalidInput: column 'age': bounds are [90, 17]: expected two finite numbers, the lower one first...
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from numbers import Real
+from typing import Any, Final, Literal, NoReturn
+
+from dpilot import _validate
+from dpilot.data.text import text
+from dpilot.errors import InvalidInput
+
+__all__ = ["BUY", "MISSING", "OUTSIDE", "ROLES", "TYPES", "Bounds", "Column"]
+
+TYPES: Final = ("numeric", "categorical")
+ROLES: Final = ("feature", "target", "protected", "ignored")
+MISSING: Final = ("indicator", "null")
+OUTSIDE: Final = ("null", "clamp")
+BUY: Final = "buy"
+
+Bounds = tuple[float, float] | Literal["buy"] | None
+
+_ALIASES: Final = {"classes": "categories", "values": "categories", "range": "bounds", "limits": "bounds"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What is declared of one column; contradictions are refused, and defaults filled in.
+
+    | field | numeric | categorical |
+    |---|---|---|
+    | bounds | (lower, upper), or "buy" | None |
+    | categories | None | texts, the code of each is its place |
+    | outside | a value beyond the bounds: "null" (default), or "clamp" (default where bounds are bought) | "null" |
+
+    ``missing``: "indicator" (default of features) adds a column that says so; "null" makes the record null, which is
+    the only choice for a target and a protected column. ``feature`` says whether a protected column is a feature too.
+
+    Edge cases:
+        An ignored column needs no type and no domain. Numbers and truth values among the categories become their text.
+    """
+
+    name: str
+    type: str | None = None
+    bounds: Bounds = None
+    categories: tuple[str, ...] | None = None
+    role: str = "feature"
+    missing: str | None = None
+    outside: str | None = None
+    feature: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            _validate.refuse("name of a column", self.name, "a text")
+        self._check_name()
+        self._one_of("role", ROLES)
+        self._settle_type()
+        self._set("bounds", self._checked_bounds())
+        self._set("categories", self._checked_categories())
+        self._settle_missing()
+        self._settle_outside()
+        self._settle_feature()
+
+    @classmethod
+    def from_dict(cls, name: str, declared: Any) -> Column:
+        """The column that a table of a schema file declares."""
+        if not isinstance(declared, Mapping):
+            raise InvalidInput(f"column {name!r} is {declared!r}: expected a table of its type, bounds and so on.")
+        known = [field.name for field in fields(cls) if field.name != "name"]
+        for key in declared:
+            if key not in known:
+                raise InvalidInput(f"column {name!r}: {key!r} is no key of a column{_meant(key, known)}.")
+        return cls(name, **declared)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``from_dict`` reads: only what was not the default."""
+        declared: dict[str, Any] = {"type": self.type} if self.type else {}
+        if self.bounds is not None:
+            declared["bounds"] = self.bounds if self.bounds == BUY else list(self.bounds)
+        if self.categories is not None:
+            declared["categories"] = list(self.categories)
+        if self.role != "feature":
+            declared["role"] = self.role
+        for key in ("missing", "outside", "feature"):
+            value = getattr(self, key)
+            if value != getattr(self._bare(), key):
+                declared[key] = value
+        return declared
+
+    @property
+    def is_feature(self) -> bool:
+        """Whether a model may look at it."""
+        return bool(self.feature)
+
+    @property
+    def used(self) -> bool:
+        """Whether it is read at all."""
+        return self.role != "ignored"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The bounds, once they are known."""
+        if not isinstance(self.bounds, tuple):
+            self._refuse(f"bounds are {self.bounds!r}: expected known ones. Buy or declare them first")
+        return self.bounds
+
+    def _bare(self) -> Column:
+        return Column(self.name, self.type, self.bounds, self.categories, self.role)
+
+    def _check_name(self) -> None:
+        try:
+            self.name.encode("utf-8")
+        except UnicodeEncodeError:
+            self._refuse("its name has a character that no file can hold: expected Unicode text")
+
+    def _settle_type(self) -> None:
+        if self.type is None and self.role == "ignored":
+            return
+        remedy = 'Write "numeric" with bounds, or "categorical" with categories'
+        if self.type is None:
+            self._refuse(f"type is missing. {remedy}")
+        self._one_of("type", TYPES, remedy)
+
+    def _checked_bounds(self) -> Bounds:
+        given: Any = self.bounds
+        if given is None:
+            if self.type == "numeric" and self.used:
+                self._refuse('bounds are missing: declare [lower, upper], or "buy" to have them as private quantiles')
+            return None
+        if self.type != "numeric":
+            self._refuse(f"bounds are {_shown(given)}, but its type is {self.type!r}: only numeric columns have bounds")
+        if isinstance(given, str) and given == BUY:
+            return BUY
+        pair = list(given) if isinstance(given, list | tuple) else []
+        if len(pair) != 2 or not all(map(_is_finite, pair)) or not float(pair[0]) < float(pair[1]):
+            rule = 'two finite numbers, the lower one first and not equal, or "buy"'
+            self._refuse(f"bounds are {_shown(given)}: expected {rule}")
+        if not math.isfinite(float(pair[1]) - float(pair[0])):
+            self._refuse(f"bounds are {_shown(given)}: expected an interval of finite width")
+        return float(pair[0]), float(pair[1])
+
+    def _checked_categories(self) -> tuple[str, ...] | None:
+        given: Any = self.categories
+        if given is None:
+            if self.type == "categorical" and self.used:
+                self._refuse(
+                    "categories are missing: declare all values it can have, from knowledge, not from the data"
+                )
+            return None
+        if self.type != "categorical":
+            self._refuse(f"it has categories, but its type is {self.type!r}: only categorical columns have them")
+        if not isinstance(given, list | tuple):
+            self._refuse(f"categories are {_shown(given)}: expected a list of texts")
+        return self._distinct([text(value) for value in given], given)
+
+    def _distinct(self, texts: list[str | None], given: Iterable[object]) -> tuple[str, ...]:
+        wrong = [
+            value for value, written in zip(given, texts, strict=True) if written is None or not _storable(written)
+        ]
+        if wrong:
+            self._refuse(f"{_shown(wrong[0])} is no category: expected texts, numbers or truth values")
+        least = 2 if self.role == "target" else 1
+        if len(texts) < least:
+            self._refuse(f"it has {len(texts)} categories: expected {least} or more")
+        seen: set[str | None] = set()
+        for each in texts:
+            if each in seen:
+                self._refuse(f"category {_shown(each)} is there twice: expected each once")
+            seen.add(each)
+        return tuple(each for each in texts if each is not None)
+
+    def _settle_missing(self) -> None:
+        only_null = self.role in ("target", "protected")
+        if self.missing is None:
+            self._set("missing", "null" if only_null else "indicator")
+        self._one_of("missing", MISSING)
+        if only_null and self.missing == "indicator":
+            self._refuse(
+                f'missing is "indicator": a record without its {self.role} value can only be null. '
+                "Leave it out, or declare a category for it"
+            )
+
+    def _settle_outside(self) -> None:
+        bought = self.bounds == BUY
+        if self.outside is None:
+            self._set("outside", "clamp" if bought else "null")
+        self._one_of("outside", OUTSIDE)
+        if self.outside == "clamp" and self.type != "numeric":
+            self._refuse('outside is "clamp": only numeric columns can be clamped')
+        if self.outside == "null" and bought:
+            self._refuse('outside is "null", but bought bounds are no domain: values beyond them are clamped')
+
+    def _settle_feature(self) -> None:
+        default = self.role == "feature"
+        if self.feature is None:
+            self._set("feature", default)
+        if not isinstance(self.feature, bool):
+            self._refuse(f"feature is {_shown(self.feature)}: expected true or false")
+        if self.feature != default and self.role != "protected":
+            said = "true" if self.feature else "false"
+            self._refuse(f"feature is {said}, but its role is {self.role!r}: only a protected column may choose")
+
+    def _one_of(self, key: str, choices: tuple[str, ...], remedy: str = "") -> None:
+        value = getattr(self, key)
+        if not isinstance(value, str) or value not in choices:
+            listed = ", ".join(map(repr, choices))
+            self._refuse(f"{key} is {_shown(value)}: expected one of {listed}" + (f". {remedy}" if remedy else ""))
+
+    def _set(self, key: str, value: object) -> None:
+        object.__setattr__(self, key, value)
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise InvalidInput(f"column {_shown(self.name)}: {problem}.")
+
+
+def _meant(key: object, known: list[str]) -> str:
+    alias = _ALIASES.get(str(key))
+    near = [alias] if alias else difflib.get_close_matches(str(key), known, 1)
+    return f": did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def _storable(written: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in written)
+
+
+def _shown(value: object) -> str:
+    said = repr(list(value) if isinstance(value, tuple) else value)
+    return said if len(said) <= 80 else said[:77] + "..."

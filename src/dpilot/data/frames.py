@@ -1,0 +1,68 @@
+"""Tables in memory, whoever made them, as named columns of plain cells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpilot.data.cells import Cells, kind, objects, plain
+from dpilot.data.column import Column
+from dpilot.errors import InvalidInput
+
+__all__ = ["Frame", "check_kind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A pandas or polars frame, an arrow table, or a mapping of names to columns of one length.
+
+    Edge cases:
+        A column that is missing, that is there twice, or whose type as a whole cannot hold what the schema declares (a
+        column of lists; of dates, where numbers are declared) is a fact of the table, and raises.
+    """
+
+    table: Any
+    length: int
+    names: Counter[Any]
+
+    @classmethod
+    def of(cls, table: Any) -> Frame:
+        """What is known of ``table`` before a cell is read."""
+        if isinstance(table, Mapping):
+            columns = {name: _column(values) for name, values in table.items()}
+            lengths = set(map(len, columns.values()))
+            if len(lengths) > 1:
+                raise InvalidInput("the columns have different lengths: expected one value of each for every record.")
+            return cls(columns, lengths.pop() if lengths else 0, Counter(list(columns)))
+        names = getattr(table, "column_names", None) or getattr(table, "columns", None)
+        if names is None or not hasattr(table, "__getitem__"):
+            raise InvalidInput(
+                f"the table is a {type(table).__name__}: expected a data frame, or a mapping of columns."
+            )
+        return cls(table, len(table), Counter(names))
+
+    def cells(self, column: Column) -> Cells:
+        """The plain cells of one declared column."""
+        if self.names[column.name] != 1:
+            found = "more than once" if self.names[column.name] else "not"
+            raise InvalidInput(f"column {column.name!r} of the schema is {found} in the table: expected it once.")
+        values = self.table[column.name]
+        check_kind(kind(values), column)
+        return plain(values)
+
+
+def check_kind(found: str, column: Column) -> None:
+    """Refuse a column whose type as a whole cannot hold what is declared."""
+    if found == "nested" or (found == "time" and column.type == "numeric"):
+        holds = "lists or records" if found == "nested" else "dates or times"
+        raise InvalidInput(
+            f"column {column.name!r} holds {holds}: expected {column.type} values. Convert or ignore it."
+        )
+
+
+def _column(values: Any) -> Any:
+    if hasattr(values, "dtype") or hasattr(values, "type"):
+        return values
+    return objects(values)

@@ -1,0 +1,239 @@
+"""The schema: what is declared of a table before anyone looks at it.
+
+Types, bounds and categories come from here and never from the values.
+
+>>> schema = Schema.parse('''
+... [columns.age]
+... type = "numeric"
+... bounds = [17, 90]
+... [columns.income]
+... type = "categorical"
+... categories = ["<=50K", ">50K"]
+... role = "target"
+... ''')
+>>> schema.target.categories, [column.name for column in schema.features]
+(('<=50K', '>50K'), ['age'])
+>>> Schema.parse(schema.to_toml()) == schema
+True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dpilot import _validate
+from dpilot.data import toml
+from dpilot.data.column import BUY, Column
+from dpilot.errors import InvalidInput
+
+__all__ = ["Column", "Schema"]
+
+FORMS: Final = ("toml", "json")
+_KEYS: Final = ("columns", "missing_values")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """All columns of a table, in their order, and the texts that mean "missing" in a csv file.
+
+    Guarantee:
+        Everything an encoder does is a function of the schema and of one record (privacy rules 8 and 21).
+
+    Edge cases:
+        At most one target and at most one protected column. An empty text that is declared a category is not missing.
+    """
+
+    columns: Mapping[str, Column]
+    missing_values: tuple[str, ...] = ("",)
+
+    def __post_init__(self) -> None:
+        columns = dict(self.columns)
+        wrong = [name for name, column in columns.items() if not isinstance(column, Column) or column.name != name]
+        if wrong:
+            raise InvalidInput(f"columns has {wrong[0]!r}: expected a Column of that name. See Schema.from_dict.")
+        if not columns:
+            raise InvalidInput("the schema has no columns: expected one [columns.NAME] table for each column.")
+        object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "missing_values", _texts(self.missing_values))
+        for role in ("target", "protected"):
+            names = [column.name for column in columns.values() if column.role == role]
+            if len(names) > 1:
+                raise InvalidInput(
+                    f"{role} columns are {names[:5]!r}: expected one at most. Give the others another role."
+                )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Schema:
+        """A schema file; JSON if its name ends in .json, else TOML."""
+        return cls.from_json(path) if Path(path).suffix.lower() == ".json" else cls.from_toml(path)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Schema:
+        """The schema of a TOML file."""
+        return cls.parse(_read(path), source=str(path))
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> Schema:
+        """The schema of a JSON file."""
+        return cls.parse(_read(path), form="json", source=str(path))
+
+    @classmethod
+    def parse(cls, text: str, *, form: str = "toml", source: str = "the schema") -> Schema:
+        """The schema that ``text`` declares."""
+        _validate.one_of(FORMS, form=form)
+        try:
+            declared = tomllib.loads(text) if form == "toml" else json.loads(text, object_pairs_hook=_once)
+        except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as problem:
+            raise InvalidInput(f"{source} is no {form.upper()} ({problem}): expected [columns.NAME] tables.") from None
+        return cls.from_dict(declared)
+
+    @classmethod
+    def from_dict(cls, declared: Any) -> Schema:
+        """The schema of plain data: {"columns": {name: {"type": ..., ...}}}."""
+        if not isinstance(declared, Mapping):
+            raise InvalidInput(f"the schema is a {type(declared).__name__}: expected a mapping with 'columns'.")
+        for key in declared:
+            if key not in _KEYS:
+                near = difflib.get_close_matches(str(key), _KEYS, 1)
+                meant = f"did you mean {near[0]!r}?" if near else "columns are tables named [columns.NAME]."
+                raise InvalidInput(f"{key!r} is no key of a schema: {meant}")
+        columns = declared.get("columns")
+        if not isinstance(columns, Mapping):
+            raise InvalidInput("the schema has no 'columns': expected one [columns.NAME] table for each column.")
+        read = {name: Column.from_dict(name, each) for name, each in columns.items()}
+        return cls(read, declared.get("missing_values", ("",)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that ``from_dict`` reads."""
+        return {**self._top(), "columns": {name: column.to_dict() for name, column in self.columns.items()}}
+
+    def to_toml(self) -> str:
+        """A text that ``from_toml`` reads from a file."""
+        return toml.written(self._top(), {name: column.to_dict() for name, column in self.columns.items()})
+
+    def to_json(self) -> str:
+        """A text that ``from_json`` reads from a file."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    @property
+    def target(self) -> Column:
+        """The target column; refused where none is declared."""
+        found = self._of("target")
+        if found is None:
+            raise InvalidInput('no column is the target: expected one with role = "target", or name it in the call.')
+        return found
+
+    @property
+    def has_target(self) -> bool:
+        """Whether a target is declared."""
+        return self._of("target") is not None
+
+    @property
+    def protected(self) -> Column | None:
+        """The column whose groups are compared, if any."""
+        return self._of("protected")
+
+    @property
+    def features(self) -> tuple[Column, ...]:
+        """What a model may look at; a protected column only if it says ``feature = true``."""
+        return tuple(column for column in self.columns.values() if column.is_feature)
+
+    @property
+    def used(self) -> tuple[Column, ...]:
+        """All columns that are read."""
+        return tuple(column for column in self.columns.values() if column.used)
+
+    @property
+    def to_buy(self) -> tuple[str, ...]:
+        """Numeric columns whose bounds are still to be bought."""
+        return tuple(column.name for column in self.used if column.bounds == BUY)
+
+    def with_bounds(self, bounds: Mapping[str, tuple[float, float]]) -> Schema:
+        """The same with bought bounds filled in; values beyond them are clamped."""
+        strange = [name for name in bounds if name not in self.to_buy]
+        if strange:
+            raise InvalidInput(f'bounds are given for {strange[0]!r}: expected a column with bounds = "buy".')
+        return self._changed({name: {"bounds": tuple(pair), "outside": "clamp"} for name, pair in bounds.items()})
+
+    def with_roles(self, *, target: str | None = None, protected: str | None = None) -> Schema:
+        """The same with a target or a protected column named.
+
+        Edge cases:
+            Naming the column that has the role already changes nothing; another one is a contradiction, and refused.
+        """
+        wanted = {"target": target, "protected": protected}
+        changes: dict[str, dict[str, Any]] = {}
+        for role, name in wanted.items():
+            if name is None or (name in self.columns and self.columns[name].role == role):
+                continue
+            self._check_role(role, name)
+            if name in changes:
+                raise InvalidInput(f"{name!r} is asked to be target and protected: expected two different columns.")
+            changes[name] = {"role": role, "missing": None, "feature": None}
+        return self._changed(changes)
+
+    def inputs_only(self) -> Schema:
+        """The same for prediction: target and a protected column that is no feature need not be there."""
+        others = [column.name for column in self.used if not column.is_feature]
+        return self._changed({name: {"role": "ignored", "missing": None, "feature": None} for name in others})
+
+    def _check_role(self, role: str, name: str) -> None:
+        if name not in self.columns:
+            near = difflib.get_close_matches(name, list(self.columns), 1)
+            raise InvalidInput(f"{role} is {name!r}: expected a column of the schema" + _meant(near))
+        if self.columns[name].role not in ("feature", "ignored"):
+            had = self.columns[name].role
+            raise InvalidInput(
+                f"{role} is {name!r}, which the schema declares as {had}. Change the schema, or the call."
+            )
+        holder = self._of(role)
+        if holder is not None:
+            raise InvalidInput(
+                f"{role} is {name!r}, but the schema declares {holder.name!r}. Change the one or the other."
+            )
+
+    def _of(self, role: str) -> Column | None:
+        return next((column for column in self.columns.values() if column.role == role), None)
+
+    def _changed(self, changes: Mapping[str, Mapping[str, Any]]) -> Schema:
+        changed = {
+            name: dataclasses.replace(column, **changes[name]) if name in changes else column
+            for name, column in self.columns.items()
+        }
+        return Schema(changed, self.missing_values)
+
+    def _top(self) -> dict[str, Any]:
+        return {} if self.missing_values == ("",) else {"missing_values": list(self.missing_values)}
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+        raise InvalidInput(f'missing_values is {given!r}: expected a list of texts, as ["", "NA"].')
+    return tuple(given)
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise InvalidInput(f"schema is {str(path)!r}: expected a readable TOML or JSON file ({reason}).") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for place, (name, _) in enumerate(pairs) if name in {key for key, _ in pairs[:place]})
+        raise InvalidInput(f"{twice!r} is declared twice: expected each key once.")
+    return found
+
+
+def _meant(near: list[str]) -> str:
+    return f": did you mean {near[0]!r}?" if near else "."

@@ -1,0 +1,58 @@
+"""Plain data written as TOML, so that ``tomllib`` reads the same back.
+
+>>> print(written({"missing_values": ["", "NA"]}, {"age": {"type": "numeric", "bounds": [17.0, 90.0]}}), end="")
+missing_values = ["", "NA"]
+<BLANKLINE>
+[columns.age]
+type = "numeric"
+bounds = [17, 90]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+__all__ = ["key", "string", "written"]
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_CONTROL: Final = re.compile(r'["\\\x00-\x1f\x7f]')
+_WHOLE: Final = 2.0**53
+
+
+def written(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> str:
+    """The keys of ``top``, then one table [columns.NAME] for each column, in their order."""
+    blocks = ["".join(f"{key(name)} = {_value(value)}\n" for name, value in top.items())] if top else []
+    for name, declared in columns.items():
+        lines = "".join(f"{key(each)} = {_value(value)}\n" for each, value in declared.items())
+        blocks.append(f"[columns.{key(name)}]\n{lines}")
+    return "\n".join(blocks)
+
+
+def key(name: str) -> str:
+    """A name as a key: bare where it may be, quoted where it must."""
+    return name if _BARE.fullmatch(name) else string(name)
+
+
+def string(value: str) -> str:
+    """A basic string, in which everything that needs it is escaped.
+
+    >>> print(string('say "hi"\\n'))
+    "say \\"hi\\"\\n"
+    """
+    return '"' + _CONTROL.sub(lambda found: _ESCAPES.get(found[0], f"\\u{ord(found[0]):04x}"), value) + '"'
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return string(value)
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    number = float(value)
+    return (
+        str(int(number)) if number == int(number) and abs(number) < _WHOLE and str(number) != "-0.0" else repr(number)
+    )
