@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from dpilot.transfer import models
 
 Batch = tuple[Any, Any]
 
@@ -88,53 +89,11 @@ def mlp() -> nn.Module:
 
 
 def cnn2() -> nn.Module:
-    """Two convolutions and two linear layers, 26,010 parameters: the small CNN of the DP literature."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 8, 2, padding=3),
-        nn.ReLU(),
-        nn.MaxPool2d(2, 1),
-        nn.Conv2d(16, 32, 4, 2),
-        nn.ReLU(),
-        nn.MaxPool2d(2, 1),
-        nn.Flatten(),
-        nn.Linear(32 * 4 * 4, 32),
-        nn.ReLU(),
-        nn.Linear(32, 10),
-    )
-
-
-class Residual(nn.Module):
-    """A basic block with GroupNorm, its ReLUs in place as torchvision has them."""
-
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, 1, bias=False),
-            nn.GroupNorm(32, after),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False),
-            nn.GroupNorm(32, after),
-        )
-        same = stride == 1 and before == after
-        self.short = (
-            nn.Identity()
-            if same
-            else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.GroupNorm(32, after))
-        )
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.body(x)
-        out += self.short(x)
-        return self.relu(out)  # type: ignore[no-any-return]
+    return models.get("cnn-2")
 
 
 def resnet18() -> nn.Module:
-    widths, blocks = [64, 64, 128, 256, 512], []
-    for before, after in pairwise(widths):
-        blocks += [Residual(before, after, 1 if after == 64 else 2), Residual(after, after, 1)]
-    stem = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.GroupNorm(32, 64), nn.ReLU(inplace=True)]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+    return models.get("resnet-18-gn", stem="small")
 
 
 def vit() -> nn.Module:

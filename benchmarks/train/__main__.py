@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpilot import Budget, Plan, Trainer
 from dpilot.sampling import PoissonSampler
+from dpilot.transfer import models
 
 BATCH, EPSILON, DELTA, LR = 512, 3.0, 1e-5, 0.5
 clock = time.process_time if "--cpu" in sys.argv else time.perf_counter
@@ -42,18 +43,9 @@ def _array(path: Path) -> np.ndarray:
         return np.load(file)
 
 
-def cnn_2() -> nn.Sequential:
-    """Two convolution-ReLU-max-pool blocks and a two-layer head, as Zou et al. 2026 use on Fashion-MNIST."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 8, stride=2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1),
-        nn.Conv2d(16, 32, 4, stride=2), nn.ReLU(), nn.MaxPool2d(2, 1),
-        nn.Flatten(), nn.Linear(32 * 4 * 4, 32), nn.ReLU(), nn.Linear(32, 10),
-    )  # fmt: skip
-
-
 def plain(data: TensorDataset) -> tuple[float, float]:
     """Seconds of a plain epoch on Poisson batches of the same rate."""
-    model, criterion = cnn_2(), nn.CrossEntropyLoss()
+    model, criterion = models.get("cnn-2"), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     sampler = PoissonSampler(BATCH / len(data), round(len(data) / BATCH))
     started = clock()
@@ -72,7 +64,7 @@ def private(data: TensorDataset, plan: Plan) -> tuple[float, float]:
     marks: list[float] = []
     begun = clock()
     loss, mark = nn.CrossEntropyLoss(reduction="none"), lambda _: marks.append(clock())
-    Trainer(cnn_2(), loss, chosen, lr=LR, callback=mark).fit(data)
+    Trainer(models.get("cnn-2"), loss, chosen, lr=LR, callback=mark).fit(data)
     whole = clock() - begun
     steps = (marks[-1] - marks[0]) * plan.steps / (plan.steps - 1)
     return steps, whole - steps
@@ -82,7 +74,7 @@ def opacus(data: TensorDataset, mode: str) -> tuple[float, float]:
     """Seconds of an Opacus epoch, and of making the model private."""
     from opacus import PrivacyEngine
 
-    model, criterion = cnn_2(), nn.CrossEntropyLoss()
+    model, criterion = models.get("cnn-2"), nn.CrossEntropyLoss()
     begun = clock()
     made = PrivacyEngine().make_private(
         module=model,

@@ -41,7 +41,7 @@ class Averaged:
         outputs: Any = model(rows)
         logits = outputs if isinstance(outputs, Tensor) else outputs.logits
         losses = self.loss_fn(logits, targets.repeat_interleave(count, 0))  # (n count,), a record's views in a row
-        return losses.unflatten(0, (-1, count)).mean(1)
+        return losses.reshape(-1, count).mean(1)
 
 
 def averaged(loss_fn: Callable[..., Tensor], *, views: int = 8, transform: Transform | None = None) -> Averaged:
