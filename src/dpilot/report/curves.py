@@ -1,0 +1,134 @@
+"""Lines of released numbers, laid out for an SVG: the threshold of each step, and named curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dpilot.report.scale import Scale, Tick
+from dpilot.report.words import is_finite, label, number
+
+Points = Sequence[tuple[float, float]]
+
+_BUCKETS: Final = 300
+_MARKED: Final = 24  # up to so many points each gets a mark
+_SHAPES: Final = (  # told apart by shape and dash, not by colour alone
+    "M-4.5 0A4.5 4.5 0 1 0 4.5 0A4.5 4.5 0 1 0 -4.5 0Z",
+    "M-4 -4H4V4H-4Z",
+    "M0 -5.5L5.5 0L0 5.5L-5.5 0Z",
+    "M0 -5L5 4H-5Z",
+)
+_DASHES: Final = ("none", "7 4", "2 4", "9 3 2 3")
+_UNJOINED: Final = ("point", "trial", "tried", "measured", "observed", "released", "scored")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: ``path`` in a box of 1000 by 1000 (empty for points alone), ``marks`` in percent."""
+
+    name: str
+    path: str
+    marks: tuple[tuple[float, float], ...]
+    shape: str
+    dash: str
+    tone: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Everything a picture needs, as text and percentages."""
+
+    title: str
+    summary: str
+    across: str
+    up: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    series: tuple[Series, ...]
+
+
+def trajectory(thresholds: Sequence[float]) -> Chart | None:
+    """The clipping threshold against the step; None where there is none to show."""
+    named = {"threshold": [(step, value) for step, value in enumerate(thresholds, start=1)]}
+    return _chart("Clipping threshold at each step", "step", "threshold", named)
+
+
+def charts(curves: Mapping[str, Points]) -> tuple[Chart, ...]:
+    """One chart for each "UP against ACROSS", with all its series ("UP against ACROSS: series") together.
+
+    >>> drawn = charts({"step size against epsilon: fitted": [(0, 1), (1, 2)],
+    ...                 "step size against epsilon: trials": [(0.1, 1.1)]})
+    >>> [(chart.up, chart.across, [series.name for series in chart.series]) for chart in drawn]
+    [('step size', 'epsilon', ['fitted', 'trials'])]
+    """
+    grouped: dict[str, dict[str, Points]] = {}
+    for name, points in curves.items():
+        title, _, series = str(name).partition(": ")
+        grouped.setdefault(title, {})[series or title] = points
+    drawn = (_chart(label(title), *_axes(title), named) for title, named in grouped.items())
+    return tuple(chart for chart in drawn if chart is not None)
+
+
+def _axes(title: str) -> tuple[str, str]:
+    for word in (" against ", " vs "):
+        up, found, across = title.partition(word)
+        if found:
+            return across, up
+    return "x", title
+
+
+def _chart(title: str, across: str, up: str, named: Mapping[str, Points]) -> Chart | None:
+    kept = {name: [(x, y) for x, y in points if is_finite(x) and is_finite(y)] for name, points in named.items()}
+    kept = {name: points for name, points in kept.items() if points}
+    if not kept:
+        return None
+    horizontal = Scale.over(x for points in kept.values() for x, _ in points)
+    vertical = Scale.over(y for points in kept.values() for _, y in points)
+    crowded = any(map(_is_joined, kept.items())) and not all(map(_is_joined, kept.items()))
+    series = tuple(
+        _series(place, named, horizontal, vertical, marked=not crowded) for place, named in enumerate(kept.items())
+    )
+    summary = " ".join(_summary(name, points, across) for name, points in kept.items())
+    return Chart(title, summary, across, up, horizontal.ticks(), vertical.ticks(), series)
+
+
+def _is_joined(named: tuple[str, Points]) -> bool:
+    name, points = named
+    return len(points) > 1 and not any(word in name.lower() for word in _UNJOINED)
+
+
+def _series(place: int, named: tuple[str, Points], horizontal: Scale, vertical: Scale, *, marked: bool) -> Series:
+    """A line has no marks where other series are points alone: it would look like one of them."""
+    (name, points), joined = named, _is_joined(named)
+    at = [(horizontal.place(x), 100 - vertical.place(y)) for x, y in thinned(points)]
+    path = "M" + "L".join(f"{10 * x:.1f} {10 * y:.1f}" for x, y in at) if joined else ""
+    marks = tuple((round(x, 2), round(y, 2)) for x, y in at) if not joined or (marked and len(at) <= _MARKED) else ()
+    return Series(name, path, marks, _SHAPES[place % 4], _DASHES[place % 4], place % 4)
+
+
+def thinned(points: Points) -> list[tuple[float, float]]:
+    """At most a few hundred points that keep every peak: the least and the greatest of each stretch, and the ends.
+
+    >>> len(thinned([(x, 0.0) for x in range(10_000)])) <= 602
+    True
+    """
+    if len(points) <= 2 * _BUCKETS:
+        return list(points)
+    size = -(-len(points) // _BUCKETS)
+    kept = {0, len(points) - 1}
+    for start in range(0, len(points), size):
+        stretch = range(start, min(start + size, len(points)))
+        kept |= {min(stretch, key=lambda i: points[i][1]), max(stretch, key=lambda i: points[i][1])}
+    return [points[index] for index in sorted(kept)]
+
+
+def _summary(name: str, points: Points, across: str) -> str:
+    (x, first), (end, last) = points[0], points[-1]
+    if len(points) == 1:
+        return f"{label(name)}: {number(first)} at {across} {number(x)}."
+    heights = [y for _, y in points]
+    return (
+        f"{label(name)}: from {number(first)} at {across} {number(x)} to {number(last)} at {across} {number(end)}, "
+        f"least {number(min(heights))}, greatest {number(max(heights))}."
+    )

@@ -1,0 +1,87 @@
+"""Declared values as lines of a table: a name, a value, and what the name means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dpilot.report.words import label, number
+
+_LONGEST: Final = 120
+_LISTED: Final = 40
+
+_MEANINGS: Final = {
+    "size": "how many records were declared",
+    "sample_rate": "the chance of each record to be looked at in a step",
+    "batch_size": "how many records a step looks at, on average",
+    "expected_batch_size": "how many records a step looks at, on average",
+    "steps": "how often the model was improved a little",
+    "epochs": "how often each record was looked at, on average",
+    "noise_multiplier": "the noise in a step, in units of the most that one record can add",
+    "clipping": "the rule that bounds what one record can add to a step",
+    "threshold": "the most that one record can add to a step, at the start",
+    "floor": "the least that the threshold may become",
+    "lr": "how far the model moves in a step",
+    "learning_rate": "how far the model moves in a step",
+    "optimizer": "the rule that turns a noisy step into a move of the model",
+    "momentum": "how much of the last move is kept in the next",
+    "model": "the kind of model",
+    "held_out": "the share of records kept apart to measure the model, chosen by secret coins",
+    "classes": "what is predicted, declared beforehand",
+    "target": "the column that is predicted",
+    "protected": "the column whose groups are compared",
+    "accountant": "how the costs of all steps were added up",
+    "budget": "the most that was allowed",
+    "cost": "what it costs",
+}
+_HIDDEN: Final = {"format"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The lines that are shown, and how many more the record holds."""
+
+    lines: tuple[Fact, ...]
+    more: int
+
+
+def facts(data: Mapping[str, Any], *, without: Sequence[str] = ()) -> Facts:
+    """Nested plain data as lines; a nested name is written after its parent's.
+
+    >>> facts({"steps": 66, "clipping": {"name": "slack", "floor": 0.1}}).lines[1]
+    Fact(name='Clipping, name', value='slack', meaning='the rule that bounds what one record can add to a step')
+    """
+    hidden = _HIDDEN | set(without)
+    lines = [fact for key, value in data.items() if key not in hidden for fact in _lines((str(key),), value)]
+    return Facts(tuple(lines[:_LONGEST]), max(0, len(lines) - _LONGEST))
+
+
+def _lines(path: tuple[str, ...], value: object) -> Iterator[Fact]:
+    if isinstance(value, Mapping) and value and len(path) < 6:
+        for key, inner in value.items():
+            if key not in _HIDDEN:
+                yield from _lines((*path, str(key)), inner)
+        return
+    name = ", ".join([label(path[0]), *(each.replace("_", " ") for each in path[1:])])
+    meaning = _MEANINGS.get(path[-1]) or _MEANINGS.get(path[0], "")
+    yield Fact(name, _text(value), meaning)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key}: {number(inner)}" for key, inner in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        shown = ", ".join(_text(each) for each in value[:_LISTED])
+        rest = f" and {len(value) - _LISTED:,} more" if len(value) > _LISTED else ""
+        return shown + rest if value else "none"
+    return number(value)

@@ -1,0 +1,93 @@
+"""One fit as one HTML file that needs nothing else: a pure function of its record.
+
+    page.write(record, "report.html")
+
+Guarantee:
+    Equal records give equal pages. The page has no script, no link to elsewhere and no picture from elsewhere, and
+    forbids them to itself; whatever anybody typed is escaped, and characters that could hide others are marked.
+
+Names in a record that have a place of their own: metrics called "confusion" and of "TRUE predicted PREDICTED"; curves
+called "UP against ACROSS: series"; ``privacy["head"]`` (of the ledger) and ``privacy["versions"]``; ``data["size"]``.
+Everything else in ``privacy``, ``data`` and ``plan`` becomes a line of a table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dpilot.errors import InvalidInput
+from dpilot.metrics.interval import LEVEL
+from dpilot.records import FitRecord
+from dpilot.report import account, words
+from dpilot.report.confusion import confusion
+from dpilot.report.curves import charts, trajectory
+from dpilot.report.facts import facts
+from dpilot.report.figures import families, headline
+from dpilot.report.promise import promise
+
+TITLE: Final = "Privacy report"
+_SPOKEN_OF: Final = ("epsilon", "delta", "unit", "head", "ledger_head", "versions")  # have places of their own
+
+
+def render(record: FitRecord, title: str = TITLE) -> str:
+    """The page, as text.
+
+    Example:
+        >>> total = {"epsilon": 1.0, "delta": 1e-5}
+        >>> page = render(FitRecord(total, {}, {}, (), (), (), (), ("float noise, not hardened",), ()))
+        >>> "at most 73.2 %" in page, "<script" in page
+        (True, False)
+    """
+    return _environment().get_template("report.html").render(title=title or TITLE, **_view(record))
+
+
+def write(record: FitRecord, path: str | Path, title: str = TITLE) -> Path:
+    """Write the page to ``path`` and return it."""
+    target = Path(path)
+    text = render(record, title)
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise InvalidInput(f"path is {str(path)!r}: expected a file that can be written ({problem}).") from None
+    return target
+
+
+def _view(record: FitRecord) -> dict[str, Any]:
+    privacy, data = record.privacy, record.data
+    return {
+        "promise": promise(record),
+        "unprotected": record.unprotected,
+        "decisions": record.decisions,
+        "headline": headline(record.metrics),
+        "families": families(record.metrics),
+        "confusion": confusion(record.metrics),
+        "level": words.percent(LEVEL),
+        "trajectory": trajectory(record.thresholds),
+        "charts": charts(record.curves),
+        "accounting": facts(privacy, without=_SPOKEN_OF),
+        "data": facts(data, without=("versions",)),
+        "plan": facts(record.plan),
+        "ledger": tuple(account.row(entry) for entry in record.ledger),
+        "head": str(privacy.get("head") or privacy.get("ledger_head") or ""),
+        "versions": facts({"versions": privacy.get("versions") or data.get("versions") or {}}),
+        "stamps": tuple(dict.fromkeys(record.stamps)),
+    }
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("dpilot.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_final,
+    )
+
+
+def _final(value: Any) -> Any:
+    """Every text that goes into the page passes here before it is escaped."""
+    return words.printable(value) if type(value) is str else value
