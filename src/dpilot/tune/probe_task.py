@@ -124,7 +124,7 @@ class ProbeTask:
             for each in trials
         ]
         receipts = [each.receipt for each in trials]
-        noises = [self.noise() for _ in trials]
+        noises = None if self.noise is SystemNoise else [self.noise() for _ in trials]
         return fit_heads(
             self.train_features, heads, receipts=receipts, size=self.size, noises=noises, device=self.device
         )

@@ -15,16 +15,15 @@ from typing import Any
 
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.calibrate import noise_multiplier
-from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Committed, Ledger, Stage
 from dpilot.tune.candidate import Box, Candidate
 from dpilot.tune.law import ScalingLaw
+from dpilot.tune.outlays import whole_outlay
 from dpilot.tune.paying import Paid, begun, paid
 from dpilot.tune.record import TrialRecord, Tuned
 from dpilot.tune.scaling_plan import FINAL, ScalingPlan, plan_scaling
-from dpilot.tune.scoring import Score, rankable, score
-from dpilot.tune.task import TRAIN, Outlay, Task
+from dpilot.tune.scoring import Score, rankable
+from dpilot.tune.task import TRAIN, Task
 
 __all__ = ["Search", "final_run", "linear_scaling", "search", "train_at"]
 
@@ -87,8 +86,10 @@ def search(plan: ScalingPlan, task: Task, payment: Paid | Committed) -> Search:
     points: list[tuple[float, float]] = []
     records: list[TrialRecord] = []
     notes = [plan.hopeless] if plan.hopeless else []
-    for stage in range(len(plan.outlays)):
-        trials = _stage(plan, task, payment, stage, _walks(plan, stage, points))
+    for stage, each in enumerate(plan.rounds):
+        candidates = [plan.box.candidate(r, plan.split) for r in _walks(plan, stage, points)]
+        results = each.run(task, payment, candidates)
+        trials = [TrialRecord(stage, result.candidate, plan.epsilons[stage], result.score) for result in results]
         best, note = _best(plan, stage, trials)
         if best is not None:
             points.append((plan.epsilons[stage], best))
@@ -125,7 +126,7 @@ def train_at(
     Guarantee:
         Only the run is charged: predicting from a released law is free. With one ledger, many such runs add up in it.
     """
-    outlay = _whole(budget, task.sample_rate, box)
+    outlay = whole_outlay(budget, task.sample_rate, box.steps[0])
     epsilon = accountant.epsilon(outlay.event, budget.delta)
     candidate, notes = chosen(law, epsilon, box, split)
     with paid([Stage(purpose, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
@@ -145,33 +146,9 @@ def train_at(
         )
 
 
-def _whole(budget: Budget, rate: float, box: Box) -> Outlay:
-    """One run with the whole budget."""
-    if rate == 1:
-        return Outlay(1 / gdp_mu(budget))
-    return Outlay(noise_multiplier(budget, sample_rate=rate, steps=box.steps[0]), rate, box.steps[0])
-
-
-def _stage(
-    plan: ScalingPlan, task: Task, payment: Paid | Committed, stage: int, walks: Sequence[float]
-) -> list[TrialRecord]:
-    """The trials of one stage, run together, and their noisy scores."""
-    candidates = [plan.box.candidate(r, plan.split) for r in walks]
-    with begun(payment, plan.purposes(stage, "trial")) as receipts:
-        outlay = plan.outlays[stage]
-        pairs = zip(candidates, receipts, strict=True)
-        models = task.train([outlay.trial(candidate, receipt) for candidate, receipt in pairs])
-    with begun(payment, plan.purposes(stage, "score")) as receipts:
-        scores = [
-            score(task, model, plan.objective, noise_multiplier=plan.score_multiplier, receipt=receipt)
-            for model, receipt in zip(models, receipts, strict=True)
-        ]
-    return [TrialRecord(stage, c, plan.epsilons[stage], s) for c, s in zip(candidates, scores, strict=True)]
-
-
 def _walks(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, float]]) -> list[float]:
     """The r to try: spread over the box at first, then around where r would be in proportion to the budget."""
-    count, ratio = plan.trials, plan.box.most / plan.box.least
+    count, ratio = plan.rounds[stage].count, plan.box.most / plan.box.least
     if not points:
         return [plan.box.least * ratio ** ((place + 0.5) / count) for place in range(count)]
     epsilon, r = points[-1]

@@ -12,15 +12,15 @@ from dpilot.errors import InvalidInput
 from dpilot.metrics.objective import OBJECTIVES
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.calibrate import noise_multiplier, scale_for
-from dpilot.privacy.events import Composed, Gaussian, Repeated
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.ledger import Stage
-from dpilot.privacy.stages import leftover_mu, stages_mu
+from dpilot.privacy.stages import stages_mu
 from dpilot.tune.candidate import SPLITS, Box
 from dpilot.tune.law import VARIABLES, ScalingLaw
+from dpilot.tune.outlays import staged_outlays
+from dpilot.tune.rounds import Round
 from dpilot.tune.scoring import expected_noise
-from dpilot.tune.task import HELD_OUT, TRAIN, Outlay
+from dpilot.tune.task import TRAIN, Outlay
 
 __all__ = ["FINAL", "SHARES", "ScalingPlan", "plan_scaling"]
 
@@ -32,23 +32,20 @@ _TOO_NOISY: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ScalingPlan:
-    """``outlays`` pay one trial of each stage, ``final`` the last run, ``score_multiplier`` each score.
+    """``rounds`` are the stages of trials, ``final`` pays the last run.
 
-    ``epsilons`` are those of one trial of each stage, alone; ``mu`` is that of all training together (exact for full
+    ``epsilons`` are those of one trial of each round, alone; ``mu`` is that of all training together (exact for full
     batches). ``hopeless`` says why no trial is planned, where that is so.
     """
 
     budget: Budget
     box: Box
-    trials: int
-    outlays: tuple[Outlay, ...]
+    rounds: tuple[Round, ...]
     epsilons: tuple[float, ...]
     final: Outlay
     final_epsilon: float
     mu: float
-    score_multiplier: float
     split: str
-    objective: str
     degree: int
     variable: str
     fallback: float
@@ -60,17 +57,9 @@ class ScalingPlan:
         kept = gdp_mu(Budget(self.final_epsilon, self.budget.delta)) / gdp_mu(self.budget)
         return max(0.0, 1 - kept**2)
 
-    def purposes(self, stage: int, what: str) -> list[str]:
-        """The ledger's names for the trials or scores of one stage."""
-        return [f"{what} {stage + 1}.{place + 1}" for place in range(self.trials)]
-
     def stages(self, split: str | None) -> list[Stage]:
         """Everything that will happen, for ``ledger.commit``."""
-        planned = []
-        for stage, outlay in enumerate(self.outlays):
-            planned += [Stage(name, outlay.event, TRAIN, split) for name in self.purposes(stage, "trial")]
-            scored = Gaussian(self.score_multiplier)
-            planned += [Stage(name, scored, HELD_OUT, split) for name in self.purposes(stage, "score")]
+        planned = [stage for each in self.rounds for stage in each.stages(split)]
         return [*planned, Stage(FINAL, self.final.event, TRAIN, split)]
 
     def law(self, points: Sequence[tuple[float, float]]) -> ScalingLaw:
@@ -134,20 +123,20 @@ def plan_scaling(
     hopeless = _hopeless(cells, held_out_size, score_multiplier, too_noisy)
     if hopeless:
         each, final_mu = (), None
-    outlays, final = _calibrated(budget, box, sample_rate, trials, each, final_mu)
+    steps = _steps(box, sample_rate)
+    outlays, final = staged_outlays(budget, each, trials, final_mu=final_mu, sample_rate=sample_rate, steps=steps)
     middle = math.sqrt(box.least * box.most) if fallback is None else box.inside(fallback)
     return ScalingPlan(
         budget=budget,
         box=box,
-        trials=trials,
-        outlays=outlays,
+        rounds=tuple(
+            Round(str(place + 1), outlay, trials, score_multiplier, objective) for place, outlay in enumerate(outlays)
+        ),
         epsilons=tuple(gdp_epsilon(mu, budget.delta) for mu in each),
         final=final,
         final_epsilon=accountant.epsilon(final.event, budget.delta),
         mu=stages_mu([*each * trials, _nominal_mu(final, budget.delta)]),
-        score_multiplier=score_multiplier,
         split=split,
-        objective=objective,
         degree=degree,
         variable=variable,
         fallback=middle,
@@ -166,6 +155,17 @@ def _hopeless(cells: int, size: float, score_multiplier: float, too_noisy: float
     )
 
 
+def _steps(box: Box, sample_rate: float) -> int | None:
+    """The one number of steps that sampled runs have."""
+    few, many = box.steps
+    if sample_rate < 1 and few != many:
+        raise InvalidInput(
+            f"steps are {box.steps} at a sample rate of {sample_rate}: expected one number of steps, as only the step "
+            "size may depend on results when batches are sampled. Use Box.fixed(lr, steps)."
+        )
+    return few if sample_rate < 1 else None
+
+
 def _trial_mus(budget: Budget, trials: int, shares: Sequence[float], mus: Sequence[float] | None) -> tuple[float, ...]:
     """mu of one trial of each stage, rising."""
     if mus is not None:
@@ -175,39 +175,6 @@ def _trial_mus(budget: Budget, trials: int, shares: Sequence[float], mus: Sequen
     if list(each) != sorted(set(each)):
         raise InvalidInput(f"the stages have mu {each}: expected each stage to have more than the one before.")
     return each
-
-
-def _calibrated(
-    budget: Budget, box: Box, rate: float, trials: int, mus: tuple[float, ...], final_mu: float | None
-) -> tuple[tuple[Outlay, ...], Outlay]:
-    taken = mus * trials
-    if _validate.rate(sample_rate=rate) == 1:
-        last = leftover_mu(gdp_mu(budget), taken)
-        if final_mu is not None and _validate.positive(final_mu=final_mu) > last:
-            _validate.refuse("final_mu", final_mu, f"at most {last:.6g}, what the trials leave")
-        return tuple(Outlay(1 / mu) for mu in mus), Outlay(1 / (last if final_mu is None else final_mu))
-    few, many = box.steps
-    if few != many or final_mu is not None:
-        raise InvalidInput(
-            f"steps are {box.steps} at a sample rate of {rate}: expected one number of steps and no final_mu, as only "
-            "the step size may depend on results when batches are sampled. Use Box.fixed(lr, steps)."
-        )
-    outlays = tuple(_sampled(Budget(gdp_epsilon(mu, budget.delta), budget.delta), rate, few) for mu in mus)
-    whole = _sampled(budget, rate, few)
-    if not outlays:
-        return (), whole
-    spent = [Repeated(outlay.event, trials) for outlay in outlays]
-    found = scale_for(
-        lambda scale: Composed([*spent, Outlay(scale, rate, few).event]),
-        budget,
-        low=whole.noise_multiplier,
-        high=8 * whole.noise_multiplier,
-    )
-    return outlays, Outlay(found, rate, few)
-
-
-def _sampled(budget: Budget, rate: float, steps: int) -> Outlay:
-    return Outlay(noise_multiplier(budget, sample_rate=rate, steps=steps), rate, steps)
 
 
 def _nominal_mu(outlay: Outlay, delta: float) -> float:

@@ -1,0 +1,138 @@
+"""Trials that compose: a grid on part of the budget and one full run, or a few runs that share the whole of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.keys import Chain, fresh_key
+from dpilot.privacy import accountant
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.gaussian import gdp_mu
+from dpilot.privacy.ledger import Ledger, Stage
+from dpilot.tune.candidate import Candidate
+from dpilot.tune.outlays import equal_outlay, staged_outlays
+from dpilot.tune.paying import begun, paid
+from dpilot.tune.record import TrialRecord, Tuned
+from dpilot.tune.rounds import Result, Round
+from dpilot.tune.scoring import rankable
+from dpilot.tune.space import Space
+from dpilot.tune.task import TRAIN, Task
+
+__all__ = ["budget_split_grid", "random_search"]
+
+_FINAL: Final = "final run"
+
+
+def budget_split_grid(
+    task: Task,
+    grid: Sequence[Candidate],
+    budget: Budget,
+    *,
+    share: float = 1 / 3,
+    objective: str = "accuracy",
+    ledger: Ledger | str | Path | None = None,
+) -> Tuned:
+    """Every candidate of ``grid`` on ``share`` of mu^2 in all, noisy scores, then the best with the rest.
+
+    As published, scores had noise for a sensitivity that no bound gives, and the trials' runs were not charged. Here
+    both are paid: trials and final run in the part "train", scores in "held-out".
+
+    Edge cases:
+        scores that noise does not let one rank    the best noisy one is taken all the same, and a sentence says so
+
+    Reference:
+        Provan, section 4.4 (a third of the budget on five candidates).
+    """
+    steps = _steps(task, [each.steps for each in grid])
+    mu = gdp_mu(budget) * math.sqrt(_validate.open_unit(share=share) / max(len(grid), 1))
+    (trial,), final = staged_outlays(budget, [mu], len(grid), sample_rate=task.sample_rate, steps=steps)
+    trials = Round("grid", trial, len(grid), math.sqrt(len(grid)) / gdp_mu(budget), objective)
+    task.cells(objective)
+    with paid([*trials.stages(task.split), Stage(_FINAL, final.event, TRAIN, task.split)], budget, ledger) as payment:
+        results = trials.run(task, payment, grid)
+        best = _best(results)
+        with begun(payment, [_FINAL]) as (receipt,):
+            (model,) = task.train([final.trial(best.candidate, receipt)])
+        epsilon = accountant.epsilon(final.event, budget.delta)
+        return Tuned(
+            method="budget_split_grid",
+            model=model,
+            candidate=best.candidate,
+            epsilon=epsilon,
+            budget=budget,
+            spent=payment.cost,
+            entries=payment.entries,
+            decisions=(_story(results, best), f"the final run has epsilon {epsilon:.4g}."),
+            stamps=(task.stamp,),
+            trials=_records(results, accountant.epsilon(trial.event, budget.delta)),
+        )
+
+
+def random_search(
+    task: Task,
+    space: Space,
+    budget: Budget,
+    *,
+    trials: int = 5,
+    objective: str = "accuracy",
+    ledger: Ledger | str | Path | None = None,
+) -> Tuned:
+    """``trials`` runs on candidates drawn from ``space``, each with an equal part of the budget; the best is kept.
+
+    All runs and scores are released, so the best needs no training again. The candidates are no record's doing.
+    """
+    count = _validate.count(trials=trials)
+    drawn = Chain(fresh_key("candidates")).generator("candidates")
+    candidates = [space.draw(drawn) for _ in range(count)]
+    steps = space.step_counts if task.sample_rate < 1 else (0,)
+    if len(steps) != 1:
+        raise InvalidInput(f"steps are {steps} where batches are sampled: expected one number, Always(steps).")
+    outlay = equal_outlay(budget, count, task.sample_rate, steps[0] or None)
+    runs = Round("random", outlay, count, math.sqrt(count) * (1 + 1e-12) / gdp_mu(budget), objective)
+    task.cells(objective)
+    with paid(runs.stages(task.split), budget, ledger) as payment:
+        results = runs.run(task, payment, candidates)
+        best, epsilon = _best(results), accountant.epsilon(outlay.event, budget.delta)
+        return Tuned(
+            method="random_search",
+            model=best.model,
+            candidate=best.candidate,
+            epsilon=epsilon,
+            budget=budget,
+            spent=payment.cost,
+            entries=payment.entries,
+            decisions=(_story(results, best), f"each run has epsilon {epsilon:.4g}."),
+            stamps=(task.stamp,),
+            trials=_records(results, epsilon),
+            score=best.score,
+        )
+
+
+def _steps(task: Task, counts: Sequence[int]) -> int | None:
+    """The one number of steps that sampled candidates share; any number goes with full batches."""
+    if not counts:
+        raise InvalidInput("grid is empty: expected at least one candidate.")
+    if task.sample_rate < 1 and len(set(counts)) > 1:
+        raise InvalidInput(f"the grid has steps {sorted(set(counts))}: expected one number where batches are sampled.")
+    return counts[0] if task.sample_rate < 1 else None
+
+
+def _best(results: Sequence[Result]) -> Result:
+    return max(results, key=lambda result: result.score.value)
+
+
+def _records(results: Sequence[Result], epsilon: float) -> tuple[TrialRecord, ...]:
+    return tuple(TrialRecord(0, each.candidate, epsilon, each.score) for each in results)
+
+
+def _story(results: Sequence[Result], best: Result) -> str:
+    told = "" if rankable([each.score for each in results]) else ", though noise alone would explain the differences"
+    return (
+        f"step size {best.candidate.lr:.4g}, {best.candidate.steps} steps: best noisy score of {len(results)} "
+        f"({best.score.value:.3g}, noise {best.score.noise:.2g}){told}."
+    )

@@ -1,0 +1,208 @@
+"""Any torch module as a task: every trial is a private run of its own, with its own batches, noise and receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Subset, TensorDataset
+
+from dpilot import _validate, clipping
+from dpilot.clipping import Clipping
+from dpilot.data.splits import Split
+from dpilot.errors import InvalidInput
+from dpilot.mechanism import Draws
+from dpilot.noise import SystemNoise
+from dpilot.privacy import accountant
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
+from dpilot.sampling import PoissonSampler
+from dpilot.statistics.histogram import table
+from dpilot.statistics.rows import Floats
+from dpilot.train.course import Course
+from dpilot.train.form import quietly
+from dpilot.train.job import Job
+from dpilot.train.options import Options
+from dpilot.train.plan import Plan
+from dpilot.train.predict import predict
+from dpilot.train.reading import Reader, check_dataset, known_form
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
+
+__all__ = ["ModuleTask"]
+
+_SHOWN: Final = 1e-5  # the delta at which a trial's plan states its epsilon: for display, the ledger has the price
+_ROWS: Final = 512
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleTask:
+    """Private runs of ``model_fn()``, one after the other; a model is the trained module.
+
+    Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
+    ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...).
+
+    Guarantee:
+        Each trial draws its own Poisson batches, from a key of its own, and its own noise; no trial sees another's
+        batch, so each is priced alone. A trial that fails is not tried again.
+
+    Edge cases:
+        a record that does not compute    null, in training as in scoring
+
+    Example:
+        >>> from dpilot.privacy.receipt import Receipt
+        >>> from dpilot.tune.candidate import Candidate
+        >>> data = TensorDataset(torch.randn(64, 2), torch.zeros(64, dtype=torch.long))
+        >>> split = Split.draw({"train": 0.8, "held-out": 0.2})
+        >>> loss = nn.CrossEntropyLoss(reduction="none")
+        >>> task = ModuleTask.of(lambda: nn.Linear(2, 2), loss, data, split, size=64, classes=2, sample_rate=0.5)
+        >>> step = PoissonSampled(0.5, Gaussian(2.0))
+        >>> (model,) = task.train([Trial(Candidate(0.1, 3), 2.0, Receipt(Repeated(step, 3)))])
+        >>> task.table(model, "accuracy", noise_multiplier=1.0, receipt=Receipt(Gaussian(1.0))).shape
+        (1, 2)
+    """
+
+    model_fn: Callable[[], nn.Module]
+    loss_fn: Callable[..., Tensor]
+    train_data: Any = field(repr=False)
+    held_out: Any = field(repr=False)
+    size: float
+    held_out_size: float
+    classes: int
+    sample_rate: float = 1.0
+    clipping: str | Clipping = "bounded-slack"
+    optimizer: str = "momentum"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    split: str | None = None
+    group_count: int = 0
+    noise: MakeNoise = SystemNoise
+
+    def __post_init__(self) -> None:
+        check_dataset(self.train_data)
+        _validate.positive("Declare it.", size=self.size)
+        _validate.positive("Declare it.", held_out_size=self.held_out_size)
+        _validate.count(least=2, classes=self.classes)
+        _validate.rate(sample_rate=self.sample_rate)
+
+    @classmethod
+    def of(
+        cls,
+        model_fn: Callable[[], nn.Module],
+        loss_fn: Callable[..., Tensor],
+        dataset: Any,
+        split: Split,
+        *,
+        size: float,
+        classes: int,
+        **options: Any,
+    ) -> ModuleTask:
+        """The task of ``dataset`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both."""
+        parts = split.indices(len(dataset))
+        train, held_out = (_part(dataset, parts[name]) for name in (TRAIN, HELD_OUT))
+        sizes = size * split.share(TRAIN), size * split.share(HELD_OUT)
+        return cls(model_fn, loss_fn, train, held_out, *sizes, classes, split=split.id, **options)
+
+    @property
+    def stamp(self) -> str:
+        return self.noise().stamp
+
+    def cells(self, objective: str) -> int:
+        if objective == "worst_group":
+            if self.group_count < 1:
+                raise InvalidInput("worst_group is asked for without groups: expected group_count=, records of three.")
+            return self.group_count
+        return 1 if objective == "accuracy" else self.classes
+
+    def untrained(self) -> nn.Module:
+        return self.model_fn()
+
+    def train(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
+        chunk, models = self.options.get("chunk_size"), []
+        for trial in trials:
+            course, chunk = self._run(trial, chunk)
+            models.append(course.setting.model)
+        return tuple(models)
+
+    def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
+        if not all(bool(torch.isfinite(each).all()) for each in model.state_dict().values()):
+            return None
+        shape, codes = (self.cells(objective), 2), self._codes(model, objective)
+        return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=self.noise())
+
+    def exact_table(self, model: nn.Module, objective: str) -> Floats:
+        counts = np.zeros((self.cells(objective), 2))
+        for rows in self._codes(model, objective):
+            known = rows[(rows[:, 0] >= 0) & (rows[:, 0] < len(counts))].astype(int)
+            np.add.at(counts, tuple(known.T), 1.0)
+        return counts
+
+    def plan(self, trial: Trial) -> Plan:
+        """The plan of one trial: its steps, at its noise."""
+        step = Gaussian(trial.noise_multiplier)
+        sampled = step if self.sample_rate == 1 else PoissonSampled(self.sample_rate, step)
+        epsilon = accountant.epsilon(Repeated(sampled, trial.candidate.steps), _SHOWN)
+        rule = clipping.get(self.clipping) if isinstance(self.clipping, str) else self.clipping
+        cost = Cost(epsilon, _SHOWN)
+        return Plan(
+            Budget(max(epsilon, 1e-12), _SHOWN),
+            max(1, round(self.size)),
+            self.sample_rate,
+            trial.candidate.steps,
+            trial.noise_multiplier,
+            rule,
+            cost,
+        )
+
+    def _run(self, trial: Trial, chunk_size: int | None) -> tuple[Course, int]:
+        """One whole run, and the chunk size it found, which the next one may use."""
+        chosen = {"optimizer": self.optimizer, **self.options, "lr": trial.candidate.lr, "chunk_size": chunk_size}
+        job = Job.checked(self.model_fn(), self.loss_fn, self.plan(trial), Options(**chosen))
+        form = job.form(self.train_data)
+        form = job.reader(self.train_data).one() if form is None else form
+        job = job.rehearsed(form)
+        assert job.options.chunk_size is not None
+        reader, course = job.reader(self.train_data, form), job.course(self.noise(), trial.receipt)
+        sampler = PoissonSampler(self.sample_rate, trial.candidate.steps)
+        for batch in sampler.batches(len(self.train_data)):
+            chain = sampler.state
+            sampler.claim(batch)
+            course.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
+        course.finish()
+        return course, job.options.chunk_size
+
+    def _codes(self, model: nn.Module, objective: str) -> Iterator[Floats]:
+        """For each held-out record its cell and whether it is predicted right; null records are left out. Sensitive."""
+        yield np.zeros((0, 2))
+        reader = Reader(self.held_out, None, known_form(self.held_out, None))
+        pieces = np.array_split(np.arange(len(self.held_out)), max(1, len(self.held_out) // _ROWS))
+        for chunk in reader.chunks(pieces):
+            found = quietly(lambda whole=chunk.whole: self._outcomes(model, whole, objective))  # type: ignore[misc]
+            if found is not None:
+                yield found
+            else:
+                yield from self._alone(model, chunk.alone(), objective)
+
+    def _alone(self, model: nn.Module, singles: Sequence[Any], objective: str) -> Iterator[Floats]:
+        for single in singles:
+            found = quietly(lambda one=single: self._outcomes(model, one, objective))  # type: ignore[misc]
+            if found is not None:
+                yield found
+
+    def _outcomes(self, model: nn.Module, chunk: Any, objective: str) -> Floats:
+        inputs, labels, *rest = chunk
+        right = predict(model, inputs).argmax(1) == labels.cpu()
+        valid = (labels >= 0) & (labels < self.classes)
+        cell = rest[0] if objective == "worst_group" else labels if self.cells(objective) > 1 else labels * 0
+        cell = torch.where(valid.cpu(), cell.cpu().double(), -1.0)
+        return torch.stack([cell, right.double()], 1).numpy()
+
+
+def _part(dataset: Any, indices: Any) -> Any:
+    """The records at ``indices``; those of a TensorDataset stay in tensors, which are read quickly."""
+    if type(dataset) is TensorDataset:
+        places = torch.from_numpy(indices)
+        return TensorDataset(*(each[places] for each in dataset.tensors))
+    return Subset(dataset, indices.tolist())
