@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import typer
 
-from dpilot.cli import account, console, demo, doctor, ledger, plan, report
+from dpilot.cli import account, console, demo, doctor, ledger, plan, report, schema
 from dpilot.errors import BudgetExceeded, DpilotError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("report")(report.report)
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(schema.app, name="schema")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,6 @@ dpilot.errors.InvalidInput: column 'age': bounds are [90, 17]: expected two fini
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -17,7 +16,7 @@ from numbers import Real
 from typing import Any, Final, Literal, NoReturn
 
 from dpilot import _validate
-from dpilot.data.text import text
+from dpilot.data.text import meant, text
 from dpilot.errors import InvalidInput
 
 __all__ = ["BUY", "MISSING", "OUTSIDE", "ROLES", "TYPES", "Bounds", "Column"]
@@ -79,7 +78,9 @@ class Column:
         known = [field.name for field in fields(cls) if field.name != "name"]
         for key in declared:
             if key not in known:
-                raise InvalidInput(f"column {name!r}: {key!r} is no key of a column{_meant(key, known)}.")
+                others = f"; known are {', '.join(known)}."
+                hint = meant(_ALIASES.get(key, key), known, others)
+                raise InvalidInput(f"column {name!r}: {key!r} is no key of a column{hint}")
         return cls(name, **declared)
 
     def to_dict(self) -> dict[str, Any]:
@@ -221,12 +222,6 @@ class Column:
 
     def _refuse(self, problem: str) -> NoReturn:
         raise InvalidInput(f"column {_shown(self.name)}: {problem}.")
-
-
-def _meant(key: object, known: list[str]) -> str:
-    alias = _ALIASES.get(str(key))
-    near = [alias] if alias else difflib.get_close_matches(str(key), known, 1)
-    return f": did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
 
 
 def _is_finite(value: object) -> bool:

@@ -20,7 +20,6 @@ True
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -31,12 +30,14 @@ from typing import Any, Final
 from dpilot import _validate
 from dpilot.data import toml
 from dpilot.data.column import BUY, Column
+from dpilot.data.text import meant
 from dpilot.errors import InvalidInput
 
 __all__ = ["Column", "Schema"]
 
 FORMS: Final = ("toml", "json")
 _KEYS: Final = ("columns", "missing_values")
+_TABLES: Final = ": columns are tables named [columns.NAME]."
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,7 @@ class Schema:
             raise InvalidInput(f"the schema is a {type(declared).__name__}: expected a mapping with 'columns'.")
         for key in declared:
             if key not in _KEYS:
-                near = difflib.get_close_matches(str(key), _KEYS, 1)
-                meant = f"did you mean {near[0]!r}?" if near else "columns are tables named [columns.NAME]."
-                raise InvalidInput(f"{key!r} is no key of a schema: {meant}")
+                raise InvalidInput(f"{key!r} is no key of a schema" + meant(key, _KEYS, _TABLES))
         columns = declared.get("columns")
         if not isinstance(columns, Mapping):
             raise InvalidInput("the schema has no 'columns': expected one [columns.NAME] table for each column.")
@@ -186,8 +185,7 @@ class Schema:
 
     def _check_role(self, role: str, name: str) -> None:
         if name not in self.columns:
-            near = difflib.get_close_matches(name, list(self.columns), 1)
-            raise InvalidInput(f"{role} is {name!r}: expected a column of the schema" + _meant(near))
+            raise InvalidInput(f"{role} is {name!r}: expected a column of the schema" + meant(name, self.columns))
         if self.columns[name].role not in ("feature", "ignored"):
             had = self.columns[name].role
             raise InvalidInput(
@@ -233,7 +231,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for place, (name, _) in enumerate(pairs) if name in {key for key, _ in pairs[:place]})
         raise InvalidInput(f"{twice!r} is declared twice: expected each key once.")
     return found
-
-
-def _meant(near: list[str]) -> str:
-    return f": did you mean {near[0]!r}?" if near else "."

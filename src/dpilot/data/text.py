@@ -9,14 +9,16 @@ True
 from __future__ import annotations
 
 import datetime
+import difflib
 import math
+from collections.abc import Iterable
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Final
 
 import numpy as np
 
-__all__ = ["text"]
+__all__ = ["meant", "text"]
 
 _WHOLE: Final = 2.0**53  # floats up to here hold every whole number
 
@@ -51,3 +53,14 @@ def _text(value: object) -> str | None:
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     return None
+
+
+def meant(name: object, choices: Iterable[str], otherwise: str = "") -> str:
+    """The end of a message about a name that nobody knows: the known one it was meant to be, if any is near.
+
+    >>> meant("Age", ["age", "sex"]), meant("zzz", ["age"], "; known are age.")
+    (": did you mean 'age'?", '; known are age.')
+    """
+    known = {choice.casefold(): choice for choice in choices}
+    near = difflib.get_close_matches(str(name).casefold(), list(known), 1)
+    return f": did you mean {known[near[0]]!r}?" if near else otherwise or "."
