@@ -44,7 +44,7 @@ class Joint:
     noises: tuple[Noise, ...] | None = None
 
     def release(self, parts: Tensor) -> Tensor:
-        """``parts`` (d, heads, classes) plus standard normal noise in every entry."""
+        """``parts`` (heads, classes, d) plus standard normal noise in every entry."""
         bound = math.hypot(*(1 / sigma for sigma in self.multipliers))
         noise = SYSTEM if self.noises is None else _Each(self.noises)
         return release(parts, bound=bound, noise_multiplier=_UP / bound, receipt=self, noise=noise)
@@ -69,7 +69,8 @@ class _Each:
     def gaussian(self, values: Sequence[Any], *, bound: float, noise_multiplier: float) -> list[Any]:
         (parts,) = values
         options = {"bound": bound, "noise_multiplier": noise_multiplier}
-        return [torch.stack([n.gaussian([parts[:, j]], **options)[0] for j, n in enumerate(self.noises)], 1)]
+        pairs = zip(self.noises, parts, strict=True)
+        return [torch.stack([noise.gaussian([part], **options)[0] for noise, part in pairs])]
 
     def choice(self, log_weights: NDArray[np.float64]) -> NoReturn:
         raise InternalError(f"a head's noise was asked to choose among {log_weights.size}: it only adds Gaussians.")

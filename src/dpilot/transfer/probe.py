@@ -105,7 +105,7 @@ def fit_heads(
             team = team.stepped(records, joint, size)
             fitted |= team.finished()
             team = team.others()
-    return tuple(fitted[j].to(features.values.device) for j in range(len(heads)))
+    return tuple(fitted[j].contiguous().to(features.values.device) for j in range(len(heads)))
 
 
 def predict(features: Features | Tensor, weights: Tensor) -> Tensor:
@@ -128,13 +128,13 @@ class _Team:
 
     heads: tuple[Head, ...]
     places: tuple[int, ...]
-    weights: Tensor  # (d, heads, classes)
+    weights: Tensor  # (heads, classes, d)
     velocity: Tensor
     step: int = 0
 
     @classmethod
     def start(cls, heads: tuple[Head, ...], records: Records) -> _Team:
-        zeros = records.values.new_zeros((records.values.shape[1], len(heads), records.classes))
+        zeros = records.values.new_zeros((len(heads), records.classes, records.values.shape[1]))
         return cls(heads, tuple(range(len(heads))), zeros, zeros.clone())
 
     def each(self, name: str) -> tuple[float, ...]:
@@ -158,8 +158,8 @@ class _Team:
     def finished(self) -> dict[int, Tensor]:
         """The weights (d, classes) of heads that are done, by place, the free step taken."""
         return {
-            place: self.weights[:, j] - (head.lr * head.momentum * self.velocity[:, j] if head.free_step else 0.0)
-            for j, (place, head) in enumerate(zip(self.places, self.heads, strict=True))
+            place: weights.T - (head.lr * head.momentum * velocity.T if head.free_step else 0.0)
+            for place, head, weights, velocity in zip(self.places, self.heads, self.weights, self.velocity, strict=True)
             if head.steps == self.step
         }
 
@@ -170,9 +170,9 @@ class _Team:
             self,
             heads=tuple(self.heads[j] for j in keep),
             places=tuple(self.places[j] for j in keep),
-            weights=self.weights[:, keep],
-            velocity=self.velocity[:, keep],
+            weights=self.weights[keep],
+            velocity=self.velocity[keep],
         )
 
     def _row(self, name: str) -> Tensor:
-        return self.weights.new_tensor(self.each(name)).view(1, -1, 1)
+        return self.weights.new_tensor(self.each(name)).view(-1, 1, 1)

@@ -1,0 +1,157 @@
+"""Linear heads: what they compute, beside a loop over single records, and one head beside many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dpilot.errors import InvalidInput
+from dpilot.noise import seeded_noise
+from dpilot.privacy.receipt import Receipt
+from dpilot.transfer import residuals
+from dpilot.transfer.features import Features
+from dpilot.transfer.probe import Head, fit_heads, predict
+
+GENERATOR = np.random.default_rng(3)
+COUNT, WIDTH, CLASSES = 40, 7, 3
+VALUES = (GENERATOR.normal(size=(COUNT, WIDTH)) * GENERATOR.uniform(0.1, 1, size=(COUNT, 1))).astype(np.float32)
+LABELS = GENERATOR.integers(CLASSES, size=COUNT)
+HEADS = [
+    Head(lr=0.5, steps=6, noise_multiplier=0.7),
+    Head(lr=2.0, steps=3, noise_multiplier=1.5, momentum=0.5, threshold=0.3),
+    Head(lr=1.0, steps=6, noise_multiplier=4.0, momentum=0.0, free_step=False),
+    Head(lr=0.1, steps=1, noise_multiplier=0.1, threshold=10.0),
+]
+
+
+def features(values=VALUES, labels=LABELS):
+    return Features.of(values, labels, CLASSES)
+
+
+def fit(heads, data=None, size=50, seeds=None, **options):
+    seeds = range(len(heads)) if seeds is None else seeds
+    return fit_heads(
+        features() if data is None else data,
+        heads,
+        receipts=[Receipt(head.event) for head in heads],
+        size=size,
+        noises=[seeded_noise(seed) for seed in seeds],
+        **options,
+    )
+
+
+def by_loop(head, seed, size=50):
+    """The same head by autograd on single records in float64, clipped one by one."""
+    source, weights = seeded_noise(seed), torch.zeros(WIDTH, CLASSES, dtype=torch.float64)
+    velocity = torch.zeros_like(weights)
+    for _ in range(head.steps):
+        total = torch.zeros_like(weights)
+        for row, label in zip(VALUES, LABELS, strict=True):
+            parameter = weights.clone().requires_grad_()
+            scores = torch.from_numpy(row).double() @ parameter
+            loss = torch.nn.functional.cross_entropy(scores[None], torch.tensor([label]))
+            (gradient,) = torch.autograd.grad(loss, parameter)
+            total += gradient * min(1.0, head.threshold / float(gradient.norm()))
+        noise = source.gaussian([torch.zeros(CLASSES, WIDTH)], bound=head.threshold, noise_multiplier=1.0)[0].double().T
+        velocity = head.momentum * velocity + (total + noise * head.noise_multiplier) / size
+        weights = weights - head.lr * velocity
+    return weights - head.lr * head.momentum * velocity if head.free_step else weights
+
+
+def test_heads_are_what_a_loop_over_single_records_gives():
+    for seed, (head, found) in enumerate(zip(HEADS, fit(HEADS), strict=True)):
+        assert torch.allclose(found.double(), by_loop(head, seed), atol=2e-5), head
+
+
+def test_some_records_are_clipped_and_some_are_not():
+    norms = np.linalg.norm(VALUES, axis=1) * np.sqrt((1 - 1 / CLASSES) ** 2 + (CLASSES - 1) / CLASSES**2)
+    assert 0.2 < np.mean(norms > 1.0) < 0.8
+
+
+@pytest.mark.parametrize("place", range(len(HEADS)))
+def test_one_head_alone_is_the_head_among_others(place):
+    (alone,) = fit([HEADS[place]], seeds=[place])
+    assert torch.allclose(alone, fit(HEADS)[place], atol=1e-5)
+
+
+def test_the_order_of_heads_does_not_matter():
+    order = [2, 0, 3, 1]
+    shuffled = fit([HEADS[j] for j in order], seeds=order)
+    straight = fit(HEADS)
+    for place, j in enumerate(order):
+        assert torch.allclose(shuffled[place], straight[j], atol=1e-5)
+
+
+def test_blocks_of_rows_add_up(monkeypatch):
+    whole = fit(HEADS)
+    monkeypatch.setattr(residuals, "block_rows", lambda values: 7)
+    for one, other in zip(whole, fit(HEADS), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_a_record_is_multiplied_alike_whatever_the_number_of_records():
+    records = residuals.Records.of(features())
+    assert [len(rows) for rows, _, _ in records._blocks(torch.ones(1, COUNT))] == [records.block]
+
+
+def test_the_divisor_is_the_declared_size():
+    head = Head(lr=1.0, steps=1, noise_multiplier=1.0)
+    (half,), (whole,) = fit([head], size=50), fit([head], size=100)
+    assert torch.allclose(half, 2 * whole, rtol=1e-5)
+
+
+def test_the_free_step_goes_on_along_the_momentum():
+    plain, free = (Head(lr=1.0, steps=1, noise_multiplier=1.0, free_step=free) for free in (False, True))
+    (before,), (after,) = fit([plain]), fit([free])
+    assert torch.allclose(after, 1.9 * before, rtol=1e-5)
+
+
+def test_weights_have_the_shape_and_type_that_is_promised():
+    for found in fit(HEADS):
+        assert found.shape == (WIDTH, CLASSES)
+        assert found.dtype == torch.float32
+        assert not found.requires_grad
+
+
+def test_heads_learn_what_can_be_learned():
+    centers = GENERATOR.normal(size=(CLASSES, WIDTH))
+    labels = GENERATOR.integers(CLASSES, size=2000)
+    data = Features.of(centers[labels] + 0.3 * GENERATOR.normal(size=(2000, WIDTH)), labels, CLASSES).unit()
+    heads = [Head(lr=lr, steps=20, noise_multiplier=20.0) for lr in (0.5, 2.0)]
+    for weights in fit_heads(data, heads, receipts=[Receipt(head.event) for head in heads], size=2000):
+        assert (predict(data, weights) == data.labels).double().mean() > 0.9
+
+
+def test_predict_takes_features_and_values():
+    (weights,) = fit(HEADS[:1])
+    assert torch.equal(predict(features(), weights), predict(features().values, weights))
+    assert torch.equal(predict(features(), weights), (features().values @ weights).argmax(1))
+    assert predict(features().take([]), weights).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"lr": 0.0}, "lr is 0.0"),
+        ({"steps": 0}, "steps is 0"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier is 0.0"),
+        ({"momentum": 1.0}, "momentum is 1.0"),
+        ({"threshold": -1.0}, "threshold is -1.0"),
+    ],
+)
+def test_a_recipe_that_cannot_be_run_is_refused(wrong, message):
+    with pytest.raises(InvalidInput, match=message):
+        Head(**{"lr": 1.0, "steps": 1, "noise_multiplier": 1.0} | wrong)
+
+
+def test_every_head_needs_its_own_receipt_and_noise():
+    head = HEADS[3]
+    with pytest.raises(InvalidInput, match="number of receipts is 1: expected 2"):
+        fit_heads(features(), [head, head], receipts=[Receipt(head.event)], size=50)
+    with pytest.raises(InvalidInput, match="number of noises is 1: expected 2"):
+        fit_heads(features(), [head] * 2, receipts=[Receipt(head.event)] * 2, size=50, noises=[seeded_noise(0)])
+    with pytest.raises(InvalidInput, match="heads is empty"):
+        fit_heads(features(), [], receipts=[], size=50)
+    with pytest.raises(InvalidInput, match="size is 0"):
+        fit([head], size=0)

@@ -1,0 +1,199 @@
+"""Linear heads: the bound of one record, the receipts, the noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpilot import privacy
+from dpilot.errors import BudgetExceeded
+from dpilot.noise import seeded_noise
+from dpilot.privacy.events import Gaussian, Repeated
+from dpilot.privacy.receipt import Receipt
+from dpilot.tape import tape
+from dpilot.transfer.features import Features
+from dpilot.transfer.probe import Head, fit_heads
+from dpilot.transfer.residuals import Records, reach, shortened
+
+GENERATOR = np.random.default_rng(11)
+WIDTH, CLASSES = 5, 4
+VALUES = GENERATOR.normal(size=(9, WIDTH)).astype(np.float32)
+LABELS = GENERATOR.integers(CLASSES, size=9)
+HEADS = [
+    Head(lr=5.0, steps=3, noise_multiplier=0.5),
+    Head(lr=50.0, steps=2, noise_multiplier=2.0, threshold=0.1),
+]
+
+
+def fit(data, heads=HEADS, size=9, **options):
+    return fit_heads(data, heads, receipts=[Receipt(head.event) for head in heads], size=size, **options)
+
+
+def one_sum(values, labels, weights, threshold):
+    """What the records send, with the weights given: (classes, d) in float64."""
+    records = Records.of(Features.of(values, labels, CLASSES))
+    limits = reach(records.lengths, torch.tensor([threshold]), CLASSES)
+    return records.clipped_sum(weights.T[None].contiguous(), limits)[0].double()
+
+
+AWKWARD = {
+    "an outlier": np.full((1, WIDTH), 1e6),
+    "an extreme outlier": np.full((1, WIDTH), 1e14),
+    "the largest float": np.full((1, WIDTH), 3.4e38),
+    "a tiny record": np.full((1, WIDTH), 1e-30),
+    "a subnormal record": np.full((1, WIDTH), 1e-42),
+    "a record of zeros": np.zeros((1, WIDTH)),
+    "nan": np.full((1, WIDTH), np.nan),
+    "inf": np.full((1, WIDTH), np.inf),
+    "one inf": np.array([[1.0, np.inf, 0, 0, 0]]),
+    "mixed scales": np.array([[1e20, 1.0, 1e-20, 0.0, -1e20]]),
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e6, 1e30])
+@pytest.mark.parametrize("threshold", [1e-6, 1.0, 1e6])
+def test_no_record_sends_more_than_the_threshold(name, scale, threshold):
+    weights = torch.from_numpy(GENERATOR.normal(size=(WIDTH, CLASSES)) * scale).float()
+    for label in (*range(CLASSES), -1, CLASSES):
+        sent = one_sum(AWKWARD[name], [label], weights, threshold)
+        assert bool(torch.isfinite(sent).all())
+        assert float(sent.norm()) <= threshold
+
+
+def test_the_bound_is_used_up_by_long_records():
+    sent = one_sum(AWKWARD["an outlier"], [0], torch.zeros(WIDTH, CLASSES), 1.0)
+    assert 1 - 1e-5 < float(sent.norm()) <= 1
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+def test_residuals_stay_within_their_limits_in_exact_arithmetic(classes):
+    generator = torch.Generator().manual_seed(classes)
+    scores = torch.randn(2, classes, 300, generator=generator) * torch.logspace(-6, 2, 300)
+    labels = torch.randint(classes, (300,), generator=generator)
+    lengths = torch.rand(300, generator=generator, dtype=torch.float64) * 5
+    thresholds = torch.tensor([1.0, 0.37])
+    found = shortened(scores, labels, reach(lengths, thresholds, classes)).double()
+    assert bool((lengths * found.norm(dim=1) <= thresholds.double()[:, None]).all())
+
+
+@pytest.mark.parametrize("null", ["nan", "inf", "one inf"])
+def test_a_null_record_sends_nothing(null):
+    weights = torch.ones(WIDTH, CLASSES)
+    alone = one_sum(VALUES, LABELS, weights, 1.0)
+    beside = one_sum(np.concatenate([VALUES, AWKWARD[null]]), [*LABELS, 0], weights, 1.0)
+    assert torch.equal(alone, beside)
+    unlabelled = one_sum(np.concatenate([VALUES, VALUES[:1]]), [*LABELS, -1], weights, 1.0)
+    assert torch.equal(alone, unlabelled)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_empty_and_single_data_are_fitted_at_full_price(count):
+    receipts = [Receipt(head.event) for head in HEADS]
+    data = Features.of(VALUES[:count], LABELS[:count], CLASSES)
+    found = fit_heads(data, HEADS, receipts=receipts, size=9)
+    assert all(bool(weights.abs().sum() > 0) and weights.shape == (WIDTH, CLASSES) for weights in found)
+    assert_drawn(receipts)
+
+
+def test_one_record_moves_the_releases_by_no_more_than_their_bound(replay):
+    def run(data):
+        values, labels = data
+        found = fit(Features.of(values, labels, CLASSES), size=9)
+        return [weights.tolist() for weights in found]
+
+    moves = replay(run, (VALUES, LABELS))
+    assert max(move.largest for move in moves) > 0.5
+
+
+def test_one_record_moves_the_releases_of_long_rows_too(replay):
+    def run(data):
+        values, labels = data
+        return [weights.tolist() for weights in fit(Features.of(values, labels, CLASSES), size=100)]
+
+    replay(run, (VALUES * np.float32(1e12), LABELS))
+
+
+def assert_drawn(receipts):
+    for head, receipt in zip(HEADS, receipts, strict=True):
+        with pytest.raises(BudgetExceeded):
+            receipt.draw(Gaussian(head.noise_multiplier))
+        assert +receipt._drawn == {Gaussian(head.noise_multiplier): head.steps}
+
+
+def test_every_receipt_is_drawn_once_a_step_of_its_own_head():
+    receipts = [Receipt(head.event) for head in HEADS]
+    fit_heads(Features.of(VALUES, LABELS, CLASSES), HEADS, receipts=receipts, size=9)
+    assert_drawn(receipts)
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_head_that_was_not_paid_for_is_not_fitted(short):
+    events = [head.event for head in HEADS]
+    events[short] = Repeated(Gaussian(HEADS[short].noise_multiplier * 1.01), HEADS[short].steps)
+    with pytest.raises(BudgetExceeded):
+        fit_heads(Features.of(VALUES, LABELS, CLASSES), HEADS, receipts=[Receipt(e) for e in events], size=9)
+
+
+class Listener:
+    """Remembers what passes through the door."""
+
+    def __init__(self):
+        self.entries = []
+
+    def release(self, entry, outputs):
+        self.entries.append(entry)
+        return outputs()
+
+    def key(self, purpose, fresh):
+        return fresh()
+
+
+def test_what_passes_the_door_costs_what_the_receipts_cost():
+    listener = Listener()
+    with tape(listener):
+        fit(Features.of(VALUES, LABELS, CLASSES))
+    together = math.hypot(*(1 / entry.event.noise_multiplier for entry in listener.entries))
+    paid = math.hypot(*(math.sqrt(head.steps) / head.noise_multiplier for head in HEADS))
+    assert together == pytest.approx(paid, rel=1e-9)
+    assert [len(entry.inputs) for entry in listener.entries] == [1, 1, 1]
+
+
+def test_a_head_of_known_noise_costs_what_gaussian_privacy_says():
+    head = Head(lr=1.0, steps=25, noise_multiplier=10.0)
+    epsilon = privacy.epsilon(noise_multiplier=10.0, sample_rate=1.0, steps=25, delta=1e-5, accountant="gdp")
+    assert epsilon == pytest.approx(privacy.gdp_epsilon(0.5, 1e-5))
+    assert head.event == Repeated(Gaussian(10.0), 25)
+
+
+def test_heads_that_are_alike_get_noise_of_their_own():
+    twins = [Head(lr=1.0, steps=2, noise_multiplier=1.0)] * 3
+    first, second, third = fit(Features.of(VALUES, LABELS, CLASSES), twins)
+    again = fit(Features.of(VALUES, LABELS, CLASSES), twins)[0]
+    distances = [float((a - b).norm()) for a, b in ((first, second), (second, third), (first, third), (first, again))]
+    assert min(distances) > 0.05
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_noise_has_the_size_that_was_paid_and_is_independent_between_heads(own):
+    heads = [
+        Head(lr=1.0, steps=1, noise_multiplier=2.0, free_step=False),
+        Head(lr=1.0, steps=1, noise_multiplier=5.0, threshold=0.25, free_step=False),
+    ]
+    nothing = Features.of(np.zeros((0, 20_000), np.float32), np.zeros(0, np.int64), 2)
+    noises = [seeded_noise(1), seeded_noise(2)] if own else None
+    first, second = (w.double().flatten() for w in fit(nothing, heads, size=10, noises=noises))
+    for found, std in ((first, 0.2), (second, 0.125)):
+        assert float(found.std()) == pytest.approx(std, rel=0.025)  # five standard errors of 40,000 numbers
+        assert abs(float(found.mean())) < 5 * std / 200
+    assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 5 / 200
+
+
+def test_steps_get_noise_of_their_own():
+    nothing = Features.of(np.zeros((0, 20_000), np.float32), np.zeros(0, np.int64), 2)
+    heads = [Head(lr=1.0, steps=4, noise_multiplier=1.0, momentum=0.0)]
+    (found,) = fit(nothing, heads, size=1)
+    assert float(found.double().std()) == pytest.approx(2.0, rel=0.025)
