@@ -78,7 +78,7 @@ def _view(record: FitRecord) -> dict[str, Any]:
 
 
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("dpilot.report"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -86,6 +86,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_final,
     )
+    environment.filters["named"] = words.named
+    return environment
 
 
 def _final(value: Any) -> Any:

@@ -98,6 +98,15 @@ def label(key: object) -> str:
     return spaced[:1].upper() + spaced[1:]
 
 
+def named(text: str) -> str:
+    """A name that can be seen: an empty one is said to be empty.
+
+    >>> named("train"), named(" ")
+    ('train', '(empty)')
+    """
+    return text if printable(text).strip() else "(empty)"
+
+
 def printable(text: str) -> str:
     """The text without what could move or hide its neighbours: control and direction characters become a mark.
 

@@ -1,0 +1,175 @@
+"""Axes, curves and figures: every number of a picture lies inside it, whatever came in."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpilot.records import MetricRecord
+from dpilot.report import curves, events
+from dpilot.report.confusion import confusion
+from dpilot.report.figures import families
+from dpilot.report.scale import Scale
+from tests.report.samples import STEP, metric, metrics
+
+anything = st.floats(allow_nan=True, allow_infinity=True)
+EXTREMES = [
+    [],
+    [0.0],
+    [5e-324],
+    [1.7e308, -1.7e308],
+    [1e16, 1e16 + 2],
+    [5e-324, 1.7e308],
+    [1e-320, 2e-320],
+    [-0.0, 0.0],
+]
+
+
+def _holds(axis: Scale, values: list[float]) -> None:
+    assert axis.low < axis.high
+    places = [axis.place(value) for value in values if math.isfinite(value)]
+    ticks = axis.ticks()
+    assert all(0 <= place <= 100 for place in [*places, *(tick.place for tick in ticks)])
+    assert 1 <= len(ticks) <= 9
+    assert not any(word in tick.label for tick in ticks for word in ("nan", "inf", "not"))
+
+
+@given(st.lists(anything, max_size=8))
+def test_an_axis_holds_its_values(values: list[float]) -> None:
+    _holds(Scale.over(values), values)
+
+
+@pytest.mark.parametrize("values", EXTREMES)
+def test_an_axis_holds_extreme_values(values: list[float]) -> None:
+    _holds(Scale.over(values), values)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.floats(0, 1), st.floats(0, 1))
+def test_an_axis_keeps_order_and_proportion(low: float, span: float, a: float, b: float) -> None:
+    axis = Scale(low, low + span)
+    assert axis.place(low + a * span) == pytest.approx(100 * a, abs=1e-3)
+    assert (axis.place(low + a * span) <= axis.place(low + b * span)) == (low + a * span <= low + b * span) or a == b
+
+
+def test_a_wide_range_is_drawn_by_decades() -> None:
+    axis = Scale.over([1e-3, 1e3])
+    assert axis.logarithmic
+    assert axis.place(1.0) == pytest.approx(50)
+    assert not Scale.over([-1e-3, 1e3]).logarithmic
+
+
+def test_thinning_keeps_every_peak_and_the_ends() -> None:
+    points = [(float(x), 0.0) for x in range(50_000)]
+    points[31_337] = (31_337.0, 9.0)
+    points[40_001] = (40_001.0, -9.0)
+    kept = curves.thinned(points)
+    assert {points[0], points[31_337], points[40_001], points[-1]} <= set(kept)
+    assert kept == sorted(kept)
+    assert len(kept) <= 602
+
+
+@pytest.mark.parametrize("thresholds", [(), (math.nan,), (math.inf, -math.inf)])
+def test_nothing_to_draw_gives_no_picture(thresholds: tuple[float, ...]) -> None:
+    assert curves.trajectory(thresholds) is None
+
+
+def test_one_threshold_is_a_mark_and_no_line() -> None:
+    chart = curves.trajectory((0.7,))
+    assert chart is not None
+    (series,) = chart.series
+    assert (series.path, len(series.marks)) == ("", 1)
+    assert chart.summary == "Threshold: 0.7 at step 1."
+
+
+def test_series_of_one_chart_differ_by_shape_and_dash() -> None:
+    named = {f"loss against step: {name}": ((0.0, 1.0), (1.0, float(i))) for i, name in enumerate("abcd")}
+    (chart,) = curves.charts(named)
+    assert len({series.shape for series in chart.series}) == len({series.dash for series in chart.series}) == 4
+
+
+def test_a_line_has_no_marks_among_points() -> None:
+    fitted, tried = ((0.0, 0.0), (1.0, 1.0)), ((0.2, 0.3), (0.4, 0.4))
+    (chart,) = curves.charts({"r against epsilon: fitted": fitted, "r against epsilon: trials": tried})
+    assert [(bool(series.path), len(series.marks)) for series in chart.series] == [(True, 0), (False, 2)]
+
+
+def test_the_picture_of_a_figure_is_in_proportion() -> None:
+    (family,) = families([MetricRecord("accuracy", "", 0.5, (0.4, 0.6), (0.3, 0.7))])
+    (row,) = family.rows
+    assert row.at == pytest.approx(50)
+    assert row.noise_at is not None
+    assert row.sampling_at is not None
+    inner, outer = (right - left for left, right in (row.noise_at, row.sampling_at))
+    assert outer == pytest.approx(2 * inner)
+
+
+def test_an_exact_figure_has_no_noise_interval() -> None:
+    (family,) = families([MetricRecord("accuracy", "", 0.5, (0.5, 0.5), (0.3, 0.7), exact=True)])
+    assert (family.rows[0].noise, family.rows[0].noise_at) == ("none: exact", None)
+
+
+def test_figures_on_other_scales_do_not_share_an_axis() -> None:
+    found = families([metric("accuracy", 0.8), MetricRecord("rmse", "", 4711.0, (4000, 5000), (3000, 6000))])
+    assert [(family.title, family.rows[0].value) for family in found] == [
+        ("Overall", "80 %"),
+        ("Root mean squared error", "4,711"),
+    ]
+
+
+def test_the_names_that_scores_writes_are_known() -> None:
+    titles = [family.title for family in families(metrics(("a", "b"), ("x", "y")))]
+    assert titles == ["Overall", "Accuracy by group", "Demographic parity", "Accuracy by class"]
+
+
+def test_a_confusion_table_has_each_cell_in_its_place() -> None:
+    names = ("a", "b predicted c", "c")
+    values = {(true, other): (3 * i + j) / 10 for i, true in enumerate(names) for j, other in enumerate(names)}
+    cells = [metric("confusion", value, f"{a} predicted {b}") for (a, b), value in values.items()]
+    table = confusion([*(metric("class accuracy", 0.5, name) for name in names), *cells])
+    assert table is not None
+    assert table.classes == names
+    assert [[cell.text for cell in row] for _, row in table.rows] == [
+        ["0 %", "10 %", "20 %"],
+        ["30 %", "40 %", "50 %"],
+        ["60 %", "70 %", "80 %"],
+    ]
+    assert [[cell.right for cell in row].index(True) for _, row in table.rows] == [0, 1, 2]
+
+
+def test_a_wide_confusion_table_becomes_its_largest_mistakes() -> None:
+    names = [f"class {i}" for i in range(200)]
+    cells = [
+        metric("confusion", (i * 200 + j) / 40_000, f"{a} predicted {b}")
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+    ]
+    table = confusion(cells)
+    assert table is not None
+    assert table.rows == ()
+    assert len(table.mistakes) == 20
+    assert table.mistakes[0][:2] == ("class 199", "class 198")
+
+
+@pytest.mark.parametrize(
+    "event", [None, 3, {}, {"type": "Gaussian"}, {"type": "New", "x": [1]}, {"type": "Composed", "events": 1}]
+)
+def test_an_event_that_is_not_known_is_shown_as_it_stands(event: object) -> None:
+    assert events.told(event)
+
+
+def test_every_event_has_words() -> None:
+    from dpilot.privacy import events as known
+
+    all_of_them = [
+        STEP,
+        known.Repeated(STEP, 3),
+        known.Composed([known.PureDP(0.5), known.ApproxDP(0.5, 1e-6)]),
+        known.OneOf([known.ExponentialMechanism(0.25), STEP]),
+        known.RepeatAndSelect(STEP, 10.0),
+    ]
+    told = [events.told(known.to_dict(event)) for event in all_of_them]
+    assert not any("{" in text for text in told)
+    assert set(known._ALLOWED) <= set(events._SENTENCES)
