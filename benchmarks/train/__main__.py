@@ -9,20 +9,18 @@ is timed apart. Contenders take turns, and each ratio is the median over rounds 
 from __future__ import annotations
 
 import argparse
-import lzma
 import os
 import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks import datasets
 from dpilot import Budget, Plan, Trainer
 from dpilot.sampling import PoissonSampler
 from dpilot.transfer import models
@@ -31,16 +29,10 @@ BATCH, EPSILON, DELTA, LR = 512, 3.0, 1e-5, 0.5
 clock = time.process_time if "--cpu" in sys.argv else time.perf_counter
 
 
-def dataset(folder: Path, size: int) -> TensorDataset:
+def dataset(size: int) -> TensorDataset:
     """The first ``size`` training images, as floats in [0, 1]."""
-    images, labels = (_array(folder / "fashion_mnist" / f"{name}_train.npy.xz")[:size] for name in ("x", "y"))
-    pixels = torch.from_numpy(images).float().div(255).reshape(-1, 1, 28, 28)
-    return TensorDataset(pixels, torch.from_numpy(labels).long())
-
-
-def _array(path: Path) -> np.ndarray:
-    with lzma.open(path) as file:
-        return np.load(file)
+    part = datasets.load("fashion-mnist", "train")
+    return TensorDataset(part.inputs[:size].float().div(255), part.labels[:size])
 
 
 def plain(data: TensorDataset) -> tuple[float, float]:
@@ -106,7 +98,7 @@ def main() -> int:
         print("skipped: DPILOT_DATA does not name the folder of data sets", file=sys.stderr)
         return 0
     warnings.simplefilter("ignore")
-    data = dataset(Path(os.environ["DPILOT_DATA"]), 6_000 if options.quick else options.records)
+    data = dataset(6_000 if options.quick else options.records)
     plans = {
         name: Plan.calibrate(Budget(EPSILON, DELTA), size=len(data), batch_size=BATCH, epochs=1, clipping=name)
         for name in ("constant", "bounded-slack")
