@@ -68,10 +68,10 @@ CELLS_X = [
     (10, 0.0), (10.0, 0.0), ("10", 0.0), (" 1e1 ", 0.0), (b"10", 0.0), (np.int8(10), 0.0), (np.float16(10), 0.0),
     (Decimal(10), 0.0), (Fraction(10), 0.0), (True, -0.45), (np.True_, -0.45), (-10, -1.0), (30, 1.0),
     (-10.000001, None), (30.000001, None), ("thirty", None), ("1,000", None), ("nan", None), ("inf", None),
-    (float("inf"), None), (-float("inf"), None), (1j, None), ([10], None), ({}, None), (object(), None), (10**400, None),
-    (b"\xff", None), (Decimal("sNaN"), None), (datetime.date(2020, 1, 1), None), (pd.Timestamp("2020"), None),
-    (UNREADABLE, None), (np.array([1, 2]), None), ("9" * 5000, None), ("١٠", 0.0), ("", 7), ("  ", 7), (None, 7),
-    (float("nan"), 7), (pd.NA, 7), (pd.NaT, 7), (np.float32("nan"), 7), (Decimal("NaN"), 7),
+    (float("inf"), None), (-float("inf"), None), (1j, None), ([10], None), ({}, None), (object(), None),
+    (10**400, None), (b"\xff", None), (Decimal("sNaN"), None), (datetime.date(2020, 1, 1), None),
+    (pd.Timestamp("2020"), None), (UNREADABLE, None), (np.array([1, 2]), None), ("9" * 5000, None), ("١٠", 0.0), ("", 7), ("  ", 7),
+    (None, 7), (float("nan"), 7), (pd.NA, 7), (pd.NaT, 7), (np.float32("nan"), 7), (Decimal("NaN"), 7),
 ]  # fmt: skip
 
 
