@@ -39,7 +39,7 @@ def upward(value: float, digits: int = 4) -> str:
 
 
 def percent(value: object, rounding: str = ROUND_HALF_EVEN) -> str:
-    """A share of one as a percentage, to one decimal; to three digits where that would say 0 or 100.
+    """A share of one as a percentage, to one decimal; to more where that would say 0 or 100.
 
     >>> percent(0.8514), percent(0.0027, ROUND_CEILING), percent(0.99995), percent(1.0), percent(-0.031)
     ('85.1 %', '0.27 %', '99.995 %', '100 %', '-3.1 %')
@@ -49,8 +49,8 @@ def percent(value: object, rounding: str = ROUND_HALF_EVEN) -> str:
     exact = Decimal(repr(float(value))) * 100  # type: ignore[arg-type]
     shown = exact.quantize(Decimal("0.1"), rounding=rounding) if abs(exact) < 10**6 else exact
     if exact != shown and (abs(exact) < 1 or 99 < exact < 100):
-        near = min(abs(exact), abs(100 - exact))
-        places = Context(prec=3, rounding=ROUND_HALF_EVEN).create_decimal(near).as_tuple().exponent
+        near, digits = (abs(exact), 2) if exact < 1 else (100 - exact, 1)
+        places = Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(near).as_tuple().exponent
         shown = exact.quantize(Decimal(1).scaleb(max(int(places), -9)), rounding=rounding)
     return f"{_decimal(shown)} %"
 
