@@ -70,7 +70,8 @@ CELLS_X = [
     (-10.000001, None), (30.000001, None), ("thirty", None), ("1,000", None), ("nan", None), ("inf", None),
     (float("inf"), None), (-float("inf"), None), (1j, None), ([10], None), ({}, None), (object(), None),
     (10**400, None), (b"\xff", None), (Decimal("sNaN"), None), (datetime.date(2020, 1, 1), None),
-    (pd.Timestamp("2020"), None), (UNREADABLE, None), (np.array([1, 2]), None), ("9" * 5000, None), ("١٠", 0.0), ("", 7), ("  ", 7),
+    (pd.Timestamp("2020"), None), (UNREADABLE, None), (np.array([1, 2]), None), ("9" * 5000, None), ("١٠", 0.0),
+    ("", 7), ("  ", 7),
     (None, 7), (float("nan"), 7), (pd.NA, 7), (pd.NaT, 7), (np.float32("nan"), 7), (Decimal("NaN"), 7),
 ]  # fmt: skip
 
