@@ -1,0 +1,120 @@
+"""Trials on one Poisson sample of the records, whose step size is then carried over to all of them.
+
+Reference: Koskela and Kulkarni, "Practical Differentially Private Hyperparameter Tuning with Subsampling", NeurIPS
+2023. Panda et al. 2024 report that it did not carry over on ImageNet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from dpilot import _validate
+from dpilot.errors import InvalidInput
+from dpilot.privacy import accountant
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.events import Composed, Gaussian, PoissonSampled
+from dpilot.privacy.gaussian import gdp_mu
+from dpilot.privacy.ledger import Ledger, Stage
+from dpilot.privacy.receipt import divided, divided_multiplier
+from dpilot.tune.candidate import Candidate
+from dpilot.tune.paying import begun, paid
+from dpilot.tune.record import TrialRecord, Tuned
+from dpilot.tune.scoring import score
+from dpilot.tune.task import HELD_OUT, TRAIN, Outlay, Task
+
+__all__ = ["subset_search"]
+
+_TRIALS: Final = "trials on a sample"
+_FINAL: Final = "final run"
+
+
+class Sampled(Task, Protocol):
+    """A full-batch task that can be had on a Poisson sample of its training records."""
+
+    def sampled(self, rate: float) -> Task: ...
+
+
+def subset_search(
+    task: Sampled,
+    grid: Sequence[Candidate],
+    budget: Budget,
+    *,
+    rate: float = 0.1,
+    share: float = 0.1,
+    objective: str = "accuracy",
+    ledger: Ledger | str | Path | None = None,
+) -> Tuned:
+    """Try ``grid`` on a sample that keeps each record with chance ``rate``, then train on all with lr / rate.
+
+    The final run takes 1 - ``share`` of mu^2, and the trials as much as the sample lets fit beside it.
+
+    ::
+
+        all trials see one sample, so together they are one Gaussian on it: PoissonSampled(rate, Gaussian(s)),
+        k trials of s sqrt(k) each, the steps of a trial of T steps s sqrt(k T) each
+
+    Guarantee:
+        Sample and noise multipliers are fixed before a record is read; the sample is secret, and its size is never
+        used: sums are divided by rate * size.
+    """
+    if task.sample_rate != 1:
+        raise InvalidInput(
+            f"sample_rate is {task.sample_rate}: expected a full-batch task, as the sample is one batch."
+        )
+    count, whole = _validate.count(trials=len(grid)), gdp_mu(budget)
+    final = 1 / (whole * math.sqrt(1 - _validate.open_unit(share=share)))
+    together = _together(budget, final, rate, share)
+    score_multiplier = math.sqrt(count) * (1 + 1e-12) / whole
+    stages = [
+        Stage(_TRIALS, PoissonSampled(rate, Gaussian(together)), TRAIN, task.split),
+        *(Stage(f"score {j + 1}", Gaussian(score_multiplier), HELD_OUT, task.split) for j in range(count)),
+        Stage(_FINAL, Gaussian(final), TRAIN, task.split),
+    ]
+    task.cells(objective)
+    with paid(stages, budget, ledger) as payment:
+        with begun(payment, [_TRIALS]) as (receipt,):
+            pieces = divided(receipt, together, count, sample_rate=rate)
+            each = Outlay(divided_multiplier(together, count))
+            models = task.sampled(rate).train([each.trial(candidate, pieces) for candidate in grid])
+        with begun(payment, [f"score {j + 1}" for j in range(count)]) as receipts:
+            scores = [
+                score(task, model, objective, noise_multiplier=score_multiplier, receipt=receipt)
+                for model, receipt in zip(models, receipts, strict=True)
+            ]
+        best = grid[max(range(count), key=lambda j: scores[j].value)]
+        carried = Candidate(best.lr / rate, best.steps)
+        with begun(payment, [_FINAL]) as (receipt,):
+            (model,) = task.train([Outlay(final).trial(carried, receipt)])
+        epsilon = accountant.epsilon(Gaussian(final), budget.delta)
+        return Tuned(
+            method="subset_search",
+            model=model,
+            candidate=carried,
+            epsilon=epsilon,
+            budget=budget,
+            spent=payment.cost,
+            entries=payment.entries,
+            decisions=(
+                f"step size {best.lr:.4g}: best of {count} on a sample of {rate:.0%}; {carried.lr:.4g} on all.",
+            ),
+            stamps=(task.stamp,),
+            trials=tuple(TrialRecord(0, c, epsilon, s) for c, s in zip(grid, scores, strict=True)),
+        )
+
+
+def _together(budget: Budget, final: float, rate: float, share: float) -> float:
+    """The least noise multiplier of all trials together that fits beside the final run, to one part in a hundred."""
+    high = 1 / (gdp_mu(budget) * math.sqrt(share)) * (1 + 1e-9)  # fits without any sampling, hence with it
+    low = high * _validate.open_unit(rate=rate) / 2
+
+    def fits(sigma: float) -> bool:
+        event = Composed([PoissonSampled(rate, Gaussian(sigma)), Gaussian(final)])
+        return accountant.epsilon(event, budget.delta) <= budget.epsilon
+
+    while high > 1.01 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
