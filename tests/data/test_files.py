@@ -164,6 +164,7 @@ def test_marks_and_line_ends_are_no_part_of_the_values(mark: bytes, end: bytes, 
     content = mark + HEADER.replace(b"\n", end) + (GOOD * 3).replace(b"\n", end)
     path = written(tmp_path, content if last else content.removesuffix(end))
     assert same(encoded(path).tolist(), [ONE] * 3)
+    assert Table.open(path, SCHEMA).frame()["ill"].tolist() == ["no"] * 3
 
 
 def test_latin_text_is_read_if_it_is_declared(tmp_path: Path) -> None:
