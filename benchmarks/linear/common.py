@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpilot.linear.declared import declared
-from dpilot.linear.fitting import Fitted, Method, fit_rows, problem_of
+from dpilot.linear.fitting import Fitted, Method, PrivacyWarning, fit_rows, problem_of
 from dpilot.linear.rows import MemoryRows
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -24,11 +24,22 @@ def paper(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
     return X, X @ weights + 0.1 * rng.normal(size=n), weights
 
 
-def fitted(method: Method, X: Array, y: Array, epsilon: float, *, bounds: Any = None, intercept: bool = True) -> Fitted:
-    """One fit through the ledger, at delta 1e-5, the number of records public."""
+def fitted(
+    method: Method,
+    X: Array,
+    y: Array,
+    epsilon: float,
+    *,
+    bounds: Any = None,
+    intercept: bool = True,
+    random_state: int | None = None,
+) -> Fitted:
+    """One fit through the ledger, at delta 1e-5, the number of records public; seeded where fits are to be paired."""
     problem, _ = problem_of(epsilon, DELTA, features=X.shape[1], intercept=intercept, size="public", length=X.shape[0])
     rows = MemoryRows.of(np.column_stack([X, y]))
-    return fit_rows(rows, problem, declared(bounds, X.shape[1]), method)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return fit_rows(rows, problem, declared(bounds, X.shape[1]), method, random_state=random_state)
 
 
 def coefficients(found: Fitted) -> Array:

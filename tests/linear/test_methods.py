@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpilot.linear.auto import chosen, shrunk
+from dpilot.linear.auto import _leave, chosen, shrunk
 from dpilot.linear.descent import Descent, Schedule, _cheapest, _distribution, _quantile, descend
 from dpilot.linear.estimators import LinearRegression
-from dpilot.linear.gram import Gram
+from dpilot.linear.gram import Gram, gram_again
 from dpilot.linear.methods import METHODS
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.solution import Solution
@@ -112,6 +112,46 @@ def test_auto_predicts_the_centre_where_nothing_beats_it():
 
 def test_auto_abstains_where_the_noise_of_the_steps_drowns_them():
     assert chosen(found_by_steps([9.0, 1.0], 0.6, TRUE, 0.01), intercept=False).choice == "centre"
+
+
+@pytest.mark.parametrize(
+    ("weights", "noise", "gram_noise", "left"),
+    [
+        ((-3.0, 2.0), 0.0, 0.001, True),  # far from the moments' solution
+        ((0.9, 0.1), 0.0, 0.001, False),  # at it
+        ((-3.0, 2.0), 0.6, 0.001, False),  # drowned: the steps go on, and the centre is predicted
+        ((0.4, 0.1), 0.0, 0.5, False),  # who can tell
+        ((0.7, 0.1), 0.15, 0.001, False),  # no further than the noise of one step, which averaging takes off
+    ],
+)
+def test_steps_are_left_where_the_moments_are_better_beyond_their_noise(weights, noise, gram_noise, left):
+    seen = noisy(TRUE, gram_noise)
+    inverse = np.linalg.inv(seen.whitening())
+    assert _leave(seen)(inverse @ np.array(weights)[:, None], noise) is left
+
+
+def test_steps_that_are_left_stop_after_the_burn_in():
+    rows, seen = table(3000, 3), []
+    schedule = Schedule((1.0,) * 30, burn_in=20, noise=1e-6)
+    with tape(Listener()):
+        found = descend(
+            MemoryRows.of(rows), np.zeros((3, 1)), schedule, threshold=2.0, size=3000, receipt=Anything(),
+            noise=seeded_noise(0), leave=lambda *what: seen.append(what) or True,
+        )  # fmt: skip
+    assert len(found.thresholds) == 20
+    assert found.weights is seen[0][0]
+    assert 0 < found.noise < 0.01
+
+
+def test_moments_bought_again_are_averaged_by_their_noise():
+    rows = MemoryRows.of(table(3000, 2))
+    first = noisy(np.zeros((3, 3)), 0.01)
+    multipliers = (0.01 * 3000, 0.02 * 3000)  # as noisy as the first, and twice as noisy
+    with tape(Listener()):
+        more = gram_again(rows, first, multipliers, size=3000.0, receipt=Anything(), noise=seeded_noise(0))
+    assert more.noise == pytest.approx(0.01 / np.sqrt(2.25))
+    clipped = rows.values / np.maximum(np.linalg.norm(rows.values, axis=1, keepdims=True), 1.0)
+    assert more.moments == pytest.approx(clipped.T @ clipped / 3000 * 1.25 / 2.25)
 
 
 def test_steps_are_shrunk_by_their_noise():

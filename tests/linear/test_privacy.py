@@ -7,6 +7,7 @@ import pytest
 
 from dpilot import Budget, Ledger
 from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.linear import auto
 from dpilot.linear.estimators import LinearRegression
 from dpilot.linear.fitting import PrivacyWarning
 from dpilot.linear.methods import METHODS
@@ -42,6 +43,18 @@ def test_with_a_public_size_making_a_record_null_moves_nothing_else():
     null = rows.copy()
     null[-1] = np.nan
     assert moved(LinearRegression, rows, null).differences == ()
+
+
+@pytest.mark.parametrize("record", EXTREMES)
+def test_moments_bought_again_keep_their_bounds_and_the_price(record, monkeypatch):
+    monkeypatch.setattr(auto, "_leave", lambda seen: lambda *_: True)
+    rows = table(300, 2)
+    found = moved(lambda: LinearRegression(size=300), rows, with_record(rows, *EXTREMES[record]))
+    assert found.differences == ()
+    left = LinearRegression(size=300).fit(rows[:, :-1], rows[:, -1]).privacy_
+    monkeypatch.undo()
+    stayed = LinearRegression(size=300).fit(rows[:, :-1], rows[:, -1]).privacy_
+    assert [entry.event for entry in left.entries] == [entry.event for entry in stayed.entries]
 
 
 def test_some_record_comes_close_to_the_bound():

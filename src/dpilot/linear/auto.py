@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from dpilot.linear.dpgd import Dpgd, gram_share
-from dpilot.linear.gram import Gram
+from dpilot.linear.descent import Leave
+from dpilot.linear.dpgd import Dpgd, gram_share, walk
+from dpilot.linear.gram import Gram, gram, gram_again
 from dpilot.linear.problem import Door, Problem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
@@ -18,12 +19,17 @@ from dpilot.statistics.rows import Floats
 __all__ = ["Auto", "chosen", "shrunk"]
 
 _HOPELESS: Final = 0.1  # coefficients over mu times size
+_FLOORS: Final = (1.0, 2.0, 4.0)
 _DROWNED: Final = 0.5  # squared widths of the target
 
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """Run ``dpgd`` with a larger share for the Gram matrix, then choose by the risk that the matrix itself shows.
+    """Run ``dpgd`` with a larger share for the Gram matrix, and choose by the risk that the matrix itself shows.
+
+    When the burn-in of the steps ends and a ridge solution of the matrix already looks better than they do, the
+    releases that are left buy the same moments again instead of steps (``again``): the price of each is a Gaussian
+    either way. What was seen decides what is released next, and never with how much noise.
 
     ::
 
@@ -38,43 +44,75 @@ class Auto:
         centre must beat the chosen one, by more than the noise of the comparison.
     """
 
+    share: float = 0.65  # of the Gram matrix, where it can be precise
+    again: bool = True  # moments, where they look better than the steps
+
     def stages(self, problem: Problem, left: float) -> dict[str, Event]:
         return self._steps(problem).stages(problem, left)
 
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        found = self._steps(problem).solve(rows, problem, left, size, door)
+        steps = self._steps(problem)
+        schedule = steps.schedule(problem, left)
+        with door.stage("gram") as receipt:
+            seen = gram(rows, steps.gram_plan(problem, left), size=size, receipt=receipt, noise=door.noise)
+        with door.stage("gradient") as receipt:
+            leave = _leave(seen) if self.again else None
+            found = walk(rows, seen, schedule, size=size, receipt=receipt, noise=door.noise, leave=leave)
+            rest = schedule.multipliers[len(found.descent.thresholds) :] if found.descent else ()
+            if rest:
+                more = gram_again(rows, seen, rest, size=size, receipt=receipt, noise=door.noise)
+                found = replace(found, gram=more)
         hopeless = problem.width / (problem.mu * size) > _HOPELESS
         return chosen(found, problem.intercept, hopeless=hopeless)
 
     def _steps(self, problem: Problem) -> Dpgd:
         share = gram_share(problem)
-        return Dpgd(gram_share=0.65 if share >= 0.3 else share)
+        return Dpgd(gram_share=self.share if share >= 0.3 else share)
+
+
+def _leave(seen: Gram) -> Leave:
+    """Whether the moments already show a solution of theirs to be better than the steps, beyond what noise explains."""
+
+    def better(weights: Floats, noise: float) -> bool:
+        if _drowned(weights, noise):
+            return False
+        theta = np.asarray(seen.whitening() @ weights[:, 0])
+        best, risk = min(_ridges(seen).values(), key=lambda each: each[1])
+        averaged = seen.risk(theta) - weights.size * noise**2  # the noise of one step, which the average has not
+        return risk < averaged - seen.difference_noise(theta, best)
+
+    return better
+
+
+def _ridges(seen: Gram) -> dict[str, tuple[Floats, float]]:
+    """Ridge solutions of the moments, each with its risk."""
+    found = {}
+    for floor in _FLOORS:
+        theta = seen.solution(floor)
+        found[f"moments, floor {floor:g}"] = theta, seen.risk(theta) + _optimism(seen, theta, floor)
+    return found
 
 
 def chosen(found: Solution, intercept: bool, *, hopeless: bool = False) -> Solution:
     """The candidate with the least risk, as far as the noise lets one tell; the centre where declared numbers say that
     it lets one tell nothing (``hopeless``)."""
     assert found.gram is not None
-    seen = found.gram
-    candidates = {"steps": shrunk(found)}
-    risks = {"steps": seen.risk(candidates["steps"])}
-    for floor in (1.0, 2.0, 4.0):
-        name = f"moments, floor {floor:g}"
-        candidates[name] = seen.solution(floor)
-        risks[name] = seen.risk(candidates[name]) + _optimism(seen, candidates[name], floor)
-    best = min(risks, key=lambda name: risks[name])
-    if risks[best] > risks["steps"] - seen.difference_noise(candidates["steps"], candidates[best]):
+    seen, steps = found.gram, shrunk(found)
+    candidates = {"steps": (steps, seen.risk(steps)), **_ridges(seen)}
+    best = min(candidates, key=lambda name: candidates[name][1])
+    if candidates[best][1] > candidates["steps"][1] - seen.difference_noise(steps, candidates[best][0]):
         best = "steps"
-    candidates["centre"] = _centre(seen, intercept)
-    margin = seen.difference_noise(candidates[best], candidates["centre"])
-    if risks[best] > seen.risk(candidates["centre"]) + margin or _drowned(found) or hopeless:
-        best = "centre"
-    return replace(found, theta=candidates[best], choice=best)
+    theta, risk = candidates[best]
+    drowned = found.descent is not None and _drowned(found.descent.weights, found.noise)
+    centre = _centre(seen, intercept)
+    if risk > seen.risk(centre) + seen.difference_noise(theta, centre) or drowned or hopeless:
+        best, theta = "centre", centre
+    return replace(found, theta=theta, choice=best)
 
 
-def _drowned(found: Solution) -> bool:
+def _drowned(weights: Floats, noise: float) -> bool:
     """Whether privacy noise alone moves predictions by most of a width of the target."""
-    return found.descent is not None and found.descent.weights.size * found.noise**2 > _DROWNED
+    return bool(weights.size * noise**2 > _DROWNED)
 
 
 def shrunk(found: Solution) -> Floats:

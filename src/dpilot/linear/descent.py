@@ -21,9 +21,10 @@ from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Descent", "Schedule", "descend", "linear_residual", "norm_bins", "norm_quantile"]
+__all__ = ["Descent", "Leave", "Schedule", "descend", "linear_residual", "norm_bins", "norm_quantile"]
 
 Residual = Callable[[Floats, Floats], Floats]
+Leave = Callable[[Floats, float], bool]
 
 _EDGES: Final = 2.0 ** np.array([-4.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0])
 _MIDDLES: Final = np.append(np.sqrt(np.append(_EDGES[0] / 4, _EDGES[:-1]) * _EDGES), 1.5 * _EDGES[-1])
@@ -98,8 +99,12 @@ def descend(
     receipt: Draws,
     noise: Noise,
     residual: Residual = linear_residual,
+    leave: Leave | None = None,
 ) -> Descent:
     """Run all steps from ``start``, a (columns, outputs) matrix, and average those after the burn-in by their budget.
+
+    After the burn-in ``leave`` sees the weights and the noise in each of them, all released; if it says so, the steps
+    end there, and the receipt still holds the releases of those that are left.
 
     Guarantee:
         A record's gradient is x (outer) residual of norm |x| |residual|, clipped to C and divided by it: at most 1.
@@ -110,18 +115,21 @@ def descend(
     """
     state = _State(start, threshold)
     mean, weight, variance = np.zeros_like(start), 0.0, 0.0
-    thresholds: list[float] = []
+    last, thresholds = 0.0, list[float]()
     for step, sigma in enumerate(schedule.multipliers):
+        if step == schedule.burn_in and leave is not None and leave(state.weights, last):
+            return Descent(state.weights, last, tuple(thresholds))
         gradient, counts = _released(rows, state, schedule, sigma, receipt, noise, residual)
         thresholds.append(state.threshold)
         early = step < min(schedule.tracking, schedule.burn_in - 1)
         state, length = _moved(
             state, gradient, counts / size, schedule.histogram_noise(sigma) / size, schedule, size, early
         )
+        last = length * sigma * math.sqrt(1 + schedule.kappa**2)
         if step >= schedule.burn_in:
             part = 1 / sigma**2
             mean, weight = mean + part * state.weights, weight + part
-            variance += (part * length * sigma * math.sqrt(1 + schedule.kappa**2)) ** 2
+            variance += (part * last) ** 2
     return Descent(mean / weight, math.sqrt(variance) / weight, tuple(thresholds))
 
 

@@ -8,15 +8,16 @@ from typing import Final
 
 import numpy as np
 
-from dpilot.linear.descent import Schedule, descend
+from dpilot.linear.descent import Leave, Schedule, descend
 from dpilot.linear.gram import Gram, GramPlan, gram, plan_gram
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
+from dpilot.mechanism import Draws, Noise
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of"]
+__all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of", "walk"]
 
 _SILENT: Final = 0.008  # coefficients over mu times size
 _LOUD: Final = 0.016
@@ -94,41 +95,55 @@ class Dpgd:
 
     def stages(self, problem: Problem, left: float) -> dict[str, Event]:
         return {
-            "gram": self._gram_plan(problem, left).event,
-            "gradient": repeated(self._schedule(problem, left).multipliers),
+            "gram": self.gram_plan(problem, left).event,
+            "gradient": repeated(self.schedule(problem, left).multipliers),
         }
 
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
         with door.stage("gram") as receipt:
-            seen = gram(rows, self._gram_plan(problem, left), size=size, receipt=receipt, noise=door.noise)
-        whitening = seen.whitening()
-        start = _start(seen, whitening)
-        white = rows.mapped(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
+            seen = gram(rows, self.gram_plan(problem, left), size=size, receipt=receipt, noise=door.noise)
         with door.stage("gradient") as receipt:
-            found = descend(
-                white,
-                start[:, None],
-                self._schedule(problem, left),
-                threshold=0.8 * math.sqrt(problem.width),
-                size=size,
-                receipt=receipt,
-                noise=door.noise,
-            )
-        return Solution(whitening @ found.weights[:, 0], seen, found.noise, whitening, found)
+            return walk(rows, seen, self.schedule(problem, left), size=size, receipt=receipt, noise=door.noise)
 
-    def _gram_plan(self, problem: Problem, left: float) -> GramPlan:
+    def gram_plan(self, problem: Problem, left: float) -> GramPlan:
         return plan_gram(problem, left * self._gram_share(problem))
 
     def _gram_share(self, problem: Problem) -> float:
         return gram_share(problem) if self.gram_share is None else self.gram_share
 
-    def _schedule(self, problem: Problem, left: float) -> Schedule:
+    def schedule(self, problem: Problem, left: float) -> Schedule:
         pace = pace_of(problem) if self.pace is None else self.pace
         weights = [pace.early_weight] * pace.burn_in + [1.0] * pace.averaged
         share = left * (1 - self._gram_share(problem)) / sum(weights)
         sigmas = tuple(multiplier(problem, share * weight) for weight in weights)
         noise = math.sqrt(problem.width) * multiplier(problem, share * pace.averaged) / max(problem.size or 1.0, 1.0)
         return Schedule(sigmas, pace.burn_in, noise, pace.alignment, histogram_share(min(sigmas), problem.size))
+
+
+def walk(
+    rows: Rows,
+    seen: Gram,
+    schedule: Schedule,
+    *,
+    size: float,
+    receipt: Draws,
+    noise: Noise,
+    leave: Leave | None = None,
+) -> Solution:
+    """Whiten ``rows`` by the moments that were ``seen``, and take the steps from their least-squares solution."""
+    whitening = seen.whitening()
+    white = rows.mapped(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
+    found = descend(
+        white,
+        _start(seen, whitening)[:, None],
+        schedule,
+        threshold=0.8 * math.sqrt(seen.width),
+        size=size,
+        receipt=receipt,
+        noise=noise,
+        leave=leave,
+    )
+    return Solution(whitening @ found.weights[:, 0], seen, found.noise, whitening, found)
 
 
 def _start(seen: Gram, whitening: Floats) -> Floats:

@@ -15,7 +15,7 @@ from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Gram", "GramPlan", "gram", "plan_gram"]
+__all__ = ["Gram", "GramPlan", "gram", "gram_again", "plan_gram"]
 
 _NORMS: Final = log_grid(2.0**-6, 2.0**12, per_octave=4)
 _ROUNDS: Final = 7  # of a search in this grid
@@ -137,6 +137,24 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
     exact = total(rows, lambda values: _products(values, radius))
     moments = release_symmetric(exact, bound=radius**2, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
     return Gram(moments / size, plan.moments * radius**2 / size, radius**2)
+
+
+def gram_again(
+    rows: Rows, seen: Gram, multipliers: tuple[float, ...], *, size: float, receipt: Draws, noise: Noise
+) -> Gram:
+    """The moments once more under each of ``multipliers``, averaged with those ``seen`` by the inverse of the variance.
+
+    Guarantee:
+        That of ``gram`` for each multiplier, at the radius that was released: one Gaussian each.
+    """
+    bound = seen.radius_squared
+    exact = total(rows, lambda values: _products(values, math.sqrt(bound)))
+    sum_, weight = seen.moments / seen.noise**2, 1 / seen.noise**2
+    for sigma in multipliers:
+        part = (size / (sigma * bound)) ** 2
+        noisy = release_symmetric(exact, bound=bound, noise_multiplier=sigma, receipt=receipt, noise=noise)
+        sum_, weight = sum_ + part * noisy / size, weight + part
+    return Gram(sum_ / weight, weight**-0.5, bound)
 
 
 def _products(values: Floats, radius: float) -> Floats:

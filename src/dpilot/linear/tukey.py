@@ -93,7 +93,7 @@ def depths(fits: Floats, places: Floats) -> Floats:
     """
     below = np.array([(fits <= place).sum(axis=0).min() for place in places])
     above = np.array([(fits >= place).sum(axis=0).min() for place in places])
-    return np.minimum(below, above).astype(np.float64)
+    return np.asarray(np.minimum(below, above), dtype=np.float64)
 
 
 def _event(problem: Problem, left: float) -> ApproxDP:
