@@ -9,7 +9,8 @@ from torch import nn
 from dpilot import Budget, Plan, Trainer, engine, transfer
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.transfer import head as heads
-from tests.transfer.cases import CASES, CLASSES, Case, bert, gpt2, gpt2_language, plain, vit
+from dpilot.transfer import lora
+from tests.transfer.cases import CASES, CLASSES, Attention, Case, bert, gpt2, gpt2_language, plain, vit
 
 METHODS = ("film", "lora", "bitfit", "head", "full", "scratch")
 PAIRS = [(name, method) for name in CASES for method in METHODS if (name, method) != ("gpt2-language", "head")]
@@ -96,9 +97,15 @@ def test_lora_takes_rank_and_targets_and_keeps_the_function() -> None:
     wrapped = transfer.prepare(model, "lora", rank=3, targets=["4.proj"])
     assert adapters(wrapped) == {"4.proj": 3}
     torch.testing.assert_close(wrapped.base_model.model[:6](x), hidden, rtol=0, atol=0)
-    assert {"base_model.model.6.weight", "base_model.model.6.bias"} <= trained(wrapped) | {
-        name.replace(".modules_to_save.default", "") for name in trained(wrapped)
-    }
+
+
+def test_lora_trains_a_head_whose_name_ends_like_another() -> None:
+    model = nn.Sequential()
+    for place in range(13):
+        model.append(nn.Linear(4, 4) if place == 2 else Attention(4) if place == 0 else nn.Identity())
+    names = trained(transfer.prepare(model, "lora"))  # "2" is also the end of "12"
+    assert {"base_model.model.2.weight", "base_model.model.2.bias"} <= names
+    assert all("lora" in name for name in names - {"base_model.model.2.weight", "base_model.model.2.bias"})
 
 
 def test_lora_keeps_the_head_in_what_peft_saves(tmp_path) -> None:
@@ -202,6 +209,7 @@ def test_freeze_computes_what_the_pretrained_model_computed_in_every_mode(plan_t
         ({"classes": 0}, InvalidInput, "classes"),
         ({"rank": 4}, InvalidInput, "rank and targets are for method"),
         ({"batchnorm": "drop"}, InvalidInput, "batchnorm is 'drop'"),
+        ({"method": "scratch", "batchnorm": "freeze"}, InvalidInput, 'use "group"'),
         ({"method": "lora", "rank": 0}, InvalidInput, "rank is 0"),
         ({"method": "lora", "targets": ["nowhere"]}, InvalidInput, "targets is"),
     ],
@@ -228,9 +236,23 @@ class Bare(nn.Module):
         (lambda: nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False), nn.Linear(2, 2)), "full", "BatchNorm"),
     ],
 )
-def test_models_that_a_method_cannot_take_are_refused_with_a_remedy(make, method: str, words: str) -> None:
+def test_models_that_a_method_cannot_take_are_refused_and_left_as_they_were(make, method: str, words: str) -> None:
+    model = make()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
     with pytest.raises(UnsupportedModel, match=words):
-        transfer.prepare(make(), method)
+        transfer.prepare(model, method)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert trained(model) == {name for name, _ in model.named_parameters()}
+
+
+def test_an_image_model_with_an_embedding_of_places_is_an_image_model() -> None:
+    from transformers import CLIPVisionConfig, CLIPVisionModel
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = CLIPVisionModel(CLIPVisionConfig(**sizes, image_size=8, patch_size=4))
+    assert any(isinstance(module, nn.Embedding) for module in model.modules())
+    assert lora.kind_of(model) == lora.kind_of(plain()) == "image"
+    assert lora.kind_of(bert()) == lora.kind_of(nn.Sequential(nn.Embedding(2, 2))) == "text"
 
 
 def test_a_model_that_cannot_be_prepared_twice_or_has_no_head_is_refused() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from dpilot.errors import UnsupportedModel
 from dpilot.transfer.batchnorm import FrozenNorm
 
-_KNOWN = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm, FrozenNorm)
+_KNOWN = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _InstanceNorm, _BatchNorm, FrozenNorm)
 
 
 def parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -48,7 +48,10 @@ def adapted(
 
 
 def kind_of(model: nn.Module) -> str:
-    """ "text" for a model that looks up embeddings, else "image"."""
+    """ "text" or "image", by what transformers say that a model reads; else "text" if it looks up embeddings."""
+    reads = getattr(model, "main_input_name", None)
+    if isinstance(reads, str):
+        return "image" if reads == "pixel_values" else "text"
     return "text" if any(isinstance(module, nn.Embedding) for module in model.modules()) else "image"
 
 

@@ -59,7 +59,7 @@ def prepare(
     peft's wrapper.
 
     Guarantee:
-        ``engine.check`` finds nothing wrong with what comes back.
+        ``engine.check`` finds nothing wrong with what comes back. A model that is refused is as it was.
 
     Edge cases:
         language model    its output layer is no new head: it stays as it is, and is trained by full and scratch only
@@ -78,8 +78,8 @@ def prepare(
     """  # noqa: E501
     _check(model, method, rank, targets)
     place = heads.find(model, head)
-    if place is None and (method == "head" or classes is not None):
-        raise InvalidInput("the model has no head that could be new: expected a linear layer, named by head=.")
+    _check_head(place, method, classes)
+    _check_method(model, method, batchnorm, targets)
     model = batch_norms.without(model, batchnorm)
     if method == "scratch":
         scratch.renew(model)
@@ -99,6 +99,26 @@ def _check(model: object, method: str, rank: int | None, targets: Sequence[str] 
         raise InvalidInput("the model has adapters already: expected a model without. Use merge_and_unload() first.")
     if method != "lora" and (rank is not None or targets is not None):
         raise InvalidInput(f'rank and targets are for method="lora": expected neither with {method!r}.')
+
+
+def _check_head(place: str | None, method: str, classes: int | None) -> None:
+    if place is None and (method == "head" or classes is not None):
+        raise InvalidInput("the model has no head that could be new: expected a linear layer, named by head=.")
+    if classes is not None:
+        _validate.count(least=1, classes=classes)
+
+
+def _check_method(model: nn.Module, method: str, batchnorm: str, targets: Sequence[str] | None) -> None:
+    """Raise what the method would, before anything of the model is changed."""
+    _validate.one_of(batch_norms.WAYS, batchnorm=batchnorm)
+    if method == "lora" and targets is None:
+        lora.layers(model, lora.kind_of(model))
+    elif method == "scratch":
+        scratch.check(model)
+        if batchnorm == "freeze":
+            raise InvalidInput('batchnorm is "freeze" from scratch, where no statistics are worth it: use "group".')
+    elif method in _TRAINED:
+        _TRAINED[method](model)
 
 
 def _chosen(

@@ -23,9 +23,20 @@ def renew(model: nn.Module) -> None:
         >>> bool(layer.weight.any())
         True
     """
-    config: Any = getattr(model, "config", None)
-    if hasattr(config, "to_dict") and hasattr(model, "from_pretrained"):
-        model.load_state_dict(type(model)(config).state_dict())
+    check(model)
+    if _of_transformers(model):
+        made: Any = type(model)
+        model.load_state_dict(made(model.config).state_dict())
+        return
+    for module in model.modules():
+        reset = _reset(module)
+        if reset is not None:
+            reset()
+
+
+def check(model: nn.Module) -> None:
+    """Refuse a model with weights that nobody knows how to draw."""
+    if _of_transformers(model):
         return
     unknown = [name or "model" for name, module in model.named_modules() if _holds(module) and _reset(module) is None]
     if unknown:
@@ -33,10 +44,10 @@ def renew(model: nn.Module) -> None:
             f"cannot draw the weights of {', '.join(unknown[:4])} anew: expected a reset_parameters method. Give it "
             'one, or make the model afresh and use method="full".'
         )
-    for module in model.modules():
-        reset = _reset(module)
-        if reset is not None:
-            reset()
+
+
+def _of_transformers(model: nn.Module) -> bool:
+    return hasattr(getattr(model, "config", None), "to_dict") and hasattr(model, "from_pretrained")
 
 
 def _holds(module: nn.Module) -> bool:
