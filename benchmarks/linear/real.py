@@ -1,12 +1,15 @@
 """Real tables: R^2 on a held-out fifth, five budgets. Reads the folder regression of DPILOT_DATA.
 
 20 seeds and every method at epsilon 1; 5 seeds elsewhere, every method on six tables and the quicker ones on the rest.
+Figures are kept in tables.csv, so it can be done in pieces: --tables=abalone,pol --epsilons=1 runs those alone.
 """
 
 from __future__ import annotations
 
 import csv
 import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +18,14 @@ from benchmarks.linear.common import Array, fitted, least_squares, predictions, 
 from dpilot.linear.methods import METHODS
 
 HERE = Path(__file__).parent
+KEPT = HERE / "tables.csv"
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
 SHOWN = ("abalone", "california_housing", "diamonds", "elevators", "pol", "wind")
 QUICKER = ("auto", "dpgd", "adassp", "boosted")
 NAMES = ("auto", "dpgd", "adassp", "boosted", "ssp", "adaclip", "bsgs", "tukey")
+
+Row = dict[str, str]
+Known = dict[tuple[str, float, str], Row]
 
 
 def folder() -> Path | None:
@@ -50,73 +57,80 @@ def main(quick: bool) -> None:
     if where is None:
         print("real tables: skipped, DPILOT_DATA is not set")
         return
-    epsilons = (1.0,) if quick else (1.0, *(e for e in EPSILONS if e != 1.0))
-    paths = sorted(where.glob("*.parquet"))
-    results: dict[tuple[str, float], dict[str, list[float]]] = {}
+    known = {} if quick else _kept()
+    paths = {path.stem: path for path in sorted(where.glob("*.parquet"))}
+    epsilons = (1.0,) if quick else tuple(float(e) for e in _asked("epsilons", map(str, EPSILONS)))
     for epsilon in epsilons:
-        for path in paths:
-            X, y = load(path)
-            names = NAMES if epsilon == 1.0 or path.stem in SHOWN else QUICKER
+        for name in _asked("tables", paths):
+            X, y = load(paths[name])
+            names = NAMES if epsilon == 1.0 or name in SHOWN else QUICKER
             seeds = 2 if quick else 20 if epsilon == 1.0 else 5
             runs = [scores(X, y, epsilon, seed, names) for seed in range(seeds)]
-            results[path.stem, epsilon] = {name: [run[name] for run in runs] for name in runs[0]}
-            _line(path.stem, y.size, X.shape[1], epsilon, results[path.stem, epsilon])
-    _save(results)
-    _report(results, {path.stem: load(path)[0].shape for path in paths}, epsilons)
+            found = {key: summary([run[key] for run in runs], *X.shape) for key in runs[0]}
+            known |= {(name, epsilon, key): row for key, row in found.items()}
+            print(f"{name} epsilon {epsilon:g}:", {key: row["median_r2"] for key, row in found.items()}, flush=True)
+            if not quick:
+                _save(known)
+    for epsilon in sorted({key[1] for key in known}, key=lambda e: (e != 1.0, e)):
+        _report(known, epsilon)
     if not quick:
         draw()
 
 
-def _line(name: str, n: int, d: int, epsilon: float, found: dict[str, list[float]]) -> None:
-    text = ", ".join(f"{key} {np.median(values):.3f}" for key, values in found.items())
-    print(f"{name} n={n} d={d} epsilon {epsilon:g}: {text}", flush=True)
+def _asked(option: str, otherwise: Iterable[str]) -> list[str]:
+    """What --option=a,b asks for, or everything."""
+    found = [word.partition("=")[2].split(",") for word in sys.argv if word.startswith(f"--{option}=")]
+    return found[0] if found else list(otherwise)
 
 
-def _save(results: dict[tuple[str, float], dict[str, list[float]]]) -> None:
-    with (HERE / "tables.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["table", "epsilon", "method", "median_r2", "quantile_10", "below_0", "seeds"])
-        for (name, epsilon), found in results.items():
-            for method, values in found.items():
-                below = float(np.mean(np.array(values) < 0))
-                figures = [f"{np.median(values):.4f}", f"{np.quantile(values, 0.1):.4f}", f"{below:.2f}", len(values)]
-                writer.writerow([name, epsilon, method, *figures])
+def summary(values: list[float], n: int, d: int) -> Row:
+    below = float(np.mean(np.array(values) < 0))
+    figures = {"median_r2": f"{np.median(values):.4f}", "quantile_10": f"{np.quantile(values, 0.1):.4f}"}
+    return {**figures, "below_0": f"{below:.2f}", "seeds": str(len(values)), "n": str(n), "d": str(d)}
 
 
-def _report(
-    results: dict[tuple[str, float], dict[str, list[float]]],
-    shapes: dict[str, tuple[int, ...]],
-    epsilons: tuple[float, ...],
-) -> None:
-    for epsilon in epsilons:
-        rows = []
-        for name, (n, d) in shapes.items():
-            found = {key: float(np.median(values)) for key, values in results[name, epsilon].items()}
-            low = float(np.quantile(results[name, epsilon]["auto"], 0.1))
-            others = (f"{found[key]:.3f}" if key in found else "-" for key in NAMES[1:])
-            ours = f"{found['auto']:.3f} ({low:.3f})"
-            rows.append([name, f"{n:,}", str(d), f"{found['least squares']:.3f}", ours, *others])
-        print(f"\n### Real tables, epsilon {epsilon:g}: median R^2 (10 % quantile for auto)\n")
-        print(table(["table", "n", "d", "least squares", *NAMES], rows), flush=True)
-        _criterion(results, shapes, epsilon)
+def _kept() -> Known:
+    if not KEPT.exists():
+        return {}
+    with KEPT.open() as file:
+        return {(row.pop("table"), float(row.pop("epsilon")), row.pop("method")): row for row in csv.DictReader(file)}
 
 
-def _criterion(
-    results: dict[tuple[str, float], dict[str, list[float]]], shapes: dict[str, tuple[int, ...]], epsilon: float
-) -> None:
-    counted, near, negative = [], [], []
-    for name, (n, _) in shapes.items():
-        found = {key: float(np.median(values)) for key, values in results[name, epsilon].items()}
-        if n < 4_000 or found["least squares"] <= 0.2:
-            continue
-        counted.append(name)
-        if found["auto"] >= max(found.values()) - 0.03:
-            near.append(name)
-        if found["auto"] < 0:
-            negative.append(name)
-    far = sorted(set(counted) - set(near))
-    print(f"\nauto within 0.03 of the best of all: {len(near)} of {len(counted)}; not on: {', '.join(far) or 'none'}; "
-          f"median below 0 on: {', '.join(negative) or 'none'}\n", flush=True)  # fmt: skip
+def _save(known: Known) -> None:
+    with KEPT.open("w", newline="") as file:
+        fields = ["table", "epsilon", "method", *next(iter(known.values()))]
+        writer = csv.DictWriter(file, fields, lineterminator="\n")
+        writer.writeheader()
+        for (name, epsilon, method), row in sorted(known.items(), key=lambda item: (item[0][1], item[0][0])):
+            writer.writerow({"table": name, "epsilon": epsilon, "method": method, **row})
+
+
+def _report(known: Known, epsilon: float) -> None:
+    tables = sorted({name for name, at, _ in known if at == epsilon})
+    rows, counted, near, like, negative = [], [], [], [], []
+    for name in tables:
+        found = {key: row for (table_, at, key), row in known.items() if (table_, at) == (name, epsilon)}
+        medians = {key: float(row["median_r2"]) for key, row in found.items()}
+        n, d, plain = int(found["auto"]["n"]), found["auto"]["d"], medians["least squares"]
+        others = (f"{medians[key]:.3f}" if key in medians else "-" for key in NAMES[1:])
+        ours = f"{medians['auto']:.3f} ({float(found['auto']['quantile_10']):.3f})"
+        rows.append([name, f"{n:,}", d, f"{plain:.3f}", ours, *others])
+        if n >= 4_000 and plain > 0.2:
+            counted.append(name)
+            near += [name] if medians["auto"] >= max(medians.values()) - 0.03 else []
+            like += [name] if medians["auto"] >= plain - 0.03 else []
+            negative += [name] if medians["auto"] < 0 else []
+    print(f"\n### epsilon {epsilon:g}\n")
+    print(table(["table", "n", "d", "least squares", *NAMES], rows), flush=True)
+    far = ", ".join(sorted(set(counted) - set(near))) or "none"
+    print(
+        f"\nOf the {len(counted)} tables with n >= 4,000 and least-squares R^2 > 0.2, `auto` is within 0.03 of the best"
+    )
+    print(
+        f"of all methods (least squares included) on {len(near)}, not on {far}; within 0.03 of least squares on",
+        end=" ",
+    )
+    print(f"{len(like)}. Median below 0 on: {', '.join(negative) or 'none'}.", flush=True)
 
 
 def draw() -> None:
@@ -126,7 +140,7 @@ def draw() -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    with (HERE / "tables.csv").open() as file:
+    with KEPT.open() as file:
         found = {
             (row["table"], row["method"], float(row["epsilon"])): float(row["median_r2"])
             for row in csv.DictReader(file)
