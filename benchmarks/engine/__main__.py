@@ -1,6 +1,6 @@
 """A private step over the plain step, in the same run: medians of interleaved repetitions, peers beside us.
 
-python -m benchmarks engine [--quick] [--device cuda] [--only NAME] [--half]
+python -m benchmarks engine [--quick] [--device cuda] [--only NAME] [--way WAY] [--half]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -25,23 +25,27 @@ def clock(step: Callable[[], None], device: str) -> float:
     return time.perf_counter() - start
 
 
-def peak(step: Callable[[], None], device: str) -> float:
-    """Peak memory of a step in MiB, on the GPU only."""
+def held(step: Callable[[], None], device: str) -> float:
+    """Memory in MiB that the process holds on the GPU for a step: what lives on between steps, graphs included."""
     if device != "cuda":
         return float("nan")
     torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.empty_cache()
     step()
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() / 2**20
+    return torch.cuda.memory_reserved() / 2**20
 
 
-def measure(work: Workload, device: str, half: bool, repeats: int) -> dict[str, tuple[float, float] | str]:
-    """Median seconds and peak memory of every way; a peer that fails says why in a word."""
+def measure(
+    work: Workload, device: str, half: bool, repeats: int, wanted: Sequence[str] = ()
+) -> dict[str, tuple[float, float] | str]:
+    """Median seconds and memory of every way; a peer that fails says why in a word."""
     found: dict[str, tuple[float, float] | str] = {}
     steps = {}
     for name, make in WAYS.items():
         if name.startswith("opacus") and not work.peers:
+            continue
+        if wanted and name not in ("plain", *wanted):
             continue
         try:
             torch.manual_seed(0)
@@ -50,7 +54,7 @@ def measure(work: Workload, device: str, half: bool, repeats: int) -> dict[str, 
                 clock(step, device)
             if device == "cuda":  # one at a time: memory is measured too
                 times = [clock(step, device) for _ in range(repeats)]
-                found[name] = (statistics.median(times), peak(step, device))
+                found[name] = (statistics.median(times), held(step, device))
                 del step
                 gc.collect()
                 torch.cuda.empty_cache()
@@ -73,6 +77,7 @@ def main() -> None:
     parser.add_argument("--half", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", action="append")
+    parser.add_argument("--way", action="append", default=[])
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(2)
@@ -82,7 +87,7 @@ def main() -> None:
     for name, work in works.items():
         if options.only and name not in options.only:
             continue
-        found = measure(work, options.device, options.half, 7 if options.quick else 31)
+        found = measure(work, options.device, options.half, 7 if options.quick else 31, options.way)
         base = found["plain"]
         assert isinstance(base, tuple)
         for way, value in found.items():

@@ -1,4 +1,8 @@
-"""One training step, four ways: plain PyTorch, dpilot, Opacus with hooks, Opacus with ghost clipping."""
+"""One training step, several ways: plain PyTorch, dpilot, Opacus with hooks, Opacus with ghost clipping.
+
+dpilot replays a CUDA graph (on a GPU), the batch whole or in two halves; launches its kernels as usual; or runs the
+backward pass twice to keep no records.
+"""
 
 from __future__ import annotations
 
@@ -43,19 +47,28 @@ def plain(work: Workload, device: str, half: bool) -> Step:
     return step
 
 
-def ours(work: Workload, device: str, half: bool, *, low_memory: bool = False) -> Step:
+def ours(work: Workload, device: str, half: bool, *, low_memory: bool = False, chunks: int = 0) -> Step:
+    """dpilot's step; with ``chunks`` the batch is replayed in so many chunks, without it is launched as usual."""
     model, batch = work.make().to(device), _on(work.batch(work.size), device)
     optimizer, loss_fn = sgd(model), work.loss(reduction="none")
     rule = clipping.get("constant", threshold=1.0)
     state = rule.init(noise_multiplier=1.0, expected_batch_size=work.size, dimension=1, device=device)
     receipt = Receipt(Repeated(Gaussian(1.0), 10**9))
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    rows = work.size // max(chunks, 1)
+    parts = [tuple(t[start : start + rows] for t in batch) for start in range(0, work.size, rows)]
+    launched = partial(engine.per_sample, model, loss_fn, engine="single-backward", low_memory=low_memory)
+    per_sample = engine.Graphed(model, loss_fn, rows=rows, engine="single-backward") if chunks else launched
+
+    def summed(part: Any) -> dict[str, torch.Tensor]:
+        with casts(device, half):
+            gradients = per_sample(part)
+        return gradients.weighted_sum(rule.clip(gradients.norms, state)[0])
 
     def step() -> None:
-        with casts(device, half):
-            gradients = engine.per_sample(model, loss_fn, batch, "single-backward", low_memory=low_memory)
-        weights, _ = rule.clip(gradients.norms, state)
-        total = gradients.weighted_sum(weights)
+        total = summed(parts[0])
+        for part in parts[1:]:
+            torch._foreach_add_(list(total.values()), list(summed(part).values()))
         released = release(total, bound=1.0, noise_multiplier=1.0, receipt=receipt)
         torch._foreach_div_(list(released.values()), float(work.size))
         for name, parameter in parameters.items():
@@ -108,8 +121,10 @@ def opacus_ghost(work: Workload, device: str, half: bool) -> Step:
 
 WAYS: dict[str, Callable[..., Step]] = {
     "plain": plain,
-    "dpilot": ours,
-    "dpilot low mem": partial(ours, low_memory=True),
+    "dpilot": partial(ours, chunks=1),
+    "dpilot halves": partial(ours, chunks=2),
+    "dpilot launched": ours,
+    "dpilot 2 passes": partial(ours, low_memory=True),
     "opacus hooks": opacus_hooks,
     "opacus ghost": opacus_ghost,
 }

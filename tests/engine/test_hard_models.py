@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from dpilot import engine
 from dpilot.errors import UnsupportedModel
 from tests.contracts.test_engines import assert_contract
-from tests.contracts.zoo import Case, cross_entropy, labels
+from tests.contracts.zoo import DEVICE, Case, cross_entropy, labels
 
 
 class Checkpointed(nn.Module):
@@ -48,7 +48,7 @@ def test_autocast_keeps_norms_and_sums_in_float32(dtype: torch.dtype, low_memory
     model = nn.Sequential(layer, nn.Flatten(), nn.Linear(64, 5))
     batch = (torch.randn(4, 4, 16), labels())
     exact = engine.per_sample(model, cross_entropy, batch, "loop")
-    with torch.autocast("cpu", dtype=dtype):
+    with torch.autocast(DEVICE.type, dtype=dtype):
         ps = engine.per_sample(model, cross_entropy, batch, "single-backward", low_memory=low_memory)
         sums = ps.weighted_sum(torch.ones(4))
     assert ps.norms.dtype == torch.float32

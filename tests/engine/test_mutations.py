@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpilot.engine import api, base, combine, measure, recorder, settle, two_pass
-from dpilot.engine.layers import attention, conv, embedding, fallback, linear, norm, recurrent
+from dpilot.engine.layers import attention, conv, embedding, fallback, gram, linear, norm, recurrent
 from dpilot.engine.layers.base import Dense
 from tests.contracts.test_engines import assert_contract
 from tests.contracts.zoo import build
@@ -133,12 +133,12 @@ MUTATIONS = {
         ("self_attention", "linear_many_dimensions"),
     ),
     "linear norm ignores pairs of tokens": Mutation(
-        linear, "gram", lambda _: lambda a, e: (a.square().sum(2) * e.square().sum(2)).sum(1), ("linear_gram",)
+        gram, "gram", lambda _: lambda a, e: (a.square().sum(2) * e.square().sum(2)).sum(1), ("linear_gram",)
     ),
     "linear magnitude halves one token": Mutation(linear.Product, "magnitude", scaled(0.5), ("mlp",)),
     "linear forgets to merge repeats": Mutation(combine, "merge", lambda _: lambda uses: uses[0], ("reused_module",)),
     "swapped storage is ignored": Mutation(
-        linear, "product_use", lambda make: lambda n, _: make(n, False), ("everything_square",)
+        linear, "product_use", lambda make: lambda n, _, *more: make(n, False, *more), ("everything_square",)
     ),
     "convolution drops its bias": Mutation(conv, "channel_bias_use", zeroed, ("conv2d", "conv_transposed")),
     "convolution ignores stride": Mutation(conv, "convolution_use", with_geometry(stride=1), ("conv2d", "conv1d")),

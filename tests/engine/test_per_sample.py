@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.errors import InvalidInput, UnsupportedModel
-from tests.contracts.zoo import N, build, cross_entropy
+from tests.contracts.zoo import DEVICE, N, build, cross_entropy
 
 ENGINES = ("single-backward", "vmap", "loop")
 
@@ -24,7 +24,7 @@ def mlp() -> nn.Module:
 
 
 def pair(n: int = 4) -> tuple[Tensor, Tensor]:
-    return torch.randn(n, 6, generator=torch.Generator().manual_seed(1)), torch.arange(n) % 5
+    return torch.randn(n, 6, generator=torch.Generator(DEVICE).manual_seed(1)), torch.arange(n) % 5
 
 
 def test_names_lists_the_default_first() -> None:

@@ -6,16 +6,18 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dpilot.engine import measure, precision
+from dpilot.engine import kernels, measure, precision
 from dpilot.engine.base import inflate
-from dpilot.engine.layers import linear
 from dpilot.engine.layers.base import Dense
 from dpilot.engine.layers.conv import Correlation, Geometry
-from dpilot.engine.layers.linear import Product, finished
+from dpilot.engine.layers.gram import Shared, finished, gram_parts, gram_sums
+from dpilot.engine.layers.linear import Product, product
 from dpilot.engine.layers.offsets import by_entry
 from dpilot.engine.measure import Measured, SideBySide
+from dpilot.engine.recorder import Recorder
+from tests.contracts.zoo import DEVICE
 
 
 def cut_product(a: Tensor, e: Tensor) -> Product:
@@ -94,7 +96,7 @@ def test_rounding_is_what_the_bound_is_for() -> None:
 def test_norms_finished_together_are_those_finished_alone() -> None:
     torch.manual_seed(0)
     uses = [cut_product(torch.randn(4, 6, 40), torch.randn(4, 6, 30 + j)) for j in range(3)]
-    parts = [linear.gram_parts(u.inputs, u.errors, u.grade) for u in uses]
+    parts = [gram_parts(u.inputs, u.errors, u.grade) for u in uses]
     together = finished(parts)
     alone = [u.measure()[0] for u in uses]
     assert all(torch.allclose(t, s, rtol=1e-6) for t, s in zip(together, alone, strict=True))
@@ -123,10 +125,11 @@ def test_null_samples_side_by_side_add_exact_zeros() -> None:
 
 
 def test_measuring_joins_small_gradients_on_the_devices_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "TOGETHER", set())
     found = Measured()
     found.add("b", [Dense(torch.ones(3, 4))])
     assert "b" in found.squares
-    monkeypatch.setattr(measure, "TOGETHER", {"cpu"})
+    monkeypatch.setattr(measure, "TOGETHER", {DEVICE.type})
     joined = Measured()
     joined.add("b", [Dense(torch.ones(3, 4))])
     joined.finish()
@@ -163,3 +166,72 @@ def test_the_settings_of_newer_names_are_put_back() -> None:
         assert backend.fp32_precision == "tf32"
     finally:
         backend.fp32_precision = before
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 16, 130, 197])
+@pytest.mark.parametrize("rounds_inputs", [False, True])
+def test_the_sums_of_gram_matrices_are_those_in_float64(tokens: int, rounds_inputs: bool) -> None:
+    """By plain operations, and on a GPU by the kernel too, from matrices that are parts of wider ones."""
+    torch.manual_seed(0)
+    rows = torch.randn(3, tokens, 40), torch.randn(3, tokens, 24) * 1e-3
+    a, e = (torch.bmm(r, r.mT) for r in rows)
+    wide = [torch.full((3, tokens + 3, tokens + 3), math.nan) for _ in range(2)]
+    for whole, part in zip(wide, (a, e), strict=True):
+        whole[:, :tokens, :tokens] = part
+    views = [whole[:, :tokens, :tokens] for whole in wide]
+    kernel = kernels.gram_sums(*views, rounds_inputs)
+    assert (kernel is None) == (DEVICE.type == "cpu")
+    x, y = a.double(), e.double()
+    own = [t.diagonal(dim1=1, dim2=2) for t in (x, y)]
+    expected = (
+        (x * y).sum((1, 2)),
+        (y if rounds_inputs else x).square().sum((1, 2)),
+        (own[0].sqrt() * own[1].sqrt()).sum(1),
+        own[0 if rounds_inputs else 1].sum(1),
+    )
+    for found in filter(None, (gram_sums(*views, rounds_inputs), kernel)):
+        assert all(torch.allclose(s.double(), t, rtol=1e-5) for s, t in zip(found, expected, strict=True))
+
+
+def test_a_gram_matrix_that_is_not_finite_keeps_its_sums_not_finite() -> None:
+    a, e = torch.ones(2, 20, 20), torch.ones(2, 20, 20)
+    a[1, 3, 4] = math.nan
+    for found in filter(None, (kernels.gram_sums(a, e, False), gram_sums(a, e, False))):
+        assert torch.isfinite(found[0]).tolist() == [True, False]
+
+
+def test_small_records_keep_the_part_that_rounding_may_add() -> None:
+    """Squares of Gram matrices vanish long before the gradient does: the bound may not vanish with them."""
+    torch.manual_seed(0)
+    for size in (1.0, 1e-9, 1e-13, 1e-15):
+        use = cut_product(torch.randn(3, 16, 96), torch.randn(3, 16, 128) * size)
+        true = torch.bmm(use.errors.double().mT, use.inputs.double()).flatten(1).norm(dim=1)
+        assert (inflate(use.measure()[0]).double() >= true * (1 + use.grade.shave)).all()
+
+
+def test_maps_of_one_input_share_its_record_and_its_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    made: list[int] = []
+    original = precision.gram
+    monkeypatch.setattr(precision, "gram", lambda rows: made.append(rows.shape[2]) or original(rows))
+    shared = Shared(users=3)
+    x, errors = torch.randn(4, 5, 40), [torch.randn(4, 5, 32) for _ in range(3)]
+    monkeypatch.setattr(precision, "grade_of", lambda *_: (precision.TF32, torch.float32))
+    uses = [product(x, e, 4, shared=shared) for e in errors]
+    assert all(use.inputs is uses[0].inputs for use in uses)
+    together = [use.measure()[0] for use in uses]
+    assert made == [40, 32, 32, 32]
+    alone = [product(x, e, 4).measure()[0] for e in errors]
+    assert all(torch.equal(t, s) for t, s in zip(together, alone, strict=True))
+
+
+def test_an_input_written_between_two_maps_is_not_shared() -> None:
+    scope = Recorder({"w": nn.Parameter(torch.ones(2, 2))}, 3)
+    x = torch.ones(3, 2)
+    first, again = scope.input_of_several(x, x), scope.input_of_several(x, x)
+    assert first[1] is again[1]
+    assert first[0] is again[0]
+    x += 1
+    assert scope.input_of_several(x, x)[1] is not first[1]
+    half = x.bfloat16()
+    assert scope.input_of_several(x, half)[0].dtype == torch.bfloat16

@@ -3,7 +3,18 @@
 from dpilot.engine.api import names, per_sample
 from dpilot.engine.base import NoRule, PerSample, Problem
 from dpilot.engine.check import check
+from dpilot.engine.graphed import Graphed
 from dpilot.engine.replace import replace_batch_norm
 from dpilot.engine.self_check import self_check
 
-__all__ = ["NoRule", "PerSample", "Problem", "check", "names", "per_sample", "replace_batch_norm", "self_check"]
+__all__ = [
+    "Graphed",
+    "NoRule",
+    "PerSample",
+    "Problem",
+    "check",
+    "names",
+    "per_sample",
+    "replace_batch_norm",
+    "self_check",
+]

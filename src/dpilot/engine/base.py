@@ -79,7 +79,8 @@ class PerSample:
         self._check_groups(groups)
         if weights.shape[1] != len(groups):
             refuse("weights.shape", tuple(weights.shape), f"({n}, {len(groups)}), one column a group")
-        return self.sum_with({name: weights[:, j] for j, group in enumerate(groups) for name in group})
+        columns = zip(groups, weights.unbind(1), strict=True)
+        return self.sum_with({name: column for group, column in columns for name in group})
 
     def _check_groups(self, groups: Sequence[Sequence[str]]) -> None:
         named = [name for group in groups for name in group]

@@ -16,7 +16,8 @@ from torch import Tensor
 from dpilot.engine.combine import combine
 from dpilot.engine.layers.base import Dense, Use, rows_of
 from dpilot.engine.layers.conv import Correlation
-from dpilot.engine.layers.linear import GramParts, Product, finished
+from dpilot.engine.layers.gram import GramParts, finished
+from dpilot.engine.layers.linear import Product
 
 TOGETHER = frozenset({"cuda"})
 """Kinds of device on which calls are worth saving."""
@@ -59,6 +60,11 @@ class Measured:
             bundle = SideBySide.of(mine)
             self.squares.update(bundle.squares())
             self.side_by_side.append(bundle)
+
+    def keep(self, finite: Tensor) -> Measured:
+        """What sums need, with the rows of null samples replaced by zeros."""
+        uses = {name: tuple(u.keep(finite) for u in us) for name, us in self.uses.items()}
+        return Measured(uses=uses, side_by_side=[side.keep(finite) for side in self.side_by_side])
 
 
 def joins(use: Dense) -> bool:

@@ -73,13 +73,23 @@ def graded(a: Tensor, e: Tensor, *, convolution: bool = False, formed: bool = Fa
     bfloat16 on a GPU                         as it is
     everything else                           float32, or float64
     """
+    grade, kind = grade_of(a, e, convolution=convolution, formed=formed)
+    return fitted(a, grade, kind), fitted(e, grade, kind), grade
+
+
+def grade_of(a: Tensor, e: Tensor, *, convolution: bool = False, formed: bool = False) -> tuple[Grade, torch.dtype]:
+    """The grade of a record, and the type its numbers are held in."""
     if a.is_cuda and a.dtype == e.dtype == torch.bfloat16 and WIDE_OUTPUT:
-        return a, e, BFLOAT16
+        return BFLOAT16, torch.bfloat16
     wide = torch.float64 if torch.float64 in (a.dtype, e.dtype) else torch.float32
-    a, e = a.to(wide), e.to(wide)
     if wide == torch.float32 and tf32_allowed(a.device, convolution=convolution):
-        return (a, e, UNCUT) if formed else (cut(a), cut(e), TF32)
-    return a, e, FULL
+        return UNCUT if formed else TF32, wide
+    return FULL, wide
+
+
+def fitted(values: Tensor, grade: Grade, kind: torch.dtype) -> Tensor:
+    """Numbers that fit a grade."""
+    return cut(values.to(kind)) if grade is TF32 else values.to(kind)
 
 
 def cut(values: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from dpilot.engine.layers import RULES
 from dpilot.engine.layers.base import Dense, MakeUse, Use, per_sample_rows
 from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeated
 from dpilot.engine.layers.fallback import fallback
+from dpilot.engine.layers.gram import Shared
 from dpilot.engine.tap import Tap
 
 MARK = "_dpilot_sample"
@@ -65,6 +66,7 @@ class Recorder(TorchFunctionMode):
         self.overwritten: list[Tensor] = []  # constants that samples were written into: unmarked after the pass
         self.hidden = False  # weights met samples without a graph: a reentrant checkpoint, perhaps
         self.receive: Callable[[Found], None] | None = None
+        self._latest: tuple[Tensor, int, Tensor, Shared] | None = None
         device = next((p.device for p in self.parameters), torch.device("cpu"))
         self._token = torch.zeros((), device=device, requires_grad=True)
 
@@ -171,6 +173,13 @@ class Recorder(TorchFunctionMode):
 
         return self.tap(repeated(values, dims, lead), (), [(weight, make)], fresh=False)
 
+    def input_of_several(self, x: Tensor, cast: Tensor) -> tuple[Tensor, Shared]:
+        latest = self._latest
+        if latest is None or latest[0] is not x or latest[1] != x._version or latest[2].dtype != cast.dtype:
+            latest = self._latest = (x, x._version, cast.detach(), Shared())
+        latest[3].users += 1
+        return latest[2], latest[3]
+
     def transposed_from(self, weight: Tensor) -> Tensor | None:
         origin = self.origins.get(id(weight))
         if origin is None or weight.dim() != 2 or len(origin.args) != TRANSPOSES.get(origin.operation):
@@ -195,7 +204,7 @@ class Recorder(TorchFunctionMode):
                 run = accumulate if self.hidden else differentiate
                 reached = run(losses, self._token, self.parameters, scale, retain)
         finally:
-            self.receive = None
+            self.receive = self._latest = None
         for parameter, gradient in zip(self.parameters, reached, strict=True):
             if gradient is not None:
                 raise NoRule(

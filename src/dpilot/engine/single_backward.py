@@ -7,7 +7,7 @@ a layer rule knows the squared norms and, once the weights are chosen, the weigh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import precision
 from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, trainable
-from dpilot.engine.layers.base import Use
-from dpilot.engine.measure import Measured, cheap
+from dpilot.engine.measure import Measured
 from dpilot.engine.recorder import MARK, Found, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
+from dpilot.engine.sums import Sums
 from dpilot.engine.two_pass import two_passes
 
 
@@ -72,7 +72,7 @@ def finish(
         for name, p in parameters.items()
     }
     whole = added(squares)
-    return handle("single-backward", reason, squares, summing(whole, measured, parameters), whole)
+    return handle("single-backward", reason, squares, Sums.of(whole, measured, parameters), whole)
 
 
 def forward(recorder: Recorder, model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Tensor:
@@ -93,32 +93,3 @@ def marked(batch: Any, recorder: Recorder) -> Iterator[None]:
         for tensor in (*chosen, *recorder.overwritten):
             if hasattr(tensor, MARK):  # the same tensor may come twice
                 delattr(tensor, MARK)
-
-
-def summing(whole: Tensor, measured: Measured, parameters: Mapping[str, nn.Parameter]) -> Any:
-    """The function from weights to weighted sums; null samples are zeroed before any product."""
-    shapes = {name: (p.shape, accumulator(p), p.device) for name, p in parameters.items()}
-    finite = torch.isfinite(whole)
-
-    def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        uses, bundles = measured.uses, measured.side_by_side
-        with torch.no_grad(), precision.own():
-            if cheap(measured) or not bool(finite.all()):
-                uses = {name: tuple(u.keep(finite) for u in us) for name, us in uses.items()}
-                bundles = [bundle.keep(finite) for bundle in bundles]
-            small = {name: s for bundle in bundles for name, s in bundle.weighted_sums(weights).items()}
-            return {
-                name: small[name] if name in small else total(uses.get(name, ()), w, *shapes[name])
-                for name, w in weights.items()
-            }
-
-    return sum_with
-
-
-def total(uses: Iterable[Use], weights: Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The weighted sum of one parameter over all its uses."""
-    parts = [use.weighted_sum(weights) for use in uses]
-    if not parts:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    result: Any = sum(parts[1:], start=parts[0])
-    return torch.as_tensor(result).view(shape)

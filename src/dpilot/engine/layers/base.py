@@ -69,6 +69,10 @@ class Scope(Protocol):
         """Run an operation on weights alone; what it gives are weights too."""
         ...
 
+    def input_of_several(self, x: Tensor, cast: Tensor) -> tuple[Tensor, Any]:
+        """What to save of a linear map's input, and what maps of the same input in a row share (gram.Shared)."""
+        ...
+
     def transposed_from(self, weight: Tensor) -> Tensor | None:
         """The weight this one is the plain transpose of, if it is one."""
         ...

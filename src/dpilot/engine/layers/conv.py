@@ -25,7 +25,7 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
-from dpilot.engine.layers.linear import GramParts, gram_bound, gram_is_cheaper, gram_parts
+from dpilot.engine.layers.gram import GramParts, gram_bound, gram_is_cheaper, gram_parts
 from dpilot.engine.layers.offsets import by_entry
 from dpilot.engine.precision import Grade
 

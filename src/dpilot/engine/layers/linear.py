@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
+from dpilot.engine.layers.gram import GramParts, Shared, gram_bound, gram_is_cheaper, gram_parts, weighs_inputs
 from dpilot.engine.precision import Grade
 
 
@@ -41,20 +41,21 @@ class Product:
     errors: Tensor
     swapped: bool = False
     grade: Grade = precision.FULL
+    shared: Shared | None = None
 
     def measure(self) -> tuple[Tensor, Use]:
         tokens, d, p = self.inputs.shape[1], self.inputs.shape[2], self.errors.shape[2]
         if tokens == 1:
             return (self.magnitude() * (1 + self.grade.shave)).square(), self
         if gram_is_cheaper(tokens, d, p):
-            return gram_bound(self.inputs, self.errors, self.grade, self._exact), self
+            return gram_bound(self.inputs, self.errors, self.grade, self._exact, self.shared), self
         return Dense(self.gradients(0, self.inputs.shape[0])).measure()
 
     def gram_parts(self) -> GramParts | None:
         """The parts of a norm that is finished together with others, where it is of that kind."""
         tokens, d, p = self.inputs.shape[1], self.inputs.shape[2], self.errors.shape[2]
         together = self.grade.shave and tokens > 1 and gram_is_cheaper(tokens, d, p)
-        return gram_parts(self.inputs, self.errors, self.grade) if together else None
+        return gram_parts(self.inputs, self.errors, self.grade, self.shared) if together else None
 
     def _exact(self, chosen: Tensor) -> Tensor:
         return Dense(Product(self.inputs[chosen], self.errors[chosen]).gradients(0, self.inputs.shape[0])).magnitude()
@@ -79,135 +80,29 @@ class Product:
 
     def keep(self, finite: Tensor) -> Product:
         rows = finite[:, None, None]
-        return replace(self, inputs=torch.where(rows, self.inputs, 0.0), errors=torch.where(rows, self.errors, 0.0))
-
-
-def weighs_inputs(d: int, p: int) -> bool:
-    """Whether a sum multiplies the weights into the inputs: into the narrower of the two."""
-    return d < p
-
-
-def gram(a: Tensor, e: Tensor) -> Tensor:
-    """sum_st <a_s, a_t> <e_s, e_t> for each sample, (n,)."""
-    return paired(precision.gram(a), precision.gram(e))
-
-
-def paired(inputs: Tensor, errors: Tensor) -> Tensor:
-    """The Gram norm from the Gram matrices (n, T, T); the first one is overwritten."""
-    inputs *= errors
-    return inputs.sum((1, 2))
-
-
-@dataclass(frozen=True, slots=True)
-class GramParts:
-    """What a Gram norm on tensor cores is made of.
-
-    n^2; S; |A A^T|_F of the operand A that the sum does not round; |E|_F^2 of the one it does; k u; the part rounded.
-    """
-
-    squares: Tensor
-    scale: Tensor
-    other: Tensor
-    mass: Tensor
-    unit: float
-    shave: float
-
-
-def gram_bound(a: Tensor, e: Tensor, grade: Grade, exact: Callable[[Tensor], Tensor]) -> Tensor:
-    """Upper bounds of the squared norms of sum_t e_t a_t^T by the Gram form, a (n, T, d) and e (n, T, p)."""
-    if grade.shave:
-        return finished([gram_parts(a, e, grade)])[0]
-    scale = torch.sum(precision.lengths(a, 2) * precision.lengths(e, 2), 1)
-    unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
-    with precision.full():
-        return bounded(gram(a, e), scale, unit, a.shape[1], exact)
-
-
-def gram_parts(a: Tensor, e: Tensor, grade: Grade) -> GramParts:
-    """The parts of the Gram norms of records whose sum rounds: everything that needs the records.
-
-    The tokens' lengths are read off the diagonals: they only scale what is added for rounding.
-    """
-    d, p = a.shape[2], e.shape[2]
-    with precision.using(grade):
-        inputs, errors = precision.gram(a), precision.gram(e)
-    lengths = inputs.diagonal(dim1=1, dim2=2), errors.diagonal(dim1=1, dim2=2)  # squared
-    scale = torch.mul(*lengths).sqrt_().sum(1)
-    other, rounded = (errors, lengths[0]) if weighs_inputs(d, p) else (inputs, lengths[1])
-    parts = torch.linalg.vector_norm(other, dim=(1, 2)), rounded.sum(1)
-    unit = precision.gram_slack(d, p, torch.float32, grade)
-    return GramParts(paired(inputs, errors), scale, *parts, unit, grade.shave)
-
-
-def finished(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
-    """Upper bounds of squared norms, of many parameters at once: (sqrt(n^2 + k u S^2) + r min(S, |A| |E|_F))^2.
-
-    Rounding each entry of E by its part r moves sum_t e_t a_t^T by no more than r |A| |E|_F, with |A| the largest
-    singular value, at most sqrt(|A A^T|_F): for tokens in different directions far less than r S.
-    """
-    if not parts:
-        return ()
-    names = ("squares", "scale", "other", "mass")
-    squares, scale, other, mass = (torch.stack([getattr(p, f) for p in parts]) for f in names)
-    unit, shave = (constants(tuple(getattr(p, f) for p in parts), squares.device) for f in ("unit", "shave"))
-    rounded = torch.minimum(scale, other.mul_(mass).sqrt_()).mul_(shave)
-    least = torch.finfo(squares.dtype).tiny * VANISHED
-    return torch.addcmul(squares.clamp_min_(least), scale.square(), unit).sqrt_().add_(rounded).square_().unbind(0)
-
-
-VANISHED = 1 << 10
-"""Squares too small for a float are zero; so many of the smallest float are put in their place."""
-
-
-@cache
-def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """A column of numbers on the device, kept: copying them there each time would make the processor wait."""
-    return torch.tensor(values, device=device)[:, None]
-
-
-def bounded(squares: Tensor, scale: Tensor, unit: float, tokens: int, exact: Callable[[Tensor], Tensor]) -> Tensor:
-    """Upper bounds of squared norms from Gram norms: n^2 + k u S^2, or where that is loose (|g| + c u S)^2.
-
-    ``exact(chosen)`` materialises the norms of some samples. Whether a sample is among them is its own affair: a norm
-    never depends on other samples. A GPU would have to stop and look, so there the first form stays, loose or not.
-    """
-    slack = unit * scale.square()
-    upper = squares.clamp_min(0) + slack
-    if upper.is_cuda:
-        return upper
-    loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
-    if bool(loose.any()):
-        upper[loose] = (exact(loose) + precision.product_slack(tokens, scale.dtype) * scale[loose]).square()
-    return upper
-
-
-def gram_is_cheaper(tokens: int, d: int, p: int, factor: int = 8) -> bool:
-    """factor T^2 < d p: the Gram norm and a second product cost less than writing and reading the gradient.
-
-    Bu et al. 2023 compare memory and have 2; a materialised gradient is also summed almost for free, and up to 8 it is
-    no larger than about 1.4 times the records it replaces.
-    """
-    return factor * tokens * tokens < d * p
+        inputs, errors = torch.where(rows, self.inputs, 0.0), torch.where(rows, self.errors, 0.0)
+        return replace(self, inputs=inputs, errors=errors, shared=None)
 
 
 def merge(uses: Sequence[Product]) -> Product:
     """Several uses of one weight, of one grade, are one use with more tokens."""
     inputs, errors = torch.cat([u.inputs for u in uses], dim=1), torch.cat([u.errors for u in uses], dim=1)
-    return replace(uses[0], inputs=inputs, errors=errors)
+    return replace(uses[0], inputs=inputs, errors=errors, shared=None)
 
 
-def product(a: Tensor, e: Tensor, n: int, swapped: bool = False) -> Product:
+def product(a: Tensor, e: Tensor, n: int, swapped: bool = False, shared: Shared | None = None) -> Product:
     """The use of inputs (r n, ..., d) and output gradients (r n, ..., p), in the precision the user's products have."""
-    rows = [t if t.dim() == 3 and t.shape[0] == n else grouped_rows(t, n).flatten(1, -2) for t in (a, e)]
-    a, e, grade = precision.graded(rows[0], rows[1])
-    return Product(a, e, swapped, grade)
+    a, e = (t if t.dim() == 3 and t.shape[0] == n else grouped_rows(t, n).flatten(1, -2) for t in (a, e))
+    grade, kind = precision.grade_of(a, e)
+    a = precision.fitted(a, grade, kind) if shared is None else shared.fitted(a, grade, kind)
+    return Product(a, precision.fitted(e, grade, kind), swapped, grade, shared)
 
 
-def product_use(n: int, swapped: bool) -> MakeUse:
+def product_use(n: int, swapped: bool, shared: Shared | None = None) -> MakeUse:
     """The use a weight leaves from (inputs,) and the output gradient."""
 
     def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
-        return product(saved[0], e, n, swapped)
+        return product(saved[0], e, n, swapped, shared)
 
     return make
 
@@ -229,18 +124,20 @@ def linear(scope: Scope, x: Tensor, weight: Tensor, bias: Tensor | None, swapped
         raise NoRule(
             f"a linear map of a tensor of shape {tuple(x.shape)} without samples first. Add a batch dimension."
         )
-    x = cast(x)
     matrix = plain(scope, weight).mT if swapped else plain(scope, weight)
-    out = torch.nn.functional.linear(x, matrix, plain_or_none(scope, bias))
+    own = cast(x)
+    out = torch.nn.functional.linear(own, matrix, plain_or_none(scope, bias))
     uses: list[tuple[Tensor, MakeUse]] = []
+    saved: tuple[Tensor, ...] = ()
     if scope.is_weight(weight):
         base = scope.transposed_from(weight)
         turned = base is not None
-        uses.append((weight if base is None else base, product_use(scope.batch_size, swapped != turned)))
+        record, shared = scope.input_of_several(x, own)
+        saved = (record,)
+        uses.append((weight if base is None else base, product_use(scope.batch_size, swapped != turned, shared)))
     if bias is not None and scope.is_weight(bias):
         uses.append((bias, bias_use(scope.batch_size)))
-    needs_input = scope.is_weight(weight)
-    return scope.tap(out, (x.detach(),) if needs_input else (), uses)
+    return scope.tap(out, saved, uses)
 
 
 @rule("linear")

@@ -1,0 +1,113 @@
+"""CUDA graphs: a fixed piece of work on a GPU, launched once and replayed as a whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+Made = TypeVar("Made")
+Result = TypeVar("Result", covariant=True)
+
+KINDS = {"cuda"}
+"""Kinds of device on which work can be replayed."""
+
+
+class NotReplayable(Exception):
+    """The work cannot be replayed; the message says why. Found on made-up samples, so it tells of no record."""
+
+
+class Replayable(Protocol[Result]):
+    """Work that gives its result again: in the same memory, for what its inputs' memory then holds."""
+
+    @property
+    def pool(self) -> Any: ...
+
+    def replay(self) -> Result: ...
+
+
+class Graph(Generic[Made]):
+    """A CUDA graph of ``work``. ``pool`` is the memory of a graph that is always replayed before, to be shared."""
+
+    __slots__ = ("_graph", "_made")
+
+    def __init__(self, work: Callable[[], Made], pool: Any = None, *, unaware: bool = True) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        settings = {"pool": pool, "capture_error_mode": "thread_local"}
+        with torch.cuda.graph(self._graph, **settings), casts_uncached(), unaware_of_capture(unaware):
+            self._made = work()
+
+    @property
+    def pool(self) -> Any:
+        return self._graph.pool()
+
+    def replay(self) -> Made:
+        self._graph.replay()
+        return self._made
+
+
+def record(work: Callable[[], Made], pool: Any = None) -> Replayable[Made]:
+    """The work after a first run beside the stream in use: libraries set themselves up outside the graph."""
+    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside), casts_uncached():
+        work()
+    torch.cuda.current_stream().wait_stream(beside)
+    try:
+        return Graph(work, pool)
+    except RuntimeError:  # what it does when launched waits for the GPU; some models have another way then
+        return Graph(work, pool, unaware=False)
+
+
+@contextmanager
+def unaware_of_capture(wanted: bool) -> Iterator[None]:
+    """Let the model take the path that it takes when launched.
+
+    Models ask whether they are captured, to avoid waiting for the GPU: Hugging Face's then build attention masks that
+    let everything through, and attention falls back to its slowest kernels.
+    """
+    asked = torch.cuda.is_current_stream_capturing
+    if wanted:
+        torch.cuda.is_current_stream_capturing = lambda: False
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
+
+
+@contextmanager
+def casts_uncached() -> Iterator[None]:
+    """Autocast as it is set, but weights are cast in each replay: a cast kept from before would be an old weight."""
+    if not torch.is_autocast_enabled("cuda"):
+        yield
+        return
+    with torch.autocast("cuda", torch.get_autocast_dtype("cuda"), cache_enabled=False):
+        torch.clear_autocast_cache()
+        yield
+
+
+@contextmanager
+def refusing_what_replays_forget(model: nn.Module) -> Iterator[None]:
+    """Refuse work that draws on the processor or changes buffers: a replay would do neither, or do it unseen.
+
+    Random numbers drawn on the GPU are drawn anew by every replay.
+    """
+    before = drawn_on_the_processor()
+    buffers = [(b, b._version) for b in model.buffers()]
+    yield
+    if before != drawn_on_the_processor():
+        raise NotReplayable("random numbers are drawn on the processor")
+    now = list(model.buffers())
+    if len(now) != len(buffers) or any(b is not c or b._version != v for b, (c, v) in zip(now, buffers, strict=True)):
+        raise NotReplayable("the forward pass changes a buffer")
+
+
+def drawn_on_the_processor() -> tuple[Any, ...]:
+    """Where the processor's generators stand."""
+    numpy_state: Any = np.random.get_state(legacy=True)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy_state[1].tobytes(), numpy_state[2]

@@ -1,0 +1,275 @@
+"""Per-sample gradients of chunks of one size, replayed: for models whose kernels are faster than their launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from dpilot import _validate
+from dpilot.engine import api, capture, precision, single_backward
+from dpilot.engine import batch as batches
+from dpilot.engine.base import LossFunction, PerSample
+from dpilot.engine.capture import NotReplayable, Replayable
+from dpilot.engine.sums import Sums
+from dpilot.errors import DpilotError, InvalidInput
+
+FORMS = 4
+"""Graphs kept for chunks of different shapes; beyond that, work is launched as usual."""
+FEW = 3
+"""Made-up samples that a graph is captured with, repeated; shorter chunks are filled up with the first."""
+
+
+@final
+class Graphed:
+    """``per_sample`` for chunks of at most ``rows`` samples, as a function of the chunk; on a GPU it is replayed.
+
+    The first chunk of a form is captured on made-up samples. Then a chunk is copied into place, filled up to ``rows``
+    with made-up samples whose weights are exactly 0, and forward pass, backward pass and norms are one replay; the sum
+    is another. ``rows`` is public: the physical chunk size.
+
+    Guarantee:
+        The same norms and sums as ``per_sample``, up to the order in which kernels add. Whether a chunk is replayed
+        depends on the model, on shapes, types and settings, never on a value; ``.reason`` says so, and why not.
+
+    Edge cases:
+        not on a GPU, vmap or loop, parts that are no tensors       launched as usual
+        waiting for the GPU, drawing on the processor, buffers      launched as usual
+        parameters moved elsewhere, modes, autocast, TF32 changed   captured anew
+        Python values of model and loss                             those of the capture: make a new Graphed
+        sums after the next chunk                                   refused: its records were replaced
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> gradients = Graphed(nn.Linear(2, 1), lambda out, y: out[:, 0] - y, rows=4)
+        >>> ps = gradients((torch.ones(3, 2), torch.zeros(3)))
+        >>> ps.reason
+        'agrees with one sample at a time on made-up samples; not replayed: on a cpu'
+    """
+
+    def __init__(
+        self, model: nn.Module, loss_fn: LossFunction, *, rows: int, engine: str = "auto", per_batch: bool = False
+    ) -> None:
+        self._model, self._loss_fn, self._rows = model, loss_fn, _validate.count(rows=rows)
+        self._engine, self._per_batch = engine, per_batch
+        self._forms: dict[Any, Captured | str] = {}
+
+    def __call__(self, batch: Any) -> PerSample:
+        """The gradients of one chunk."""
+        n = batches.size(batch, self._per_batch)
+        found = self._found(batch, n) if n else "the chunk is empty"
+        if isinstance(found, Captured):
+            return found.replay(batches.tensors(batch), n)
+        plain = api.per_sample(self._model, self._loss_fn, batch, self._engine, per_batch=self._per_batch)
+        return replace(plain, reason=f"{plain.reason}; not replayed: {found}")
+
+    def _found(self, batch: Any, n: int) -> Captured | str:
+        """What replays this form of chunk, or why nothing does."""
+        if problem := obstacle(batch, n, self._rows):
+            return problem
+        modes, places = state_of(self._model)
+        form = (form_of(batch, n), settings(), modes)
+        known = self._forms.get(form)
+        if isinstance(known, Captured) and known.places != places:
+            known = None
+        if known is None:
+            if len(self._forms) >= FORMS and form not in self._forms:
+                return f"more than {FORMS} forms of chunks"
+            self._forms.pop(form, None)
+            known = self._forms[form] = self._captured(batch, n)
+        return known
+
+    def _captured(self, batch: Any, n: int) -> Captured | str:
+        """The graph of one form of chunk, or why there is none."""
+        with torch.inference_mode(False), torch.enable_grad(), api.eager(self._model):
+            engine, reason = api.choose(self._model, self._loss_fn, batch, self._engine, n, self._per_batch)
+            if engine != "single-backward":
+                return f"the engine is {engine}"
+            made_up = static(batch, n, self._rows)
+            devices = sorted({t.device.index or 0 for t in batches.tensors(batch) if t.device.type == "cuda"})
+            try:
+                with torch.random.fork_rng(devices=devices):
+                    return Captured(self._model, self._work(made_up, reason), batches.tensors(made_up), self._rows)
+            except NotReplayable as problem:
+                return str(problem)
+            except DpilotError:
+                raise
+            except Exception as problem:  # whatever cannot be captured: waiting for the GPU, copies from the processor
+                return f"it cannot be captured ({type(problem).__name__})"
+
+    def _work(self, made_up: Any, reason: str) -> Callable[[], PerSample]:
+        model, loss_fn, per_batch = self._model, self._loss_fn, self._per_batch
+
+        def work() -> PerSample:
+            return single_backward.run(
+                model, loss_fn, made_up, n=self._rows, per_batch=per_batch, reason=f"{reason}; replayed"
+            )
+
+        return work
+
+
+@final
+class Captured:
+    """The graphs of one form of chunk: one for the norms, one for each way in which parameters share weights."""
+
+    def __init__(self, model: nn.Module, work: Callable[[], PerSample], inputs: list[Tensor], rows: int) -> None:
+        self._inputs, self._rows = inputs, rows
+        self._fillers = [t[:1].clone() if is_sample(t, rows) else None for t in inputs]
+        with capture.refusing_what_replays_forget(model):
+            work()
+        self._norms = capture.record(work)
+        self._current = self._norms.replay()
+        self._sums: dict[tuple[int, ...], tuple[Tensor, Replayable[dict[str, Tensor]]]] = {}
+        self._turn = 0
+        self.places = state_of(model)[1]
+        self._summing((0,) * len(self._current.squares))
+
+    def replay(self, given: list[Tensor], n: int) -> PerSample:
+        """Norms of a chunk, and sums until the next one."""
+        for own, filler, new in zip(self._inputs, self._fillers, given, strict=True):
+            self._place(own, filler, new.detach(), n)
+        self._turn, turn = self._turn + 1, self._turn + 1
+        self._current = made = self._norms.replay()
+        squares = torch.stack(list(made.squares.values()))[:, :n]
+
+        def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            if turn != self._turn:
+                raise InvalidInput(
+                    "the records of this chunk were replaced by a later one's: expected its sum before the next chunk. "
+                    "Ask for weighted_sum first, or use per_sample, which keeps them."
+                )
+            return self._summed(weights, n)
+
+        by_name = dict(zip(made.squares, squares.unbind(0), strict=True))
+        return replace(made, norms=made.norms[:n].clone(), squares=by_name, sum_with=sum_with)
+
+    def _place(self, own: Tensor, filler: Tensor | None, new: Tensor, n: int) -> None:
+        """Copy one tensor of the chunk into its place; rows beyond the chunk are made up."""
+        if filler is None:
+            own.copy_(new)
+            return
+        own[:n].copy_(new)
+        if n < self._rows:
+            own[n:].copy_(filler.expand_as(own[n:]))
+
+    def _summed(self, weights: Mapping[str, Tensor], n: int) -> dict[str, Tensor]:
+        """The weighted sums in memory of their own; rows beyond the chunk have weight 0."""
+        shared = {id(w): w for w in weights.values()}
+        order = {key: j for j, key in enumerate(shared)}
+        columns, graph = self._summing(tuple(order[id(weights[name])] for name in self._current.squares))
+        columns[:, n:] = 0.0
+        columns[:, :n] = torch.stack(list(shared.values()))
+        sums = sums_of(self._current)
+        if sums.any_null():
+            each = {name: columns[order[id(w)]] for name, w in weights.items()}
+            return sums.zeroed(each)
+        return copied(graph.replay())
+
+    def _summing(self, pattern: tuple[int, ...]) -> tuple[Tensor, Replayable[dict[str, Tensor]]]:
+        """Columns of weights and the graph that sums with them; ``pattern`` says which column a parameter takes."""
+        if pattern not in self._sums:
+            with torch.inference_mode(False):
+                columns = self._current.norms.new_zeros(max(pattern) + 1, self._rows)
+
+            def work() -> dict[str, Tensor]:
+                each = columns.unbind(0)
+                chosen = zip(self._current.squares, pattern, strict=True)
+                return sums_of(self._current).steady({name: each[j] for name, j in chosen})
+
+            with torch.inference_mode(False):
+                self._sums[pattern] = columns, capture.record(work, self._norms.pool)
+        return self._sums[pattern]
+
+
+def sums_of(made: PerSample) -> Sums:
+    """What single-backward sums with."""
+    assert isinstance(made.sum_with, Sums)
+    return made.sum_with
+
+
+def obstacle(batch: Any, n: int, rows: int) -> str:
+    """Why chunks of this form are not replayed, or nothing."""
+    held = batches.tensors(batch)
+    kinds = {t.device.type for t in held}
+    if not kinds <= capture.KINDS:
+        return f"on a {' and a '.join(sorted(kinds - capture.KINDS))}"
+    if not only_tensors(batch):
+        return "parts of the chunk are not tensors"
+    if n > rows:
+        return f"more than {rows} samples"
+    if n != rows and any(is_sample(t, rows) for t in held):
+        return "a tensor that all samples share has as many rows as a chunk"
+    return ""
+
+
+def only_tensors(tree: Any) -> bool:
+    """Whether every leaf is a tensor: other values would stay those of the capture."""
+    if isinstance(tree, Mapping):
+        return all(only_tensors(value) for value in tree.values())
+    return all(only_tensors(value) for value in tree) if isinstance(tree, tuple | list) else isinstance(tree, Tensor)
+
+
+def is_sample(t: Tensor, n: int) -> bool:
+    """Whether a tensor of a batch of n has a row for each sample."""
+    return t.dim() > 0 and t.shape[0] == n
+
+
+def form_of(batch: Any, n: int) -> Any:
+    """Shapes without the number of samples, types, devices."""
+    return tuple(
+        (t.dtype, t.device, is_sample(t, n), tuple(t.shape[1:] if is_sample(t, n) else t.shape))
+        for t in batches.tensors(batch)
+    )
+
+
+def settings() -> Any:
+    """Settings that change what is computed."""
+    cuda = torch.device("cuda")
+    casts = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    tf32 = precision.tf32_allowed(cuda), precision.tf32_allowed(cuda, convolution=True)
+    return casts, tf32, torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.enabled
+
+
+def state_of(model: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Modes and what is trained; and where parameters and buffers lie, as a graph reads them there."""
+    modes: list[Any] = []
+    places: list[int] = []
+    for module in model.modules():
+        modes += (type(module), module.training)
+        for p in module._parameters.values():
+            if p is not None:
+                modes.append(p.requires_grad)
+                places.append(p.data_ptr())
+        places += (b.data_ptr() for b in module._buffers.values() if b is not None)
+    return tuple(modes), tuple(places)
+
+
+def static(batch: Any, n: int, rows: int) -> Any:
+    """A made-up chunk of ``rows`` samples in memory of its own."""
+    few = min(FEW, rows)
+    made_up = batches.synthetic(batch, n, few, torch.Generator().manual_seed(0))
+    wanted = iter(batches.tensors(batch))
+
+    def own(t: Tensor) -> Tensor:
+        if is_sample(next(wanted), n):
+            return t[torch.arange(rows, device=t.device) % few]
+        return t.clone()
+
+    return batches.rebuild(made_up, own)
+
+
+def copied(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in one stretch of memory for each type, in few calls."""
+    made: dict[str, Tensor] = {}
+    for kind in dict.fromkeys(t.dtype for t in found.values()):
+        mine = {name: t for name, t in found.items() if t.dtype == kind}
+        sizes = [t.numel() for t in mine.values()]
+        whole = torch.empty(sum(sizes), dtype=kind, device=next(iter(mine.values())).device)
+        parts = [part.view(t.shape) for part, t in zip(torch.split(whole, sizes), mine.values(), strict=True)]
+        torch._foreach_copy_(parts, list(mine.values()))
+        made |= dict(zip(mine, parts, strict=True))
+    return {name: made[name] for name in found}

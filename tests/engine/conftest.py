@@ -1,0 +1,23 @@
+"""DPILOT_TEST_DEVICE=cuda runs these tests on a GPU: tensors and modules are made there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.contracts.zoo import DEVICE
+
+
+@pytest.fixture(autouse=True)
+def _on_the_device() -> Iterator[None]:
+    if DEVICE.type == "cpu":
+        yield
+        return
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False  # float32 convolutions unless a test says otherwise
+    with torch.device(DEVICE):
+        yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
