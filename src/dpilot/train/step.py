@@ -44,6 +44,7 @@ def private_step(setting: Setting, state: State, chunks: Iterable[Any]) -> State
         The released vector is [sum of w_i g_i | sum of x_i]; a record moves it by at most ``state.bound``, and the
         receipt is that of plain DP-SGD, whatever the rule. The divisor is the plan's expected batch size.
     """
+    bound = float(state.bound)  # read while nothing of this step is under way: later, the processor would wait for it
     plan, total = setting.plan, _zeros(setting, state)
     with silent():
         for chunk in chunks:
@@ -53,7 +54,7 @@ def private_step(setting: Setting, state: State, chunks: Iterable[Any]) -> State
 
     released, heard = release(  # the door
         total,
-        bound=float(state.bound),
+        bound=bound,
         noise_multiplier=plan.noise_multiplier,
         sample_rate=plan.sample_rate,
         receipt=setting.receipt,
