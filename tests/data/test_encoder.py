@@ -184,6 +184,11 @@ def test_every_kind_of_table_gives_the_same() -> None:
         assert np.array_equal(result.group, expected.group, equal_nan=True), name
 
 
+def test_masked_values_are_missing() -> None:
+    rows = ENCODER.encode(frame(x=np.ma.array([10, 10], mask=[False, True])))  # type: ignore[arg-type]
+    assert rows.features[:, 1].tolist() == [0.0, 1.0]
+
+
 def test_a_dictionary_as_large_as_its_index_type() -> None:
     names = [str(place) for place in range(128)]
     schema = Schema.from_dict({"columns": {"c": {"type": "categorical", "categories": names}}})
@@ -201,6 +206,7 @@ def test_facts_of_the_table_raise() -> None:
         (good.assign(x=pd.Timestamp("2020")), "dates or times"),
         (pl.DataFrame(good).with_columns(x=pl.lit(datetime.date(2020, 1, 1))), "dates or times"),
         (pl.DataFrame(good).with_columns(x=pl.lit([1])), "lists or records"),
+        ({**frame(x=[1, 2]), "y": np.zeros((2, 2))}, "2 dimensions"),
         (np.zeros((2, 5)), "expected a data frame"),
         ([[1]], "expected a data frame"),
         (None, "expected a data frame"),

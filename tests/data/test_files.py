@@ -264,6 +264,16 @@ def test_any_type_of_a_parquet_column_is_read_cell_by_cell(ages: pa.Array, tmp_p
     assert same(stored(tmp_path, age=ages)[:1].tolist(), [ONE])
 
 
+def test_a_large_whole_number_keeps_its_digits_beside_a_missing_one(tmp_path: Path) -> None:
+    number = 2**60 + 1
+    schema = Schema.from_dict({"columns": {"c": {"type": "categorical", "categories": [number]}}})
+    parquet.write_table(pa.table({"c": pa.array([number, None, number - 1])}), tmp_path / "t.parquet")
+    (frame,) = Table.open(tmp_path / "t.parquet", schema).frames()
+    features = Encoder(schema).encode(frame).features
+    assert features[:2].tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert np.isnan(features[2]).all()
+
+
 def test_text_that_is_no_text_is_a_null_record(tmp_path: Path) -> None:
     broken = pa.Array.from_buffers(
         pa.string(), 3, [None, pa.py_buffer(np.array([0, 3, 4, 7], np.int32).tobytes()), pa.py_buffer(b"Ulm\xffUlm")]
@@ -400,3 +410,17 @@ def test_memory_does_not_grow_with_a_file_of_hundreds_of_megabytes(tmp_path: Pat
     small, large = (peak(many(tmp_path / f"{size}.csv", size)) for size in (2, 400))
     assert large[0] == 10_000_000
     assert large[1] - small[1] < 12 * 1024
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_a_parquet_file(tmp_path: Path) -> None:
+    piece = pa.table({"age": [50] * 100_000, "town": ["Ulm"] * 100_000, "ill": ["no"] * 100_000})
+    found = []
+    for pieces in (4, 64):
+        path = tmp_path / f"{pieces}.parquet"
+        with parquet.ParquetWriter(path, piece.schema, compression="none", use_dictionary=False) as writer:
+            for _ in range(pieces):
+                writer.write_table(piece)
+        found.append(peak(path))
+    assert found[1][0] == 6_400_000
+    assert found[1][1] - found[0][1] < 24 * 1024

@@ -85,6 +85,7 @@ def test_the_schema_of_the_manual() -> None:
         ({"bounds": [0, 1]}, "type is missing"),
         ({"type": "?"}, "expected one of 'numeric', 'categorical'"),
         ({"type": 3, "bounds": [0, 1]}, "expected one of"),
+        ({**NUMERIC, "role": "protected"}, "protected and numeric"),
         ({**NUMERIC, "role": "label"}, "expected one of 'feature'"),
         ({**NUMERIC, "missing": "drop"}, "'indicator', 'null'"),
         ({**NUMERIC, "role": "target", "missing": "indicator"}, "can only be null"),

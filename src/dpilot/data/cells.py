@@ -38,6 +38,8 @@ def plain(column: Any) -> Cells:
     Edge cases:
         Nothing raises because of a value: a cell that cannot be taken out is UNREADABLE.
     """
+    if isinstance(column, np.ma.MaskedArray):
+        return objects(column.tolist())  # None where it is masked
     if isinstance(column, np.ndarray):
         return column if column.dtype.kind in "fiubO" else objects(column.tolist())
     library = type(column).__module__.partition(".")[0]

@@ -131,6 +131,8 @@ class Column:
         if self.type is None:
             self._refuse(f"type is missing. {remedy}")
         self._one_of("type", TYPES, remedy)
+        if self.role == "protected" and self.type != "categorical":
+            self._refuse("it is protected and numeric: groups are compared by categories. Declare it categorical")
 
     def _checked_bounds(self) -> Bounds:
         given: Any = self.bounds

@@ -63,6 +63,8 @@ def check_kind(found: str, column: Column) -> None:
 
 
 def _column(values: Any) -> Any:
-    if hasattr(values, "dtype") or hasattr(values, "type"):
-        return values
-    return objects(values)
+    if not (hasattr(values, "dtype") or hasattr(values, "type")):
+        return objects(values)
+    if getattr(values, "ndim", 1) != 1:
+        raise InvalidInput(f"a column is an array of {values.ndim} dimensions: expected one value for every record.")
+    return values
