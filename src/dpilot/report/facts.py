@@ -32,6 +32,10 @@ _MEANINGS: Final = {
     "target": "the column that is predicted",
     "protected": "the column whose groups are compared",
     "accountant": "how the costs of all steps were added up",
+    "accounting": "how the costs of all steps were added up",
+    "features": "the columns that the model may use",
+    "bought_bounds": "columns whose range was measured with noise, as a part of the total",
+    "schedule": "how the moves become smaller towards the end",
     "budget": "the most that was allowed",
     "cost": "what it costs",
 }
