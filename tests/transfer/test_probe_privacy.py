@@ -90,6 +90,20 @@ def test_a_null_record_sends_nothing(null):
     assert torch.equal(alone, unlabelled)
 
 
+@pytest.mark.parametrize(("value", "label"), [(1.0, -1), (np.nan, 0), (np.inf, 1)])
+def test_a_null_record_that_kept_its_values_sends_nothing(value, label):
+    values = torch.from_numpy(np.concatenate([VALUES, np.full((1, WIDTH), value, np.float32)]))
+    labels = torch.from_numpy(np.append(LABELS, label))
+    limited = []
+    for data in (Features(values, labels, CLASSES), Features(values[:-1], labels[:-1], CLASSES)):
+        records = Records.of(data)
+        limits = reach(records.lengths, torch.ones(1), CLASSES)
+        assert limits[0, 8] > 0
+        limited.append(records.clipped_sum(torch.ones(1, CLASSES, WIDTH), limits))
+    assert torch.equal(*limited)
+    assert limits.shape == (1, 9)
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_empty_and_single_data_are_fitted_at_full_price(count):
     receipts = [Receipt(head.event) for head in HEADS]

@@ -53,7 +53,10 @@ class Records:
         values = features.values if device is None else features.values.to(device)
         labels = features.labels.to(values.device)
         lengths = torch.cat([torch.linalg.vector_norm(rows.double(), dim=1) for rows in chunked(values)])
-        lengths = torch.where(labels == NULL, torch.inf, lengths)
+        null = (labels == NULL) | ~torch.isfinite(lengths)
+        if bool(null.any()):  # a product of 0 and nan would be nan
+            values = torch.where(null[:, None], 0.0, values)
+        lengths = torch.where(null, torch.inf, lengths)
         return cls(values, labels.clamp_min(0), lengths, features.classes, block_rows(values))
 
     def clipped_sum(self, weights: Tensor, limits: Tensor) -> Tensor:

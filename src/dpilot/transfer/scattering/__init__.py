@@ -1,0 +1,6 @@
+"""The scattering transform: image features that depend on no data at all."""
+
+from dpilot.transfer.scattering.filters import Filters
+from dpilot.transfer.scattering.transform import Scattering, scattered
+
+__all__ = ["Filters", "Scattering", "scattered"]

@@ -1,0 +1,125 @@
+"""The scattering transform of images, by Fourier transforms, a few images at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import group_norm, normalize, pad
+
+from dpilot import _validate
+from dpilot.transfer.features import Features, extract
+from dpilot.transfer.scattering.filters import Filters
+
+__all__ = ["Scattering", "scattered"]
+
+_AT_ONCE: Final = 16  # images: what they take stays in a cache
+
+
+@dataclass(frozen=True, slots=True)
+class Scattering:
+    """Averages of an image, of its wavelet moduli, and of the wavelet moduli of these.
+
+    Formula::
+
+        S0 = x * phi        S1 = |x * psi_a| * phi        S2 = ||x * psi_a| * psi_b| * phi, b coarser than a
+
+    read at every 2^scales-th pixel: 1 + scales angles + angles^2 scales (scales - 1) / 2 channels an input channel, in
+    this order, a and b each running over scales, then angles.
+
+    Guarantee:
+        An image's features depend on that image alone, and the filters on nothing but the shape: no data was used.
+
+    Edge cases:
+        Images are continued by reflection, 2^scales pixels on every side.
+
+    Example:
+        >>> Scattering((28, 28))(torch.ones(2, 1, 28, 28)).shape
+        torch.Size([2, 81, 7, 7])
+
+    Reference:
+        Bruna and Mallat, IEEE PAMI 2013.
+    """
+
+    shape: tuple[int, int] = (28, 28)
+    scales: int = 2
+    angles: int = 8
+    _filters: Filters = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        scales, angles = _validate.count(scales=self.scales), _validate.count(angles=self.angles)
+        for name, size in zip(("height", "width"), self.shape, strict=True):
+            if size % 2**scales or size <= 2**scales:
+                _validate.refuse(name, size, f"a multiple of {2**scales}, above it", "Pad or crop the images.")
+        object.__setattr__(self, "_filters", Filters.of(self.shape, 2**scales, scales, angles))
+
+    @property
+    def channels(self) -> int:
+        """Output channels an input channel."""
+        return 1 + self.scales * self.angles + self.angles**2 * self.scales * (self.scales - 1) // 2
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Images (n, channels, height, width) to (n, channels * self.channels, height / 2^scales, width / 2^scales)."""
+        if images.ndim != 4 or tuple(images.shape[2:]) != self.shape:
+            height, width = self.shape
+            _validate.refuse("the shape of images", tuple(images.shape), f"(n, channels, {height}, {width})")
+        n, colours = images.shape[:2]
+        flat = (images if images.dtype == torch.float64 else images.float()).flatten(0, 1)
+        filters = self._filters.to(flat.device, flat.dtype)
+        found = [self._some(filters, flat[start : start + _AT_ONCE]) for start in range(0, n * colours, _AT_ONCE)]
+        down, across = len(filters.rows), len(filters.columns)
+        whole = torch.cat(found) if found else flat.new_zeros((0, self.channels, down, across))
+        return whole.reshape(n, colours * self.channels, down, across)
+
+    def _some(self, filters: Filters, images: Tensor) -> Tensor:
+        padded = pad(images[:, None], (2**self.scales,) * 4, mode="reflect")
+        spectrum, found = torch.fft.fft2(padded), [averaged(filters, padded)]
+        deeper: list[Tensor] = []
+        for scale in range(self.scales):
+            moduli = torch.fft.ifft2(spectrum * filters.wavelets[scale]).abs()
+            found.append(averaged(filters, moduli))
+            deeper += self._second(filters, moduli, scale)
+        return torch.cat([*found, *deeper], 1)
+
+    def _second(self, filters: Filters, moduli: Tensor, scale: int) -> Iterator[Tensor]:
+        for angle in range(self.angles) if scale + 1 < self.scales else ():
+            spectrum = torch.fft.fft2(moduli[:, angle, None])
+            for coarser in range(scale + 1, self.scales):
+                yield averaged(filters, torch.fft.ifft2(spectrum * filters.wavelets[coarser]).abs())
+
+
+def averaged(filters: Filters, maps: Tensor) -> Tensor:
+    """Maps on the torus averaged at the output pixels: (..., height, width) -> (..., outputs down, outputs across)."""
+    return filters.rows @ (maps @ filters.columns.T)
+
+
+def scattered(images: Any, labels: Any, classes: int, *, groups: int = 27, batch: int = 512) -> Features:
+    """Scattering features of images, normalised for a linear head: GroupNorm in ``groups``, then unit rows.
+
+    ``images`` are (n, height, width) or (n, channels, height, width), bytes (divided by 255) or floats.
+
+    Guarantee:
+        Each record on its own, and no data behind the filters: nothing to pay.
+
+    Example:
+        >>> scattered(torch.zeros(3, 28, 28, dtype=torch.uint8), [0, 1, 1], classes=2).values.shape
+        torch.Size([3, 3969])
+
+    Reference:
+        Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021.
+    """
+    pictures = torch.as_tensor(images)
+    pictures = pictures[:, None] if pictures.ndim == 3 else pictures
+    transform = Scattering((int(pictures.shape[-2]), int(pictures.shape[-1])))
+    groups = _validate.count(groups=groups)
+    if pictures.shape[1] * transform.channels % groups:
+        _validate.refuse("groups", groups, f"a divisor of the {pictures.shape[1] * transform.channels} channels")
+
+    def features(some: Tensor) -> Tensor:
+        scaled = some if some.is_floating_point() else some.float() / 255
+        return normalize(group_norm(transform(scaled), groups).flatten(1))
+
+    return Features.of(extract(features, pictures, batch), labels, classes)
