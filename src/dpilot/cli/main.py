@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import typer
 
-from dpilot.cli import account, console, demo, doctor, ledger, plan, report, schema
+from dpilot.cli import account, console, demo, doctor, fit, ledger, plan, predict, report, schema
 from dpilot.errors import BudgetExceeded, DpilotError
 
 app = typer.Typer(
@@ -26,6 +26,8 @@ app.command("plan")(plan.plan)
 app.command("account")(account.account)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
+app.command("fit")(fit.fit)
+app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(schema.app, name="schema")

@@ -135,7 +135,7 @@ def quotient(over: Proportion, under: Proportion, spread: Spread, comparisons: i
 
 def hull(value: float, points: Sequence[float] | NDArray[np.float64]) -> Interval:
     """The smallest interval with the value and all the points in it."""
-    return min([value, *points]), max([value, *points])
+    return float(min([value, *points])), float(max([value, *points]))
 
 
 def clipped(value: float) -> float:

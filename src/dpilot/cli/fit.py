@@ -1,0 +1,167 @@
+"""``dpilot fit DATA``: from a table and its schema to a private model, its metrics and its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dpilot.cli import console
+
+if TYPE_CHECKING:
+    from dpilot.data.files import Table
+    from dpilot.data.schema import Schema
+    from dpilot.records import FitRecord, MetricRecord
+    from dpilot.tables.rehearsing import Rehearsal
+    from dpilot.tables.run import TableRun
+
+REPORT: Final = "report.html"
+_DETAIL: Final = "confusion"  # in the report, too long for a terminal
+
+
+def fit(
+    data: Annotated[Path, typer.Argument(help="A csv or parquet file.", show_default=False)],
+    schema: Annotated[Path, typer.Option(help="The schema, TOML or JSON; dpilot schema init writes a skeleton.")],
+    epsilon: Annotated[float, typer.Option(help="Total epsilon, everything included.")],
+    target: Annotated[str | None, typer.Option(help="The column to predict, if the schema does not say.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
+    protected: Annotated[str | None, typer.Option(help="The column whose groups are compared.")] = None,
+    model: Annotated[str, typer.Option(help="logistic or mlp.")] = "logistic",
+    epochs: Annotated[float | None, typer.Option(help="Passes over the records, on average; 10 by default.")] = None,
+    held_out: Annotated[float, typer.Option(help="Share of the records kept apart for the metrics.")] = 0.1,
+    size: Annotated[str, typer.Option(help='"public", "private", or the number of records, declared.')] = "public",
+    ledger: Annotated[Path | None, typer.Option(help="The data set's ledger; made if it is not there.")] = None,
+    out: Annotated[Path, typer.Option(help="The run folder.")] = Path("out/fit"),
+    encoding: Annotated[str, typer.Option(help="The encoding of a csv file.")] = "utf-8",
+    delimiter: Annotated[str, typer.Option(help="What stands between the columns of a csv file.")] = ",",
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Made-up records: nothing is read or spent.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Train a private model of a table, score it on held-out records, and write the run folder with its report."""
+    declared = _schema(schema)
+    table = _table(data, declared.with_roles(target=target, protected=protected), encoding, delimiter)
+    amount = _size(size)
+    given: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "target": target,
+        "protected": protected,
+        "epochs": epochs,
+        "model": model,
+        "held_out": held_out,
+    }
+    if dry_run:
+        _rehearse(table, declared, amount, given, json=json)
+        return
+    _check_free(out)
+    with console.training_bar() as bar:
+        from dpilot.tables.fitting import fit_table
+
+        run = fit_table(
+            table, declared, size=amount, ledger=ledger, run_folder=out, device=device, progress=bar, **given
+        )
+    _show(run, _page(run, out), out, json=json)
+
+
+def _schema(path: Path) -> Schema:
+    from dpilot.data.schema import Schema
+
+    return Schema.load(path)
+
+
+def _table(data: Path, schema: Schema, encoding: str, delimiter: str) -> Table:
+    from dpilot.data.files import Table
+
+    return Table.open(data, schema, encoding=encoding, delimiter=delimiter)
+
+
+def _size(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
+
+
+def _check_free(out: Path) -> None:
+    """Refuse a folder that holds something, before anything is spent."""
+    from dpilot.errors import InvalidInput
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidInput(f"out is {str(out)!r}: expected a folder that is empty or not there. Name another.")
+
+
+def _page(run: TableRun, out: Path) -> Path:
+    from dpilot.report import page
+
+    return page.write(run.record, out / REPORT)
+
+
+def _rehearse(data: Table, schema: Schema, size: str | int, given: dict[str, Any], *, json: bool) -> None:
+    from dpilot.tables.fitting import declared_of
+    from dpilot.tables.rehearsing import rehearse
+
+    declared, _ = declared_of(data, schema, size, **given)
+    found = rehearse(declared)
+    total = {"epsilon": declared.budget.epsilon, "delta": declared.budget.delta}
+    if json:
+        console.json({"dry_run": True, **total, **found.to_dict()})
+    else:
+        _show_rehearsal(found, total)
+
+
+def _show_rehearsal(found: Rehearsal, total: dict[str, float]) -> None:
+    facts = {**total, **{name: value for name, value in found.to_dict().items() if name != "reasons"}}
+    console.table("Dry run on made-up records: nothing was read or spent", ["what", "value"], list(facts.items()))
+    for reason in found.reasons:
+        console.line(f"- {reason}")
+
+
+def _show(run: TableRun, report: Path, out: Path, *, json: bool) -> None:
+    record = run.record
+    if json:
+        console.json(
+            {
+                **record.privacy,
+                "metrics": [_plain(metric) for metric in record.metrics],
+                "decisions": list(record.decisions),
+                "unprotected": list(record.unprotected),
+                "stamps": list(record.stamps),
+                "run": str(out),
+                "report": str(report),
+            }
+        )
+        return
+    _show_total(record)
+    console.table(
+        "Held-out metrics, with 95 % intervals",
+        ["metric", "of", "value", "these records (noise)", "population (noise and sampling)"],
+        [
+            [each.name, each.of, each.value, _ends(each.noise), _ends(each.sampling)]
+            for each in record.metrics
+            if each.name != _DETAIL
+        ],
+    )
+    for decision in record.decisions:
+        console.line(f"- {decision}")
+    console.line(f"Run folder {out}, report {report}")
+
+
+def _show_total(record: FitRecord) -> None:
+    privacy = record.privacy
+    console.line(f"epsilon {privacy['epsilon']:.6g} at delta {privacy['delta']:.3g}, {privacy['unit']}")
+    for what in record.unprotected:
+        console.line(f"not protected: {what}")
+
+
+def _plain(metric: MetricRecord) -> dict[str, Any]:
+    return {
+        "name": metric.name,
+        "of": metric.of,
+        "value": metric.value,
+        "noise_interval": list(metric.noise),
+        "sampling_interval": list(metric.sampling),
+        "exact": metric.exact,
+    }
+
+
+def _ends(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.4g} to {interval[1]:.4g}"

@@ -1,0 +1,82 @@
+"""``dpilot predict RUN DATA``: predictions of a fitted table. Costs nothing: the model was released."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpilot.cli import console
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dpilot.data.files import Table
+    from dpilot.tables.run import TableRun
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run folder that dpilot fit wrote.", show_default=False)],
+    data: Annotated[Path, typer.Argument(help="A csv or parquet file with the features.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Where the predictions go, .csv or .parquet.")] = Path("predictions.csv"),
+    encoding: Annotated[str, typer.Option(help="The encoding of a csv file.")] = "utf-8",
+    delimiter: Annotated[str, typer.Option(help="What stands between the columns of a csv file.")] = ",",
+    public: Annotated[bool, typer.Option("--public", help="DATA is public and has targets: score it exactly.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """One prediction a record, in the order of DATA; empty where a record is outside the declared domain."""
+    from dpilot.data.files import Table
+    from dpilot.tables.run import load_table
+
+    fitted = load_table(run)
+    _check_ending(out)
+    table = Table.open(data, fitted.schema.inputs_only(), encoding=encoding, delimiter=delimiter)
+    rows = _write(fitted, table, out)
+    told: dict[str, Any] = {"predictions": str(out), "records": rows}
+    if public:
+        told["metrics"] = [_plain(metric) for metric in fitted.score_public(table)]
+    if json:
+        console.json(told)
+        return
+    console.line(f"{rows:,} predictions written to {out}")
+    if public:
+        rows_shown = [[each["name"], each["of"], each["value"]] for each in told["metrics"]]
+        console.table("Exact figures of records that were declared public", ["metric", "of", "value"], rows_shown)
+
+
+def _check_ending(out: Path) -> None:
+    from dpilot.errors import InvalidInput
+
+    if out.suffix.lower() not in (".csv", ".parquet") or not out.resolve().parent.is_dir():
+        raise InvalidInput(f"out is {str(out)!r}: expected a .csv or .parquet file in a folder that is there.")
+
+
+def _write(fitted: TableRun, table: Table, out: Path) -> int:
+    import pandas as pd
+
+    from dpilot.errors import InvalidInput
+
+    found = pd.concat(list(_predicted(fitted, table)), ignore_index=True)
+    try:
+        found.to_csv(out, index=False) if out.suffix.lower() == ".csv" else found.to_parquet(out, index=False)
+    except OSError as problem:
+        raise InvalidInput(f"out is {str(out)!r}: expected a file that can be written ({problem}).") from None
+    return len(found)
+
+
+def _predicted(fitted: TableRun, table: Table) -> Iterator[pd.DataFrame]:
+    import pandas as pd
+
+    target = fitted.schema.target
+    for frame in table.frames():
+        columns: dict[str, Any] = {target.name: fitted.predict(frame)}
+        if target.categories is not None:
+            chances = fitted.predict_proba(frame)
+            columns |= {f"probability {name}": chances[:, place] for place, name in enumerate(target.categories)}
+        yield pd.DataFrame(columns)
+
+
+def _plain(metric: Any) -> dict[str, Any]:
+    return {"name": metric.name, "of": metric.of, "value": metric.value, "exact": metric.exact}

@@ -1,0 +1,220 @@
+"""``fit_table``: prepare, commit, train, score, record."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from dpilot.data import bounds
+from dpilot.data.encoder import Encoded, Encoder
+from dpilot.data.schema import Schema
+from dpilot.data.splits import Split
+from dpilot.errors import InvalidInput
+from dpilot.mechanism import SYSTEM, Noise, seeded_noise
+from dpilot.metrics.metric import Metric
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.ledger import Committed, Ledger
+from dpilot.statistics import count
+from dpilot.tables import preparing
+from dpilot.tables.declared import HELD_OUT, Declared, declare, known_size
+from dpilot.tables.planning import BOUNDS, METRICS, SIZE, TablePlan, plan_fit
+from dpilot.tables.preparing import Source
+from dpilot.tables.recording import Facts, record_of
+from dpilot.tables.run import TableRun
+from dpilot.tables.scoring import noisy_metrics
+from dpilot.tables.step_size import StepNumbers, data_free_step
+from dpilot.tables.training import ready, train
+from dpilot.train.payment import LEDGER
+from dpilot.train.progress import Progress
+from dpilot.train.run import Run
+
+__all__ = ["Manner", "Step", "declared_of", "fit_table", "open_ledger"]
+
+Step = Callable[[StepNumbers], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a fit is carried out, beside its privacy: step size, device, who is told, and the seed of a test."""
+
+    step: Step = data_free_step
+    device: str | None = None
+    progress: Progress | None = None
+    test_seed: int | None = None
+
+    @property
+    def noise(self) -> Noise:
+        return SYSTEM if self.test_seed is None else seeded_noise(self.test_seed + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Paid:
+    """A fit whose price is on disk: what it is of, its plan, its ledger and commitment, and its split."""
+
+    declared: Declared
+    table: Source
+    plan: TablePlan
+    book: Ledger
+    committed: Committed
+    split: Split
+    manner: Manner
+
+
+def fit_table(
+    source: Any,
+    schema: Schema,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    target: str | None = None,
+    protected: str | None = None,
+    epochs: float | None = None,
+    model: str = "logistic",
+    held_out: float = HELD_OUT,
+    size: str | int = "public",
+    ledger: Ledger | str | Path | None = None,
+    run_folder: str | Path | None = None,
+    step: Step = data_free_step,
+    device: str | None = None,
+    progress: Progress | None = None,
+    test_seed: int | None = None,
+) -> TableRun:
+    """A private model of a table, with its held-out metrics, for one total (epsilon, delta).
+
+    ``source`` is the path of a csv or parquet file, or a data frame. ``step`` gives the step size from declared
+    numbers; by default it is data-free. Without ``ledger`` a precommitted one of this budget is made and saved with the
+    run. ``test_seed`` fixes noise and coins, and stamps the record as not private.
+
+    Guarantee:
+        All noise is fixed from declared numbers and the whole price is in the ledger, as one commitment, before a value
+        is read: bounds and size that are bought, training, metrics. Training reads the part "train" only, metrics
+        the part "held-out" only. No value of a record raises, and all that leaves is declared or released.
+
+    Edge cases:
+        delta left out     min(1e-5, 1/(10 size)), and the record says so
+        size = "private"   a noisy count is bought; sampling rate and steps are then fixed without it
+        a ledger again     a new split is drawn; parts of different splits compose one after the other
+
+    Example:
+        ``run = fit_table("adult.parquet", Schema.load("adult.toml"), epsilon=1.0); run.predict(frame)``
+    """
+    given = {"epsilon": epsilon, "delta": delta, "target": target, "protected": protected}
+    declared, table = declared_of(source, schema, size, epochs=epochs, model=model, held_out=held_out, **given)
+    manner = Manner(step, device, progress, test_seed)
+    paid = _commit(declared, table, open_ledger(ledger, declared.budget, table.name, run_folder), manner)
+    fitted = _fit(paid, own=ledger is None)
+    if run_folder is not None:
+        fitted.save(run_folder)
+    return fitted
+
+
+def declared_of(source: Any, schema: Schema, size: str | int, **given: Any) -> tuple[Declared, Source]:
+    """What is declared of a fit, and the table it is of; its length is read only if it is public."""
+    if not isinstance(schema, Schema):
+        raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
+    roles = schema.with_roles(target=given.pop("target"), protected=given.pop("protected"))
+    table = Source.of(source, roles)
+    known, public = known_size(size, table.length() if size == "public" else 0)
+    return declare(roles, size=known, public_size=public, **given), table
+
+
+def _commit(declared: Declared, table: Source, book: Ledger, manner: Manner) -> _Paid:
+    """Plan everything from declared numbers, and pay for all of it at once."""
+    plan = plan_fit(declared)
+    split = preparing.draw_split(declared, manner.test_seed)
+    share = declared.budget.delta if book.bound == "basic" else None
+    committed = book.commit(plan.stages(declared, split.id), delta=share)
+    return _Paid(declared, table, plan, book, committed, split, manner)
+
+
+def _fit(paid: _Paid, *, own: bool) -> TableRun:
+    """Read, train, score and record."""
+    declared, plan, manner = paid.declared, paid.plan, paid.manner
+    size = _size(paid)
+    encoder = _encoder(paid, size)
+    prepared = preparing.prepare(paid.table, encoder, paid.split)
+    made = ready(declared, plan, prepared.expansion, size)
+    lr = manner.step(made.numbers)
+    run = train(
+        made,
+        prepared.train,
+        lr,
+        committed=paid.committed,
+        split=paid.split.id,
+        numeric_target=declared.task.numeric,
+        device=manner.device,
+        progress=manner.progress,
+        test_seed=manner.test_seed,
+    )
+    metrics = _metrics(paid, run.model, prepared.held_out)
+    cost = paid.book.spent() if own else Cost(declared.budget.epsilon, declared.budget.delta)
+    facts = Facts(declared, plan, made, lr, size, cost, paid.committed, paid.table.name)
+    whole = Run(run.model, run.record, paid.book if own else paid.committed)
+    return TableRun(whole, encoder, record_of(facts, run, metrics))
+
+
+def open_ledger(
+    ledger: Ledger | str | Path | None, budget: Budget, name: str, folder: str | Path | None = None
+) -> Ledger:
+    """The ledger to pay in: the given one, the one at a path (made if it is not there), or one of this fit's own."""
+    if isinstance(ledger, Ledger):
+        return ledger
+    if ledger is not None:
+        path = Path(ledger)
+        if path.exists():
+            return Ledger.open(path, dataset=Ledger.read(path).dataset)
+        return Ledger.open(path, dataset=name, budget=budget)
+    home = Path(tempfile.mkdtemp(prefix="dpilot-fit-")) if folder is None else Path(folder)
+    home.mkdir(parents=True, exist_ok=True)
+    book = Ledger.open(home / LEDGER, dataset=name, budget=budget, mode="precommitted")
+    if folder is None:
+        weakref.finalize(book, shutil.rmtree, home, ignore_errors=True)
+    return book
+
+
+def _size(paid: _Paid) -> float:
+    """The number to divide by: declared, public, or bought."""
+    if paid.plan.size_noise is None:
+        return float(paid.declared.size or 1)
+    with paid.committed.stage(SIZE) as receipt:
+        noisy = count(
+            paid.table.blanks(), noise_multiplier=paid.plan.size_noise, receipt=receipt, noise=paid.manner.noise
+        )
+    return max(noisy, 1.0)
+
+
+def _encoder(paid: _Paid, size: float) -> Encoder:
+    """The encoder, once the bounds that nobody declared are bought."""
+    schema = paid.declared.schema
+    if paid.plan.bounds_noise is None:
+        return Encoder(schema)
+    with paid.committed.stage(BOUNDS) as receipt:
+        found = bounds.buy(
+            schema,
+            paid.table.frames,
+            size=size,
+            noise_multiplier=paid.plan.bounds_noise,
+            receipt=receipt,
+            noise=paid.manner.noise,
+        )
+    return Encoder(schema.with_bounds(found))
+
+
+def _metrics(paid: _Paid, model: nn.Module, records: Encoded) -> tuple[Metric, ...]:
+    """The figures of the held-out part, from one release."""
+    with paid.committed.stage(METRICS) as receipt:
+        return noisy_metrics(
+            model,
+            records,
+            paid.declared.task,
+            noise_multiplier=paid.plan.metrics_noise,
+            receipt=receipt,
+            noise=paid.manner.noise,
+        )

@@ -1,0 +1,126 @@
+"""Everything that decides the privacy of a fit, fixed from declared numbers before a record is read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from dpilot.data import bounds
+from dpilot.metrics.counts import counts_event
+from dpilot.metrics.regression import sums_event
+from dpilot.privacy.batch_rule import batch_rule
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.calibrate import noise_multiplier, scale_for
+from dpilot.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
+from dpilot.privacy.gaussian import gdp_mu
+from dpilot.privacy.ledger import Stage
+from dpilot.statistics import count_event
+from dpilot.tables.declared import PARTS, Declared
+
+__all__ = ["BOUNDS", "METRICS", "SIZE", "TRAINING", "TablePlan", "plan_fit"]
+
+SIZE: Final = "size"
+BOUNDS: Final = "bounds"
+TRAINING: Final = "training"
+METRICS: Final = "held-out metrics"
+_SIZE_SHARE: Final = 0.005
+_LEAST_STEPS: Final = 100
+_MOST_STEPS: Final = 2_000
+_ROUNDED_UP: Final = 1 + 1e-9  # so that the sum of what is bought and measured stays below the budget in floats
+_UNSIZED_RATE: Final = 1 / 40  # of a run whose size is not known when it is planned
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """Rate, steps and all noise of a fit, and why; ``size_noise`` and ``bounds_noise`` where something is bought.
+
+    Guarantee:
+        On each part, what is bought by all and what is spent on the part cost no more than the budget together: the
+        noise was calibrated for that sum. Disjoint parts compose in parallel, so both may use all of it.
+    """
+
+    sample_rate: float
+    steps: int
+    training_noise: float
+    metrics_noise: float
+    size_noise: float | None
+    bounds_noise: float | None
+    reasons: tuple[str, ...]
+
+    def stages(self, declared: Declared, split: str) -> list[Stage]:
+        """One commitment: what is bought first, then training and metrics, each on its own part."""
+        metrics = sums_event if declared.task.numeric else counts_event
+        bought = _bought(declared, {SIZE: self.size_noise, BOUNDS: self.bounds_noise})
+        return [
+            *(Stage(name, event) for name, event in bought.items()),
+            Stage(TRAINING, _training(self.sample_rate, self.steps, self.training_noise), PARTS[0], split),
+            Stage(METRICS, metrics(self.metrics_noise), PARTS[1], split),
+        ]
+
+
+def plan_fit(declared: Declared) -> TablePlan:
+    """Batch rule for rate and steps, shares for what is bought, and the noise that the budget then asks for."""
+    mu = gdp_mu(declared.budget)
+    shares = _shares(declared)
+    noises = {name: 1 / (mu * math.sqrt(share)) if share else None for name, share in shares.items()}
+    bought = list(_bought(declared, noises).values())
+    rate, steps, reason = _rate_and_steps(declared)
+    return TablePlan(
+        sample_rate=rate,
+        steps=steps,
+        training_noise=_noise(declared.budget, rate, steps, bought),
+        metrics_noise=_ROUNDED_UP / (mu * math.sqrt(1 - sum(shares.values()))),
+        size_noise=noises[SIZE],
+        bounds_noise=noises[BOUNDS],
+        reasons=(reason, *(f"{share:.1%} of mu^2 buys the {name}" for name, share in shares.items() if share)),
+    )
+
+
+def _shares(declared: Declared) -> dict[str, float]:
+    """Of the squared mu, for what nobody declared."""
+    buys_size, buys_bounds = declared.size is None, bool(declared.schema.to_buy)
+    return {SIZE: _SIZE_SHARE if buys_size else 0.0, BOUNDS: bounds.SHARE if buys_bounds else 0.0}
+
+
+def _bought(declared: Declared, noises: dict[str, float | None]) -> dict[str, Event]:
+    size, limits = noises[SIZE], noises[BOUNDS]
+    found = {} if size is None else {SIZE: count_event(size)}
+    return found if limits is None else {**found, BOUNDS: bounds.buy_event(declared.schema, limits)}
+
+
+def _rate_and_steps(declared: Declared) -> tuple[float, int, str]:
+    if declared.size is None:
+        steps = max(1, round(declared.epochs / _UNSIZED_RATE))
+        return _UNSIZED_RATE, steps, f"rate 1/{round(1 / _UNSIZED_RATE)}: fixed, as the size is not known beforehand"
+    size = max(1, round(declared.size * (1 - declared.held_out)))
+    advice = batch_rule(
+        declared.budget,
+        size=size,
+        epochs=declared.epochs,
+        candidates=_candidates(size, declared.epochs),
+        min_steps=_LEAST_STEPS,
+    )
+    return advice.batch_size / size, advice.steps, advice.reason
+
+
+def _candidates(size: int, epochs: float) -> list[int]:
+    """Powers of two between the most and the least steps, and the size itself if none fits."""
+    least = epochs * size / _MOST_STEPS
+    powers = [2**k for k in range(size.bit_length()) if least <= 2**k < size]
+    return [power for power in powers if epochs * size / power >= _LEAST_STEPS] or powers[:1] or [size]
+
+
+def _noise(budget: Budget, rate: float, steps: int, bought: list[Event]) -> float:
+    """The noise of training beside what is ``bought``: composed as the ledger will compose it."""
+    alone = noise_multiplier(budget, sample_rate=rate, steps=steps)
+    if not bought:
+        return alone
+    return scale_for(
+        lambda sigma: Composed([*bought, _training(rate, steps, sigma)]), budget, low=alone, high=alone * 2
+    )
+
+
+def _training(rate: float, steps: int, sigma: float) -> Event:
+    step = Gaussian(sigma)
+    return Repeated(step if rate == 1 else PoissonSampled(rate, step), steps)

@@ -1,0 +1,92 @@
+"""What a fit tells of itself: declared and released values, and each decision in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dpilot.metrics.metric import Metric
+from dpilot.privacy.budget import Cost
+from dpilot.privacy.ledger import Committed
+from dpilot.records import FitRecord
+from dpilot.tables.declared import Declared
+from dpilot.tables.planning import TablePlan
+from dpilot.tables.training import Ready
+from dpilot.train.run import Run
+
+__all__ = ["Facts", "record_of"]
+
+_UNIT: Final = "one record, added or removed"
+_HOW: Final = (
+    "everything that touched the records in one commitment, composed on each part; the larger of both parts' totals"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was declared, planned, bought and paid."""
+
+    declared: Declared
+    plan: TablePlan
+    ready: Ready
+    lr: float
+    size: float
+    cost: Cost
+    committed: Committed
+    name: str
+
+
+def record_of(facts: Facts, run: Run, metrics: tuple[Metric, ...]) -> FitRecord:
+    """The record of a fit."""
+    declared, cost = facts.declared, facts.cost
+    manner = {"lr": facts.lr, "schedule": "cosine", "optimizer": "sgd", "model": declared.model}
+    return FitRecord(
+        privacy={"epsilon": cost.epsilon, "delta": cost.delta, "unit": _UNIT, "accounting": _HOW},
+        data=_data(declared, facts.size, facts.name),
+        plan={**facts.ready.plan.to_dict(), **manner},
+        decisions=_decisions(declared, facts.plan, facts.ready, facts.lr),
+        metrics=tuple(metric.record() for metric in metrics),
+        thresholds=run.thresholds,
+        ledger=tuple(entry.as_dict() for entry in facts.committed.entries()),
+        stamps=run.record.stamps,
+        unprotected=declared.unprotected,
+    )
+
+
+def _data(declared: Declared, size: float, name: str) -> dict[str, Any]:
+    group = declared.schema.protected
+    classes = declared.task.target.categories
+    return {
+        "name": name,
+        "size": round(size),
+        "held_out": declared.held_out,
+        "target": declared.task.target.name,
+        "classes": None if classes is None else list(classes),
+        "protected": None if group is None else group.name,
+        "features": [column.name for column in declared.schema.features],
+        "bought_bounds": list(declared.schema.to_buy),
+    }
+
+
+def _decisions(declared: Declared, plan: TablePlan, ready: Ready, lr: float) -> tuple[str, ...]:
+    held_out = declared.held_out
+    return (
+        *(f"{reason[0].upper()}{reason[1:]}." for reason in plan.reasons),
+        *declared.notes,
+        f"{held_out:.0%} of the records, each by a secret coin, are kept apart for the metrics: disjoint parts compose "
+        "in parallel, so these figures cost the training nothing.",
+        f"Noise of training {plan.training_noise:.4g} in each of {plan.steps:,} steps, noise of the metrics "
+        f"{plan.metrics_noise:.4g}: each the least that its part's share of the budget allows.",
+        "Clipping adapts from a threshold of 1 and not below 0.1, by the free signal of slack clipping.",
+        f"Step size {lr:.4g}, from declared numbers alone: with {ready.numbers.parameters:,} parameters the noise "
+        "of the run would carry the model about as far as its weights are long.",
+        f"Model: {_MODELS[declared.model, declared.task.numeric]}.",
+    )
+
+
+_MODELS: Final = {
+    ("logistic", False): "logistic regression on declared features",
+    ("logistic", True): "linear regression on declared features",
+    ("mlp", False): "a network of one hidden layer",
+    ("mlp", True): "a network of one hidden layer",
+}

@@ -1,0 +1,107 @@
+"""A fit on made-up records, from the schema alone: does it run, how long will it take, how much memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from dpilot.data.column import Column
+from dpilot.data.encoder import Encoder
+from dpilot.data.schema import Schema
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.tables.declared import Declared, Task
+from dpilot.tables.features import Expansion
+from dpilot.tables.models import loss_of
+from dpilot.tables.planning import TablePlan, plan_fit
+from dpilot.tables.preparing import Source, read
+from dpilot.tables.scoring import exact_metrics
+from dpilot.tables.step_size import data_free_step
+from dpilot.tables.training import dataset_of, ready
+from dpilot.train.plan import Plan
+from dpilot.train.trainer import Trainer
+
+__all__ = ["Rehearsal", "made_up", "rehearse"]
+
+_ROWS: Final = 4096
+_STEPS: Final = 10
+_UNKNOWN_SIZE: Final = 10_000
+_FLOAT_BYTES: Final = 4
+_FREE: Final = Budget(1_000.0, 1e-5)
+_NOTHING: Final = Cost(0.0, 0.0)
+_SCALE: Final = (-1.0, 1.0)  # of a column whose bounds are still to be bought
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a fit would be: its numbers, and about how long and how large. Nothing was spent."""
+
+    size: int
+    features: int
+    parameters: int
+    batch_size: float
+    steps: int
+    noise_multiplier: float
+    lr: float
+    seconds: float
+    megabytes: float
+    reasons: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+
+def rehearse(declared: Declared) -> Rehearsal:
+    """Plan the fit, then read, train and score a few made-up records, and reckon from their time.
+
+    Guarantee:
+        No value of the table is read, and no ledger of it is touched: what is trained was made from the schema.
+    """
+    plan, size = plan_fit(declared), float(declared.size or _UNKNOWN_SIZE)
+    schema = declared.schema.with_bounds(dict.fromkeys(declared.schema.to_buy, _SCALE))
+    expansion = Expansion(Encoder(schema))
+    started = time.perf_counter()
+    records = read(Source.of(made_up(schema, _ROWS), schema), expansion.encoder, expansion)
+    reading = (time.perf_counter() - started) / _ROWS
+    made = ready(declared, plan, expansion, size)
+    lr = data_free_step(made.numbers)
+    started = time.perf_counter()
+    short = _short(made.plan, plan, size)
+    loss = loss_of(numeric_target=declared.task.numeric)
+    Trainer(made.model, loss, short, lr=lr).fit(dataset_of(records, numeric_target=declared.task.numeric))
+    stepping = (time.perf_counter() - started) / short.steps
+    exact_metrics(made.model, records, Task(schema))
+    return Rehearsal(
+        size=round(size),
+        features=expansion.width,
+        parameters=made.numbers.parameters,
+        batch_size=made.numbers.batch_size,
+        steps=plan.steps,
+        noise_multiplier=plan.training_noise,
+        lr=lr,
+        seconds=reading * size + stepping * plan.steps,
+        megabytes=2 * size * expansion.width * _FLOAT_BYTES / 1e6,
+        reasons=plan.reasons,
+    )
+
+
+def made_up(schema: Schema, rows: int, seed: int = 0) -> dict[str, Any]:
+    """Records drawn evenly from what the schema declares, target and groups too."""
+    rng = np.random.default_rng(seed)
+    return {column.name: _drawn(column, rows, rng) for column in schema.used}
+
+
+def _drawn(column: Column, rows: int, rng: np.random.Generator) -> Any:
+    if column.categories is not None:
+        return np.asarray(column.categories, dtype=object)[rng.integers(len(column.categories), size=rows)]
+    return rng.uniform(*column.interval, size=rows)
+
+
+def _short(whole: Plan, plan: TablePlan, size: float) -> Plan:
+    """A few steps on as many records a batch as planned; made-up records have no budget to keep."""
+    rate = min(1.0, plan.sample_rate * size / _ROWS)
+    steps = min(_STEPS, plan.steps)
+    return replace(whole, budget=_FREE, cost=_NOTHING, size=_ROWS, sample_rate=rate, steps=steps)

@@ -1,0 +1,79 @@
+"""How good the model is, from one noisy release on the held-out part; or exactly, on records declared public."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpilot.data.encoder import Encoded
+from dpilot.errors import InvalidInput
+from dpilot.mechanism import SYSTEM, Draws, Noise
+from dpilot.metrics.counts import Scored, exact_counts, noisy_counts
+from dpilot.metrics.metric import Metric
+from dpilot.metrics.regression import exact_sums, noisy_sums, regression_scores
+from dpilot.metrics.scores import scores
+from dpilot.statistics.rows import Floats
+from dpilot.tables.declared import Task
+from dpilot.train.predict import predict
+
+__all__ = ["exact_metrics", "noisy_metrics", "outputs", "probabilities"]
+
+
+def noisy_metrics(
+    model: nn.Module,
+    records: Encoded,
+    task: Task,
+    *,
+    noise_multiplier: float,
+    receipt: Draws,
+    noise: Noise = SYSTEM,
+) -> tuple[Metric, ...]:
+    """Every figure of ``records``, from one paid release."""
+    if task.numeric:
+        sums = noisy_sums(
+            _target(records),
+            outputs(model, records)[:, 0],
+            half_range=task.half_range,
+            noise_multiplier=noise_multiplier,
+            receipt=receipt,
+            noise=noise,
+        )
+        return regression_scores(sums)
+    counts = noisy_counts(
+        _scored(model, records), task.layout, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
+    )
+    return scores(counts)
+
+
+def exact_metrics(model: nn.Module, records: Encoded, task: Task) -> tuple[Metric, ...]:
+    """Every figure of ``records`` itself: for records that are declared public, and no others."""
+    if task.numeric:
+        target, predicted = _target(records), outputs(model, records)[:, 0]
+        return regression_scores(exact_sums(target, predicted, half_range=task.half_range))
+    return scores(exact_counts(_scored(model, records), task.layout))
+
+
+def outputs(model: nn.Module, records: Encoded) -> Floats:
+    """The model's outputs in float64, nan in the row of a null record."""
+    found = predict(model, torch.from_numpy(records.features)).double().numpy()
+    known = np.asarray(np.isfinite(records.features).all(axis=1))
+    return np.where(known[:, None], found, np.nan)
+
+
+def probabilities(model: nn.Module, records: Encoded) -> Floats:
+    """The probability of each class, nan in the row of a null record."""
+    found = outputs(model, records)
+    with np.errstate(all="ignore"):
+        weights = np.exp(found - found.max(axis=1, keepdims=True, initial=-np.inf))
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _scored(model: nn.Module, records: Encoded) -> Scored:
+    return Scored(_target(records), probabilities(model, records), records.group)
+
+
+def _target(records: Encoded) -> Floats:
+    if records.target is None:
+        raise InvalidInput("the records have no target: expected one to score them by. Declare it in the schema.")
+    return records.target
