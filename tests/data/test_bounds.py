@@ -112,6 +112,7 @@ def test_a_missing_value_hides_no_other_column() -> None:
         [-1e300] * 20_000,
         [-1e300, 1e300] * 10_000,
         [1e-30],
+        [*[0.0] * 20_000, 1.7e308],
     ],
 )
 def test_bounds_are_an_interval_whatever_the_data(values: list[Any]) -> None:

@@ -129,6 +129,7 @@ def test_other_texts_may_mean_missing_even_numbers() -> None:
     assert rows.features[:4, 1].tolist() == [1.0, 1.0, 0.0, 0.0]
     assert rows.features[:3, 6].tolist() == [1.0, 1.0, 0.0]
     assert np.isnan(rows.features[4]).all()
+    assert Encoder(schema).encode(frame(x=["-9", "10"])).features[:, 1].tolist() == [1.0, 0.0]
 
 
 cells = st.one_of(

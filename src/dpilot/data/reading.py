@@ -30,7 +30,7 @@ _LATER: Final = -3
 
 
 def numbers(cells: Cells, missing: Sequence[str]) -> Floats:
-    """Float64, where nan says that the cell is missing, and inf that it holds no finite number.
+    """Float64, where nan says that the cell is missing, and an infinity that it holds no finite number.
 
     Edge cases:
         A text is a number if Python's ``float`` reads it: "1e3" and " 12 " are, "1,000", "12 years" and "nan" are not.
@@ -38,8 +38,7 @@ def numbers(cells: Cells, missing: Sequence[str]) -> Floats:
     """
     if cells.dtype.kind in "fiub":
         with np.errstate(over="ignore"):
-            values = cells.astype(np.float64)
-        return np.where(np.isneginf(values), np.inf, values)
+            return cells.astype(np.float64)
     listed = cells.tolist()
     if set(map(type, listed)) <= {str} and not any(map(_is_number, missing)):
         try:
