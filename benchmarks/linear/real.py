@@ -123,14 +123,9 @@ def _report(known: Known, epsilon: float) -> None:
     print(f"\n### epsilon {epsilon:g}\n")
     print(table(["table", "n", "d", "least squares", *NAMES], rows), flush=True)
     far = ", ".join(sorted(set(counted) - set(near))) or "none"
-    print(
-        f"\nOf the {len(counted)} tables with n >= 4,000 and least-squares R^2 > 0.2, `auto` is within 0.03 of the best"
-    )
-    print(
-        f"of all methods (least squares included) on {len(near)}, not on {far}; within 0.03 of least squares on",
-        end=" ",
-    )
-    print(f"{len(like)}. Median below 0 on: {', '.join(negative) or 'none'}.", flush=True)
+    print(f"\nOf the {len(counted)} tables with n >= 4,000 and least-squares R^2 > 0.2, `auto` is within 0.03", end=" ")
+    print(f"of the best of all methods (least squares included) on {len(near)}, not on {far}; within 0.03", end=" ")
+    print(f"of least squares on {len(like)}. Median below 0 on: {', '.join(negative) or 'none'}.", flush=True)
 
 
 def draw() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dpilot.linear import LinearRegression, LogisticRegression, PrivateStandardScaler
+from dpilot.linear import AutoRegressor, LinearRegression, LogisticRegression, PrivateStandardScaler
 
 NULL_RECORDS = {"check_supervised_y_no_nan": "a record with a target that is not finite is the null record: silent"}
-ESTIMATORS = [LinearRegression(), LogisticRegression(classes="public"), PrivateStandardScaler()]
+ESTIMATORS = [AutoRegressor(), LinearRegression(), LogisticRegression(classes="public"), PrivateStandardScaler()]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
 
+from dpilot import Budget, Ledger
 from dpilot.errors import InvalidInput
+from dpilot.linear import AutoRegressor, LinearRegression, LogisticRegression, PrivacyWarning, PrivateStandardScaler
 from dpilot.linear.declared import declared
-from dpilot.linear.estimators import LinearRegression
 from dpilot.linear.methods import METHODS
 from tests.linear.helpers import line
 
@@ -92,16 +96,68 @@ def test_the_input_is_not_written_to():
     assert np.array_equal(target, Y)
 
 
-def test_names_of_columns_are_kept():
-    frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    model = LinearRegression().fit(frame, Y)
+NAMED = {
+    "pandas": lambda values: pd.DataFrame(values, columns=["a", "b", "c"]),
+    "polars": lambda values: pl.DataFrame(values, schema=["a", "b", "c"]),
+}
+ESTIMATORS = [
+    AutoRegressor(),
+    LinearRegression(),
+    LinearRegression(method="adassp", bounds={"X": (-9.0, 9.0)}),
+    LogisticRegression(classes=[False, True]),
+    PrivateStandardScaler(),
+]
+
+
+def outputs(model, features):
+    return model.predict(features) if hasattr(model, "predict") else np.asarray(model.transform(features))
+
+
+@pytest.mark.parametrize("library", NAMED)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: type(each).__name__)
+def test_names_of_columns_are_kept(estimator, library):
+    frame = NAMED[library](X)
+    target = Y > 0 if isinstance(estimator, LogisticRegression) else Y
+    model = clone(estimator).fit(frame, target)
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert outputs(model, frame).shape[0] == X.shape[0]
     with pytest.raises(ValueError, match="feature names"):
-        model.predict(frame[["b", "a", "c"]])
+        outputs(model, frame[["b", "a", "c"]])
 
 
-def test_clones_keep_the_ledger_path(tmp_path):
+@pytest.mark.parametrize("library", NAMED)
+def test_frames_give_the_numbers_of_arrays(library):
+    values = np.where(X > 1.5, np.nan, X)
+    made = {"random_state": 3, "bounds": "standardised"}
+    with pytest.warns(PrivacyWarning):
+        plain = LinearRegression(**made).fit(values, Y)
+    with pytest.warns(PrivacyWarning):
+        named = LinearRegression(**made).fit(NAMED[library](values), Y)
+    assert np.array_equal(plain.coef_, named.coef_)
+
+
+def test_polars_columns_of_whole_numbers_with_holes_are_read():
+    frame = pl.DataFrame({"a": [1, None, 3] * 50, "b": [True, False, None] * 50, "c": [0.5, 1.5, 2.5] * 50})
+    target = pl.Series("y", [1.0, 2.0, None] * 50)
+    model = LinearRegression().fit(frame, target)
+    assert np.isfinite(model.predict(frame)).all()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: type(each).__name__)
+def test_clones_are_unfitted_and_copies_give_the_same(estimator):
+    target = Y > 0 if isinstance(estimator, LogisticRegression) else Y
+    model = clone(estimator).fit(X, target)
+    assert clone(model).get_params() == estimator.get_params()
+    assert not hasattr(clone(model), "privacy_")
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(outputs(again, X), outputs(model, X))
+    assert again.privacy_.entries == model.privacy_.entries
+
+
+def test_clones_keep_the_ledger(tmp_path):
     assert clone(LinearRegression(ledger=tmp_path / "x")).ledger == tmp_path / "x"
+    ledger = Ledger.open(tmp_path / "one.ledger", dataset="one", budget=Budget(1.0, 1e-5))
+    assert clone(LinearRegression(ledger=ledger)).ledger is ledger
 
 
 def test_declared_columns_are_not_bought():

@@ -16,6 +16,7 @@ from dpilot.linear.declared import declared
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, numbers
 from dpilot.linear.logistic import LogisticSteps, probabilities
+from dpilot.linear.model import inside
 from dpilot.linear.rows import MemoryRows
 from dpilot.statistics.rows import Floats
 
@@ -78,7 +79,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first."""
-        values, labels = features_and_target(self, X, y)
+        values, labels = features_and_target(self, X, y, self.bounds)
         classes, unprotected = self._declared_classes(labels)
         table = np.column_stack([values, codes(labels, classes)])
         count = values.shape[1]
@@ -117,9 +118,8 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[np.argmax(self.predict_proba(X), axis=1)])
 
     def _scores(self, X: Any) -> Floats:
-        values = features(self, X)
-        inside = np.clip(np.where(np.isnan(values), self.center_, values), self.lower_, self.upper_)
-        return np.asarray(inside @ self.coef_.T + self.intercept_)
+        values = inside(features(self, X), self.center_, self.lower_, self.upper_)
+        return np.asarray(values @ self.coef_.T + self.intercept_)
 
     def _declared_classes(self, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
         if isinstance(self.classes, str) and self.classes == "public":

@@ -14,6 +14,7 @@ from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, numbers
 from dpilot.linear.intervals import standard_errors
 from dpilot.linear.methods import METHODS
+from dpilot.linear.model import LinearModel
 from dpilot.linear.rows import MemoryRows, Rows
 from dpilot.linear.streaming import parquet_rows
 from dpilot.statistics.rows import Floats
@@ -73,7 +74,7 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first."""
-        values, target = features_and_target(self, X, y)
+        values, target = features_and_target(self, X, y, self.bounds)
         table = np.column_stack([values, numbers(target)])
         return self._fit(MemoryRows.of(table), length=table.shape[0])
 
@@ -89,9 +90,7 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> Floats:
         """Predictions for each row; post-processing of what was released."""
         check_is_fitted(self)
-        values = features(self, X)
-        inside = np.clip(np.where(np.isnan(values), self.center_, values), self.lower_, self.upper_)
-        return np.asarray(np.clip(inside @ self.coef_ + self.intercept_, *self.target_range_))
+        return self.model_.predict(features(self, X))
 
     def _fit(self, rows: Rows, *, length: int) -> Self:
         count = rows.columns - 1
@@ -118,16 +117,13 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, fitted: Fitted) -> None:
         """Store what was released, in the units of the data."""
-        scaling, theta = fitted.scaling, fitted.solution.theta
-        scale = scaling.scale[-1]
-        self.coef_ = theta[: scaling.center.size - 1] * scale / scaling.scale[:-1]
-        offset = theta[-1] * scale + scaling.center[-1] - float(self.coef_ @ scaling.center[:-1])
-        self.intercept_ = float(offset) if self.fit_intercept else 0.0
-        self.center_, self.scale_ = scaling.center[:-1], scaling.scale[:-1]
-        self.lower_, self.upper_ = scaling.lower[:-1], scaling.upper[:-1]
-        self.target_range_ = scaling.target_range
+        model = self.model_ = LinearModel.of(fitted.solution.theta, fitted.scaling, intercept=self.fit_intercept)
+        self.coef_, self.intercept_ = model.coef, model.intercept
+        self.center_, self.scale_, self.lower_, self.upper_ = model.center, model.scale, model.lower, model.upper
+        self.target_range_ = model.target_range
         errors = standard_errors(fitted.solution, fitted.size)
-        self.coef_std_ = None if errors is None else errors[: self.coef_.size] * scale / scaling.scale[:-1]
+        units = model.target_width / model.scale
+        self.coef_std_ = None if errors is None else errors[: model.coef.size] * units
         self.choice_ = fitted.solution.choice
         self.privacy_ = fitted.privacy
 

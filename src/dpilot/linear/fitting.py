@@ -20,11 +20,11 @@ from dpilot.linear.standardise import Scaling, ScalingPlan, bought, plan_scaling
 from dpilot.mechanism import SYSTEM, Noise, seeded_noise
 from dpilot.privacy.budget import Budget, check_delta
 from dpilot.privacy.events import Event
-from dpilot.privacy.ledger import Ledger
+from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.statistics import count, count_event
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Fitted", "Method", "PrivacyWarning", "fit_rows", "noise_of", "problem_of", "size_of"]
+__all__ = ["Fitted", "Method", "Plan", "PrivacyWarning", "fit_rows", "noise_of", "planned", "problem_of", "size_of"]
 
 _SIZE_SHARE: Final = 0.005
 _TIME: Final = "running time"
@@ -58,12 +58,36 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
+    """A fit from public numbers alone: what it will cost, stage by stage, and how it will go."""
+
+    problem: Problem
+    declared: Declared
+    method: Method
+    numeric_target: bool
     scaling: ScalingPlan | None
     target: ScalingPlan | None  # the target's own, where all columns together could not have their quartiles
     left: float
     stages: dict[str, Event]
     sized: Callable[[Rows, Door], float]
+
+    def run(self, rows: Rows, door: Door) -> tuple[Solution, Scaling, float]:
+        """The coefficients, the scaling and the size to divide by: all released."""
+        size = self.sized(rows, door)
+        scaling = self._scaling(rows, size, door)
+        intercept, width = self.problem.intercept, self.problem.width + 1
+        table = rows.mapped(lambda values: _standardised(values, scaling, intercept), width)
+        return self.method.solve(table, self.problem, self.left, size, door), scaling, size
+
+    def _scaling(self, rows: Rows, size: float, door: Door) -> Scaling:
+        center, scale = np.zeros(rows.columns), np.ones(rows.columns)
+        wanted = _wanted(self.declared, self.numeric_target)
+        last = np.arange(rows.columns) == rows.columns - 1
+        features = wanted & ~last if self.target else wanted
+        for name, step, which in (("scale", self.scaling, features), ("target", self.target, last)):
+            if step:
+                center[which], scale[which] = _bought(name, step, rows, which, size, door)
+        return self.declared.scaling(center, scale, centred=self.problem.intercept)
 
 
 def problem_of(
@@ -119,17 +143,18 @@ def fit_rows(
         chunk of ``rows`` is asked for. All releases are Gaussian and add by squares; what else a method makes says so
         in its stages.
     """
-    plan = _planned(problem, declared, method, numeric_target)
+    plan = planned(problem, declared, method, numeric_target=numeric_target)
     noise = noise_of(random_state)
-    with paid(plan.stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected) as (door, story):
-        size = plan.sized(rows, door)
-        scaling = _scaling(rows, problem, declared, plan, size, door, numeric_target)
-        table = rows.mapped(lambda values: _standardised(values, scaling, problem.intercept), problem.width + 1)
-        solution = method.solve(table, problem, plan.left, size, door)
+    stages = [Stage(name, event) for name, event in plan.stages.items()]
+    with paid(stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected) as (door, story):
+        solution, scaling, size = plan.run(rows, door)
     return Fitted(solution, scaling, size, story[0])
 
 
-def _planned(problem: Problem, declared: Declared, method: Method, numeric_target: bool) -> _Plan:
+def planned(
+    problem: Problem, declared: Declared, method: Method, *, numeric_target: bool = True, taken: float = 0.0
+) -> Plan:
+    """Every noise multiplier of a fit, of what ``taken`` leaves of the squared mu."""
     wanted = _wanted(declared, numeric_target)
     scaling, target = plan_scaling(problem, int(wanted.sum())), None
     if scaling and scaling.level != "quartiles" and problem.intercept and wanted[-1]:  # too dear for all together
@@ -138,8 +163,9 @@ def _planned(problem: Problem, declared: Declared, method: Method, numeric_targe
     bought_plans = {"scale": scaling, "target": target}
     stages |= {name: plan.event for name, plan in bought_plans.items() if plan}
     shares = [_SIZE_SHARE if problem.size is None else 0.0, *(plan.share for plan in bought_plans.values() if plan)]
-    left = 1 - sum(shares)
-    return _Plan(scaling, target, left, {**stages, **method.stages(problem, left)}, sized)
+    left = 1 - taken - sum(shares)
+    stages |= method.stages(problem, left)
+    return Plan(problem, declared, method, numeric_target, scaling, target, left, stages, sized)
 
 
 def _wanted(declared: Declared, numeric_target: bool) -> NDArray[np.bool_]:
@@ -161,19 +187,6 @@ def size_of(problem: Problem) -> tuple[Callable[[Rows, Door], float], dict[str, 
             return max(count(rows.chunks(), noise_multiplier=sigma, receipt=receipt, noise=door.noise), 1.0)
 
     return noisy, {"size": count_event(sigma)}
-
-
-def _scaling(
-    rows: Rows, problem: Problem, declared: Declared, plan: _Plan, size: float, door: Door, numeric_target: bool
-) -> Scaling:
-    center, scale = np.zeros(rows.columns), np.ones(rows.columns)
-    wanted = _wanted(declared, numeric_target)
-    last = np.arange(rows.columns) == rows.columns - 1
-    features = wanted & ~last if plan.target else wanted
-    for name, step, which in (("scale", plan.scaling, features), ("target", plan.target, last)):
-        if step:
-            center[which], scale[which] = _bought(name, step, rows, which, size, door)
-    return declared.scaling(center, scale, centred=problem.intercept)
 
 
 def _bought(

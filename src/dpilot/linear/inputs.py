@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d, vali
 from dpilot.errors import InvalidInput
 from dpilot.statistics.rows import Floats
 
-__all__ = ["features", "features_and_target", "numbers", "training_features"]
+__all__ = ["features", "features_and_target", "numbers", "target_numbers", "training_features"]
 
 _LOOSE = {"dtype": None, "ensure_all_finite": False}
 _NUMBERS = (Real, np.bool_, Decimal, str, bytes)
@@ -49,13 +49,15 @@ def features(estimator: Any, X: Any) -> Floats:
     return numbers(np.asarray(validate_data(estimator, _table(X, None), reset=False, **_LOOSE)))
 
 
-def training_features(estimator: Any, X: Any) -> Floats:
+def training_features(estimator: Any, X: Any, bounds: Any = None) -> Floats:
     """The features an estimator without a target is fitted on."""
-    return numbers(np.asarray(_quiet(lambda: validate_data(estimator, _table(X, estimator.bounds), **_LOOSE))))
+    return numbers(np.asarray(_quiet(lambda: validate_data(estimator, _table(X, bounds), **_LOOSE))))
 
 
-def features_and_target(estimator: Any, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
+def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> tuple[Floats, NDArray[Any]]:
     """Features as numbers and the target as it is, after checks of shapes, lengths and types.
+
+    ``bounds`` may declare the number of columns, where X is a list of rows.
 
     Edge cases:
         A target that is a list becomes an array of objects; an entry of it that is a list of one is that one.
@@ -63,9 +65,21 @@ def features_and_target(estimator: Any, X: Any, y: Any) -> tuple[Floats, NDArray
 
     def checked() -> tuple[Floats, NDArray[Any]]:
         either = (_LOOSE, {**_LOOSE, "ensure_2d": False})
-        table, target = validate_data(estimator, _table(X, estimator.bounds), _column(y), validate_separately=either)
+        table, target = validate_data(estimator, _table(X, bounds), _column(y), validate_separately=either)
         check_consistent_length(table, target)
         return numbers(np.asarray(table)), column_or_1d(np.asarray(target), warn=True)
+
+    return _quiet(checked)
+
+
+def target_numbers(y: Any, length: int) -> Floats:
+    """A target beside records that are read by a schema: one number a record, nan for what is none."""
+
+    def checked() -> Floats:
+        column = column_or_1d(np.asarray(_column(y)), warn=True)
+        if column.shape[0] != length:
+            raise InvalidInput("X and y have inconsistent numbers of records")
+        return numbers(column)
 
     return _quiet(checked)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +90,7 @@ class Privacy:
 
 @contextmanager
 def paid(
-    stages: Mapping[str, Event],
+    stages: Sequence[Stage],
     budget: Budget,
     *,
     ledger: Ledger | str | Path | None,
@@ -107,7 +107,7 @@ def paid(
     with tempfile.TemporaryDirectory(prefix="dpilot-fit-") as folder:
         book = _opened(ledger, budget, Path(folder))
         share = budget.delta if book.bound == "basic" else None
-        committed = book.commit([Stage(name, event) for name, event in stages.items()], delta=share)
+        committed = book.commit(stages, delta=share)
         story: list[Privacy] = []
         yield Door(committed, noise), story
         cost = Cost(budget.epsilon, budget.delta) if ledger is not None else book.spent()

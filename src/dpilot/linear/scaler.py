@@ -14,6 +14,7 @@ from dpilot.linear.inputs import features, training_features
 from dpilot.linear.problem import paid
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.standardise import bought, plan_scaling
+from dpilot.privacy.ledger import Stage
 from dpilot.statistics.rows import Floats
 
 __all__ = ["PrivateStandardScaler"]
@@ -58,7 +59,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
     def fit(self, X: Any, y: Any = None) -> Self:
         """Buy centre and width of every column that is not declared."""
         del y  # a scaler does not look at targets
-        values = training_features(self, X)
+        values = training_features(self, X, self.bounds)
         count = values.shape[1]
         known = declared(self.bounds, count, target=False)
         problem, unprotected = problem_of(
@@ -74,7 +75,8 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         noise = noise_of(self.random_state)
         self.privacy_ = None
         if stages:
-            with paid(stages, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (
+            priced = [Stage(name, event) for name, event in stages.items()]
+            with paid(priced, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (
                 door,
                 story,
             ):

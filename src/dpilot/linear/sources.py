@@ -1,0 +1,161 @@
+"""Where the records of a regression come from: a table of numbers, or a frame that a schema describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from dpilot import _validate
+from dpilot.data.bounds import SHARE, buy, buy_event, raw_numbers
+from dpilot.data.encoder import Encoder
+from dpilot.data.frames import Frame
+from dpilot.data.schema import Column, Schema
+from dpilot.errors import InvalidInput
+from dpilot.linear.inputs import target_numbers
+from dpilot.linear.problem import Door, Problem, multiplier
+from dpilot.privacy.events import Event
+from dpilot.statistics.rows import Floats
+
+__all__ = ["Described", "Numbers", "Source"]
+
+_UNKNOWN_SIZE: Final = 10_000.0  # what the tails of bought bounds go by where the size is to be bought itself
+
+
+class Source(Protocol):
+    """Records and what is declared of them: ``bounds`` of the encoded columns, as ``linear.declared`` reads them.
+
+    ``share`` is what the bounds to buy take of the squared mu, in the one stage of ``stages``; ``read`` runs it on the
+    records at ``places`` and gives the encoder that came out (None: the values are numbers already).
+    """
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def bounds(self) -> Any: ...
+
+    @property
+    def share(self) -> float: ...
+
+    def stages(self, problem: Problem, /) -> dict[str, Event]: ...
+
+    def read(self, places: Any, problem: Problem, door: Door, /) -> Encoder | None: ...
+
+    def table(self, encoder: Encoder | None, /) -> Floats: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A table of numbers: what is not declared of it is bought by the fit itself."""
+
+    values: Floats
+    target: Floats
+
+    @property
+    def length(self) -> int:
+        return int(self.values.shape[0])
+
+    @property
+    def width(self) -> int:
+        return int(self.values.shape[1])
+
+    @property
+    def bounds(self) -> None:
+        return None
+
+    @property
+    def share(self) -> float:
+        return 0.0
+
+    def stages(self, *_: object) -> dict[str, Event]:
+        return {}
+
+    def read(self, *_: object) -> None:
+        return None
+
+    def table(self, *_: object) -> Floats:
+        return np.column_stack([self.values, self.target])
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A frame whose columns ``schema`` declares: numbers between their bounds, categories one-hot.
+
+    Edge cases:
+        A target outside declared bounds is the null record, or is pulled in where the schema says "clamp".
+    """
+
+    schema: Schema  # of the features alone
+    column: Column | None  # of the target
+    frame: Any
+    target: Floats
+
+    @classmethod
+    def of(cls, schema: Schema, frame: Any, y: Any, protected: str | None) -> Described:
+        """The records of ``frame`` and their targets ``y``."""
+        if not isinstance(schema, Schema):
+            _validate.refuse("schema", schema, "a Schema", "See Schema.from_toml.")
+        schema = schema.with_roles(protected=protected)
+        column = schema.target if schema.has_target else None
+        if column is not None and column.categories is not None:
+            raise InvalidInput(
+                f"target is {column.name!r}, which is categorical: expected numbers. Use AutoClassifier."
+            )
+        target = target_numbers(y, Frame.of(frame).length)
+        if column is not None and isinstance(column.bounds, tuple) and column.outside == "null":
+            lower, upper = column.bounds
+            target = np.where((target >= lower) & (target <= upper), target, np.nan)
+        return cls(schema.inputs_only(), column, frame, target)
+
+    @property
+    def length(self) -> int:
+        return int(self.target.size)
+
+    @property
+    def width(self) -> int:
+        return len(self._bare().names)
+
+    @property
+    def bounds(self) -> Any:
+        """Encoded numbers lie in [-1, 1], indicators in [0, 1]; the target in its own bounds, or to be bought."""
+        numeric = {column.name for column in self.schema.features if column.categories is None}
+        lower = [-1.0 if name in numeric else 0.0 for name in self._bare().names]
+        known = self.column is not None and isinstance(self.column.bounds, tuple)
+        return {"X": (lower, 1.0), "y": self.column.bounds if known and self.column else None}
+
+    @property
+    def share(self) -> float:
+        return SHARE if self.schema.to_buy else 0.0
+
+    def stages(self, problem: Problem) -> dict[str, Event]:
+        return {"bounds": buy_event(self.schema, multiplier(problem, SHARE))} if self.schema.to_buy else {}
+
+    def read(self, places: Any, problem: Problem, door: Door) -> Encoder:
+        names = self.schema.to_buy
+        if not names:
+            return Encoder(self.schema)
+        columns = raw_numbers(self.frame, self.schema, names)[places].T
+        with door.stage("bounds") as receipt:
+            bought = buy(
+                self.schema,
+                dict(zip(names, columns, strict=True)),
+                size=problem.size or _UNKNOWN_SIZE,
+                noise_multiplier=multiplier(problem, SHARE),
+                receipt=receipt,
+                noise=door.noise,
+            )
+        return Encoder(self.schema.with_bounds(bought))
+
+    def table(self, encoder: Encoder | None) -> Floats:
+        assert encoder is not None
+        features = encoder.encode_features(self.frame)
+        return np.column_stack([features.astype(np.float64), self.target])
+
+    def _bare(self) -> Encoder:
+        """An encoder of the same columns, to ask for their names before the bounds are bought."""
+        return Encoder(self.schema.with_bounds(dict.fromkeys(self.schema.to_buy, (0.0, 1.0))))
