@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from benchmarks.linear.common import coefficients, fitted, middle, paper, repeated, table
@@ -67,11 +69,14 @@ def least(d: int, n: int, seeds: int) -> list[float]:
 
 def main(quick: bool) -> None:
     seeds = 3 if quick else 20
+    named = [word.partition("=")[2] for word in sys.argv if word.startswith("--method=")]  # one of those below alone
     for d, sizes in SETTINGS.items():
         rows = [["least squares, not private", *(middle(least(d, n, seeds)) for n in sizes)]]
-        for name, method in DECLARED.items():
+        for name, method in DECLARED.items() if not named else ():
             rows.append([f"{name}, declared", *(middle(errors(method, d, n, seeds, "standardised")) for n in sizes)])
         for name, method in BOUGHT.items():
+            if named and name not in named:
+                continue
             rows.append([f"{name}, nothing declared", *(middle(errors(method, d, n, seeds, None)) for n in sizes)])
         rows += [[name, *map(str, figures)] for name, figures in PRINTED[d].items()]
         print(f"\n### d = {d}: L2 error, median (90 % quantile) of {seeds} seeds, (1, 1e-5)\n")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.linear.common import Array, coefficients, fitted, middle, paper, repeated, table
-from dpilot.linear.adaclip import _GRID, AdaClip, clip_level
+from dpilot.linear.adaclip import _GRID, AdaClip, _norms, clip_level
 from dpilot.linear.boosted import BoostedAdaSSP
 from dpilot.linear.dpgd import Dpgd
 from dpilot.linear.fitting import Method
 from dpilot.linear.fixed import FixedClip, equal_steps, fixed_steps
 from dpilot.linear.problem import Door, Problem, multiplier
 from dpilot.linear.problem import repeated as repeated_steps
-from dpilot.linear.rows import Rows
+from dpilot.linear.rows import Rows, total
 from dpilot.linear.solution import Solution
-from dpilot.privacy.events import Composed, Event
+from dpilot.mechanism import release
+from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import quantile_event
 
 D, N = 50, 5_000
@@ -149,35 +152,69 @@ class Tenth:
 
 
 @dataclass(frozen=True, slots=True)
-class Periodic:
-    """AdaClip that asks for the quantile again every ``every`` of 30 steps, 1 % of the squared mu each time."""
+class Scheduled:
+    """AdaClip's steps, the clip level estimated before each of the steps ``at``, for 1 % of the squared mu each.
 
-    every: int
+    With ``most``, a signal of its own (2 % for all) tells every third step which share of the norms lies below the
+    level; where that is further from a half than 0.2 and three deviations of its noise, the level is estimated again,
+    ``most`` times at most. With ``follow``, the signal moves the level every step instead, by exp(1/2 - share).
+    With ``down``, no estimate may raise the level: norms that grow are the work of noise.
+    """
+
+    at: tuple[int, ...] = (0,)
+    most: int = 0
+    follow: bool = False
+    down: bool = False
     steps: int = 30
     share: float = 0.01
+    signal: float = 0.02
 
     def stages(self, problem: Problem, left: float) -> dict[str, Event]:
-        search = quantile_event(multiplier(problem, left * self.share), grid=_GRID)
-        events = [search, repeated_steps(self._steps(problem, left))]
-        return {f"round {turn}": Composed(events) for turn in range(self._turns)}
+        search = quantile_event(self._search(problem, left), grid=_GRID)
+        signals = [Gaussian(self._signal(problem, left))] * len(self._heard)
+        gradient = repeated_steps((self._step(problem, left),) * self.steps)
+        return {"steps": Composed([*[search] * (len(self.at) + self.most), *signals, gradient])}
 
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        theta = np.zeros(problem.width)
-        paid = {"size": size, "noise": door.noise}
-        for turn in range(self._turns):
-            with door.stage(f"round {turn}") as receipt:
+        theta, level, tail, left_over = np.zeros(problem.width), np.inf, [], self.most
+        with door.stage("steps") as receipt:
+            paid = {"receipt": receipt, "noise": door.noise}
+            for step in range(self.steps):
                 rest = rows.mapped(_residuals(theta), rows.columns)
-                sigma = multiplier(problem, left * self.share)
-                level = clip_level(rest, 0.5, noise_multiplier=sigma, receipt=receipt, noise=door.noise)
-                theta = theta + fixed_steps(rest, level, self._steps(problem, left), receipt=receipt, **paid)  # type: ignore[arg-type]
-        return Solution(theta)
+                drift = self._drift(rest, level, problem, left, size, paid) if step in self._heard else 0.0
+                found = level * float(np.exp(-drift)) if self.follow else level
+                again = bool(drift) and not self.follow and left_over > 0
+                left_over -= again
+                if step in self.at or again:
+                    found = clip_level(rest, 0.5, noise_multiplier=self._search(problem, left), **paid)
+                level = min(level, found) if self.down else found
+                theta = theta + fixed_steps(rest, level, (self._step(problem, left),), size=size, **paid)
+                tail.append(theta)
+        return Solution(np.mean(tail[-self.steps // 3 :], axis=0), threshold=level)
 
     @property
-    def _turns(self) -> int:
-        return self.steps // self.every
+    def _heard(self) -> range:
+        """The steps before which the signal is asked for."""
+        return range(1, self.steps) if self.follow else range(3, self.steps, 3) if self.most else range(0)
 
-    def _steps(self, problem: Problem, left: float) -> tuple[float, ...]:
-        return equal_steps(problem, left * (1 - self.share * self._turns) / self._turns, self.every)
+    def _drift(
+        self, rest: Rows, level: float, problem: Problem, left: float, size: float, paid: dict[str, Any]
+    ) -> float:
+        """How far the share of norms below the level lies from a half; 0 where that is little, or noise."""
+        exact = float(total(rest, lambda values: np.asarray(np.sum((_norms(values) <= level) - 0.5))))
+        sigma = self._signal(problem, left)
+        found = release(exact, bound=0.5, noise_multiplier=sigma, **paid) / size
+        return found if self.follow or abs(found) > max(0.2, 1.5 * sigma / size) else 0.0
+
+    def _search(self, problem: Problem, left: float) -> float:
+        return multiplier(problem, left * self.share)
+
+    def _signal(self, problem: Problem, left: float) -> float:
+        return multiplier(problem, left * self.signal / max(len(self._heard), 1))
+
+    def _step(self, problem: Problem, left: float) -> float:
+        taken = self.share * (len(self.at) + self.most) + self.signal * bool(self._heard)
+        return multiplier(problem, left * (1 - taken) / self.steps)
 
 
 def _residuals(theta: Array) -> Callable[[Array], Array]:
@@ -187,8 +224,13 @@ def _residuals(theta: Array) -> Callable[[Array], Array]:
 def strategies(seeds: int, epsilons: tuple[float, ...]) -> None:
     methods: dict[str, Method] = {
         "estimate once (adaclip)": AdaClip(),
-        "again every 10 steps": Periodic(10),
-        "again every 5 steps": Periodic(5),
+        "again every 10 steps": Scheduled(at=(0, 10, 20)),
+        "again every 5 steps": Scheduled(at=tuple(range(0, 30, 5))),
+        "again on a drift signal": Scheduled(most=4),
+        "follow the signal": Scheduled(follow=True),
+        "every 10, never up": Scheduled(at=(0, 10, 20), down=True),
+        "drift, never up": Scheduled(most=4, down=True),
+        "follow, never up": Scheduled(follow=True, down=True),
         "iterate around 1 (boosted)": BoostedAdaSSP(clip=1.0),
         "iterate, clip bought": BoostedAdaSSP(),
         "re-estimate every step (dpgd)": Dpgd(),
@@ -211,6 +253,9 @@ def strategies(seeds: int, epsilons: tuple[float, ...]) -> None:
 
 def main(quick: bool) -> None:
     seeds = 3 if quick else 20
+    if "--strategies" in sys.argv:
+        strategies(seeds, (0.1, 0.5, 1.0))
+        return
     split(seeds)
     quantiles(seeds)
     curve(seeds)
