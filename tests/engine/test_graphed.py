@@ -39,8 +39,8 @@ def small(dropout: float = 0.0) -> nn.Module:
 
 
 def chunk(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    made = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 6, generator=made).to(DEVICE), (torch.arange(n) % 5).to(DEVICE)
+    made = torch.Generator(DEVICE).manual_seed(seed)
+    return torch.randn(n, 6, generator=made), torch.arange(n) % 5
 
 
 def same(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float = 1e-5) -> bool:

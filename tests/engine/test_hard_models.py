@@ -56,7 +56,8 @@ def test_autocast_keeps_norms_and_sums_in_float32(dtype: torch.dtype, low_memory
     assert torch.allclose(ps.norms, exact.norms, rtol=0.05)
     alone = [sum(g.double().square().sum() for g in ps.weighted_sum(torch.eye(4)[i]).values()).sqrt() for i in range(4)]
     assert (torch.stack(alone) <= ps.norms.double()).all()
-    assert (torch.stack(alone) >= ps.norms.double() * 0.999).all()
+    rounded = 0.999 if DEVICE.type == "cpu" else 0.98  # bfloat16 products of a GPU have their rounding added
+    assert (torch.stack(alone) >= ps.norms.double() * rounded).all()
 
 
 def test_a_model_in_bfloat16_has_float32_norms() -> None:
@@ -167,7 +168,7 @@ def test_packed_sequences_are_refused_with_a_remedy() -> None:
             self.body, self.head = nn.GRU(6, 6, batch_first=True), nn.Linear(6, 5)
 
         def forward(self, x: Tensor) -> Tensor:
-            packed = nn.utils.rnn.pack_padded_sequence(x, torch.full((x.shape[0],), 3), batch_first=True)
+            packed = nn.utils.rnn.pack_padded_sequence(x, torch.full((x.shape[0],), 3).cpu(), batch_first=True)
             return self.head(self.body(packed)[1][0])
 
     with pytest.raises(UnsupportedModel, match="Pad the sequences"):

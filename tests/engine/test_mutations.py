@@ -14,7 +14,7 @@ from dpilot.engine import api, base, combine, measure, recorder, settle, two_pas
 from dpilot.engine.layers import attention, conv, embedding, fallback, gram, linear, norm, recurrent
 from dpilot.engine.layers.base import Dense
 from tests.contracts.test_engines import assert_contract
-from tests.contracts.zoo import build
+from tests.contracts.zoo import DEVICE, build
 
 
 @dataclass(frozen=True)
@@ -227,11 +227,14 @@ def case_of(name: str) -> Any:
     return everything_square() if name == "everything_square" else build(name, torch.float32)
 
 
+NOT_ON_A_GPU = {"sums ignore the weights", "broadcast sums are squared"}
 PAIRS = [(what, model) for what, mutation in MUTATIONS.items() for model in mutation.models]
 
 
 @pytest.mark.parametrize(("what", "model"), PAIRS)
 def test_a_broken_rule_fails_the_contract(what: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if DEVICE.type != "cpu" and what in NOT_ON_A_GPU:
+        pytest.skip("small gradients are laid side by side on a GPU: this rule does not sum there")
     mutation = MUTATIONS[what]
     monkeypatch.setattr(api, "verify", lambda *_: "not verified")  # the contract alone must notice
     assert_contract(case_of(model), "single-backward", torch.float32)

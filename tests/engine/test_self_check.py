@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.engine.layers import linear
-from tests.contracts.zoo import ZOO, build, cross_entropy
+from tests.contracts.zoo import DEVICE, ZOO, build, cross_entropy
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch is slow there on CPU, and says so
@@ -29,7 +29,7 @@ class Centred(nn.Linear):
 
 @pytest.mark.parametrize("model", [Centred(6, 5), nn.Sequential(nn.Dropout(0.5), Centred(6, 5))])
 def test_mixing_is_found(model: nn.Module) -> None:
-    (problem,) = engine.self_check(model, cross_entropy, shapes())
+    (problem,) = engine.self_check(model.to(DEVICE), cross_entropy, shapes())
     assert "depends on the others" in str(problem)
     assert all(module.training for module in model.modules())
 
@@ -41,7 +41,7 @@ def test_structural_problems_come_first() -> None:
 
 
 def test_a_wrong_norm_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear.Product, "magnitude", lambda self: torch.ones(self.inputs.shape[0]))
+    monkeypatch.setattr(linear.Product, "magnitude", lambda self: self.inputs.new_ones(self.inputs.shape[0]))
     found = engine.self_check(nn.Linear(6, 5), cross_entropy, shapes())
     assert [problem.where for problem in found] == ["norms"]
 

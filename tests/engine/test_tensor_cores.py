@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import kernels, measure, precision
+from dpilot.engine import kernels, measure, per_sample, precision
 from dpilot.engine.base import inflate
 from dpilot.engine.layers.base import Dense
 from dpilot.engine.layers.conv import Correlation, Geometry
@@ -235,3 +236,45 @@ def test_an_input_written_between_two_maps_is_not_shared() -> None:
     assert scope.input_of_several(x, x)[1] is not first[1]
     half = x.bfloat16()
     assert scope.input_of_several(x, half)[0].dtype == torch.bfloat16
+
+
+ON_GPU = pytest.mark.skipif(DEVICE.type == "cpu", reason="kernels run on a GPU only")
+
+
+@ON_GPU
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 7), (5, 11, 13), (4, 197, 768), (2, 3, 33, 35)])
+def test_the_kernel_weighs_as_plain_products_do(shape: tuple[int, ...], kind: torch.dtype) -> None:
+    rows, weights = torch.randn(shape).to(kind), torch.rand(shape[0])
+    found = kernels.weighted(rows, weights)
+    assert found is not None
+    assert torch.equal(found, (rows.float() * weights.view(-1, *[1] * (len(shape) - 1))).to(kind))
+
+
+@ON_GPU
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("shape", "padding"), [((2, 3, 5, 7), (1, 2)), ((3, 70, 9, 8), (0, 0)), ((1, 64, 32, 32), (1, 1))]
+)
+def test_the_kernel_lays_images_as_plain_copies_do(shape: Any, padding: Any, kind: torch.dtype) -> None:
+    values = torch.randn(shape).to(kind)
+    grid = [size + 2 * side for size, side in zip(shape[2:], padding, strict=True)]
+    for start in (padding, (0, 0)):
+        found = kernels.on_grid(values, grid, start)
+        expected = torch.zeros(shape[0], *grid, shape[1]).to(kind)
+        expected[:, start[0] : start[0] + shape[2], start[1] : start[1] + shape[3]] = values.movedim(1, -1)
+        assert found is not None
+        assert torch.equal(found, expected.flatten(1, -2))
+
+
+def test_group_normalisation_finds_the_gradients_that_a_loop_finds() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.GroupNorm(2, 6), nn.Flatten(), nn.Linear(6 * 8, 5)).double()
+    x = torch.randn(4, 6, 2, 4).double() * 3 + 5
+    batch = (x, torch.arange(4))
+    loss = nn.CrossEntropyLoss(reduction="none")
+    ours, oracle = (per_sample(model, loss, batch, way) for way in ("single-backward", "loop"))
+    assert torch.allclose(ours.norms, oracle.norms)
+    weights = torch.rand(4).double()
+    left, right = ours.weighted_sum(weights), oracle.weighted_sum(weights)
+    assert all(torch.allclose(left[name], right[name]) for name in right)

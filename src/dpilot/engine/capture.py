@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -38,7 +39,7 @@ class Graph(Generic[Made]):
 
     def __init__(self, work: Callable[[], Made], pool: Any = None, *, unaware: bool = True) -> None:
         self._graph = torch.cuda.CUDAGraph()
-        settings = {"pool": pool, "capture_error_mode": "thread_local"}
+        settings = {"pool": pool, "stream": beside(torch.cuda.current_device()), "capture_error_mode": "thread_local"}
         with torch.cuda.graph(self._graph, **settings), casts_uncached(), unaware_of_capture(unaware):
             self._made = work()
 
@@ -51,13 +52,19 @@ class Graph(Generic[Made]):
         return self._made
 
 
+@cache
+def beside(device: int) -> torch.cuda.Stream:
+    """The stream on which graphs are captured; one a device, because libraries keep working memory for each."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 def record(work: Callable[[], Made], pool: Any = None) -> Replayable[Made]:
-    """The work after a first run beside the stream in use: libraries set themselves up outside the graph."""
-    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside), casts_uncached():
+    """The work after a first run where it is captured: libraries set themselves up there, outside the graph."""
+    stream = beside(torch.cuda.current_device())
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), casts_uncached():
         work()
-    torch.cuda.current_stream().wait_stream(beside)
+    torch.cuda.current_stream().wait_stream(stream)
     try:
         return Graph(work, pool)
     except RuntimeError:  # what it does when launched waits for the GPU; some models have another way then

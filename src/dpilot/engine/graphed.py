@@ -161,8 +161,10 @@ class Captured:
         shared = {id(w): w for w in weights.values()}
         order = {key: j for j, key in enumerate(shared)}
         columns, graph = self._summing(tuple(order[id(weights[name])] for name in self._current.squares))
-        columns[:, n:] = 0.0
-        columns[:, :n] = torch.stack(list(shared.values()))
+        if n < self._rows:
+            columns[:, n:] = 0.0
+        for column, given in zip(columns, shared.values(), strict=True):
+            column[:n] = given
         sums = sums_of(self._current)
         if sums.any_null():
             each = {name: columns[order[id(w)]] for name, w in weights.items()}
@@ -197,6 +199,8 @@ def obstacle(batch: Any, n: int, rows: int) -> str:
     kinds = {t.device.type for t in held}
     if not kinds <= capture.KINDS:
         return f"on a {' and a '.join(sorted(kinds - capture.KINDS))}"
+    if any(t.is_cuda and t.device.index != torch.cuda.current_device() for t in held):
+        return "on another GPU than the current one"
     if not only_tensors(batch):
         return "parts of the chunk are not tensors"
     if n > rows:

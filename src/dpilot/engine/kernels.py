@@ -1,12 +1,14 @@
-"""One kernel of our own, for GPUs where Triton runs: the sums of two Gram matrices in one reading.
+"""Kernels of our own, for GPUs where Triton runs: each reads its numbers once where plain operations read them often.
 
-Everything works without it; plain operations read the matrices seven times instead of once.
+Everything works without them. A function gives None where its kernel does not run; the caller then does it plainly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,6 +19,12 @@ ROWS = 16
 """Rows of a Gram matrix that one program sums."""
 WIDTH = 128
 """Columns read at a time."""
+LONG = 2048
+"""Numbers of a sample that one program weighs."""
+TILE = 64
+"""Places and channels that one program turns."""
+KINDS = frozenset({torch.float32, torch.bfloat16})
+"""Types of numbers that the kernels take."""
 
 
 def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool) -> FourSums | None:
@@ -24,9 +32,35 @@ def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool) -> FourSums |
 
     sum A E; sum of A^2, or of E^2 if the inputs are what is rounded; sum_t sqrt(A_tt E_tt); the trace of the other.
     """
-    if not (inputs.is_cuda and inputs.dtype == errors.dtype == torch.float32 and usable(inputs.device)):
+    fits = inputs.dtype == errors.dtype == torch.float32 and runs_on(inputs)
+    return summed(inputs, errors, rounds_inputs) if fits else None
+
+
+def weighted(rows: Tensor, weights: Tensor) -> Tensor | None:
+    """w_i times every number of sample i, computed in float32 and rounded once; None where no kernel runs."""
+    if not (rows.dtype in KINDS and weights.dtype == torch.float32 and rows.is_contiguous() and runs_on(rows)):
         return None
-    return summed(inputs, errors, rounds_inputs)
+    out, each = torch.empty_like(rows), rows[0].numel()
+    compiled().weighted[(rows.shape[0], -(-each // LONG))](rows, weights.contiguous(), out, each, LONG)
+    return out
+
+
+def on_grid(values: Tensor, grid: Sequence[int], start: Sequence[int]) -> Tensor | None:
+    """Images (n, C, H, W) laid into zeros as tokens (n, places, C); None where no kernel runs."""
+    if not (values.dtype in KINDS and values.dim() == 4 and values.is_contiguous() and runs_on(values)):
+        return None
+    n, channels, *size = values.shape
+    places = grid[0] * grid[1]
+    laid = values.new_empty(n, places, channels)
+    blocks = (n, -(-places // TILE), -(-channels // TILE))
+    compiled().on_grid[blocks](values, laid, channels, *size, places, grid[1], *start, TILE)
+    return laid
+
+
+def runs_on(values: Tensor) -> bool:
+    """Whether kernels run where these numbers lie."""
+    here = values.is_cuda and values.device.index == torch.cuda.current_device()
+    return here and values.numel() > 0 and usable(values.device)
 
 
 @cache
@@ -45,40 +79,15 @@ def summed(inputs: Tensor, errors: Tensor, rounds_inputs: bool) -> FourSums:
     blocks = -(-tokens // ROWS)
     parts = inputs.new_empty(4, n, blocks)
     strides = inputs.stride(0), inputs.stride(1), errors.stride(0), errors.stride(1)
-    compiled()[(n, blocks)](inputs, errors, parts, tokens, *strides, rounds_inputs, ROWS, WIDTH)
+    compiled().gram_sums[(n, blocks)](inputs, errors, parts, tokens, *strides, rounds_inputs, ROWS, WIDTH)
     both, kept, scale, mass = parts.sum(2).unbind(0)
     return both, kept, scale, mass
 
 
 @cache
 def compiled() -> Any:
-    """The kernel, made when it is first needed: importing dpilot does not load Triton."""
-    triton, tl = import_module("triton"), import_module("triton.language")
-
-    def gram_sums_kernel(  # type: ignore[no-untyped-def]
-        a_ptr, e_ptr, out_ptr, tokens, a_sample, a_row, e_sample, e_row,
-        ROUNDS_INPUTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,  # type: ignore[name-defined]
-    ):  # fmt: skip
-        sample, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-        rows = block * ROWS + tl.arange(0, ROWS)
-        a_ptr += sample * a_sample
-        e_ptr += sample * e_sample
-        both = tl.zeros((ROWS, WIDTH), tl.float32)
-        kept = tl.zeros((ROWS, WIDTH), tl.float32)
-        for start in range(0, tokens, WIDTH):
-            columns = start + tl.arange(0, WIDTH)
-            inside = (rows[:, None] < tokens) & (columns[None, :] < tokens)
-            a = tl.load(a_ptr + rows[:, None] * a_row + columns[None, :], mask=inside, other=0.0)
-            e = tl.load(e_ptr + rows[:, None] * e_row + columns[None, :], mask=inside, other=0.0)
-            both += a * e
-            kept += e * e if ROUNDS_INPUTS else a * a
-        a_own = tl.load(a_ptr + rows * (a_row + 1), mask=rows < tokens, other=0.0)
-        e_own = tl.load(e_ptr + rows * (e_row + 1), mask=rows < tokens, other=0.0)
-        out_ptr += sample * tl.num_programs(1) + block
-        step = tl.num_programs(0) * tl.num_programs(1)
-        tl.store(out_ptr, tl.sum(tl.sum(both, 1), 0))
-        tl.store(out_ptr + step, tl.sum(tl.sum(kept, 1), 0))
-        tl.store(out_ptr + 2 * step, tl.sum(tl.sqrt(a_own) * tl.sqrt(e_own), 0))
-        tl.store(out_ptr + 3 * step, tl.sum(a_own if ROUNDS_INPUTS else e_own, 0))
-
-    return triton.jit(gram_sums_kernel)
+    """The kernels, made when first needed: importing dpilot does not load Triton."""
+    written, triton = import_module("dpilot.engine.triton_kernels"), import_module("triton")
+    return SimpleNamespace(
+        **{name: triton.jit(getattr(written, name)) for name in ("gram_sums", "weighted", "on_grid")}
+    )

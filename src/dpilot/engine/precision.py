@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpilot.engine import kernels
+
 LOOSE = 0.02
 """A Gram norm whose slack exceeds this part of the squared norm is replaced by the materialised one (on the CPU)."""
 KEPT_BITS = -8192
@@ -160,6 +162,9 @@ def lengths(rows: Tensor, dim: int) -> Tensor:
 
 def weighted(rows: Tensor, weights: Tensor) -> Tensor:
     """w_i times every number of sample i, rounded once to the rows' own type."""
+    made = kernels.weighted(rows, weights)
+    if made is not None:
+        return made
     factors = weights.view(-1, *[1] * (rows.dim() - 1))
     if rows.dtype != torch.bfloat16:
         return rows * factors

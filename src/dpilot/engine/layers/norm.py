@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpilot.engine.base import NoRule
+from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, per_sample_rows, plain_or_none, rule
 
 Normalise = Callable[[Tensor], Tensor]
@@ -81,8 +82,38 @@ def _group(
     scope: Scope, _: Operation, input: Tensor, num_groups: int, weight: Tensor | None = None,
     bias: Tensor | None = None, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    out = F.group_norm(input, num_groups, plain_or_none(scope, weight), plain_or_none(scope, bias), eps)
-    return affine(scope, out, input, lambda x: F.group_norm(x, num_groups, None, None, eps), weight, bias, 1)
+    scale, shift = plain_or_none(scope, weight), plain_or_none(scope, bias)
+    if torch.is_autocast_enabled(input.device.type) or scale is None:
+        out = F.group_norm(input, num_groups, scale, shift, eps)
+        return affine(scope, out, input, lambda x: F.group_norm(x, num_groups, None, None, eps), weight, bias, 1)
+    x = input.contiguous()
+    rows, channels = x.shape[:2]
+    sizes = rows, channels, x.numel() // max(1, rows * channels), num_groups, eps
+    out, mean, rate = torch.native_group_norm(x, scale, shift, *sizes)
+    uses: list[tuple[Tensor, MakeUse]] = []
+    if weight is not None and scope.is_weight(weight):
+        uses.append((weight, group_scale_use(scope.batch_size)))
+    if bias is not None and scope.is_weight(bias):
+        uses.append((bias, shift_use(scope.batch_size, 1, 1)))
+    return scope.tap(out, (x.detach(), mean.detach(), rate.detach()) if uses else (), uses)
+
+
+def group_scale_use(n: int) -> MakeUse:
+    """Per-sample gradients of a group normalisation's scale, from the means and rates m, r that it has found already.
+
+    sum of e (x - m) r over positions = (sum e x - m sum e) r, as torch itself has it.
+    """
+
+    def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
+        x, mean, rate = (t.to(accumulator(e)) for t in saved)
+        rows, channels = e.shape[:2]
+        e = e.to(x.dtype).reshape(rows, channels, -1)
+        each = channels // mean.shape[1]
+        mean, rate = (t.repeat_interleave(each, 1) for t in (mean, rate))
+        found = ((e * x.reshape(e.shape)).sum(2) - mean * e.sum(2)) * rate
+        return Dense(per_sample_rows(found, n).sum(1))
+
+    return make
 
 
 @rule("instance_norm")

@@ -18,7 +18,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from dpilot.engine import precision
+from dpilot.engine import kernels, precision
 from dpilot.engine.base import accumulator
 from dpilot.engine.layers.base import Dense, Use
 
@@ -70,6 +70,9 @@ def by_entry(
 
 def on_grid(values: Tensor, grid: Sequence[int], start: Sequence[int]) -> Tensor:
     """(n, C, *size) laid into zeros of the grid's size, as tokens (n, places, C)."""
+    made = kernels.on_grid(values, grid, start)
+    if made is not None:
+        return made
     n, channels, *size = values.shape
     laid = values.new_zeros(n, *grid, channels)
     inside = tuple(slice(at, at + length) for at, length in zip(start, size, strict=True))

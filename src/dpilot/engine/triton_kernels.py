@@ -1,0 +1,67 @@
+"""The kernels themselves, as Triton reads them. A program works on one sample, never on two."""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+try:
+    import triton.language as tl
+except ImportError:  # then nobody compiles what follows
+    tl = None
+
+
+def gram_sums(
+    a_ptr, e_ptr, out_ptr, tokens, a_sample, a_row, e_sample, e_row,
+    ROUNDS_INPUTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Sums of some rows of two Gram matrices: A E, one of them squared, roots of both diagonals, one diagonal."""
+    sample, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    a_ptr += sample * a_sample
+    e_ptr += sample * e_sample
+    both = tl.zeros((ROWS, WIDTH), tl.float32)
+    kept = tl.zeros((ROWS, WIDTH), tl.float32)
+    for start in range(0, tokens, WIDTH):
+        columns = start + tl.arange(0, WIDTH)
+        inside = (rows[:, None] < tokens) & (columns[None, :] < tokens)
+        a = tl.load(a_ptr + rows[:, None] * a_row + columns[None, :], mask=inside, other=0.0)
+        e = tl.load(e_ptr + rows[:, None] * e_row + columns[None, :], mask=inside, other=0.0)
+        both += a * e
+        kept += e * e if ROUNDS_INPUTS else a * a
+    a_own = tl.load(a_ptr + rows * (a_row + 1), mask=rows < tokens, other=0.0)
+    e_own = tl.load(e_ptr + rows * (e_row + 1), mask=rows < tokens, other=0.0)
+    out_ptr += sample * tl.num_programs(1) + block
+    step = tl.num_programs(0) * tl.num_programs(1)
+    tl.store(out_ptr, tl.sum(tl.sum(both, 1), 0))
+    tl.store(out_ptr + step, tl.sum(tl.sum(kept, 1), 0))
+    tl.store(out_ptr + 2 * step, tl.sum(tl.sqrt(a_own) * tl.sqrt(e_own), 0))
+    tl.store(out_ptr + 3 * step, tl.sum(a_own if ROUNDS_INPUTS else e_own, 0))
+
+
+def weighted(rows_ptr, weights_ptr, out_ptr, each, LONG: tl.constexpr):
+    """A stretch of one sample times its weight."""
+    sample = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * LONG + tl.arange(0, LONG)
+    row = tl.load(rows_ptr + sample * each + at, mask=at < each, other=0.0)
+    tl.store(out_ptr + sample * each + at, (row * tl.load(weights_ptr + sample)).to(row.dtype), mask=at < each)
+
+
+def on_grid(
+    values_ptr, laid_ptr, channels, height, width, places, grid_width, top, left, TILE: tl.constexpr
+):  # fmt: skip
+    """A tile of one image, channels and places exchanged; places outside the image are zero."""
+    sample = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    channel = tl.program_id(2) * TILE + tl.arange(0, TILE)
+    row, column = place // grid_width - top, place % grid_width - left
+    seen = (place < places) & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    there = channel < channels
+    source = values_ptr + sample * channels * height * width
+    image = tl.load(
+        source + channel[:, None] * (height * width) + (row * width + column)[None, :],
+        mask=there[:, None] & seen[None, :],
+        other=0.0,
+    )
+    target = laid_ptr + sample * places * channels
+    keep = (place < places)[:, None] & there[None, :]
+    tl.store(target + place[:, None] * channels + channel[None, :], tl.trans(image), mask=keep)
