@@ -121,8 +121,13 @@ class Captured:
         self._fillers = [t[:1].clone() if is_sample(t, rows) else None for t in inputs]
         with capture.refusing_what_replays_forget(model):
             work()
-        self._norms = capture.record(work)
-        self._current = self._norms.replay()
+
+        def measured() -> tuple[PerSample, Tensor]:
+            made = work()
+            return made, torch.stack([made.norms, *made.squares.values()])
+
+        self._norms = capture.record(measured)
+        self._current = self._norms.replay()[0]
         self._sums: dict[tuple[int, ...], tuple[Tensor, Replayable[dict[str, Tensor]]]] = {}
         self._turn = 0
         self.places = state_of(model)[1]
@@ -133,8 +138,9 @@ class Captured:
         for own, filler, new in zip(self._inputs, self._fillers, given, strict=True):
             self._place(own, filler, new.detach(), n)
         self._turn, turn = self._turn + 1, self._turn + 1
-        self._current = made = self._norms.replay()
-        squares = torch.stack(list(made.squares.values()))[:, :n]
+        made, together = self._norms.replay()
+        self._current = made
+        norms, *squares = together[:, :n].clone().unbind(0)
 
         def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             if turn != self._turn:
@@ -144,8 +150,8 @@ class Captured:
                 )
             return self._summed(weights, n)
 
-        by_name = dict(zip(made.squares, squares.unbind(0), strict=True))
-        return replace(made, norms=made.norms[:n].clone(), squares=by_name, sum_with=sum_with)
+        by_name = dict(zip(made.squares, squares, strict=True))
+        return replace(made, norms=norms, squares=by_name, sum_with=sum_with)
 
     def _place(self, own: Tensor, filler: Tensor | None, new: Tensor, n: int) -> None:
         """Copy one tensor of the chunk into its place; rows beyond the chunk are made up."""
