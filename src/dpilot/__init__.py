@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpilot import clipping, engine, errors, privacy, statistics
+    from dpilot import clipping, engine, errors, linear, privacy, statistics, transfer, tune
+    from dpilot.data.schema import Schema
+    from dpilot.linear.auto_regressor import AutoRegressor
     from dpilot.privacy.budget import Budget, Cost
     from dpilot.privacy.ledger import Ledger
     from dpilot.train.loader import poisson_loader
@@ -21,33 +23,40 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AutoRegressor",
     "Budget",
     "Cost",
     "Ledger",
     "Plan",
     "PrivateStep",
+    "Schema",
     "Trainer",
     "__version__",
     "clipping",
     "engine",
     "errors",
+    "linear",
     "load",
     "poisson_loader",
     "privacy",
     "statistics",
+    "transfer",
+    "tune",
 ]
 
 _HOMES = {
+    "AutoRegressor": "dpilot.linear.auto_regressor",
     "Budget": "dpilot.privacy.budget",
     "Cost": "dpilot.privacy.budget",
     "Ledger": "dpilot.privacy.ledger",
     "Plan": "dpilot.train.plan",
     "PrivateStep": "dpilot.train.private_step",
+    "Schema": "dpilot.data.schema",
     "Trainer": "dpilot.train.trainer",
     "load": "dpilot.train.run",
     "poisson_loader": "dpilot.train.loader",
 }
-_PACKAGES = ("clipping", "engine", "errors", "privacy", "statistics")
+_PACKAGES = ("clipping", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
 
 
 def __getattr__(name: str) -> Any:
