@@ -69,6 +69,7 @@ def test_views_of_a_record_differ_and_keep_its_pixels() -> None:
     images = torch.arange(2 * 36.0).reshape(2, 1, 6, 6)
     made = augment.crop_and_flip(padding=2)(images.repeat_interleave(50, 0))
     assert made.shape == (100, 1, 6, 6)
+    assert augment.crop_and_flip()(torch.randn(2, 3, 8, 8)).is_contiguous()
     assert len({tuple(view.flatten().tolist()) for view in made[:50]}) > 20
     assert made[:50].max() <= 35
     assert made[50:].min() >= 36  # no pixel of the other record

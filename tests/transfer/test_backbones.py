@@ -46,6 +46,9 @@ def test_bytes_and_floats_are_the_same_images_and_are_scaled_as_stated(images: t
     torch.testing.assert_close(backbone.prepared(images), expected)
     torch.testing.assert_close(backbone.prepared(images.float() / 255), expected)
     assert "0.485" in backbone.preprocessing
+    turned = images.movedim(1, -1).contiguous().movedim(-1, 1)  # the same pictures, colours last in memory
+    torch.testing.assert_close(backbone.prepared(turned), expected)
+    assert backbone.prepared(turned).is_contiguous()
     with pytest.raises(InvalidInput, match="colours second"):
         backbone.prepared(images.movedim(1, -1))
     with pytest.raises(InvalidInput, match=r"torch\.int64"):

@@ -81,7 +81,8 @@ class CropAndFlip:
             mirrored = torch.rand(m, 1, device=images.device) < 0.5
             columns = torch.where(mirrored, columns.flip(1), columns)
         which = torch.arange(m, device=images.device)[:, None, None]
-        return padded.movedim(1, -1)[which, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+        made = padded.movedim(1, -1)[which, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+        return made.contiguous()  # torch may crash on images with colours last in memory: docs/transfer.md
 
 
 def crop_and_flip(*, padding: int = 4, flip: bool = True) -> CropAndFlip:
