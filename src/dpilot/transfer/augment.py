@@ -82,7 +82,7 @@ class CropAndFlip:
             columns = torch.where(mirrored, columns.flip(1), columns)
         which = torch.arange(m, device=images.device)[:, None, None]
         made = padded.movedim(1, -1)[which, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
-        return made.contiguous()  # torch may crash on images with colours last in memory: docs/transfer.md
+        return made.contiguous()  # torch may crash on colours last: docs/transfer.md
 
 
 def crop_and_flip(*, padding: int = 4, flip: bool = True) -> CropAndFlip:

@@ -50,9 +50,7 @@ class ImageBackbone:
         if tuple(pixels.shape[2:]) != (self.side, self.side):
             pixels = functional.interpolate(pixels, (self.side, self.side), mode="bicubic", antialias=True).clamp(0, 1)
         mean, scale = (pixels.new_tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.scale))
-        return (
-            (pixels - mean) / scale
-        ).contiguous()  # torch may crash on images with colours last in memory: docs/transfer.md
+        return ((pixels - mean) / scale).contiguous()  # torch may crash on colours last: docs/transfer.md
 
     def features(self, images: Any, *, chunk: int = 256) -> Tensor:
         """What the network's head would see, (n, width) float32 on the CPU, ``chunk`` images at a time.
