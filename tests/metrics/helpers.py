@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from dpilot.metrics.counts import EDGES, Counts, Layout, Scored, counts_event, exact_counts, noisy_counts
@@ -35,8 +37,14 @@ def figures(counts: Counts) -> dict[tuple[str, str], float]:
     return {(each.name, each.of): each.value for each in scores(counts)}
 
 
+@lru_cache
+def population(layout: Layout) -> dict[tuple[str, str], float]:
+    """The figures of what records are drawn from."""
+    return truth(drawn(300_000, 11, layout), layout)
+
+
 def truth(scored: Scored, layout: Layout) -> dict[tuple[str, str], float]:
     return figures(exact_counts(scored, layout))
 
 
-__all__ = ["EDGES", "LAYOUT", "MANY", "drawn", "figures", "noisy", "truth"]
+__all__ = ["EDGES", "LAYOUT", "MANY", "drawn", "figures", "noisy", "population", "truth"]

@@ -12,7 +12,6 @@ from dpilot.metrics.counts import EDGES, Layout, Scored, counts_event, exact_cou
 from dpilot.metrics.objective import OBJECTIVES, objective
 from dpilot.metrics.ranking import auc, pairs_auc
 from dpilot.metrics.scores import scores
-from dpilot.noise import seeded_noise
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
 from tests.metrics.helpers import LAYOUT, MANY, drawn, noisy
@@ -56,7 +55,8 @@ def test_null_records_are_in_no_cell():
         )
         found, wanted = exact_counts(more, LAYOUT), exact_counts(good, LAYOUT)
         assert np.array_equal(found.predictions, wanted.predictions)
-        assert np.array_equal(found.scores, wanted.scores)
+        binned = [noisy(each, LAYOUT, 1.0, 7).scores for each in (more, good)]
+        assert np.array_equal(*binned)
 
 
 def test_public_records_are_scored_exactly_and_say_so():
@@ -78,14 +78,31 @@ def test_public_records_are_scored_exactly_and_say_so():
     assert figures["confusion", "no predicted yes"].value == pytest.approx(share)
 
 
-def test_the_binned_area_is_close_to_that_of_all_pairs():
-    scored = drawn(20_000, 6)
-    binned = auc(exact_counts(scored, LAYOUT)).value
-    assert binned == pytest.approx(pairs_auc(scored.probabilities[:, 1], scored.target), abs=0.003)
+def test_the_area_of_public_records_is_that_of_all_pairs():
+    scored = drawn(2_000, 6)
+    exact = auc(exact_counts(scored, LAYOUT))
+    assert exact.value == pairs_auc(scored.probabilities[:, 1], scored.target)
     sklearn = pytest.importorskip("sklearn.metrics")
     wanted = sklearn.roc_auc_score(scored.target, scored.probabilities[:, 1])
-    assert pairs_auc(scored.probabilities[:, 1], scored.target) == pytest.approx(wanted)
+    assert exact.value == pytest.approx(wanted)
+    assert exact.sampling_interval[0] < exact.value < exact.sampling_interval[1]
+
+
+def test_the_binned_area_is_that_of_all_pairs_where_scores_are_calibrated():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(-1.0, 1.5, 200_000)
+    chance = 1 / (1 + np.exp(-logits))
+    target = (rng.random(logits.size) < chance).astype(float)
+    scored = Scored(target, np.column_stack([1 - chance, chance]))
+    binned = auc(noisy(scored, Layout(("no", "yes")), 1e-6, 0))
+    assert binned.value == pytest.approx(pairs_auc(chance, target), abs=2e-4)
     assert EDGES[len(EDGES) // 2] == 0.5
+
+
+def test_a_score_that_says_nothing_has_an_interval_with_one_half():
+    scored = Scored(np.arange(1000) % 2.0, np.tile([0.45, 0.55], (1000, 1)))
+    low, high = auc(noisy(scored, Layout(("no", "yes")), 0.1, 0)).noise_interval
+    assert low <= 0.5 <= high
 
 
 def test_a_noisy_figure_does_not_call_itself_exact():
@@ -123,9 +140,7 @@ def test_wrong_shapes_and_names_are_refused():
 
 
 def test_noise_is_fresh_in_every_cell():
-    counts = noisy_counts(
-        drawn(10, 0), LAYOUT, noise_multiplier=1.0, receipt=Receipt(Gaussian(1.0)), noise=seeded_noise(3)
-    )
-    exact = exact_counts(drawn(10, 0), LAYOUT)
-    noise = np.concatenate([(counts.predictions - exact.predictions).ravel(), (counts.scores - exact.scores).ravel()])
-    assert len(set(noise.tolist())) == noise.size
+    nobody = Scored(np.empty(0), np.empty((0, 2)), np.empty(0))
+    counts = noisy(nobody, LAYOUT, 1.0, 3)
+    noise = np.concatenate([counts.predictions.ravel(), counts.scores.ravel()])
+    assert len(set(noise.tolist())) == noise.size == 2 * 2 * 2 + 2 * (len(EDGES) + 1)

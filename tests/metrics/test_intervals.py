@@ -10,6 +10,7 @@ import pytest
 from dpilot.metrics.interval import Proportion, Spread, mean, quotient
 from dpilot.metrics.scores import scores
 from tests.metrics.helpers import LAYOUT, MANY, drawn, figures, noisy, truth
+from tests.metrics.helpers import population as figures_of_all
 
 LEAST = {"worst-class accuracy", "worst-group accuracy", "demographic parity"}
 NOISE = 3.7  # about what one record's protection at epsilon 1 asks for
@@ -45,7 +46,7 @@ def test_the_least_figures_are_on_average_too_low():
 def coverage(layout, size, deviation, repeats, *, population):
     """How often each figure's interval holds the truth, of the records or of the population they come from."""
     held, fixed = Counter(), drawn(size, 5, layout)
-    wanted = truth(drawn(400_000, 11, layout), layout) if population else truth(fixed, layout)
+    wanted = figures_of_all(layout) if population else truth(fixed, layout)
     for seed in range(repeats):
         scored = drawn(size, 1000 + seed, layout) if population else fixed
         for each in scores(noisy(scored, layout, deviation, seed)):

@@ -23,12 +23,24 @@ from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
 
-__all__ = ["EDGES", "SHARE", "Counts", "Layout", "Scored", "counts_event", "exact_counts", "noisy_counts"]
+__all__ = [
+    "EDGES",
+    "SHARE",
+    "STEP",
+    "Counts",
+    "Layout",
+    "Scored",
+    "by_score",
+    "counts_event",
+    "exact_counts",
+    "noisy_counts",
+]
 
 Floats = NDArray[np.float64]
 
 SHARE: Final = 0.5
-EDGES: Final = tuple(float(1 / (1 + math.exp(-step / 2))) for step in range(-8, 9))
+STEP: Final = 0.5
+EDGES: Final = tuple(float(1 / (1 + math.exp(-STEP * place))) for place in range(-8, 9))
 """Between the bins of the score: even steps of 1/2 in the log odds from -4 to 4, with 1/2 in the middle."""
 
 
@@ -115,9 +127,18 @@ def noisy_counts(
 
 
 def exact_counts(scored: Scored, layout: Layout) -> Counts:
-    """The counts themselves: for records that are declared public, and no others."""
-    predictions, scores = _tables(scored, layout)
+    """The counts themselves, of every score that occurs: for records that are declared public, and no others."""
+    predictions, _ = _tables(scored, layout)
+    _, target, probabilities = _valid(scored, layout)
+    scores = np.stack(by_score(probabilities[:, 1], target)) if layout.ranked else None
     return Counts(layout, predictions, 0.0, scores, 0.0)
+
+
+def by_score(scores: Floats, positive: Floats) -> tuple[Floats, Floats]:
+    """How many records of each of two classes have each score that occurs, in the order of the scores."""
+    found, places = np.unique(scores, return_inverse=True)
+    first, second = (np.bincount(places[positive == which], minlength=found.size) for which in (0.0, 1.0))
+    return first.astype(np.float64), second.astype(np.float64)
 
 
 def _tables(scored: Scored, layout: Layout) -> tuple[Floats, Floats | None]:

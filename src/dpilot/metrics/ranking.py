@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from dpilot.errors import InvalidInput
-from dpilot.metrics.counts import Counts, Floats
+from dpilot.metrics.counts import STEP, Counts, Floats, by_score
 from dpilot.metrics.interval import Interval, Spread, clipped, hull, quantile
 from dpilot.metrics.metric import Metric, metric
 
@@ -17,17 +17,21 @@ _GRID: Final = np.linspace(0.0, 1.0, 2001)
 
 
 def auc(counts: Counts) -> Metric:
-    """The chance that a record of the second class scores above one of the first, ties of a bin counted half.
+    """The chance that a record of the second class scores above one of the first.
 
     ::
 
-        sum over bins i, j of w_ij h0_i h1_j / (n0 n1),   w_ij = 1 if j > i, 1/2 if j = i, 0 else
+        sum over bins i, j of w_ij h0_i h1_j / (n0 n1),   w_ij = 1 if j > i, 0 if j < i, 1/2 + d/12 if j = i
+
+    Inside a bin of width d in the log odds, a calibrated score still ranks a little: the odds of the second class rise
+    by e^d across the bin, which puts pairs in order with probability 1/2 + d/12 + O(d^3). Bins without an end: 1/2.
 
     The interval holds each area t for which sum (w_ij - t) h0_i h1_j is no further from 0 than noise and, for the
-    population, sampling explain. The sampling variance is Hanley and McNeil's, a function of t, n0 and n1.
+    population, sampling explain, with w_ii anywhere between 1/2 (the score says nothing inside a bin) and 1/2 + d/6
+    (twice as much as a calibrated one). The sampling variance is Hanley and McNeil's, a function of t, n0 and n1.
 
     Edge cases:
-        coarse bins        ties count half, which on average takes a little from the area: see ``dpilot.metrics.counts``
+        exact counts       every pair of records is compared
         a class of nobody  by the noisy counts: the value is 1/2, the interval [0, 1]
 
     Reference:
@@ -36,48 +40,62 @@ def auc(counts: Counts) -> Metric:
     if counts.scores is None:
         raise InvalidInput("the counts have no scores: expected two classes, whose second is ranked.")
     first, second = counts.scores
-    value = _area(first, second)
-    return metric("AUC", "", value, counts.score_deviation, lambda spread: _interval(first, second, value, spread))
+    shift = 0.0 if counts.exact else STEP / 12
+    value = _area(first, second, _ties(first.size, shift))
+
+    def ends(spread: Spread) -> Interval:
+        found = [_interval(first, second, _ties(first.size, each), spread) for each in {0.0, 2 * shift}]
+        return hull(value, [end for pair in found for end in pair])
+
+    return metric("AUC", "", value, counts.score_deviation, ends)
 
 
 def pairs_auc(scores: Floats, positive: Floats) -> float:
-    """The area itself, of all pairs of records: for records that are declared public, and for tests.
+    """The area of all pairs of records: exact, so only for records that are declared public, and for tests.
 
     >>> pairs_auc(np.array([0.1, 0.4, 0.4, 0.9]), np.array([0.0, 0.0, 1.0, 1.0]))
     0.875
     """
-    _, places = np.unique(scores, return_inverse=True)
-    first, second = (np.bincount(places[positive == which], minlength=places.max() + 1) for which in (0.0, 1.0))
-    return _area(first.astype(np.float64), second.astype(np.float64))
+    first, second = by_score(scores, positive)
+    return _area(first, second, _ties(first.size, 0.0))
 
 
-def _area(first: Floats, second: Floats) -> float:
-    below = np.cumsum(first) - first / 2
+def _ties(bins: int, shift: float) -> Floats:
+    """What a pair within each bin counts; the outer bins have no width."""
+    ties = np.full(bins, 0.5)
+    ties[1:-1] += shift
+    return ties
+
+
+def _ordered(first: Floats, second: Floats, ties: Floats) -> float:
+    """Pairs in order: of bins before, and their share within a bin."""
+    return float((np.cumsum(first) - (1 - ties) * first) @ second)
+
+
+def _area(first: Floats, second: Floats, ties: Floats) -> float:
     pairs = first.sum() * second.sum()
-    return clipped(float(below @ second / pairs)) if min(first.sum(), second.sum()) > 0 else 0.5
+    return clipped(_ordered(first, second, ties) / float(pairs)) if min(first.sum(), second.sum()) > 0 else 0.5
 
 
-def _interval(first: Floats, second: Floats, value: float, spread: Spread) -> Interval:
+def _interval(first: Floats, second: Floats, ties: Floats, spread: Spread) -> Interval:
     n0, n1 = float(first.sum()), float(second.sum())
     if min(n0, n1) <= 0:
         return 0.0, 1.0
-    variance = _noise(first, second, spread.deviation)
+    variance = _noise(first, second, ties, spread.deviation) if spread.deviation else np.zeros_like(_GRID)
     if spread.sampling:
         variance = variance + (n0 * n1) ** 2 * _hanley_mcneil(max(n0, 1.0), max(n1, 1.0))
-    score = float((np.cumsum(first) - first / 2) @ second) - _GRID * n0 * n1
-    inside = _GRID[score**2 <= quantile() ** 2 * variance]
-    return hull(value, inside)
+    score = _ordered(first, second, ties) - _GRID * n0 * n1
+    return hull(_area(first, second, ties), _GRID[score**2 <= quantile() ** 2 * variance])
 
 
-def _noise(first: Floats, second: Floats, deviation: float) -> Floats:
+def _noise(first: Floats, second: Floats, ties: Floats, deviation: float) -> Floats:
     """The variance of sum (w_ij - t) h0_i h1_j from the noise, for each t of the grid.
 
     ::
 
         s^2 |W' h0|^2 + s^2 |W h1|^2 + s^4 |W|^2     with the true h; noisy ones add 2 s^4 |W|^2, which is taken off
     """
-    bins = first.size
-    weights = np.triu(np.ones((bins, bins)), 1) + np.eye(bins) / 2
+    weights = np.triu(np.ones((first.size, first.size)), 1) + np.diag(ties)
     left = _squares(first @ weights, first.sum())
     right = _squares(weights @ second, second.sum())
     product = deviation**4 * _squares(weights.ravel(), 1.0)

@@ -3,8 +3,9 @@
 In units where the declared bounds of the target are [-1, 1], a record of target y and clipped prediction adds, with
 e = min((prediction - y)^2, 1), an error beyond half the declared range counted as half of it::
 
-    (1, y, y^2 - 1/2, y^3, y^4 - 1/2, e - 1/2, e^2 - 1/2)
-    squared length <= 1 + 1 + 1/4 + 1 + 1/4 + 1/4 + 1/4 = 4
+    (1, y, y^2 - 1/2, y^3, y^4 - 1/2, e - 1/2, e^2 - 1/2)     times weights     (1, 0.7, 0.7, 0.25, 0.25, 2, 0.5)
+
+The weights give most of the sensitivity to what the error is read from; the high powers only shape intervals.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from dpilot.privacy.events import Event
 
 __all__ = ["Sums", "exact_sums", "noisy_sums", "regression_scores", "sums_event"]
 
-_BOUND: Final = 2.0
 _CENTRES: Final = np.array([0.0, 0.0, 0.5, 0.0, 0.5, 0.5, 0.5])
+_WEIGHTS: Final = np.array([1.0, 0.7, 0.7, 0.25, 0.25, 2.0, 0.5])
+_BOUND: Final = float(np.linalg.norm(_WEIGHTS * np.where(_CENTRES > 0, 0.5, 1.0)))
 _SHAVE: Final = 1 - 1e-12  # so that rounding cannot carry a record over the bound
 
 
@@ -41,6 +43,10 @@ class Sums:
     errors: tuple[float, float]
     deviation: float
     scale: float
+
+    def noise(self, place: int) -> float:
+        """The variance of the noise in one of the seven sums, for a deviation of 1 in the joint vector."""
+        return float(1 / _WEIGHTS[place] ** 2)
 
 
 def sums_event(noise_multiplier: float) -> Event:
@@ -60,14 +66,14 @@ def noisy_sums(
     """The sums that may be shown, of targets and predictions that are scaled so that the bounds are [-1, 1].
 
     Guarantee:
-        One record moves the vector by at most 2 in L2. A Gaussian of ``noise_multiplier``.
+        One record moves the weighted vector by at most 1.66 in L2. A Gaussian of ``noise_multiplier``.
 
     Edge cases:
         A target outside [-1, 1], and what is not finite, is the null record. Predictions are clipped to [-1, 1].
     """
-    vector = _vector(target, predicted)
+    vector = _vector(target, predicted) * _WEIGHTS
     noisy = release(vector, bound=_BOUND, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
-    return _sums(noisy, _BOUND * noise_multiplier, half_range)
+    return _sums(noisy / _WEIGHTS, _BOUND * noise_multiplier, half_range)
 
 
 def exact_sums(target: Floats, predicted: Floats, *, half_range: float) -> Sums:
@@ -154,7 +160,7 @@ def _error_interval(sums: Sums, spread: Spread) -> Interval:
     first, second = sums.errors
 
     def variance(t: Floats) -> Floats:
-        noise = spread.deviation**2 * (1 + (t - 0.5) ** 2)
+        noise = spread.deviation**2 * (sums.noise(5) + sums.noise(0) * (t - 0.5) ** 2)
         drawn = second - 2 * t * first + t * t * sums.count
         return noise + (np.maximum(drawn, 0.0) if spread.sampling else 0.0)
 
@@ -172,7 +178,9 @@ def _variance_interval(sums: Sums, spread: Spread) -> Interval:
     fourth = y4 - 4 * m * y3 + 6 * m * m * y2 - 4 * m**3 * y + m**4 * sums.count
 
     def variance(t: Floats) -> Floats:
-        noise = spread.deviation**2 * (1 + 4 * m * m + (0.5 + m * m - t) ** 2)
+        noise = spread.deviation**2 * (
+            sums.noise(2) + sums.noise(1) * 4 * m * m + sums.noise(0) * (0.5 + m * m - t) ** 2
+        )
         drawn = fourth - 2 * t * squares + t * t * sums.count
         return noise + (np.maximum(drawn, 0.0) if spread.sampling else 0.0)
 

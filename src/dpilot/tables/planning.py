@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from dpilot.data import bounds
 from dpilot.metrics.counts import counts_event
 from dpilot.metrics.regression import sums_event
+from dpilot.privacy import accountant
 from dpilot.privacy.batch_rule import batch_rule
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.calibrate import noise_multiplier, scale_for
@@ -27,6 +29,8 @@ METRICS: Final = "held-out metrics"
 _SIZE_SHARE: Final = 0.005
 _LEAST_STEPS: Final = 100
 _MOST_STEPS: Final = 2_000
+_ROUNDS: Final = 8
+_SLACK: Final = 2e-3  # of epsilon that may be left unused beside something bought
 _ROUNDED_UP: Final = 1 + 1e-9  # so that the sum of what is bought and measured stays below the budget in floats
 _UNSIZED_RATE: Final = 1 / 40  # of a run whose size is not known when it is planned
 
@@ -64,12 +68,12 @@ def plan_fit(declared: Declared) -> TablePlan:
     mu = gdp_mu(declared.budget)
     shares = _shares(declared)
     noises = {name: 1 / (mu * math.sqrt(share)) if share else None for name, share in shares.items()}
-    bought = list(_bought(declared, noises).values())
+    bought = _bought(declared, noises)
     rate, steps, reason = _rate_and_steps(declared)
     return TablePlan(
         sample_rate=rate,
         steps=steps,
-        training_noise=_noise(declared.budget, rate, steps, bought),
+        training_noise=_noise(declared.budget, rate, steps, tuple(bought.values())),
         metrics_noise=_ROUNDED_UP / (mu * math.sqrt(1 - sum(shares.values()))),
         size_noise=noises[SIZE],
         bounds_noise=noises[BOUNDS],
@@ -111,13 +115,24 @@ def _candidates(size: int, epochs: float) -> list[int]:
     return [power for power in powers if epochs * size / power >= _LEAST_STEPS] or powers[:1] or [size]
 
 
-def _noise(budget: Budget, rate: float, steps: int, bought: list[Event]) -> float:
-    """The noise of training beside what is ``bought``: composed as the ledger will compose it."""
-    alone = noise_multiplier(budget, sample_rate=rate, steps=steps)
+@lru_cache(maxsize=64)
+def _noise(budget: Budget, rate: float, steps: int, bought: tuple[Event, ...]) -> float:
+    """The noise of training beside what is ``bought``: composed as the ledger will compose it.
+
+    Epsilon falls about as 1 / noise, so each round scales the noise by how far epsilon is off. What is returned was
+    found to cost no more than the budget.
+    """
+    sigma = noise_multiplier(budget, sample_rate=rate, steps=steps)
+    for _ in range(_ROUNDS if bought else 0):
+        whole = Composed([*bought, _training(rate, steps, sigma)])
+        found = accountant.epsilon(whole, budget.delta) / budget.epsilon
+        if 1 - _SLACK <= found <= 1:
+            return sigma
+        sigma *= found * (1 + _SLACK / 2)
     if not bought:
-        return alone
+        return sigma
     return scale_for(
-        lambda sigma: Composed([*bought, _training(rate, steps, sigma)]), budget, low=alone, high=alone * 2
+        lambda each: Composed([*bought, _training(rate, steps, each)]), budget, low=sigma / 2, high=4 * sigma
     )
 
 

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from torch import nn
 
 from dpilot.data.column import Column
-from dpilot.data.encoder import Encoder
+from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.tables.declared import Declared, Task
@@ -68,11 +69,7 @@ def rehearse(declared: Declared) -> Rehearsal:
     reading = (time.perf_counter() - started) / _ROWS
     made = ready(declared, plan, expansion, size)
     lr = data_free_step(made.numbers)
-    started = time.perf_counter()
-    short = _short(made.plan, plan, size)
-    loss = loss_of(numeric_target=declared.task.numeric)
-    Trainer(made.model, loss, short, lr=lr).fit(dataset_of(records, numeric_target=declared.task.numeric))
-    stepping = (time.perf_counter() - started) / short.steps
+    first, stepping = _timed(made.model, _short(made.plan, plan, size), lr, records, numeric=declared.task.numeric)
     exact_metrics(made.model, records, Task(schema))
     return Rehearsal(
         size=round(size),
@@ -82,7 +79,7 @@ def rehearse(declared: Declared) -> Rehearsal:
         steps=plan.steps,
         noise_multiplier=plan.training_noise,
         lr=lr,
-        seconds=reading * size + stepping * plan.steps,
+        seconds=reading * size + first + stepping * plan.steps,
         megabytes=2 * size * expansion.width * _FLOAT_BYTES / 1e6,
         reasons=plan.reasons,
     )
@@ -98,6 +95,16 @@ def _drawn(column: Column, rows: int, rng: np.random.Generator) -> Any:
     if column.categories is not None:
         return np.asarray(column.categories, dtype=object)[rng.integers(len(column.categories), size=rows)]
     return rng.uniform(*column.interval, size=rows)
+
+
+def _timed(model: nn.Module, plan: Plan, lr: float, records: Encoded, *, numeric: bool) -> tuple[float, float]:
+    """Seconds until the first step is done, and seconds of each later one."""
+    times = [time.perf_counter()]
+    trainer = Trainer(
+        model, loss_of(numeric_target=numeric), plan, lr=lr, callback=lambda _: times.append(time.perf_counter())
+    )
+    trainer.fit(dataset_of(records, numeric_target=numeric))
+    return times[1] - times[0], (times[-1] - times[1]) / max(len(times) - 2, 1)
 
 
 def _short(whole: Plan, plan: TablePlan, size: float) -> Plan:

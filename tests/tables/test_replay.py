@@ -1,0 +1,84 @@
+"""One record more, whatever it holds, moves only the inputs of releases, and those by no more than their bound."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpilot.audit.neighbours import Pair
+from dpilot.data.schema import Schema
+from dpilot.tables.fitting import fit_table
+from tests.tables.helpers import SCHEMA, frame
+
+GOOD = {"number": "77", "signal": "0.5", "kind": "a", "site": "north", "outcome": "yes"}
+ODD = {
+    "an ordinary record": {},
+    "nan": {"signal": "nan"},
+    "a float nan": {"signal": math.nan},
+    "inf": {"number": "inf"},
+    "out of range": {"number": "-1e300"},
+    "an unseen label": {"outcome": "maybe"},
+    "an unseen category": {"kind": "z"},
+    "an empty text": {"signal": "", "outcome": ""},
+    "a huge text": {"kind": "x" * 1_000_000},
+    "no text at all": {"signal": object()},
+    "an unseen group": {"site": "east"},
+    "all null": dict.fromkeys(GOOD),
+}
+
+
+def neighbours(size: int, names=tuple(ODD)) -> list[Pair]:
+    data = frame(size)
+    added = {name: pd.DataFrame([{**GOOD, **ODD[name]}], dtype=object) for name in names}
+    return [Pair(name, data, pd.concat([data, row], ignore_index=True)) for name, row in added.items()]
+
+
+def run(data: pd.DataFrame, schema: Schema = SCHEMA, **options):
+    """A fit as a caller has it; the time of day in the ledger's rows is taken out, as it is nobody's secret."""
+    options = {"epsilon": 2.0, "delta": 1e-5, "size": 200, "epochs": 5, **options}
+    fitted = fit_table(data, schema, run_folder="run", **options)
+    rows = [{key: cell for key, cell in entry.items() if key != "time"} for entry in fitted.record.ledger]
+    facts = fitted.record
+    plain = facts.privacy, facts.data, facts.plan, facts.decisions, facts.metrics, facts.thresholds, facts.unprotected
+    chances = None if schema.target.categories is None else fitted.predict_proba(frame(20))
+    return rows, plain, chances, fitted.model.state_dict()
+
+
+OPAQUE = ("ledger*", "fit.json", ".ledger*")
+
+
+@pytest.mark.parametrize("pair", neighbours(120), ids=lambda pair: pair.name)
+def test_a_record_more_moves_only_what_is_released(replay, pair):
+    replay(run, pairs=[pair], opaque=OPAQUE)
+
+
+def test_an_ordinary_record_is_seen_by_the_releases(replay):
+    (result,) = replay(run, pairs=neighbours(120)[:1], opaque=OPAQUE)
+    assert result.releases > 20
+    assert 0.05 < result.largest <= 1 + 1e-6
+
+
+@pytest.mark.slow
+def test_bought_bounds_and_size_move_only_what_is_released(replay):
+    columns = SCHEMA.to_dict()["columns"]
+    columns["signal"]["bounds"] = "buy"
+    schema = Schema.from_dict({"columns": columns})
+    for pair in neighbours(120, ("an ordinary record", "inf", "all null")):
+        replay(lambda data: run(data, schema, size="private", epochs=2), pairs=[pair], opaque=OPAQUE)
+
+
+def test_the_first_record_of_an_empty_table(replay):
+    empty = frame(120).iloc[:0]
+    replay(run, pairs=[Pair("the first", empty, pd.DataFrame([GOOD], dtype=object))], opaque=OPAQUE)
+
+
+def test_a_numeric_target(replay):
+    columns = {**SCHEMA.to_dict()["columns"], "outcome": {"type": "numeric", "bounds": [0, 1], "role": "target"}}
+    schema = Schema.from_dict({"columns": columns})
+    data = frame(120).assign(outcome=np.linspace(0, 1, 120).astype(str))
+    for value in ("0.5", "1", "2", "nan", ""):
+        more = pd.concat([data, pd.DataFrame([{**GOOD, "outcome": value}], dtype=object)], ignore_index=True)
+        replay(lambda table: run(table, schema), pairs=[Pair(value, data, more)], opaque=OPAQUE)
