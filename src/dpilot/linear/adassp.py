@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpilot.linear.gram import gram, plan_gram
+from dpilot.linear.gram import gram_stage, plan_gram
 from dpilot.linear.problem import Door, Problem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
@@ -34,6 +34,5 @@ class AdaSSP:
         return {"gram": plan_gram(problem, left).event}
 
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        with door.stage("gram") as receipt:
-            seen = gram(rows, plan_gram(problem, left), size=size, receipt=receipt, noise=door.noise)
+        seen = gram_stage(rows, plan_gram(problem, left), size, door)
         return Solution(seen.solution(self.ridge), seen)

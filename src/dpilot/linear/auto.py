@@ -9,7 +9,7 @@ import numpy as np
 
 from dpilot.linear.descent import Leave
 from dpilot.linear.dpgd import Dpgd, gram_share, walk
-from dpilot.linear.gram import Gram, gram, gram_again
+from dpilot.linear.gram import Gram, gram_again, gram_stage
 from dpilot.linear.problem import Door, Problem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
@@ -53,8 +53,7 @@ class Auto:
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
         steps = self._steps(problem)
         schedule = steps.schedule(problem, left)
-        with door.stage("gram") as receipt:
-            seen = gram(rows, steps.gram_plan(problem, left), size=size, receipt=receipt, noise=door.noise)
+        seen = gram_stage(rows, steps.gram_plan(problem, left), size, door)
         with door.stage("gradient") as receipt:
             leave = _leave(seen) if self.again else None
             found = walk(rows, seen, schedule, size=size, receipt=receipt, noise=door.noise, leave=leave)

@@ -16,7 +16,7 @@ from dpilot.errors import InvalidInput
 from dpilot.keys import fresh_key
 from dpilot.linear.declared import declared
 from dpilot.linear.fitting import noise_of, planned, problem_of
-from dpilot.linear.inputs import features, features_and_target, numbers, target_numbers
+from dpilot.linear.inputs import features, features_and_target, loose, numbers, target_numbers
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
 from dpilot.linear.problem import Privacy, Problem, paid
@@ -200,9 +200,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             _validate.refuse("device", self.device, 'None or "cpu"', "Least squares runs on the CPU.")
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True  # what is no number is nan
+        tags = loose(super().__sklearn_tags__())
         tags.regressor_tags.poor_score = True
         return tags
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from dpilot.linear.descent import norm_bins, norm_quantile
-from dpilot.linear.gram import GramPlan, gram, plan_gram
+from dpilot.linear.gram import GramPlan, gram_stage, plan_gram
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
 from dpilot.linear.rows import Rows, total
 from dpilot.linear.solution import Solution
@@ -47,8 +47,7 @@ class BoostedAdaSSP:
         return {"gram": self._gram(problem, left).event, "boosting": repeated(self._sigmas(problem, left))}
 
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        with door.stage("gram") as receipt:
-            seen = gram(rows, self._gram(problem, left), size=size, receipt=receipt, noise=door.noise)
+        seen = gram_stage(rows, self._gram(problem, left), size, door)
         values, vectors = seen.floored()
         radius = math.sqrt(seen.radius_squared)
         theta, level = np.zeros(seen.width), 1.0 if self.clip is None else self.clip

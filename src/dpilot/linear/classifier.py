@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpilot.errors import InvalidInput
 from dpilot.linear.declared import declared
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
-from dpilot.linear.inputs import features, features_and_target, numbers
+from dpilot.linear.inputs import features, features_and_target, loose, numbers
 from dpilot.linear.logistic import LogisticSteps, probabilities
 from dpilot.linear.model import inside
 from dpilot.linear.rows import MemoryRows
@@ -143,9 +143,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.privacy_ = fitted.privacy
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True  # what is no number is nan
+        tags = loose(super().__sklearn_tags__())
         tags.classifier_tags.poor_score = True
         return tags
 

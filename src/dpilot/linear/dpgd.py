@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from dpilot.linear.descent import Leave, Schedule, descend
-from dpilot.linear.gram import Gram, GramPlan, gram, plan_gram
+from dpilot.linear.gram import Gram, GramPlan, gram_stage, plan_gram
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
@@ -100,8 +100,7 @@ class Dpgd:
         }
 
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        with door.stage("gram") as receipt:
-            seen = gram(rows, self.gram_plan(problem, left), size=size, receipt=receipt, noise=door.noise)
+        seen = gram_stage(rows, self.gram_plan(problem, left), size, door)
         with door.stage("gradient") as receipt:
             return walk(rows, seen, self.schedule(problem, left), size=size, receipt=receipt, noise=door.noise)
 

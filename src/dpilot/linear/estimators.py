@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpilot import _validate
 from dpilot.linear.declared import declared
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
-from dpilot.linear.inputs import features, features_and_target, numbers
+from dpilot.linear.inputs import features, features_and_target, loose, numbers
 from dpilot.linear.intervals import standard_errors
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
@@ -128,8 +128,6 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.privacy_ = fitted.privacy
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True  # what is no number is nan
+        tags = loose(super().__sklearn_tags__())
         tags.regressor_tags.poor_score = True
         return tags

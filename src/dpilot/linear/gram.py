@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from dpilot.linear.problem import Problem, multiplier
+from dpilot.linear.problem import Door, Problem, multiplier
 from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release_symmetric
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Gram", "GramPlan", "gram", "gram_again", "plan_gram"]
+__all__ = ["Gram", "GramPlan", "gram", "gram_again", "gram_stage", "plan_gram"]
 
 _NORMS: Final = log_grid(2.0**-6, 2.0**12, per_octave=4)
 _ROUNDS: Final = 7  # of a search in this grid
@@ -120,6 +120,12 @@ def plan_gram(problem: Problem, share: float) -> GramPlan:
         return GramPlan(None, multiplier(problem, share))
     needed = max(needed, 0.01 * share)
     return GramPlan(multiplier(problem, needed), multiplier(problem, share - needed))
+
+
+def gram_stage(rows: Rows, plan: GramPlan, size: float, door: Door) -> Gram:
+    """The stage "gram" of a fit: ``gram``, paid by its receipt."""
+    with door.stage("gram") as receipt:
+        return gram(rows, plan, size=size, receipt=receipt, noise=door.noise)
 
 
 def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Noise) -> Gram:

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d, vali
 from dpilot.errors import InvalidInput
 from dpilot.statistics.rows import Floats
 
-__all__ = ["features", "features_and_target", "numbers", "target_numbers", "training_features"]
+__all__ = ["features", "features_and_target", "loose", "numbers", "target_numbers", "training_features"]
 
 _LOOSE = {"dtype": None, "ensure_all_finite": False}
 _NUMBERS = (Real, np.bool_, Decimal, str, bytes)
@@ -42,6 +42,13 @@ def numbers(values: NDArray[Any]) -> Floats:
             return np.asarray(values, dtype=np.float64)
         flat = [_number(value) for value in values.ravel().tolist()]
     return np.asarray(flat, dtype=np.float64).reshape(values.shape)
+
+
+def loose(tags: Any) -> Any:
+    """The tags of an estimator that takes any value, as what is no number is nan: the null record."""
+    tags.input_tags.allow_nan = True
+    tags.input_tags.string = True
+    return tags
 
 
 def features(estimator: Any, X: Any) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpilot.linear.descent import Residual, Schedule, descend
 from dpilot.linear.dpgd import histogram_share
-from dpilot.linear.gram import gram, plan_gram
+from dpilot.linear.gram import gram_stage, plan_gram
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
@@ -54,10 +54,8 @@ class LogisticSteps:
         return {"gram": moments, "gradient": repeated(self._schedule(problem, left).multipliers)}
 
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        with door.stage("gram") as receipt:
-            plan = plan_gram(problem, left * self.gram_share)
-            features = rows.mapped(_without_target, rows.columns)
-            seen = gram(features, plan, size=size, receipt=receipt, noise=door.noise)
+        features = rows.mapped(_without_target, rows.columns)
+        seen = gram_stage(features, plan_gram(problem, left * self.gram_share), size, door)
         whitening = seen.whitening()
         white = rows.mapped(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
         with door.stage("gradient") as receipt:

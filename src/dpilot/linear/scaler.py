@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot.linear.declared import declared
 from dpilot.linear.fitting import noise_of, problem_of, size_of
-from dpilot.linear.inputs import features, training_features
+from dpilot.linear.inputs import features, loose, training_features
 from dpilot.linear.problem import paid
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.standardise import bought, plan_scaling
@@ -103,7 +103,4 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         return np.asarray(np.asarray(X, dtype=np.float64) * self.scale_ + self.center_)
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        return tags
+        return loose(super().__sklearn_tags__())

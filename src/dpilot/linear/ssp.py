@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpilot.linear.gram import gram, plan_gram
+from dpilot.linear.gram import gram_stage, plan_gram
 from dpilot.linear.problem import Door, Problem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
@@ -30,7 +30,6 @@ class SSP:
         return {"gram": plan_gram(problem, left).event}
 
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        with door.stage("gram") as receipt:
-            seen = gram(rows, plan_gram(problem, left), size=size, receipt=receipt, noise=door.noise)
+        seen = gram_stage(rows, plan_gram(problem, left), size, door)
         theta = np.linalg.lstsq(seen.features, seen.cross, rcond=None)[0]
         return Solution(np.asarray(theta, dtype=np.float64), seen)
