@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -73,6 +75,27 @@ def test_some_records_are_clipped_and_some_are_not():
 def test_one_head_alone_is_the_head_among_others(place):
     (alone,) = fit([HEADS[place]], seeds=[place])
     assert torch.allclose(alone, fit(HEADS)[place], atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_device_gives_the_same_heads(tf32, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+    heads = [replace(head, steps=4 * head.steps, noise_multiplier=1e-3) for head in HEADS]
+    for there, here in zip(fit(heads, device="cuda"), fit(heads), strict=True):
+        assert there.device.type == "cpu"
+        assert torch.allclose(there, here, atol=0.05 if tf32 else 0.02)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_a_device_multiplies_in_tf32_fits_tf32_and_the_bound(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    records = residuals.Records.of(features().to("cuda"))
+    assert not bool((records.values.view(torch.int32) & 0x1FFF).any())
+    one = residuals.Records.of(features().take([0]).to("cuda"))
+    limits = residuals.reach(one.lengths, torch.full((1,), 0.1, device="cuda"), CLASSES)
+    sent = one.clipped_sum(torch.zeros(1, CLASSES, WIDTH, device="cuda"), limits)
+    assert 0.0998 < float(sent.double().norm()) <= 0.1
 
 
 def test_the_order_of_heads_does_not_matter():

@@ -23,6 +23,7 @@ from dpilot.mechanism import Draws, Noise
 from dpilot.privacy.events import Event, Gaussian, Repeated
 from dpilot.transfer.features import Features
 from dpilot.transfer.joint import Joint
+from dpilot.transfer.recorded import recorded
 from dpilot.transfer.residuals import Records, reach
 
 __all__ = ["Head", "fit_heads", "predict"]
@@ -92,13 +93,14 @@ def fit_heads(
         Null records add nothing. No records at all: the heads learn noise, and it costs what it always costs.
         A head that is done drops out; the others go on.
         A record longer than 1e15 thresholds is null.
+        On a GPU where TF32 is allowed, features are cut to it (10 bits): quicker, and most so for many heads.
     """
     heads, size = tuple(heads), _validate.positive("It is declared, not counted.", size=size)
     _check_counts(len(heads), receipts=receipts, noises=heads if noises is None else noises)
     records = Records.of(features, device)
     team = _Team.start(heads, records)
     fitted: dict[int, Tensor] = {}
-    with torch.no_grad(), precision.full():
+    with torch.no_grad(), precision.using(records.grade):
         while team.places:
             sources = None if noises is None else tuple(noises[j] for j in team.places)
             joint = Joint(team.each("noise_multiplier"), tuple(receipts[j] for j in team.places), sources)
@@ -148,11 +150,11 @@ class _Team:
         )
         limits = reach(records.lengths, thresholds.flatten(), records.classes)
         scale = thresholds * sigmas  # of a head's noise, so that its sum over the scale moves by at most 1 / sigma
-        weights, velocity, stop = self.weights, self.velocity, min(head.steps for head in self.heads)
+        weights, velocity, stop = self.weights.clone(), self.velocity.clone(), min(head.steps for head in self.heads)
+        sums = recorded(lambda: records.clipped_sum(weights, limits) / scale, weights.device, stop - self.step)
         for _ in range(self.step, stop):
-            noisy = joint.release(records.clipped_sum(weights, limits) / scale)
-            velocity = momentum * velocity + noisy * (scale / size)
-            weights = weights - lr * velocity
+            velocity.mul_(momentum).addcmul_(joint.release(sums()), scale / size)
+            weights.addcmul_(velocity, lr, value=-1)
         return replace(self, weights=weights, velocity=velocity, step=stop)
 
     def finished(self) -> dict[int, Tensor]:

@@ -10,7 +10,8 @@ transposed (heads and classes first, records last), which narrow products like a
 
 Precision: |x| is taken once in float64; |p - y| and the shortened residual are float32, off by at most
 (classes / 2 + 12) roundings, which ``_shave`` takes off the threshold. So |x| |R| <= C holds for the very numbers that
-are multiplied. Their sum over records is accumulated in float32, like every sum of this library.
+are multiplied. Their sum over records is accumulated in float32, like every sum of this library. Where TF32 is allowed
+on a GPU, features and shortened residuals are cut to TF32 first (which shortens them), so their products are exact.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dpilot.engine import precision
 from dpilot.transfer.features import NULL, Features, chunked
 
 __all__ = ["Records", "reach", "shortened"]
@@ -38,26 +40,29 @@ class Records:
     """Features made ready: rows, classes and lengths, and how many rows are worked on at a time.
 
     Guarantee:
-        Blocks are cut by place and the last one is filled up with null records, so that every record is multiplied in
-        a product of the same shape, whatever the number of records.
+        On the CPU blocks are cut by place and the last one is filled up with null records, so that every record is
+        multiplied in a product of the same shape, whatever the number of records.
     """
 
-    values: Tensor  # (n, d) float32
+    values: Tensor  # (n, d) float32, cut to the grade
     labels: Tensor  # (n,) int64, null records 0
     lengths: Tensor  # (n,) float64, null records inf
     classes: int
     block: int
+    grade: precision.Grade
 
     @classmethod
     def of(cls, features: Features, device: torch.device | str | None = None) -> Records:
         values = features.values if device is None else features.values.to(device)
         labels = features.labels.to(values.device)
+        grade = precision.TF32 if precision.tf32_allowed(values.device) else precision.FULL
+        values = precision.cut(values) if grade is precision.TF32 else values
         lengths = torch.cat([torch.linalg.vector_norm(rows.double(), dim=1) for rows in chunked(values)])
         null = (labels == NULL) | ~torch.isfinite(lengths)
         if bool(null.any()):  # a product of 0 and nan would be nan
             values = torch.where(null[:, None], 0.0, values)
         lengths = torch.where(null, torch.inf, lengths)
-        return cls(values, labels.clamp_min(0), lengths, features.classes, block_rows(values))
+        return cls(values, labels.clamp_min(0), lengths, features.classes, block_rows(values), grade)
 
     def clipped_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
         """sum_i R_i x_i^T for each head: weights (heads, classes, d), limits (heads, n) -> (heads, classes, d)."""
@@ -66,7 +71,10 @@ class Records:
         total = torch.zeros_like(flat)
         for rows, labels, limit in self._blocks(limits):
             scores = torch.mm(flat, rows.T).view(heads, classes, len(rows))
-            total.addmm_(shortened(scores, labels, limit).view(heads * classes, len(rows)), rows)
+            residuals = shortened(scores, labels, limit)
+            if self.grade is precision.TF32:
+                residuals.view(torch.int32).bitwise_and_(precision.KEPT_BITS)
+            total.addmm_(residuals.view(heads * classes, len(rows)), rows)
         return total.view(heads, classes, d)
 
     def _blocks(self, limits: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -71,7 +71,8 @@ def morlet(padded: tuple[int, int], scale: int, angle: int, angles: int) -> Tens
             envelope += bell
             total += bell * torch.exp(1j * (_CENTER / 2**scale) * along)
     balanced: Tensor = total - envelope * (total.sum() / envelope.sum())
-    return balanced * (slant / (2 * math.pi * sigma**2))
+    scaled: Tensor = balanced * (slant / (2 * math.pi * sigma**2))
+    return scaled
 
 
 def averages(size: int, margin: int, stride: int, sigma: float) -> Tensor:
