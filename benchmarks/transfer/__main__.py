@@ -1,0 +1,73 @@
+"""Linear heads on public features.
+
+DPILOT_DATA=folder DPILOT_WEIGHTS=folder python -m benchmarks transfer [--quick] [--only WORD] [--speed]
+
+The step size and the number of steps are the best of a grid by test accuracy: an oracle, not a private result. What is
+private is every fit of it: exact Gaussian DP at delta 1e-5, the center included where it is bought.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+
+from benchmarks.datasets import Missing
+from benchmarks.transfer import fitting, speed, tasks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks transfer", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few records and a coarse grid")
+    parser.add_argument("--only", default="", help="tasks whose name contains this")
+    parser.add_argument("--speed", action="store_true", help="the time of a step instead of accuracies")
+    parser.add_argument("--tf32", action="store_true", help="allow TF32 on a GPU")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = options.tf32
+    print(f"torch {torch.__version__}, {options.device}, {torch.get_num_threads()} threads")
+    report_speed(options) if options.speed else report_accuracy(options)
+
+
+def report_accuracy(options: argparse.Namespace) -> None:
+    print("| data, features | epsilon | private | sd of 5 fits | lr, steps (oracle) | non-private |")
+    print("|---|---|---|---|---|---|")
+    size, grid = (2000, {"lrs": (4.0, 16.0), "steps": (20,)}) if options.quick else (None, {})
+    kept: dict[tuple[str, str], tuple[fitting.Features, fitting.Features, float]] = {}
+    for task in tasks.TASKS:
+        if options.only not in task.name:
+            continue
+        try:
+            key = (task.data, task.features)
+            if key not in kept:
+                started = time.perf_counter()
+                train, test = tasks.load(task, options.device, size)
+                seconds = time.perf_counter() - started
+                kept = {key: (train, test, fitting.plain(train, test))}
+                print(f"<!-- {task.name}: features {tuple(train.values.shape)} in {seconds:.0f} s -->", flush=True)
+            train, test, plain = kept[key]
+        except Missing as missing:
+            print(f"| {task.name} | skipped: {missing} | | | | |")
+            continue
+        for epsilon in task.epsilons:
+            found = fitting.oracle(train, test, epsilon, centres=task.centres, **grid)
+            print(
+                f"| {task.name} | {epsilon:g} | {found.mean:.2%} | {found.spread:.2%} "
+                f"| {found.lr:g}, {found.steps} | {plain:.2%} |",
+                flush=True,
+            )
+
+
+def report_speed(options: argparse.Namespace) -> None:
+    print("| device | heads | step, ms | X W and X^T G, ms | transposed, ms | of the faster's speed | times one head |")
+    print("|---|---|---|---|---|---|---|")
+    steps, records = (3, 5000) if options.quick else (200 if options.device == "cuda" else 4, speed.RECORDS)
+    print("\n".join(speed.heads_beside_products(options.device, steps, records=records)))
+    images = 200 if options.quick else 20_000 if options.device == "cuda" else 2_000
+    rate = speed.scattering_rate(options.device, images)
+    print(f"\nscattering: {rate:.0f} images of 28 x 28 a second, 70,000 in {70_000 / rate:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
