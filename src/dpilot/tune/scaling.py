@@ -149,12 +149,22 @@ def train_at(
 def _walks(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, float]]) -> list[float]:
     """The r to try: spread over the box at first, then around where r would be in proportion to the budget."""
     count, ratio = plan.rounds[stage].count, plan.box.most / plan.box.least
+    if plan.band is not None:
+        return _banded(plan, stage, points, plan.band)
     if not points:
         return [plan.box.least * ratio ** ((place + 0.5) / count) for place in range(count)]
     epsilon, r = points[-1]
     centre = r * plan.epsilons[stage] / epsilon
     spacing = ratio ** (1 / count)
     return [plan.box.inside(centre * spacing ** ((2 * place + 1 - count) / count)) for place in range(count)]
+
+
+def _banded(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, float]], band: float) -> list[float]:
+    """About where r is expected: by the last stage, or by the data-free r; half as wide, in logs, at each stage."""
+    epsilon, r = points[-1] if points else (plan.final_epsilon, plan.fallback)
+    centre = r * plan.variable_at(plan.epsilons[stage]) / plan.variable_at(epsilon)
+    count = plan.rounds[stage].count
+    return [plan.box.inside(centre * band ** ((2 * place + 1 - count) / count / 2**stage)) for place in range(count)]
 
 
 def _best(plan: ScalingPlan, stage: int, trials: Sequence[TrialRecord]) -> tuple[float | None, str]:

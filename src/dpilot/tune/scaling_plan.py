@@ -35,7 +35,8 @@ class ScalingPlan:
     """``rounds`` are the stages of trials, ``final`` pays the last run.
 
     ``epsilons`` are those of one trial of each round, alone; ``mu`` is that of all training together (exact for full
-    batches). ``hopeless`` says why no trial is planned, where that is so.
+    batches). ``hopeless`` says why no trial is planned, where that is so. ``band``: trials are spread by up to this
+    factor either way about where they are expected, ``fallback`` in proportion to the budget; None: over the box.
     """
 
     budget: Budget
@@ -50,6 +51,7 @@ class ScalingPlan:
     variable: str
     fallback: float
     hopeless: str | None = None
+    band: float | None = None
 
     @property
     def share(self) -> float:
@@ -61,6 +63,10 @@ class ScalingPlan:
         """Everything that will happen, for ``ledger.commit``."""
         planned = [stage for each in self.rounds for stage in each.stages(split)]
         return [*planned, Stage(FINAL, self.final.event, TRAIN, split)]
+
+    def variable_at(self, epsilon: float) -> float:
+        """What the law is a function of, at ``epsilon``."""
+        return epsilon if self.variable == "epsilon" else gdp_mu(Budget(epsilon, self.budget.delta))
 
     def law(self, points: Sequence[tuple[float, float]]) -> ScalingLaw:
         """The law through released points."""
@@ -93,6 +99,7 @@ def plan_scaling(
     score_share: float = 0.5,
     too_noisy: float = _TOO_NOISY,
     fallback: float | None = None,
+    band: float | None = None,
 ) -> ScalingPlan:
     """Stages of ``trials`` runs each and a final run, together within ``budget``; nothing is read, nothing is paid.
 
@@ -141,6 +148,7 @@ def plan_scaling(
         variable=variable,
         fallback=middle,
         hopeless=hopeless,
+        band=None if band is None else _validate.positive(band=band),
     )
 
 
