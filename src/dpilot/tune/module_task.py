@@ -20,6 +20,7 @@ from dpilot.noise import SystemNoise
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
+from dpilot.records import StepRecord
 from dpilot.sampling import PoissonSampler
 from dpilot.statistics.histogram import table
 from dpilot.statistics.rows import Floats
@@ -43,7 +44,7 @@ class ModuleTask:
     """Private runs of ``model_fn()``, one after the other; a model is the trained module.
 
     Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
-    ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...).
+    ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is told every step.
 
     Guarantee:
         Each trial draws its own Poisson batches, from a key of its own, and its own noise; no trial sees another's
@@ -79,6 +80,7 @@ class ModuleTask:
     split: str | None = None
     group_count: int = 0
     noise: MakeNoise = SystemNoise
+    watch: Callable[[StepRecord], None] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_dataset(self.train_data)
@@ -169,7 +171,9 @@ class ModuleTask:
         for batch in sampler.batches(len(self.train_data)):
             chain = sampler.state
             sampler.claim(batch)
-            course.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
+            record = course.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
+            if self.watch is not None:
+                self.watch(record)
         course.finish()
         return course, job.options.chunk_size
 
