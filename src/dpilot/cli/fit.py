@@ -55,7 +55,7 @@ def fit(
     if dry_run:
         _rehearse(table, declared, amount, given, json=json)
         return
-    _check_free(out)
+    _check(table, declared, amount, given, out)
     with console.training_bar() as bar:
         from dpilot.tables.fitting import fit_table
 
@@ -81,12 +81,14 @@ def _size(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
-def _check_free(out: Path) -> None:
-    """Refuse a folder that holds something, before anything is spent."""
+def _check(data: Table, schema: Schema, size: str | int, given: dict[str, Any], out: Path) -> None:
+    """Refuse what is wrong before a bar is drawn or anything is spent; the folder must hold nothing."""
     from dpilot.errors import InvalidInput
+    from dpilot.tables.fitting import declared_of
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"out is {str(out)!r}: expected a folder that is empty or not there. Name another.")
+    declared_of(data, schema, size, **given)
 
 
 def _page(run: TableRun, out: Path) -> Path:
