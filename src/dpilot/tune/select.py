@@ -16,13 +16,12 @@ from dpilot.keys import Chain, fresh_key
 from dpilot.metrics.objective import OBJECTIVES
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.calibrate import scale_for
 from dpilot.privacy.events import Gaussian, OneOf, RepeatAndSelect
 from dpilot.privacy.ledger import Committed, Ledger, Stage
 from dpilot.privacy.receipt import TrialReceipts
 from dpilot.privacy.trials import law_of
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.outlays import whole_outlay
+from dpilot.tune.outlays import least_factor, whole_outlay
 from dpilot.tune.paying import Paid, begun, paid
 from dpilot.tune.record import Tuned
 from dpilot.tune.rounds import Result
@@ -35,7 +34,6 @@ __all__ = ["SelectionPlan", "plan_selection", "private_selection", "select"]
 _TRIALS: Final = "private selection: trials"
 _SCORES: Final = "private selection: scores"
 _TOGETHER: Final = 8
-_MOST: Final = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +142,10 @@ def plan_selection(
     def scores(sigma: float) -> RepeatAndSelect:
         return RepeatAndSelect(Gaussian(sigma), mean_trials, law, shape)
 
-    outlays = raised(scale_for(lambda factor: selection(raised(factor)), budget, low=1.0, high=_MOST))
+    outlays = raised(least_factor(lambda factor: selection(raised(factor)), budget, sampled=sample_rate < 1))
     held_out = score_budget or budget
     least = whole_outlay(held_out).noise_multiplier
-    sigma = scale_for(scores, held_out, low=least, high=_MOST * least)
+    sigma = least * least_factor(lambda factor: scores(least * factor), held_out, sampled=False)
     return SelectionPlan(space, outlays, selection(outlays), scores(sigma), sigma, objective)
 
 

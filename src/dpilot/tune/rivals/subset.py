@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -105,15 +106,18 @@ def subset_search(
         )
 
 
+@lru_cache
 def _together(budget: Budget, final: float, rate: float, share: float) -> float:
     """The least noise multiplier of all trials together that fits beside the final run, to one part in a hundred."""
-    high = 1 / (gdp_mu(budget) * math.sqrt(share)) * (1 + 1e-9)  # fits without any sampling, hence with it
-    low = high * _validate.open_unit(rate=rate) / 2
+    rate, high = _validate.open_unit(rate=rate), 1 / (gdp_mu(budget) * math.sqrt(share)) * (1 + 1e-9)
 
     def fits(sigma: float) -> bool:
         event = Composed([PoissonSampled(rate, Gaussian(sigma)), Gaussian(final)])
         return accountant.epsilon(event, budget.delta) <= budget.epsilon
 
+    while fits(high / 1.5):  # the first one fits without any sampling; far below the answer grids grow without bound
+        high /= 1.5
+    low = high / 1.5
     while high > 1.01 * low:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)

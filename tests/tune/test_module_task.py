@@ -1,0 +1,159 @@
+"""Modules as tasks: each trial has its own batches and noise; scores count every held-out record once."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpilot import Budget
+from dpilot.data.splits import Split
+from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
+from dpilot.privacy.receipt import Receipt
+from dpilot.tune import Box, Candidate, ModuleTask, linear_scaling
+from dpilot.tune.task import Outlay, Trial, fixed_noise
+from tests.tune.helpers import LOSS, arrays, dataset, seen
+from tests.tune.test_scaling import pairs
+
+RATE = 0.4
+
+
+def net():
+    return nn.Sequential(nn.Linear(3, 2))
+
+
+def same_net():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return net()
+
+
+def module_task(train=None, held_out=None, **options):
+    options = {"classes": 2, "sample_rate": RATE, "options": {"chunk_size": 64}, "clipping": "constant", **options}
+    return ModuleTask(same_net, LOSS, dataset(train), dataset(held_out or arrays(30, 1)), 40, 30, **options)
+
+
+def trial(steps=3, lr=0.5, sigma=2.0, rate=RATE):
+    step = Gaussian(sigma) if rate == 1 else PoissonSampled(rate, Gaussian(sigma))
+    return Trial(Candidate(lr, steps), sigma, Receipt(Repeated(step, steps)))
+
+
+class Watched(torch.utils.data.Dataset):
+    """Notes which records are read."""
+
+    def __init__(self, size):
+        self.read = []
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, place):
+        self.read.append(place)
+        return torch.zeros(3), torch.tensor(0)
+
+
+def test_trials_at_a_rate_below_one_draw_batches_independently():
+    """With one batch for both, both would hold a share of RATE of the records, not RATE^2."""
+    size, batches = 2000, []
+    data = Watched(size)
+    task = ModuleTask(net, LOSS, data, dataset(), size, 30, 2, RATE, options={"chunk_size": 5000})
+    for _ in range(2):
+        data.read.clear()
+        task.train([trial(steps=1), trial(steps=1)])
+        read = np.array([place for place in data.read if place is not None])
+        starts = np.flatnonzero(np.diff(read) < 0)
+        batches += [set(part.tolist()) for part in np.split(read, starts + 1) if len(part) > size * RATE / 2]
+    assert len(batches) == 4
+    for one in range(4):
+        for other in range(one):
+            both = len(batches[one] & batches[other])
+            assert abs(both - size * RATE**2) < 5 * math.sqrt(size * RATE**2)
+    assert all(abs(len(batch) - size * RATE) < 5 * math.sqrt(size * RATE) for batch in batches)
+
+
+def test_trials_have_noise_of_their_own():
+    for noise in ({}, {"noise": fixed_noise(1)}):
+        task = module_task(**noise, sample_rate=1.0)
+        one, other = task.train([trial(rate=1.0, sigma=50.0), trial(rate=1.0, sigma=50.0)])
+        gap = one[0].weight - other[0].weight
+        assert gap.abs().min() > 1e-4
+
+
+def test_a_fixed_seed_repeats_and_is_stamped():
+    def weights():
+        task = module_task(noise=fixed_noise(1), sample_rate=1.0)
+        return task.train([trial(rate=1.0)])[0][0].weight
+
+    assert torch.equal(weights(), weights())
+    assert "not private" in module_task(noise=fixed_noise(1)).stamp
+
+
+def test_each_trial_draws_every_step_from_its_own_receipt():
+    one, other = trial(), trial()
+    module_task().train([one, other])
+    for each in (one, other):
+        with pytest.raises(BudgetExceeded):
+            each.receipt.draw(PoissonSampled(RATE, Gaussian(2.0)))
+
+
+def test_only_the_paid_number_of_steps_goes_with_sampled_batches():
+    outlay = Outlay(2.0, RATE, 3)
+    with pytest.raises(InvalidInput, match="Only the step size"):
+        outlay.trial(Candidate(1.0, 4), Receipt(outlay.event))
+
+
+@pytest.mark.parametrize(("objective", "cells"), [("accuracy", 1), ("macro", 2), ("worst_group", 3)])
+def test_tables_count_each_record_once(objective, cells):
+    values, labels = arrays(30, 1)
+    groups = np.arange(30) % 3
+    labels[0], values[1] = -5, np.nan
+    held_out = torch.utils.data.TensorDataset(*(torch.from_numpy(each) for each in (values, labels, groups)))
+    task = ModuleTask(same_net, LOSS, dataset(), held_out, 40, 30, 2, group_count=3)
+    model = task.untrained()
+    exact = task.exact_table(model, objective)
+    assert exact.shape == (cells, 2)
+    assert exact.sum() in (28, 29)  # a label that is no class is null; what is not finite is wrong at best
+    noisy = task.table(model, objective, noise_multiplier=0.01, receipt=Receipt(Gaussian(0.01)))
+    assert np.abs(noisy - exact).max() < 0.1
+    predicted = model(torch.from_numpy(values)).argmax(1).numpy()
+    right = (predicted == labels)[2:].sum()
+    assert right <= exact[:, 1].sum() <= right + 1
+
+
+def test_a_model_that_is_not_finite_scores_worst_and_draws_nothing():
+    task, receipt = module_task(), Receipt(Gaussian(1.0))
+    model = task.untrained()
+    model[0].weight.data[0, 0] = math.inf
+    assert task.table(model, "accuracy", noise_multiplier=1.0, receipt=receipt) is None
+    receipt.draw(Gaussian(1.0))
+
+
+def test_of_splits_by_coins_and_names_the_split():
+    split = Split.draw({"train": 0.7, "held-out": 0.3})
+    task = ModuleTask.of(net, LOSS, dataset(), split, size=40, classes=2)
+    assert len(task.train_data) + len(task.held_out) == 40
+    assert (task.size, task.held_out_size, task.split) == (28.0, 12.0, split.id)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["train", "held-out"])
+def test_sampled_linear_scaling_replays(place, replay):
+    def run(parts):
+        task = module_task(*parts, sample_rate=0.5)
+        box = Box.fixed((0.1, 10.0), 2)
+        return seen(linear_scaling(task, Budget(3.0, 1e-5), box=box, trials=2, too_noisy=math.inf, shares=(0.1, 0.2)))
+
+    replay(run, pairs=pairs(place)[:2])
+
+
+def test_the_sampled_form_keeps_its_steps_and_its_budget():
+    task = module_task(sample_rate=0.5)
+    tuned = linear_scaling(
+        task, Budget(3.0, 1e-5), box=Box.fixed((0.1, 10.0), 2), trials=2, too_noisy=math.inf, shares=(0.1, 0.2)
+    )
+    assert {each.candidate.steps for each in tuned.trials} == {2} == {tuned.candidate.steps}
+    assert 2.98 < tuned.spent.epsilon <= 3.0
