@@ -1,0 +1,101 @@
+"""What is flown: a task to tune and train, and its held-out records as the trained model sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpilot.mechanism import Noise
+from dpilot.metrics.counts import Scored
+from dpilot.train.form import quietly
+from dpilot.train.predict import predict
+from dpilot.train.reading import Reader, known_form
+from dpilot.tune.module_task import ModuleTask
+from dpilot.tune.probe_task import ProbeTask
+from dpilot.tune.task import Task
+
+__all__ = ["Heads", "Learner", "Modules", "as_module"]
+
+_ROWS: Final = 512
+
+
+class Learner(Protocol):
+    """A task, and its held-out records with the probabilities that a model gives them. Sensitive: for the door only."""
+
+    @property
+    def task(self) -> Task: ...
+
+    def scored(self, model: Any) -> Scored: ...
+
+    def noise(self) -> Noise: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heads:
+    """Linear heads on unit rows; a model is a (d, classes) tensor."""
+
+    task: ProbeTask
+
+    def scored(self, model: Tensor) -> Scored:
+        held_out, groups = self.task.held_out, self.task.groups
+        with torch.no_grad():
+            found = torch.softmax((held_out.values @ model.to(held_out.values)).double(), 1)
+        group = None if groups is None else groups.double().cpu().numpy()
+        return Scored(held_out.labels.double().cpu().numpy(), found.cpu().numpy(), group)
+
+    def noise(self) -> Noise:
+        return self.task.noise()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Modules:
+    """Torch modules; a record that does not compute is null."""
+
+    task: ModuleTask
+
+    def scored(self, model: nn.Module) -> Scored:
+        classes = self.task.classes
+        rows = list(self._rows(model))
+        whole = torch.cat([torch.zeros(0, 1 + classes, dtype=torch.float64), *rows]).numpy()
+        return Scored(whole[:, 0], whole[:, 1:])
+
+    def noise(self) -> Noise:
+        return self.task.noise()
+
+    def _rows(self, model: nn.Module) -> Iterator[Tensor]:
+        """Class and probabilities of held-out records, some at a time, alone where they do not compute together."""
+        held_out = self.task.held_out
+        reader = Reader(held_out, None, known_form(held_out, None))
+        for chunk in reader.chunks(np.array_split(np.arange(len(held_out)), max(1, len(held_out) // _ROWS))):
+            whole = quietly(lambda each=chunk.whole: self._told(model, each))  # type: ignore[misc]
+            if whole is not None:
+                yield whole
+                continue
+            alone = (quietly(lambda each=single: self._told(model, each)) for single in chunk.alone())  # type: ignore[misc]
+            yield from (row for row in alone if row is not None)
+
+    def _told(self, model: nn.Module, chunk: Any) -> Tensor:
+        inputs, labels, *_ = chunk
+        found = torch.softmax(predict(model, inputs).double(), 1)
+        return torch.cat([labels.double().cpu()[:, None], found], 1)
+
+
+def as_module(weights: Tensor) -> nn.Sequential:
+    """The head as layers that files can describe: rows brought to unit length, then a linear map.
+
+    RMSNorm divides a row by |x| / sqrt(d), so the weights are divided by sqrt(d).
+
+    >>> layers = as_module(torch.tensor([[2.0, 0.0], [0.0, 2.0]]))
+    >>> torch.allclose(layers(torch.tensor([[3.0, 4.0]])), torch.tensor([[1.2, 1.6]]))
+    True
+    """
+    width, classes = weights.shape
+    last = nn.Linear(width, classes, bias=False)
+    with torch.no_grad():
+        last.weight.copy_(weights.T / width**0.5)
+    return nn.Sequential(nn.RMSNorm(width, eps=1e-30, elementwise_affine=False), last)
