@@ -8,9 +8,10 @@ from dpilot.errors import InvalidInput
 from dpilot.privacy import gdp_epsilon, gdp_mu
 from dpilot.tune import Always, Candidate, LogUniform, Space, budget_split_grid, compare, grid_oracle, random_search
 from dpilot.tune.rivals.data_free import one_step, wosm, wosm_lr
+from dpilot.tune.rivals.hyfree import better_lr, hyfree
 from dpilot.tune.rivals.subset import subset_search
 from dpilot.tune.task import HELD_OUT, TRAIN
-from tests.tune.helpers import BUDGET, PretendedTask, probe, seen
+from tests.tune.helpers import BUDGET, LOUD, PretendedTask, probe, seen
 from tests.tune.test_scaling import pairs, second_delta
 
 GRID = [Candidate(lr, 4) for lr in (0.1, 1.0, 10.0)]
@@ -104,3 +105,22 @@ def test_a_sample_of_the_records_replays_and_fits(replay):
     tuned = subset_search(probe(), GRID[:2], BUDGET, rate=0.1)
     assert tuned.candidate.lr in {each.lr / 0.1 for each in GRID[:2]}
     assert 0.98 < tuned.spent.epsilon <= 1.0
+
+
+def test_step_sizes_from_private_losses_replay_and_fit(replay):
+    def run(parts):
+        return seen(hyfree(probe(*parts), LOUD, steps=4, every=2, share=0.2))
+
+    for place in (0, 1):
+        results = replay(run, pairs=pairs(place))
+        assert {result.releases for result in results} == {4 + 2}
+    tuned = hyfree(probe(), BUDGET, steps=6, every=2)
+    assert second_delta([entry.event for entry in tuned.entries], 1.0) == pytest.approx(1e-5, rel=1e-3)
+    assert {entry.part for entry in tuned.entries} == {TRAIN}
+
+
+def test_a_parabola_decides_the_step_size_and_noise_does_not():
+    assert better_lr(0.5, (4.0, 1.0, 0.0)) == pytest.approx(0.5 * 2.0 / 2.0)
+    assert better_lr(0.5, (100.0, 50.0, 1.0)) == pytest.approx(0.5 * 4.0)
+    assert better_lr(0.5, (1.0, 2.0, 0.5)) == 0.5
+    assert better_lr(0.5, (0.0, 1.0, 4.0)) == 0.5
