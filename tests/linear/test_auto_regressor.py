@@ -14,6 +14,7 @@ from dpilot import Budget, Ledger
 from dpilot.audit.replay import replay
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
+from dpilot.data.splits import Split
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.linear import AutoRegressor
 from dpilot.linear.problem import Problem
@@ -22,7 +23,9 @@ from dpilot.linear.sources import Described
 from dpilot.mechanism import seeded_noise
 from dpilot.privacy.receipt import Receipt
 from dpilot.records import FitRecord
+from dpilot.tape import tape
 from tests.linear.helpers import EXTREMES, line, released, table, with_record
+from tests.statistics.helpers import Listener
 
 SCHEMA = Schema.from_dict(
     {
@@ -79,6 +82,24 @@ def test_one_more_record_moves_releases_within_their_bounds_and_nothing_else(rec
     assert found.releases > 10
 
 
+@pytest.mark.filterwarnings("ignore:random_state")
+def test_each_record_is_in_one_part_only():
+    X, y, _ = line(500, 2)
+    places = Split({"train": 0.9, "held-out": 0.1}, seeded_noise(3).state.key).indices(500)
+    assert 20 < places["held-out"].size < 90
+    plain = AutoRegressor(random_state=3).fit(X, y)
+    moved = y.copy()
+    moved[places["held-out"]] += 2.0
+    apart = AutoRegressor(random_state=3).fit(X, moved)
+    assert np.array_equal(plain.coef_, apart.coef_)
+    assert metric(plain, "RMSE") != metric(apart, "RMSE")
+    heard = Listener()
+    with tape(heard):
+        AutoRegressor(random_state=3).fit(X, y)
+    counts = heard.entries[-2].inputs[0]
+    assert counts.sum() == places["held-out"].size
+
+
 @pytest.mark.parametrize("record", EXTREMES)
 def test_one_more_record_moves_a_private_score_within_its_bounds(record):
     rows = table(300, 2)
@@ -107,15 +128,26 @@ def test_a_private_score_is_paid_apart(tmp_path):
         score["AUC"]
 
 
+def scores(y, p):
+    problem = Problem(1, True, None, Budget(1.0, 1e-5))
+    options = {"center": 0.0, "width": 1.0, "problem": problem, "noise": seeded_noise(0)}
+    return [each.value for each in noisy_scores(y, p, receipt=Receipt(score_event(problem)), **options)]
+
+
 def test_scores_do_not_depend_on_a_few_far_targets():
     rng = np.random.default_rng(0)
     y = rng.normal(size=20_000)
     p = y + 0.5 * rng.normal(size=20_000)
     far = np.append(y, [1e9, -1e300, np.nan, np.inf])
-    problem = Problem(1, True, None, Budget(1.0, 1e-5))
-    options = {"center": 0.0, "width": 1.0, "problem": problem, "noise": seeded_noise(0)}
-    found = noisy_scores(far, np.append(p, [0.0] * 4), receipt=Receipt(score_event(problem)), **options)
-    assert [each.value for each in found] == pytest.approx([0.5, 0.75], abs=0.05)
+    assert scores(far, np.append(p, [0.0] * 4)) == pytest.approx([0.5, 0.75], abs=0.05)
+
+
+def test_targets_beyond_the_reach_are_pulled_in_and_counted():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=2000)
+    p = y + 0.5 * rng.normal(size=2000)
+    error, _ = scores(np.append(y, [1e6] * 40), np.append(p, [0.0] * 40))
+    assert error == pytest.approx(np.sqrt(0.25 + 0.02 * 8), abs=0.06)  # at 2.8 widths, which 40 records do not move
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
