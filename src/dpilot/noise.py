@@ -185,9 +185,10 @@ def _add_accelerated(values: Sequence[Any], scale: float, generator: np.random.G
         seeded = torch.Generator(device=kind[0])
         seeded.manual_seed(int(generator.integers(2**63)))
         sizes = [v.numel() for v in mine]
-        drawn = torch.randn(sum(sizes), dtype=kind[1], device=kind[0], generator=seeded)
+        drawn = torch.empty(sum(sizes), dtype=kind[1], device=kind[0]).normal_(0.0, scale, generator=seeded)
         parts = [part.view(v.shape) for part, v in zip(torch.split(drawn, sizes), mine, strict=True)]
-        for j, value in zip(places, torch._foreach_add(mine, parts, alpha=scale), strict=True):
+        torch._foreach_add_(parts, mine)
+        for j, value in zip(places, parts, strict=True):
             noisy[j] = value
     return noisy
 

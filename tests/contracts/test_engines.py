@@ -101,7 +101,7 @@ def test_engine_agrees_where_products_use_tf32(name: str, way: str, monkeypatch:
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="bfloat16 records stay as they are on a GPU only")
-@pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:.*RNN module weights")
+@pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:.*RNN module weights", "ignore:Mismatch dtype")
 @pytest.mark.parametrize("way", ["single-backward", "low-memory"])
 @pytest.mark.parametrize("name", ZOO)
 def test_engine_agrees_under_bfloat16_autocast(name: str, way: str) -> None:

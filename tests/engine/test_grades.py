@@ -60,7 +60,7 @@ def test_norms_bound_what_is_added_in_every_grade(way: str, shape: tuple[int, ..
 
 
 @pytest.mark.parametrize("way", ["random", "positive", "cancelling"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)  # one token has no Gram norm
 def test_gram_errors_stay_within_half_their_slack(way: str, shape: tuple[int, ...], kind: torch.dtype) -> None:
     use = product(*(t.to(kind) for t in tokens(way, *shape)), shape[0])
     a, e = use.inputs.double(), use.errors.double()

@@ -193,7 +193,7 @@ class Waiting(nn.Linear):
 
 class Choosing(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * (1 + float(torch.rand(())))
+        return super().forward(x) * (1 + float(torch.rand((), device="cpu")))
 
 
 class Counting(nn.Linear):
@@ -220,9 +220,52 @@ def test_a_model_that_waits_for_the_gpu_is_launched_and_says_so() -> None:
     gradients = Graphed(model, cross_entropy, rows=ROWS)
     for _ in range(2):
         ours, plain = gradients(chunk(3)), engine.per_sample(model, cross_entropy, chunk(3))
-        assert "cannot be captured" in ours.reason
+        assert "waits for the GPU" in ours.reason
         assert torch.equal(ours.norms, plain.norms)
     assert Graphed(small(), cross_entropy, rows=ROWS)(chunk(3)).reason.endswith("; replayed")
+
+
+class Asking(nn.Linear):
+    """Takes another way where it is captured, and waits for the GPU where not, if told to."""
+
+    waits = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            return super().forward(x) * 3.0
+        return super().forward(x) * (float(x.sum()) * 0 + 2.0 if self.waits else 2.0)
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="only a GPU captures")
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_model_that_asks_takes_the_way_it_takes_when_launched_unless_it_waits(waits: bool) -> None:
+    model = Asking(6, 5)
+    model.waits = waits
+    ours, plain = Graphed(model, cross_entropy, rows=ROWS)(chunk(3)), engine.per_sample(model, cross_entropy, chunk(3))
+    assert ours.reason.endswith("; replayed")
+    assert torch.allclose(ours.norms, plain.norms, rtol=1e-4) == (not waits)
+    assert not torch.cuda.is_current_stream_capturing()
+
+
+class Breaking(nn.Linear):
+    """Draws, then does what no capture allows and no check before it finds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x) + 0 * torch.rand_like(x[:, :5])
+        torch.cuda.current_stream().synchronize()
+        return out
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="only a GPU captures")
+def test_a_capture_that_fails_leaves_a_generator_that_draws() -> None:
+    model = Breaking(6, 5)
+    ours = Graphed(model, cross_entropy, rows=ROWS)(chunk(3))
+    assert "cannot be captured" in ours.reason
+    torch.manual_seed(3)
+    first = torch.rand(4)
+    torch.manual_seed(3)
+    assert torch.equal(first, torch.rand(4))
+    assert Graphed(small(0.5), cross_entropy, rows=ROWS)(chunk(3)).reason.endswith("; replayed")
 
 
 def test_chunks_that_do_not_fit_are_launched_and_say_so() -> None:

@@ -12,8 +12,9 @@ from dpilot.engine import precision
 from dpilot.engine.base import inflate
 from dpilot.engine.combine import combine
 from dpilot.engine.layers.base import Use
-from dpilot.engine.layers.conv import Correlation, Geometry
+from dpilot.engine.layers.conv import Correlation
 from dpilot.engine.layers.embedding import Lookups
+from dpilot.engine.layers.geometry import Geometry
 from dpilot.engine.layers.gram import gram
 from dpilot.engine.layers.linear import Product
 from tests.contracts.zoo import DEVICE

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from dpilot.engine import kernels, measure, per_sample, precision
 from dpilot.engine.base import inflate
 from dpilot.engine.layers.base import Dense
-from dpilot.engine.layers.conv import Correlation, Geometry
+from dpilot.engine.layers.conv import Correlation
+from dpilot.engine.layers.geometry import Geometry
 from dpilot.engine.layers.gram import Shared, finished, gram_parts, gram_sums
 from dpilot.engine.layers.linear import Product, product
 from dpilot.engine.layers.offsets import by_entry

@@ -37,10 +37,11 @@ class Graph(Generic[Made]):
 
     __slots__ = ("_graph", "_made")
 
-    def __init__(self, work: Callable[[], Made], pool: Any = None, *, unaware: bool = True) -> None:
+    def __init__(self, work: Callable[[], Made], pool: Any = None) -> None:
         self._graph = torch.cuda.CUDAGraph()
-        settings = {"pool": pool, "stream": beside(torch.cuda.current_device()), "capture_error_mode": "thread_local"}
-        with torch.cuda.graph(self._graph, **settings), casts_uncached(), unaware_of_capture(unaware):
+        stream = beside(torch.cuda.current_device())
+        settings = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
+        with generator_repaired(), torch.cuda.graph(self._graph, **settings), casts_uncached():
             self._made = work()
 
     @property
@@ -52,39 +53,64 @@ class Graph(Generic[Made]):
         return self._made
 
 
-@cache
-def beside(device: int) -> torch.cuda.Stream:
-    """The stream on which graphs are captured; one a device, because libraries keep working memory for each."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
 def record(work: Callable[[], Made], pool: Any = None) -> Replayable[Made]:
-    """The work after a first run where it is captured: libraries set themselves up there, outside the graph."""
-    stream = beside(torch.cuda.current_device())
+    """A graph of the work, which must have run before; refused if it waits for the GPU.
+
+    Models ask whether they are captured, to avoid waiting: Hugging Face's then build attention masks that let
+    everything through, and attention takes its slowest kernels. So they are told that they are not, unless they wait.
+    """
+    for told in (False, True):
+        with telling(told):
+            if runs_without_waiting(work):
+                return Graph(work, pool)
+    raise NotReplayable("it waits for the GPU")
+
+
+def runs_without_waiting(work: Callable[[], Any]) -> bool:
+    """Run the work where it will be captured; libraries set themselves up there, outside the graph."""
+    stream, before = beside(torch.cuda.current_device()), torch.cuda.get_sync_debug_mode()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), casts_uncached():
-        work()
-    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.set_sync_debug_mode("error")
     try:
-        return Graph(work, pool)
-    except RuntimeError:  # what it does when launched waits for the GPU; some models have another way then
-        return Graph(work, pool, unaware=False)
+        with torch.cuda.stream(stream), casts_uncached():
+            work()
+    except RuntimeError:  # found before the capture: a capture that fails leaves the GPU's generator unusable
+        return False
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+        torch.cuda.current_stream().wait_stream(stream)
+    return True
 
 
 @contextmanager
-def unaware_of_capture(wanted: bool) -> Iterator[None]:
-    """Let the model take the path that it takes when launched.
-
-    Models ask whether they are captured, to avoid waiting for the GPU: Hugging Face's then build attention masks that
-    let everything through, and attention falls back to its slowest kernels.
-    """
+def telling(answer: bool) -> Iterator[None]:
+    """Answer models that ask whether they are being captured."""
     asked = torch.cuda.is_current_stream_capturing
-    if wanted:
-        torch.cuda.is_current_stream_capturing = lambda: False
+    torch.cuda.is_current_stream_capturing = lambda: answer
     try:
         yield
     finally:
         torch.cuda.is_current_stream_capturing = asked
+
+
+@contextmanager
+def generator_repaired() -> Iterator[None]:
+    """Give the GPU's generator a state of its own again if a capture fails, which leaves it bound to the capture."""
+    device = torch.cuda.current_device()
+    generator, state = torch.cuda.default_generators[device], torch.cuda.get_rng_state(device)
+    try:
+        yield
+    except BaseException:
+        fresh = torch.Generator(f"cuda:{device}")
+        fresh.set_state(state)
+        generator.graphsafe_set_state(fresh.graphsafe_get_state())
+        raise
+
+
+@cache
+def beside(device: int) -> torch.cuda.Stream:
+    """The stream on which graphs are captured; one a device, because libraries keep working memory for each."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

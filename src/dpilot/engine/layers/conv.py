@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpilot.engine import precision
-from dpilot.engine.base import NoRule, accumulator
+from dpilot.engine.base import accumulator
 from dpilot.engine.layers.base import (
     Dense,
     MakeUse,
@@ -25,6 +25,7 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
+from dpilot.engine.layers.geometry import Geometry, batched_space, pad_same, tuple_of, unfold
 from dpilot.engine.layers.gram import GramParts, gram_bound, gram_is_cheaper, gram_parts
 from dpilot.engine.layers.offsets import by_entry
 from dpilot.engine.precision import Grade
@@ -37,17 +38,6 @@ ENTRYWISE = frozenset({"cuda"})
 """Kinds of device on which unfolding is the slower way."""
 EVEN = 8
 """Tensor cores want channels in multiples of this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """How a kernel moves over its input; padding is already applied when ``padding`` is zero."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +124,9 @@ class Correlation:
         scaled = replace(self, errors=precision.weighted(self.errors, rows))
         total: Any = 0
         for start, stop in self._chunks(0, self.batch_size):
-            e, columns = scaled._error_columns(start, stop), self._columns(start, stop)
-            pair = (t.permute(1, 2, 0, 3).flatten(2) for t in (e, columns))  # (groups, width, rows * positions)
-            left, right = pair
+            left = scaled._error_columns(start, stop).permute(1, 2, 0, 3).flatten(2)  # (groups, width, all positions)
             with precision.using(self.grade):
-                total = total + precision.bmm(left, right.mT)
+                total = total + precision.bmm(left, self._together(start, stop).mT)
         return torch.as_tensor(total).reshape(self._shape())
 
     def _shape(self) -> tuple[int, ...]:
@@ -189,22 +177,21 @@ class Correlation:
         columns = unfold(a, self.geometry, tuple(self.errors.shape[2:]))
         return columns.reshape(a.shape[0], self.geometry.groups, -1, math.prod(self.errors.shape[2:]))
 
+    def _together(self, start: int, stop: int) -> Tensor:
+        """(groups, C/groups * kernel, rows * positions), in one copy."""
+        ratio, g = self.inputs.shape[0] // self.batch_size, self.geometry
+        seen = unfold(self.inputs[start * ratio : stop * ratio], g, tuple(self.errors.shape[2:]))
+        seen = seen.view(seen.shape[0], g.groups, -1, *seen.shape[2:])
+        inner = 3 + len(g.kernel)
+        order = 1, *range(2, inner), 0, *range(inner, seen.dim())
+        width = math.prod(seen.shape[2:inner])
+        return seen.permute(*order).reshape(g.groups, width, -1)
+
     def _error_columns(self, start: int, stop: int) -> Tensor:
         """(rows, groups, O/groups, positions)."""
         ratio = self.inputs.shape[0] // self.batch_size
         e = self.errors[start * ratio : stop * ratio]
         return e.reshape(e.shape[0], self.geometry.groups, -1, math.prod(e.shape[2:]))
-
-
-def unfold(a: Tensor, geometry: Geometry, positions: tuple[int, ...]) -> Tensor:
-    """A view (rows, C, *kernel, *positions) of the padded input: what each kernel entry sees at each position."""
-    if any(geometry.padding):
-        a = F.pad(a, [width for side in reversed(geometry.padding) for width in (side, side)])
-    a = a.contiguous()
-    space = a.stride()[2:]
-    steps = [s * d for s, d in zip(space, geometry.dilation, strict=True)]
-    moves = [s * m for s, m in zip(space, geometry.stride, strict=True)]
-    return a.as_strided((*a.shape[:2], *geometry.kernel, *positions), (*a.stride()[:2], *steps, *moves))
 
 
 def convolution_use(geometry: Geometry, n: int, transposed: bool) -> MakeUse:
@@ -280,24 +267,3 @@ def _transposed(
     out = operation(input, plain(scope, weight), plain_or_none(scope, bias), steps, width, beyond, groups, spread)
     geometry = Geometry(tuple(weight.shape[2:]), steps, width, spread, groups)
     return record(scope, out, input, weight, bias, geometry, True)
-
-
-def batched_space(x: Tensor, weight: Tensor) -> int:
-    """The number of spatial dimensions; an input without a batch dimension is refused."""
-    if x.dim() != weight.dim():
-        raise NoRule(
-            f"a convolution of an input of shape {tuple(x.shape)} without samples first. Add a batch dimension."
-        )
-    return weight.dim() - 2
-
-
-def tuple_of(value: Any, length: int) -> tuple[int, ...]:
-    """One number for each spatial dimension."""
-    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    return tuple(int(v) for v in values) * (length if len(values) == 1 else 1)
-
-
-def pad_same(x: Tensor, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
-    """The zeros padding="same" asks for; the odd one goes to the right."""
-    totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-    return F.pad(x, [width for total in reversed(totals) for width in (total // 2, total - total // 2)])
