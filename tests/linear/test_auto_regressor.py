@@ -23,6 +23,7 @@ from dpilot.linear.sources import Described
 from dpilot.mechanism import seeded_noise
 from dpilot.privacy.receipt import Receipt
 from dpilot.records import FitRecord
+from dpilot.report.page import render
 from dpilot.tape import tape
 from tests.linear.helpers import EXTREMES, line, released, table, with_record
 from tests.statistics.helpers import Listener
@@ -237,3 +238,6 @@ def test_it_clones_pickles_and_writes_its_record():
     record = model.record()
     assert FitRecord.from_json(record.to_json()).metrics == record.metrics
     assert record.privacy["epsilon"] <= 2.0
+    page = render(record)
+    assert "R^2" in page
+    assert "private score" not in page
