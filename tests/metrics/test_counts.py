@@ -88,14 +88,16 @@ def test_the_area_of_public_records_is_that_of_all_pairs():
     assert exact.sampling_interval[0] < exact.value < exact.sampling_interval[1]
 
 
-def test_the_binned_area_is_that_of_all_pairs_where_scores_are_calibrated():
+@pytest.mark.parametrize("slope", [1.0, 2.0, 3.0])
+def test_the_binned_area_is_close_to_that_of_all_pairs(slope):
     rng = np.random.default_rng(0)
     logits = rng.normal(-1.0, 1.5, 200_000)
-    chance = 1 / (1 + np.exp(-logits))
-    target = (rng.random(logits.size) < chance).astype(float)
+    target = (rng.random(logits.size) < 1 / (1 + np.exp(-logits))).astype(float)
+    chance = 1 / (1 + np.exp(-slope * logits))  # calibrated, or overconfident
     scored = Scored(target, np.column_stack([1 - chance, chance]))
-    binned = auc(noisy(scored, Layout(("no", "yes")), 1e-6, 0))
-    assert binned.value == pytest.approx(pairs_auc(chance, target), abs=2e-4)
+    binned, wanted = auc(noisy(scored, Layout(("no", "yes")), 1e-6, 0)), pairs_auc(chance, target)
+    assert binned.value == pytest.approx(wanted, abs=0.008)
+    assert binned.noise_interval[0] < wanted < binned.noise_interval[1] + 5e-4
     assert EDGES[len(EDGES) // 2] == 0.5
 
 

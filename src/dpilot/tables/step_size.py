@@ -41,7 +41,6 @@ def data_free_step(numbers: StepNumbers) -> float:
 
     Edge cases:
         numeric target        a squared loss has curvature everywhere, so lr is at most 1 / (mean squared row)
-        mlp                   a tenth: moving two layers together moves the output by more
 
     Example:
         >>> numbers = StepNumbers(1024, 400, 2.0, 240, 12.0, "logistic", numeric_target=False)
@@ -53,6 +52,4 @@ def data_free_step(numbers: StepNumbers) -> float:
     """
     noise = numbers.noise_multiplier * math.sqrt(numbers.parameters * numbers.steps) / numbers.batch_size
     lr = min(RADIUS / noise, _MOST)
-    if numbers.model == "mlp":
-        lr /= 10
     return min(lr, 1 / numbers.mean_square) if numbers.numeric_target else lr
