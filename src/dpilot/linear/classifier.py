@@ -20,7 +20,7 @@ from dpilot.linear.model import inside
 from dpilot.linear.rows import MemoryRows
 from dpilot.statistics.rows import Floats
 
-__all__ = ["LogisticRegression", "codes"]
+__all__ = ["LogisticRegression", "codes", "declared_classes"]
 
 _CLASSES = 'the classes that were found (classes="public")'
 
@@ -33,6 +33,18 @@ def codes(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
     """
     places = {label: place for place, label in enumerate(classes.tolist())}
     return np.array([_place(label, places) for label in labels.tolist()])
+
+
+def declared_classes(classes: Any, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """The classes in order, and what is unprotected by them: those declared, or ("public") those that were found."""
+    if isinstance(classes, str) and classes == "public":
+        return _found(labels), (_CLASSES,)
+    if classes is None or isinstance(classes, str) or len(classes) == 0:
+        raise InvalidInput(
+            f'classes is {classes!r}: expected the list of labels, or "public" to publish those in the data. '
+            "Which labels occur is about the records, so they are declared."
+        )
+    return np.unique(np.asarray(list(classes))), ()
 
 
 class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -80,7 +92,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first."""
         values, labels = features_and_target(self, X, y, self.bounds)
-        classes, unprotected = self._declared_classes(labels)
+        classes, unprotected = declared_classes(self.classes, labels)
         table = np.column_stack([values, codes(labels, classes)])
         count = values.shape[1]
         problem, others = problem_of(
@@ -120,16 +132,6 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> Floats:
         values = inside(features(self, X), self.center_, self.lower_, self.upper_)
         return np.asarray(values @ self.coef_.T + self.intercept_)
-
-    def _declared_classes(self, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
-        if isinstance(self.classes, str) and self.classes == "public":
-            return _found(labels), (_CLASSES,)
-        if self.classes is None or isinstance(self.classes, str) or len(self.classes) == 0:
-            raise InvalidInput(
-                f'classes is {self.classes!r}: expected the list of labels, or "public" to publish those in the data. '
-                "Which labels occur is about the records, so they are declared."
-            )
-        return np.unique(np.asarray(list(self.classes))), ()
 
     def _keep(self, fitted: Fitted) -> None:
         """Store what was released, in the units of the data; rows of ``coef_`` as scikit-learn has them."""
