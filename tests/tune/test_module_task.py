@@ -157,3 +157,56 @@ def test_the_sampled_form_keeps_its_steps_and_its_budget():
     )
     assert {each.candidate.steps for each in tuned.trials} == {2} == {tuned.candidate.steps}
     assert 2.98 < tuned.spent.epsilon <= 3.0
+
+
+def equal(one, other, tolerance):
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in pairs)
+
+
+@pytest.mark.parametrize("rule", ["constant", "bounded-slack", "quantile"])
+def test_trials_together_are_the_trials_apart(rule):
+    """Same noise, full batches: the same models, but for the engines' rounding. Different numbers of steps too."""
+    made = []
+    for together in (True, False):
+        task = module_task(noise=fixed_noise(5), sample_rate=1.0, together=together, clipping=rule)
+        made.append(task.train([trial(4, 0.5, rate=1.0), trial(2, 0.1, rate=1.0), trial(4, 2.0, rate=1.0)]))
+    assert all(equal(one, other, 1e-5) for one, other in zip(*made, strict=True))
+    assert not equal(made[0][0], made[0][2], 1e-3)
+
+
+def test_a_record_that_breaks_the_pass_for_all_is_null_for_each():
+    values, labels = arrays()
+    labels[-1] = 7  # no class: the loss raises
+    made = []
+    for data in ((values, labels), (values[:-1], labels[:-1])):
+        task = module_task(data, noise=fixed_noise(5), sample_rate=1.0)
+        made.append(task.train([trial(3, rate=1.0), trial(3, rate=1.0)]))
+    assert all(equal(one, other, 1e-5) for one, other in zip(*made, strict=True))
+
+
+class OneHot(nn.Module):
+    """Starts at zero; a step moves the columns of the records that are in its batch."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.head = nn.Linear(size, 2, bias=False)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, inputs):
+        return self.head(inputs)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_each_trials_sum_is_over_its_own_batch(together):
+    size = 600
+    data = torch.utils.data.TensorDataset(torch.eye(size), torch.zeros(size, dtype=torch.long))
+    task = ModuleTask(
+        lambda: OneHot(size), LOSS, data, dataset(), size, 30, 2, RATE, "constant", "sgd", together=together
+    )
+    quiet = [trial(steps=1, lr=float(size), sigma=1e-4) for _ in range(3)]
+    batches = [set(np.flatnonzero(model.head.weight[0].detach().numpy() > 0.1)) for model in task.train(quiet)]
+    for batch in batches:
+        assert abs(len(batch) - size * RATE) < 5 * math.sqrt(size * RATE)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert abs(len(batches[one] & batches[other]) - size * RATE**2) < 5 * math.sqrt(size * RATE**2)

@@ -1,4 +1,4 @@
-"""A tuning to be killed: ``python -m tests.tune.victim LEDGER``; says when each trial begins, and takes its time."""
+"""A tuning to be killed: ``python -m tests.tune.victim LEDGER``; says each step, and takes its time."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ class Slow(torch.utils.data.Dataset):
         return 40
 
     def __getitem__(self, place):
+        if place == 0:  # the first record of a full batch, or of a look at the form
+            print("step", flush=True)
         time.sleep(0.001)
         return torch.zeros(3), torch.tensor(0)
 
 
-def begun():
-    print("trial", flush=True)
-    return nn.Linear(3, 2)
-
-
 def main(path: str) -> None:
-    task = ModuleTask(begun, LOSS, Slow(), dataset(), 40, 30, 2, options={"chunk_size": 64}, clipping="constant")
+    task = ModuleTask(
+        lambda: nn.Linear(3, 2), LOSS, Slow(), dataset(), 40, 30, 2, options={"chunk_size": 64}, clipping="constant"
+    )
     book = Ledger.open(path, dataset="d", budget=Budget(1.0, 1e-5), mode="precommitted")
     linear_scaling(task, Budget(1.0, 1e-5), box=Box((0.1, 10.0), (10, 40)), ledger=book, too_noisy=1e9)
 

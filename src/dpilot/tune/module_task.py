@@ -31,6 +31,7 @@ from dpilot.train.options import Options
 from dpilot.train.plan import Plan
 from dpilot.train.predict import predict
 from dpilot.train.reading import Reader, check_dataset, known_form
+from dpilot.tune.stacked import Runner, stackable, train_together
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
 
 __all__ = ["ModuleTask"]
@@ -41,7 +42,9 @@ _ROWS: Final = 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleTask:
-    """Private runs of ``model_fn()``, one after the other; a model is the trained module.
+    """Private runs of ``model_fn()``; a model is the trained module.
+
+    Trials of small modules go together (``tune.stacked``), unless ``together`` is False; others one after the other.
 
     Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
     ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is told every step.
@@ -79,6 +82,7 @@ class ModuleTask:
     options: Mapping[str, Any] = field(default_factory=dict)
     split: str | None = None
     group_count: int = 0
+    together: bool = True
     noise: MakeNoise = SystemNoise
     watch: Callable[[StepRecord], None] | None = field(default=None, repr=False)
 
@@ -122,11 +126,21 @@ class ModuleTask:
         return self.model_fn()
 
     def train(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
-        chunk, models = self.options.get("chunk_size"), []
+        chunk, prepared = self.options.get("chunk_size"), []
         for trial in trials:
-            course, chunk = self._run(trial, chunk)
-            models.append(course.setting.model)
-        return tuple(models)
+            job, form = self._rehearsed(trial, chunk)
+            chunk = job.options.chunk_size
+            sampler = PoissonSampler(self.sample_rate, trial.candidate.steps)
+            prepared.append((job, form, job.course(self.noise(), trial.receipt), sampler))
+        if self._stackable(trials, prepared):
+            runners = [Runner.of(course, sampler) for *_, course, sampler in prepared]
+            train_together(runners, self.train_data, self.loss_fn, prepared[0][0].device)
+        else:
+            for each in prepared:
+                self._run(*each)
+        for *_, course, _ in prepared:
+            course.finish()
+        return tuple(course.setting.model for *_, course, _ in prepared)
 
     def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
         if not all(bool(torch.isfinite(each).all()) for each in model.state_dict().values()):
@@ -158,24 +172,28 @@ class ModuleTask:
             cost,
         )
 
-    def _run(self, trial: Trial, chunk_size: int | None) -> tuple[Course, int]:
-        """One whole run, and the chunk size it found, which the next one may use."""
+    def _rehearsed(self, trial: Trial, chunk_size: int | None) -> tuple[Job, Any]:
+        """The job of one trial, tried on made-up records, and the form of a record."""
         chosen = {"optimizer": self.optimizer, **self.options, "lr": trial.candidate.lr, "chunk_size": chunk_size}
         job = Job.checked(self.model_fn(), self.loss_fn, self.plan(trial), Options(**chosen))
         form = job.form(self.train_data)
         form = job.reader(self.train_data).one() if form is None else form
-        job = job.rehearsed(form)
+        return job.rehearsed(form), form
+
+    def _stackable(self, trials: Sequence[Trial], prepared: Sequence[tuple[Job, Any, Course, PoissonSampler]]) -> bool:
+        if not self.together or len(trials) < 2:
+            return False
+        batch, model = self.sample_rate * self.size, prepared[0][0].model
+        return stackable(model, self.train_data, self.options, trials=len(trials), batch_size=batch)
+
+    def _run(self, job: Job, form: Any, course: Course, sampler: PoissonSampler) -> None:
+        """All steps of one trial, alone."""
         assert job.options.chunk_size is not None
-        reader, course = job.reader(self.train_data, form), job.course(self.noise(), trial.receipt)
-        sampler = PoissonSampler(self.sample_rate, trial.candidate.steps)
+        reader = job.reader(self.train_data, form)
         for batch in sampler.batches(len(self.train_data)):
             chain = sampler.state
             sampler.claim(batch)
-            record = course.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
-            if self.watch is not None:
-                self.watch(record)
-        course.finish()
-        return course, job.options.chunk_size
+            course.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
 
     def _codes(self, model: nn.Module, objective: str) -> Iterator[Floats]:
         """For each held-out record its cell and whether it is predicted right; null records are left out. Sensitive."""
