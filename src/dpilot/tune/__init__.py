@@ -12,6 +12,7 @@ from typing import Any
 
 _HOMES = {
     "Always": "space",
+    "AutoClassifier": "classifier",
     "Box": "candidate",
     "Candidate": "candidate",
     "Choice": "space",

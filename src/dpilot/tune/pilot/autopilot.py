@@ -49,6 +49,7 @@ def autopilot(
     budget: Budget | None = None,
     *,
     classes: int | None = None,
+    class_names: tuple[str, ...] | None = None,
     size: str | int = "public",
     objective: str = "accuracy",
     held_out_share: float = HELD_OUT_SHARE,
@@ -62,6 +63,7 @@ def autopilot(
     device: str | None = None,
     tell: Tell = silent,
     test_seed: int | None = None,
+    unprotected: tuple[str, ...] = (),
 ) -> Flight:
     """A model of ``what``, tuned and trained within ``budget``: nothing to choose but the budget and the compute.
 
@@ -76,6 +78,7 @@ def autopilot(
     Edge cases:
         trials that would be too noisy    from declared numbers alone: none are made, nothing is spent on them, and the
                                           data-free step size is used
+        ``class_names``                   what figures call the classes
         ``groups``                        group codes of ``Features``, for the objective "worst_group"
         ``test_seed``                     fixes coins and noise; the record is stamped as not private
 
@@ -101,10 +104,11 @@ def autopilot(
         terms=terms,
         book=open_ledger(ledger, budget, "autopilot"),
         own=ledger is None,
-        unprotected=(_SIZE, _TIME) if public else (_TIME,),
+        unprotected=(*unprotected, *((_SIZE, _TIME) if public else (_TIME,))),
         device=device,
         tell=tell,
         test_seed=test_seed,
+        class_names=class_names,
     )
     if isinstance(what, Features):
         return _fly_heads(what, way, groups, group_count)
@@ -124,6 +128,12 @@ class _Way:
     device: str | None
     tell: Tell
     test_seed: int | None
+    class_names: tuple[str, ...] | None
+
+    def layout(self, classes: int, groups: int = 0) -> Layout:
+        """What figures are counted by."""
+        names = tuple(map(str, range(classes))) if self.class_names is None else self.class_names
+        return Layout(names, tuple(map(str, range(groups))), "group") if groups else Layout(names)
 
 
 def drawn_split(terms: Terms, test_seed: int | None) -> Split:
@@ -154,7 +164,7 @@ def _fly_heads(features: Features, way: _Way, groups: Any, group_count: int) -> 
         device=way.device,
         noise=noise_for(way.test_seed),
     )
-    flown = fly(plan, Heads(task), committed, _layout(classes, groups, group_count), way.tell)
+    flown = fly(plan, Heads(task), committed, way.layout(classes, 0 if groups is None else group_count), way.tell)
     told = Told(
         HEAD_CLIPPING,
         "a linear head on rows of unit length, started at zero",
@@ -186,7 +196,7 @@ def _fly_module(model_fn: Any, dataset: Any, way: _Way, classes: int | None, los
         watch=seen.append,
     )
     committed = charge(plan, way.book, split.id)
-    flown = fly(plan, Modules(task), committed, _layout(count, None, 0), way.tell)
+    flown = fly(plan, Modules(task), committed, way.layout(count), way.tell)
     told = Told(
         _MODULE_CLIPPING,
         f"{type(flown.model).__name__}, {sum(each.numel() for each in flown.model.parameters()):,} parameters",
@@ -203,8 +213,3 @@ def _cells(objective: str, classes: int, groups: int) -> int:
     if objective == "worst_group" and groups < 1:
         raise InvalidInput("worst_group is asked for without groups: expected groups= and group_count=.")
     return {"accuracy": 1, "worst_group": groups}.get(objective, classes)
-
-
-def _layout(classes: int, groups: Any, group_count: int) -> Layout:
-    names = tuple(map(str, range(classes)))
-    return Layout(names) if groups is None else Layout(names, tuple(map(str, range(group_count))), "group")

@@ -49,6 +49,7 @@ class Flight:
 
     tuned: Tuned
     record: FitRecord = field(repr=False)
+    metrics: tuple[Metric, ...] = field(repr=False)
 
     @property
     def model(self) -> Any:

@@ -110,9 +110,7 @@ def plan_module(budget: Budget, *, size: float, cells: int, terms: Terms) -> tup
     """A module on Poisson batches: batch and steps by the batch rule; also the sampling rate.
 
     Example:
-        >>> plan, rate = plan_module(Budget(1.0, 1e-5), size=60_000, cells=1, terms=Terms())
-        >>> round(rate * 54_000), plan.scaling.box.steps[0]
-        (1024, 527)
+        ``plan_module(Budget(1.0, 1e-5), size=60_000, cells=1, terms=Terms())`` takes batches of 1,024 and 527 steps.
     """
     trained = max(1, round(size * (1 - terms.held_out)))
     epochs = _EPOCHS if terms.epochs is None else terms.epochs

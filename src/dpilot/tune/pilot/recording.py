@@ -82,7 +82,7 @@ def recorded(
         unprotected=told.unprotected,
         curves=_curves(plan, flown),
     )
-    return Flight(tuned, record)
+    return Flight(tuned, record, flown.metrics)
 
 
 def _decisions(plan: PilotPlan, flown: Flown, told: Told) -> tuple[str, ...]:

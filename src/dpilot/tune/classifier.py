@@ -1,0 +1,244 @@
+"""``AutoClassifier``: the autopilot as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from dpilot.data.encoder import Encoder
+from dpilot.errors import InvalidInput
+from dpilot.linear.auto_regressor import Score
+from dpilot.linear.classifier import codes, declared_classes
+from dpilot.linear.fitting import noise_of
+from dpilot.linear.inputs import features, features_and_target, loose
+from dpilot.linear.problem import Privacy, paid
+from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
+from dpilot.metrics.scores import scores
+from dpilot.noise import KeyedNoise
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.gaussian import gdp_mu
+from dpilot.privacy.ledger import Ledger, Stage
+from dpilot.statistics.rows import Floats
+from dpilot.transfer.scattering import scattered
+from dpilot.tune.pilot.autopilot import autopilot
+from dpilot.tune.pilot.figures import Figures
+from dpilot.tune.pilot.flight import Flight
+from dpilot.tune.pilot.inputs import Labels, array_frame, array_schema, is_images, joined, schema_codes
+from dpilot.tune.pilot.tables import fly_table, unit_rows
+from dpilot.tune.pilot.terms import Terms
+
+__all__ = ["AutoClassifier"]
+
+
+class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A private classifier that tunes, trains and scores itself in one budget: nothing else to choose.
+
+    ``X`` is, with ``schema``, a frame whose columns it declares; without, a table of numbers, whose bounds are bought;
+    or images (n, height, width) or (n, channels, height, width), as bytes or as floats from 0 to 1, which become
+    scattering features. ``classes`` are declared, or published ("public"); with a schema they are its target's.
+
+    Guarantee:
+        (epsilon, delta)-DP for adding or removing one record, everything stored on the estimator included; the number
+        of records is published when ``size="public"``. Every entry is in ``privacy_``. With ``ledger``, a path or a
+        Ledger, each fit is charged there before a record is read, or refused with BudgetExceeded.
+
+    Edge cases:
+        A record outside its declared domain, or whose label is none of the classes, is the null record: silent. When
+        predicting, a null record gets equal probabilities, so the first class. A missing number is no such thing.
+        ``score`` is exact, for records that are public; ``private_score`` buys noisy figures of private ones.
+        ``epochs`` is the most passes over the records of one run. ``random_state`` fixes the noise: for tests only.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(20_000, 2)); y = np.where(X[:, 0] > 0, "yes", "no")
+        >>> model = AutoClassifier(epsilon=1.0, classes=["no", "yes"]).fit(X, y)
+        >>> model.predict([[2.0, 0.0], [-2.0, 0.0]]).tolist(), model.privacy_.spent.epsilon <= 1.0
+        (['yes', 'no'], True)
+        >>> bool(model.metrics_["accuracy"].value > 0.9)
+        True
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        classes: Any = None,
+        schema: Any = None,
+        size: str | int = "public",
+        ledger: Any = None,
+        protected: str | None = None,
+        objective: str = "accuracy",
+        epochs: float | None = None,
+        device: str | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.schema = schema
+        self.size = size
+        self.ledger = ledger
+        self.protected = protected
+        self.objective = objective
+        self.epochs = epochs
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit on the records (X, y), charging the ledger first; without ``y`` the schema's target is a column of X."""
+        if self.schema is not None:
+            return self._fit_table(X, y)
+        if self.protected is not None:
+            raise InvalidInput(f"protected is {self.protected!r} without a schema: expected one that declares it.")
+        return self._fit_images(X, y) if is_images(X) else self._fit_array(X, y)
+
+    def predict_proba(self, X: Any) -> Floats:
+        """The probability of each class; post-processing of what was released."""
+        check_is_fitted(self)
+        found = self._rows(X) @ self.coef_
+        weights = np.exp(found - found.max(axis=1, keepdims=True))[:, : self.classes_.size]
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest class of each row."""
+        check_is_fitted(self)
+        return np.asarray(self.classes_[np.argmax(self.predict_proba(X), axis=1)])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of records whose class is predicted, exactly: for records that are public, and no others."""
+        check_is_fitted(self)
+        right = np.argmax(self.predict_proba(X), axis=1) == self._codes(y)
+        return float(np.average(right, weights=sample_weight))
+
+    def private_score(self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None) -> Score:
+        """Noisy figures of private records, for an (epsilon, delta) of their own.
+
+        Charged to ``ledger``, or to the estimator's where none is given: figures of records that the model was fitted
+        to add to what the fit cost.
+        """
+        check_is_fitted(self)
+        probabilities, target = self.predict_proba(X), self._codes(y)
+        if len(target) != len(probabilities):
+            raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
+        budget = Budget(epsilon, self.delta if delta is None else delta)
+        sigma, noise = 1 / gdp_mu(budget), noise_of(self.random_state)
+        stages, book = [Stage("private score", counts_event(sigma))], self.ledger if ledger is None else ledger
+        charged = paid(stages, budget, ledger=book, noise=noise, unprotected=("running time",))
+        with charged as (door, story), door.stage("private score") as receipt:
+            layout = Layout(Labels(self.classes_, target).names)
+            if probabilities.shape[1] < len(layout.classes):
+                probabilities = np.column_stack([probabilities, np.zeros(len(probabilities))])
+            scored = Scored(target, probabilities)
+            counts = noisy_counts(scored, layout, noise_multiplier=sigma, receipt=receipt, noise=noise)
+        return Score(scores(counts), story[0])
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report of the fit, one HTML page; it costs nothing."""
+        check_is_fitted(self)
+        # by name, as reports lie above tuning on the map: they are made of records, and nothing here needs them
+        written: Path = import_module("dpilot.report.page").write(self.record_, path)
+        return written
+
+    def _fit_table(self, X: Any, y: Any) -> Self:
+        if self.classes is not None:
+            raise InvalidInput("classes are given beside a schema: expected None, as the schema declares the target's.")
+        table = joined(X, y, self.schema)
+        flown = fly_table(table, self.schema, protected=self.protected, **self._terms())
+        columns = flown.encoder.schema.features
+        self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
+        self.n_features_in_ = len(columns)
+        self.classes_ = np.asarray(flown.encoder.schema.target.categories, dtype=object)
+        self.encoder_: Encoder | None = flown.encoder
+        return self._keep(flown.flight)
+
+    def _fit_array(self, X: Any, y: Any) -> Self:
+        values, labels = features_and_target(self, X, y)
+        known, unprotected = self._labels(labels)
+        schema = array_schema(values.shape[1], len(known.names))
+        flown = fly_table(
+            array_frame(values, known.cells()),
+            schema,
+            class_names=known.names,
+            unprotected=unprotected,
+            **self._terms(),
+        )
+        self.classes_, self.encoder_ = known.classes, flown.encoder
+        return self._keep(flown.flight)
+
+    def _fit_images(self, X: Any, y: Any) -> Self:
+        known, unprotected = self._labels(column_or_1d(np.asarray(y)))
+        labels = np.nan_to_num(known.codes, nan=-1.0)
+        terms = self._terms()
+        budget = Budget(terms.pop("epsilon"), terms.pop("delta"))
+        shape: Terms = terms.pop("terms")
+        flight = autopilot(
+            scattered(X, labels, len(known.names)),
+            budget=budget,
+            class_names=known.names,
+            objective=shape.objective,
+            epochs=shape.epochs,
+            unprotected=unprotected,
+            **terms,
+        )
+        self.classes_, self.encoder_, self.shape_ = known.classes, None, tuple(X.shape[1:])
+        return self._keep(flight)
+
+    def _labels(self, labels: NDArray[Any]) -> tuple[Labels, tuple[str, ...]]:
+        classes, unprotected = declared_classes(self.classes, labels)
+        return Labels(classes, codes(labels, classes)), unprotected
+
+    def _terms(self) -> dict[str, Any]:
+        """What every kind of fit is told."""
+        noise = noise_of(self.random_state)
+        seed = int(noise.state.generator("autopilot").integers(2**31)) if isinstance(noise, KeyedNoise) else None
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "terms": Terms(self.objective, epochs=self.epochs),
+            "size": self.size,
+            "ledger": _book(self.ledger, Budget(self.epsilon, self.delta)),
+            "device": self.device,
+            "test_seed": seed,
+        }
+
+    def _keep(self, flight: Flight) -> Self:
+        tuned = flight.tuned
+        self.coef_ = flight.model.double().cpu().numpy()
+        self.record_ = flight.record
+        self.metrics_ = Figures(flight.metrics)
+        self.privacy_ = Privacy(tuned.budget, tuned.spent, tuned.entries, tuned.unprotected, " ".join(tuned.stamps))
+        return self
+
+    def _rows(self, X: Any) -> Floats:
+        if self.encoder_ is None:
+            if tuple(np.shape(X)[1:]) != self.shape_:
+                raise InvalidInput(f"images have the shape {np.shape(X)[1:]}: expected {self.shape_}, as fitted.")
+            return np.asarray(scattered(X, np.zeros(len(X)), 2).values.double().numpy())
+        return unit_rows(self.encoder_, X if self.schema is not None else array_frame(features(self, X)))
+
+    def _codes(self, y: Any) -> Floats:
+        if self.schema is not None:
+            return schema_codes(y, self.schema)
+        return codes(column_or_1d(np.asarray(y)), self.classes_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = loose(super().__sklearn_tags__())
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+def _book(ledger: Any, budget: Budget) -> Ledger | None:
+    """The ledger at a path, made if it is not there and named by its file; a ledger that was given; or none."""
+    if ledger is None or isinstance(ledger, Ledger):
+        return ledger
+    path = Path(ledger)
+    if path.exists():
+        return Ledger.open(path, dataset=Ledger.read(path).dataset)
+    return Ledger.open(path, dataset=path.stem, budget=budget)
