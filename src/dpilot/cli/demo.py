@@ -1,57 +1,110 @@
-"""``dpilot demo``: a plan with its plot, one private release, and its receipt, on made-up records."""
+"""``dpilot demo``: the main job on bundled data: a private model that tunes itself, its figures and its report."""
 
 from __future__ import annotations
 
+import shutil
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from dpilot.cli import console
 
 if TYPE_CHECKING:
-    from dpilot import Ledger
+    from dpilot.records import FitRecord
+    from dpilot.tune.pilot.tables import TableFlight
 
-SIZE = 1_000
+REPORT: Final = "report.html"
+RUN: Final = "run"
+_FIT: Final = "fit.json"
+_DETAIL: Final = ("confusion", "class accuracy")  # in the report, too long for a terminal
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where the plot and the ledger go.")] = Path("out/demo"),
+    folder: Annotated[Path, typer.Option(help="Where the report and the run folder go.")] = Path("out/demo"),
+    epsilon: Annotated[float, typer.Option(help="Total epsilon, tuning and figures included.")] = 1.0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Plan a run for free, release one private mean, and show what the ledger says of it."""
-    from dpilot import Budget, Ledger
-    from dpilot.cli.plan import plan
-    from dpilot.privacy import default_delta
+    """Learn who earns more than 50,000 dollars from the bundled census table, privately, and report on it."""
+    from dpilot.data.bundled import adult
 
-    folder.mkdir(parents=True, exist_ok=True)
-    console.line("1. A plan: declared numbers only, nothing is read and nothing is spent.\n")
-    plan(size=50_000, epochs=8, epsilon=[0.5, 8.0], delta=1e-5, plot=str(folder / "plan.png"))
-    console.line("2. A private mean of 1,000 made-up ages, declared to lie in [0, 100].\n")
-    path = folder / "toy.ledger"
-    path.unlink(missing_ok=True)  # made-up records may be spent again at every demo; yours may not
-    ledger = Ledger.open(path, dataset="made-up ages", budget=Budget(1.0, default_delta(SIZE)))
-    _release(ledger)
-    console.line("3. The receipt, on disk before the first record was read.\n")
+    started = time.perf_counter()
+    path, schema = adult()
+    run = _emptied(folder / RUN)
+    if not json:
+        console.line("UCI Adult, 48,842 people: who earns more than 50,000 dollars; women and men are compared.")
+        console.line(f"One budget for everything, tuning and figures included: epsilon {epsilon:g}.\n")
+    flown = _flown(path, schema, epsilon, run, quiet=json)
+    flown.table_run().save(run)
+    report = _report(flown.flight.record, folder / REPORT)
+    seconds = time.perf_counter() - started
+    if json:
+        console.json(_plain(flown.flight.record, report, run, seconds))
+    else:
+        _show(flown.flight.record, report, run, seconds)
+
+
+def _flown(path: Path, schema: Any, epsilon: float, run: Path, *, quiet: bool) -> TableFlight:
+    from dpilot.tune.pilot.flight import silent
+    from dpilot.tune.pilot.tables import fly_table
+
+    tell = silent if quiet else _told
+    return fly_table(path, schema, epsilon=epsilon, run_folder=run, tell=tell)
+
+
+def _told(text: str) -> None:
+    """One line of progress: declared and released values only."""
+    console.line(f"  {text}")
+
+
+def _emptied(run: Path) -> Path:
+    """The run folder without the last demo; bundled records may be spent again at every demo, yours may not."""
+    from dpilot.errors import InvalidInput
+
+    if (run / _FIT).is_file():
+        shutil.rmtree(run)
+    elif run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise InvalidInput(f"{run} holds something else than a demo: expected no such folder. Name another --folder.")
+    return run
+
+
+def _report(record: FitRecord, path: Path) -> Path:
+    from dpilot.report import page
+
+    return page.write(record, path, title="Adult, learned privately")
+
+
+def _show(record: FitRecord, report: Path, run: Path, seconds: float) -> None:
+    privacy = record.privacy
+    console.line()
     console.table(
-        f"{path}: data set {ledger.dataset!r}",
-        ["entry", "purpose", "event", "epsilon", "delta", "state"],
-        [[e.seq, e.purpose, str(e.event), e.cost.epsilon, e.cost.delta, e.state] for e in ledger.entries()],
+        f"Held-out figures at epsilon {privacy['epsilon']:.4g}, delta {privacy['delta']:.3g}, everything included",
+        ["figure", "of", "value", "these records (noise)", "population (noise and sampling)"],
+        [
+            [each.name, each.of, each.value, _ends(each.noise), _ends(each.sampling)]
+            for each in record.metrics
+            if each.name not in _DETAIL
+        ],
     )
-    left = ledger.remaining()
-    console.line(f"Left of the budget: epsilon {left.epsilon:.3f}. Look again with: dpilot ledger show {path}")
+    for decision in record.decisions:
+        console.line(f"- {decision}")
+    for what in record.unprotected:
+        console.line(f"not protected: {what}")
+    console.line(f"\nReport {report}, run folder {run}, {seconds:.0f} s.")
 
 
-def _release(ledger: Ledger) -> None:
-    import numpy as np
+def _plain(record: FitRecord, report: Path, run: Path, seconds: float) -> dict[str, Any]:
+    return {
+        "epsilon": record.privacy["epsilon"],
+        "delta": record.privacy["delta"],
+        "metrics": [{"name": each.name, "of": each.of, "value": each.value} for each in record.metrics],
+        "decisions": list(record.decisions),
+        "report": str(report),
+        "run": str(run),
+        "seconds": round(seconds, 1),
+    }
 
-    from dpilot import statistics
 
-    ages = np.random.default_rng(0).normal(44, 18, SIZE)
-    noise_multiplier = 12.0
-    with ledger.reserve(statistics.mean_event(noise_multiplier), purpose="mean age") as receipt:
-        domain = statistics.Box(0.0, 100.0)
-        (noisy,) = statistics.mean(ages, domain=domain, size=SIZE, noise_multiplier=noise_multiplier, receipt=receipt)
-    exact = ages.clip(0, 100).mean()
-    spread = noise_multiplier * domain.bound(1) / SIZE
-    console.line(f"released {noisy:.2f}, noise of standard deviation {spread:.2f}")
-    console.line(f"(the exact mean is {exact:.2f}: shown here because nobody was asked for these ages)\n")
+def _ends(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.4g} to {interval[1]:.4g}"
