@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -70,9 +71,10 @@ def runs_without_waiting(work: Callable[[], Any]) -> bool:
     """Run the work where it will be captured; libraries set themselves up there, outside the graph."""
     stream, before = beside(torch.cuda.current_device()), torch.cuda.get_sync_debug_mode()
     stream.wait_stream(torch.cuda.current_stream())
-    torch.cuda.set_sync_debug_mode("error")
     try:
-        with torch.cuda.stream(stream), casts_uncached():
+        with warnings.catch_warnings(), torch.cuda.stream(stream), casts_uncached():
+            warnings.filterwarnings("ignore", message="Synchronization debug mode")  # that it does not find all
+            torch.cuda.set_sync_debug_mode("error")
             work()
     except RuntimeError:  # found before the capture: a capture that fails leaves the GPU's generator unusable
         return False
