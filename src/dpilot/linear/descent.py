@@ -121,10 +121,8 @@ def descend(
             return Descent(state.weights, last, tuple(thresholds))
         gradient, counts = _released(rows, state, schedule, sigma, receipt, noise, residual)
         thresholds.append(state.threshold)
-        early = step < min(schedule.tracking, schedule.burn_in - 1)
-        state, length = _moved(
-            state, gradient, counts / size, schedule.histogram_noise(sigma) / size, schedule, size, early
-        )
+        early, unsure = step < min(schedule.tracking, schedule.burn_in - 1), schedule.histogram_noise(sigma) / size
+        state, length = _moved(state, gradient, counts / size, unsure, schedule, size, early)
         last = length * sigma * math.sqrt(1 + schedule.kappa**2)
         if step >= schedule.burn_in:
             part = 1 / sigma**2
