@@ -143,7 +143,7 @@ def test_of_splits_by_coins_and_names_the_split():
 @pytest.mark.parametrize("place", [0, 1], ids=["train", "held-out"])
 def test_sampled_linear_scaling_replays(place, replay):
     def run(parts):
-        task = module_task(*parts, sample_rate=0.5)
+        task = module_task(*parts, sample_rate=0.5, together=place == 0)
         box = Box.fixed((0.1, 10.0), 2)
         return seen(linear_scaling(task, Budget(3.0, 1e-5), box=box, trials=2, too_noisy=math.inf, shares=(0.1, 0.2)))
 
@@ -180,7 +180,7 @@ def test_a_record_that_breaks_the_pass_for_all_is_null_for_each():
     labels[-1] = 7  # no class: the loss raises
     made = []
     for data in ((values, labels), (values[:-1], labels[:-1])):
-        task = module_task(data, noise=fixed_noise(5), sample_rate=1.0)
+        task = module_task(data, noise=fixed_noise(5), sample_rate=1.0, together=True)
         made.append(task.train([trial(3, rate=1.0), trial(3, rate=1.0)]))
     assert all(equal(one, other, 1e-5) for one, other in zip(*made, strict=True))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from dpilot.mechanism import Draws
 from dpilot.noise import SystemNoise
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
+from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.records import StepRecord
 from dpilot.sampling import PoissonSampler
 from dpilot.statistics.histogram import table
@@ -44,7 +45,8 @@ _ROWS: Final = 512
 class ModuleTask:
     """Private runs of ``model_fn()``; a model is the trained module.
 
-    Trials of small modules go together (``tune.stacked``), unless ``together`` is False; others one after the other.
+    Trials of small modules go together (``tune.stacked``) if ``together`` is True, by default on an accelerator only:
+    on a processor the union of batches is more work than it saves. Others go one after the other.
 
     Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
     ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is told every step.
@@ -82,7 +84,7 @@ class ModuleTask:
     options: Mapping[str, Any] = field(default_factory=dict)
     split: str | None = None
     group_count: int = 0
-    together: bool = True
+    together: bool | None = None
     noise: MakeNoise = SystemNoise
     watch: Callable[[StepRecord], None] | None = field(default=None, repr=False)
 
@@ -159,7 +161,7 @@ class ModuleTask:
         """The plan of one trial: its steps, at its noise."""
         step = Gaussian(trial.noise_multiplier)
         sampled = step if self.sample_rate == 1 else PoissonSampled(self.sample_rate, step)
-        epsilon = accountant.epsilon(Repeated(sampled, trial.candidate.steps), _SHOWN)
+        epsilon = _shown_epsilon(Repeated(sampled, trial.candidate.steps))
         rule = clipping.get(self.clipping) if isinstance(self.clipping, str) else self.clipping
         cost = Cost(epsilon, _SHOWN)
         return Plan(
@@ -181,7 +183,8 @@ class ModuleTask:
         return job.rehearsed(form), form
 
     def _stackable(self, trials: Sequence[Trial], prepared: Sequence[tuple[Job, Any, Course, PoissonSampler]]) -> bool:
-        if not self.together or len(trials) < 2:
+        wanted = prepared[0][0].device.type != "cpu" if self.together is None else self.together
+        if not wanted or len(trials) < 2:
             return False
         batch, model = self.sample_rate * self.size, prepared[0][0].model
         return stackable(model, self.train_data, self.options, trials=len(trials), batch_size=batch)
@@ -220,6 +223,11 @@ class ModuleTask:
         cell = rest[0] if objective == "worst_group" else labels if self.cells(objective) > 1 else labels * 0
         cell = torch.where(valid.cpu(), cell.cpu().double(), -1.0)
         return torch.stack([cell, right.double()], 1).numpy()
+
+
+@lru_cache
+def _shown_epsilon(event: Event) -> float:
+    return accountant.epsilon(event, _SHOWN)
 
 
 def _part(dataset: Any, indices: Any) -> Any:
