@@ -29,7 +29,7 @@ def auc(counts: Counts) -> Metric:
 
     The interval holds each area t for which sum (w_ij - t) h0_i h1_j is no further from 0 than noise and, for the
     population, sampling explain, with w_ii anywhere between 1/2 (the score says nothing inside a bin) and 1/2 + d/6
-    (it is twice as sharp as a calibrated one). The sampling variance is Hanley and McNeil's, a function of t, n0 and n1.
+    (it is twice as sharp as a calibrated one). The sampling variance is Hanley and McNeil's, of t, n0 and n1.
 
     Edge cases:
         exact counts       every pair of records is compared
