@@ -83,6 +83,28 @@ def test_one_more_record_moves_releases_within_their_bounds_and_nothing_else(rec
     assert found.releases > 10
 
 
+@pytest.mark.parametrize("size", ["public", "private", 5000])
+@pytest.mark.parametrize("schema", [None, SCHEMA])
+def test_every_size_is_paid_for_and_said(size, schema):
+    X, y = frame(2000)
+    given = X[["age", "price"]] if schema is None else X
+    model = AutoRegressor(size=size, schema=schema).fit(given, y)
+    assert 0.99 < model.privacy_.spent.epsilon <= 1.0
+    assert ("size" in [entry.purpose for entry in model.privacy_.entries]) == (size == "private")
+    assert any("number" in what for what in model.privacy_.unprotected) == (size == "public")
+    assert model.score(given, y) > 0.3
+
+
+def test_fits_in_one_ledger_add_up(tmp_path):
+    X, y, _ = line(300, 2)
+    ledger = Ledger.open(tmp_path / "two.ledger", dataset="two", budget=Budget(2.0, 3e-5))
+    for total in (1.0, 2.0):
+        AutoRegressor(ledger=ledger).fit(X, y)
+        assert ledger.spent().epsilon == pytest.approx(total)
+    with pytest.raises(BudgetExceeded):
+        AutoRegressor(ledger=ledger).fit(X, y)
+
+
 @pytest.mark.filterwarnings("ignore:random_state")
 def test_each_record_is_in_one_part_only():
     X, y, _ = line(500, 2)
