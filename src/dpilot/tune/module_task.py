@@ -49,7 +49,7 @@ class ModuleTask:
     on a processor the union of batches is more work than it saves. Others go one after the other.
 
     Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
-    ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is told every step.
+    ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is told all steps.
 
     Guarantee:
         Each trial draws its own Poisson batches, from a key of its own, and its own noise; no trial sees another's
@@ -142,6 +142,8 @@ class ModuleTask:
                 self._run(*each)
         for *_, course, _ in prepared:
             course.finish()
+            for record in course.records if self.watch is not None else ():
+                self.watch(record)
         return tuple(course.setting.model for *_, course, _ in prepared)
 
     def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
