@@ -25,7 +25,7 @@ from dpilot.tune.scaling_plan import FINAL, ScalingPlan, plan_scaling
 from dpilot.tune.scoring import Score, rankable
 from dpilot.tune.task import TRAIN, Task
 
-__all__ = ["Search", "final_run", "linear_scaling", "search", "train_at"]
+__all__ = ["Search", "chosen", "final_run", "linear_scaling", "search", "train_at"]
 
 
 @dataclass(frozen=True, slots=True)
