@@ -184,8 +184,9 @@ def test_scores_and_figures_read_held_out_records_only():
 
 
 def test_no_trials_where_none_are_asked_for_or_the_size_is_bought():
-    assert heads(tuning_share=0.0).tuned.trials == ()
-    assert any("none were asked for" in each for each in heads(tuning_share=0.0).decisions)
+    untuned = heads(tuning_share=0.0)
+    assert untuned.tuned.trials == ()
+    assert any("none were asked for" in each for each in untuned.decisions)
     flown = fly_table(frame(400), SCHEMA, epsilon=50.0, size="private")
     assert any("the size is bought" in each for each in flown.flight.decisions)
     assert abs(flown.flight.record.data["size"] - 400) < 100
@@ -196,10 +197,10 @@ def test_no_trials_where_none_are_asked_for_or_the_size_is_bought():
 
 
 def test_a_module_is_batched_clipped_and_told_by_rule():
-    flown = module()
+    flown = module(size=120, epochs=1)
     assert flown.spent.epsilon <= BUDGET.epsilon
     told = " ".join(flown.decisions)
-    assert "Batch 8: smallest on the plateau" in told
+    assert "smallest on the plateau" in told
     assert "Clipping adapts from 1, floor 0.1" in told
     assert len(flown.record.thresholds) == flown.tuned.candidate.steps
     assert flown.record.thresholds[0] == 1.0

@@ -1,0 +1,89 @@
+"""One record more, in either part, null or far out, moves only the inputs of releases, and those by their bounds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpilot.audit.neighbours import Pair
+from dpilot.tune.pilot.tables import fly_table
+from dpilot.tune.pilot.terms import Terms
+from dpilot.tune.task import HELD_OUT, TRAIN
+from tests.tune.pilot_cases import BUDGET, LOUD, PROMISED, SCHEMA, SMALL, arrays, frame, heads, key_that_puts, module
+
+RECORDS = {
+    "ordinary": ((1.0, 0.2, 0.3), 1),
+    "null": ((math.nan, 0.2, 0.3), 1),
+    "far out": ((1e30, -1e30, 1e30), 0),
+    "of no class": ((1.0, 0.2, 0.3), 7),
+}
+ROWS = {
+    "ordinary": {},
+    "null": {"age": math.nan, "pay": math.inf},
+    "far out": {"age": 1e300, "pay": 1e300},
+    "of no class": {"outcome": "maybe"},
+    "of no group": {"site": "east"},
+}
+GOOD = {"age": 70.0, "pay": 40.0, "kind": "a", "site": "north", "outcome": "yes"}
+
+
+def shown(flown):
+    """All of a flight that a caller sees; the time of day in ledger rows, and so their hash, is nobody's secret."""
+    record = flown.record
+    rows = [{key: cell for key, cell in entry.items() if key != "time"} for entry in record.ledger]
+    privacy = {key: value for key, value in record.privacy.items() if key != "head"}
+    told = record.data, record.plan, record.decisions, record.metrics, record.thresholds, record.curves
+    return rows, privacy, told, record.unprotected, record.stamps, flown.model
+
+
+def fixed_coins(monkeypatch, place, part, held_out):
+    key = key_that_puts(place, part, {TRAIN: 1 - held_out, HELD_OUT: held_out})
+    monkeypatch.setattr("dpilot.data.splits.fresh_key", lambda purpose: key)
+
+
+def added(record, size=60):
+    values, labels = arrays(size)
+    row, label = record
+    return Pair("added", (values, labels), (np.vstack([values, row]), np.append(labels, label)))
+
+
+@pytest.mark.parametrize(("name", "part"), [*((name, TRAIN) for name in RECORDS), ("ordinary", HELD_OUT)])
+def test_a_record_more_moves_only_what_a_flight_of_heads_releases(replay, monkeypatch, name, part):
+    fixed_coins(monkeypatch, 60, part, 0.5)
+    said = []
+
+    def run(pair):
+        return shown(heads(pair, LOUD, **SMALL, tell=said.append))
+
+    (result,) = replay(run, pairs=[added(RECORDS[name])])
+    assert result.releases == 2 * 4 + 6 + 4 + 1  # steps of three trials together, scores, steps, figures
+    assert said[: len(said) // 2] == said[len(said) // 2 :]
+    assert (result.largest > 0.1) == (name in ("ordinary", "far out"))
+
+
+@pytest.mark.parametrize(("name", "part"), [*((name, HELD_OUT) for name in ROWS), ("far out", TRAIN)])
+def test_a_record_more_moves_only_what_a_flight_of_a_table_releases(replay, monkeypatch, name, part):
+    fixed_coins(monkeypatch, 60, part, 0.1)
+    data = frame(60)
+    row = {**GOOD, **ROWS[name]}
+    more = {column: np.append(cells, np.array([row[column]], dtype=cells.dtype)) for column, cells in data.items()}
+    options = {"terms": Terms(epochs=3), "size": PROMISED["size"], "epsilon": 1.0, "delta": 1e-5, "ledger": "book"}
+    (result,) = replay(
+        lambda table: shown(fly_table(table, SCHEMA, **options).flight),
+        pairs=[Pair(name, data, more)],
+        opaque=("book*", ".book*"),
+    )
+    assert result.releases > 2 * 3 + 6 + 3 + 1  # and those of the bounds
+
+
+def test_a_record_more_moves_only_what_a_flight_of_a_module_releases(replay, monkeypatch):
+    fixed_coins(monkeypatch, 40, HELD_OUT, 0.1)
+
+    def run(pair):
+        flown = module(pair, BUDGET, size=120, epochs=1)
+        return (*shown(flown)[:5], flown.model.state_dict())
+
+    (result,) = replay(run, pairs=[added(RECORDS["ordinary"], size=40)])
+    assert result.releases > 20
