@@ -1,0 +1,62 @@
+"""The autopilot of a table: parts and groups are kept apart, runs can be saved, what is bought is used."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpilot import Ledger
+from dpilot.errors import InvalidInput
+from dpilot.tables.run import load_table
+from dpilot.tune.pilot.autopilot import drawn_split
+from dpilot.tune.pilot.tables import fly_table
+from dpilot.tune.pilot.terms import Terms
+from dpilot.tune.task import HELD_OUT
+from tests.tune.pilot_cases import SCHEMA, frame
+
+TERMS = Terms(held_out=0.5, epochs=20)
+
+
+def test_held_out_records_of_each_group_are_scored_and_none_is_trained_on():
+    """Held-out labels of the south are turned: right in the north, wrong in the south, unless parts or groups mix."""
+    data = frame(800)
+    places = drawn_split(TERMS, 3).indices(800)[HELD_OUT]
+    turned = places[data["site"][places] == "south"]
+    data["outcome"][turned] = np.where(data["outcome"][turned] == "yes", "no", "yes")
+    flown = fly_table(data, SCHEMA, epsilon=60.0, delta=1e-5, terms=TERMS, test_seed=3)
+    found = {each.of: each.value for each in flown.flight.metrics if each.name == "group accuracy"}
+    assert found["site = north"] > 0.85
+    assert found["site = south"] < 0.15
+
+
+def test_a_flight_is_saved_as_a_run_that_predicts_the_same(tmp_path):
+    data = frame(300)
+    flown = fly_table(data, SCHEMA, epsilon=20.0, run_folder=tmp_path / "run")
+    saved = flown.table_run()
+    saved.save(tmp_path / "run")
+    back = load_table(tmp_path / "run")
+    assert np.array_equal(back.predict_proba(data), saved.predict_proba(data))
+    assert back.record.decisions == flown.flight.decisions
+    assert Ledger.read(tmp_path / "run" / "ledger").spent().epsilon <= 20.0
+
+
+def test_bought_bounds_are_those_of_the_encoder():
+    flown = fly_table(frame(2_000), SCHEMA, epsilon=20.0)
+    lower, upper = flown.encoder.schema.columns["pay"].interval
+    assert -60 < lower < 40
+    assert 60 < upper < 160
+    assert "10.0% of mu^2 buys the bounds." in flown.flight.decisions
+
+
+def test_a_numeric_target_is_refused():
+    with pytest.raises(InvalidInput, match="numeric"):
+        fly_table(frame(20), SCHEMA.__class__(_numeric()), epsilon=1.0)
+
+
+def _numeric():
+    from dpilot.data.schema import Column
+
+    return {
+        "pay": Column("pay", "numeric", bounds=(0.0, 1.0)),
+        "age": Column("age", "numeric", bounds=(0.0, 100.0), role="target"),
+    }
