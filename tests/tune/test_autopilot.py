@@ -154,10 +154,14 @@ def test_the_record_explains_each_decision_and_can_be_shown():
 
 
 def test_the_final_run_is_where_the_law_points():
-    tuned = heads().tuned
+    tuned = heads(arrays(2_000), Budget(4.0, 1e-5), size=2_000, epochs=8, test_seed=2).tuned
+    assert len(tuned.law.points) == 3
     assert tuned.law.degree == 0
     assert tuned.law.variable == "mu"
     assert tuned.candidate.r == pytest.approx(tuned.law.predict(tuned.epsilon))
+    *_, (epsilon, walk) = tuned.law.points
+    assert epsilon == tuned.epsilon
+    assert walk == head_course(gdp_mu(Budget(4.0, 1e-5)), 1_000, 2, 8).walk  # the data-free one, as one more point
 
 
 def test_trials_are_spread_about_the_data_free_walk_in_proportion_to_mu():

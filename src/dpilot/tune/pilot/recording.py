@@ -105,9 +105,10 @@ def _decisions(plan: PilotPlan, flown: Flown, told: Told) -> tuple[str, ...]:
 
 def _summary(plan: PilotPlan, flown: Flown, told: Told) -> str:
     """The whole flight in one sentence."""
-    points, steps = flown.found.law.points, flown.candidate.steps
+    steps = flown.candidate.steps
+    points = [each for each in flown.found.law.points if each[0] in plan.scaling.epsilons]
     tried = " and ".join(f"{r / steps:.3g} at epsilon {epsilon:.2g}" for epsilon, r in points)
-    how = f"extrapolated from {tried}" if points else "data-free"
+    how = f"extrapolated from {tried} and the data-free one" if points else "data-free"
     first = plan.reason.split(":")[0]
     return (
         f"In short: {first}, {steps} steps; {told.clipping.split(':')[0]}; step size {flown.candidate.lr:.3g}, {how}; "
