@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from dpilot.train.private_step import PrivateStep
     from dpilot.train.run import load
     from dpilot.train.trainer import Trainer
+    from dpilot.tune.classifier import AutoClassifier
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AutoClassifier",
     "AutoRegressor",
     "Budget",
     "Cost",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AutoClassifier": "dpilot.tune.classifier",
     "AutoRegressor": "dpilot.linear.auto_regressor",
     "Budget": "dpilot.privacy.budget",
     "Cost": "dpilot.privacy.budget",
