@@ -124,3 +124,19 @@ def test_a_parabola_decides_the_step_size_and_noise_does_not():
     assert better_lr(0.5, (100.0, 50.0, 1.0)) == pytest.approx(0.5 * 4.0)
     assert better_lr(0.5, (1.0, 2.0, 0.5)) == 0.5
     assert better_lr(0.5, (0.0, 1.0, 4.0)) == 0.5
+
+
+def test_trials_are_made_on_the_sample_and_the_final_run_on_all_records():
+    class Whole(PretendedTask):
+        def sampled(self, rate):
+            self.rate, self.part = rate, PretendedTask()
+            return self.part
+
+    task = Whole()
+    tuned = subset_search(task, GRID[:2], BUDGET, rate=0.1)
+    assert task.rate == 0.1
+    assert [trial.candidate for trial in task.part.trained] == GRID[:2]
+    assert [trial.candidate for trial in task.trained] == [tuned.candidate]
+    (step,) = {trial.noise_multiplier for trial in task.part.trained}
+    (entry,) = (entry for entry in tuned.entries if entry.purpose == "trials on a sample")
+    assert step == pytest.approx(entry.event.event.noise_multiplier * (2 * 4) ** 0.5)
