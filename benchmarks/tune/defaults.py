@@ -1,0 +1,160 @@
+"""Which defaults: linear scaling on surfaces of data that no goal uses, its loss to the oracle under each choice.
+
+A simulation of trials, scores and final runs by the very code that runs them; nothing is paid for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import mean
+
+import numpy as np
+
+from benchmarks.tune.choices import DEFAULTS, Defaults
+from benchmarks.tune.surface import Surface, SurfaceTask
+from dpilot import Budget
+from dpilot.privacy import gdp_mu
+from dpilot.privacy.receipt import Receipt
+from dpilot.tune import plan_scaling
+from dpilot.tune.scaling import chosen as chosen_candidate
+from dpilot.tune.scaling import search
+
+EPSILONS = (0.1, 0.3, 1.0, 3.0)
+DELTA = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A surface, as if the data had ``size`` records, and a total epsilon."""
+
+    name: str
+    surface: Surface
+    size: int
+    epsilon: float
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.epsilon, DELTA)
+
+
+class _Unpaid:
+    """Receipts for a simulation."""
+
+    def __init__(self, stages: Sequence[object]) -> None:
+        self.events = {stage.purpose: stage.event for stage in stages}
+
+    @contextmanager
+    def stage(self, purpose: str) -> Iterator[Receipt]:
+        yield Receipt(self.events[purpose])
+
+
+def cases(surfaces: Mapping[str, tuple[Surface, int]], parts: Sequence[float] = (1.0, 0.125)) -> list[Case]:
+    """Every data set whole and an eighth of it, at every epsilon."""
+    return [
+        Case(f"{name}, n = {round(size * part):,}", surface, round(size * part), epsilon)
+        for name, (surface, size) in surfaces.items()
+        for part in parts
+        for epsilon in EPSILONS
+    ]
+
+
+def oracle(case: Case) -> float:
+    """The best mean accuracy over r, all records and the whole budget spent on one run."""
+    m = gdp_mu(case.budget) * case.size
+    return max(average(case, m, ratio * m) for ratio in case.surface.ratios)
+
+
+def average(case: Case, m: float, r: float) -> float:
+    """Mean test accuracy over seeds at (m, r)."""
+    task = SurfaceTask(case.surface, case.size, 1.0, np.random.default_rng(0))
+    return mean(task.looked_up(m, r, seed)[1] for seed in range(case.surface.test.shape[2]))
+
+
+def data_free(case: Case, chosen: Defaults) -> float:
+    m = gdp_mu(case.budget) * case.size
+    return average(case, m, chosen.kappa * m)
+
+
+def tuned(case: Case, chosen: Defaults, repeats: int) -> float:
+    """Mean accuracy of linear scaling with everything paid, over ``repeats`` simulations."""
+    size, held_out = case.size * (1 - chosen.held_out), case.size * chosen.held_out
+    plan = plan_scaling(
+        case.budget,
+        held_out_size=held_out,
+        **chosen.plan(case.budget, size),
+    )
+    if plan.hopeless:
+        return data_free(case, chosen)  # nothing is held out where nothing is tried
+    found = []
+    for seed in range(repeats):
+        task = SurfaceTask(case.surface, size, held_out, np.random.default_rng(seed))
+        result = search(plan, task, _Unpaid(plan.stages(None)))
+        candidate, _ = chosen_candidate(result.law, plan.final_epsilon, plan.box, plan.split)
+        found.append(average(case, size / plan.final.noise_multiplier, candidate.r))
+    return mean(found)
+
+
+def losses(every: Sequence[Case], chosen: Defaults, repeats: int = 10) -> list[float]:
+    """Accuracy lost to the oracle in every case, in points."""
+    return [100 * (oracle(case) - tuned(case, chosen, repeats)) for case in every]
+
+
+def kappa_losses(every: Sequence[Case], kappas: Sequence[float]) -> dict[float, list[float]]:
+    """The same for the data-free run, for each kappa."""
+    best = [oracle(case) for case in every]
+    pairs = list(zip(every, best, strict=True))
+    return {
+        kappa: [100 * (top - data_free(case, replace(DEFAULTS, kappa=kappa))) for case, top in pairs]
+        for kappa in kappas
+    }
+
+
+VARIANTS: dict[str, dict[str, object]] = {
+    "as chosen": {},
+    "band 2": {"band": 2.0},
+    "band 3": {"band": 3.0},
+    "band 8": {"band": 8.0},
+    "band 16": {"band": 16.0},
+    "2 trials a stage": {"trials": 2},
+    "3 trials a stage": {"trials": 3},
+    "7 trials a stage": {"trials": 7},
+    "shares 0.2 %, 0.8 %": {"shares": (0.002, 0.008)},
+    "shares 1.25 %, 4.5 %": {"shares": (0.0125, 0.045)},
+    "shares 5 %, 20 %": {"shares": (0.05, 0.2)},
+    "one stage of 1 %": {"shares": (0.01,)},
+    "one stage of 2.5 %": {"shares": (0.025,)},
+    "one stage of 10 %": {"shares": (0.1,)},
+    "held-out 1 %": {"held_out": 0.01},
+    "held-out 5 %": {"held_out": 0.05},
+    "held-out 10 %": {"held_out": 0.1},
+    "held-out 20 %": {"held_out": 0.2},
+    "r linear in mu, with a constant": {"degree": 1},
+    "r proportional to epsilon": {"variable": "epsilon"},
+    "scores of noise up to 0.005": {"too_noisy": 0.005},
+    "scores of noise up to 0.01": {"too_noisy": 0.01},
+    "scores of noise up to 0.05": {"too_noisy": 0.05},
+    "kappa four times as large": {"kappa": 4 * DEFAULTS.kappa},
+    "kappa a quarter": {"kappa": DEFAULTS.kappa / 4},
+}
+
+
+def summary(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and worst."""
+    return mean(values), max(values)
+
+
+def table(every: Sequence[Case], base: Defaults = DEFAULTS, repeats: int = 10) -> list[tuple[str, float, float]]:
+    """(variant, mean loss, worst loss), each differing from ``base`` in one thing."""
+    rows = []
+    for name, change in VARIANTS.items():
+        rows.append((name, *summary(losses(every, replace(base, **change), repeats))))
+    free = [100 * (oracle(case) - data_free(case, base)) for case in every]
+    return [("data-free", *summary(free)), *rows]
+
+
+def best_kappa(found: Mapping[float, Sequence[float]]) -> float:
+    """The kappa with the least mean loss."""
+    return min(found, key=lambda kappa: math.fsum(found[kappa]))

@@ -1,0 +1,24 @@
+"""Few records and a small budget: nothing is spent on trials, and nothing is lost against the data-free default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.transfer.fitting import accuracy
+from benchmarks.tune.choices import DEFAULTS, Defaults, data_free, scaled, split_task
+from dpilot import Budget
+from dpilot.transfer.features import Features
+
+RECORDS, EPSILON = 500, 0.1
+
+
+def measure(train: Features, test: Features, repeats: int, chosen: Defaults = DEFAULTS) -> dict[str, Any]:
+    """Accuracies of both on the same 500 records, how many trials were made, and what the tuner says."""
+    budget, few = Budget(EPSILON, 1e-5), train.take(range(RECORDS))
+    free, ours, told, trials = [], [], "", 0
+    for _ in range(repeats):
+        free.append(accuracy(test, data_free(few, budget, RECORDS, chosen)))
+        tuned = scaled(split_task(few, chosen), budget, chosen)
+        ours.append(accuracy(test, tuned.model))
+        told, trials = tuned.decisions[0], trials + len(tuned.trials)
+    return {"data-free": free, "linear_scaling": ours, "trials": trials, "said": told}
