@@ -46,7 +46,7 @@ class Defaults:
 
     def candidate(self, r: float) -> Candidate:
         """``r`` as a step size and a number of steps."""
-        steps = min(max(math.ceil(r / self.cap), self.few), self.many)
+        steps = min(max(round(r / self.cap), self.few), self.many)
         return Candidate(r / steps, steps)
 
     def box(self, r: float) -> Box:

@@ -1,0 +1,62 @@
+"""The benchmark of tuning: its arithmetic, its surfaces, and the walks that both ways of a run agree on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.tune.choices import Defaults, data_free, scaled, split_task
+from benchmarks.tune.methods import reduction
+from benchmarks.tune.other import hashed
+from benchmarks.tune.surface import Recipe, Surface, SurfaceTask, measure
+from dpilot import Budget
+from dpilot.transfer.features import Features
+
+
+def _surface() -> Surface:
+    shares = np.arange(12.0).reshape(2, 3, 2) / 12
+    return Surface(2, np.array([10.0, 1000.0]), np.array([0.01, 0.1, 1.0]), shares, {100: shares / 2})
+
+
+def test_reduction_is_that_of_the_published_table() -> None:
+    assert reduction(62.63, 44.0, 68.0) == pytest.approx(0.7763, abs=1e-4)
+
+
+def test_a_cell_of_the_surface_is_found_as_it_was_measured() -> None:
+    task = SurfaceTask(_surface(), 1000.0, 100.0, np.random.default_rng(0))
+    assert task.looked_up(1000.0, 100.0, seed=1) == pytest.approx((9 / 24, 9 / 12))
+
+
+def test_between_cells_the_surface_is_between_them_in_logarithms() -> None:
+    task = SurfaceTask(_surface(), 1000.0, 100.0, np.random.default_rng(0))
+    assert task.looked_up(10.0, 10.0 * 10**-1.5, seed=0)[1] == pytest.approx((0 + 2) / 2 / 12)
+
+
+@pytest.mark.parametrize("r", [1.0, 150.0, 5000.0])
+def test_a_box_splits_walks_as_the_data_free_run_does(r: float) -> None:
+    chosen = Defaults()
+    free, boxed = chosen.candidate(r), chosen.box(r).candidate(r, "steps-first")
+    assert boxed.steps == free.steps
+    assert boxed.lr == pytest.approx(free.lr)
+
+
+def test_letters_are_hashed_the_same_every_time() -> None:
+    assert hashed(["Ab"])[0].nonzero().flatten().tolist() == hashed(["ab"])[0].nonzero().flatten().tolist()
+    assert float(hashed(["Ab"]).sum()) == 4 + 3 + 2
+
+
+def test_a_surface_rises_with_the_budget() -> None:
+    rows = np.eye(4, dtype=np.float32).repeat(500, 0)
+    features = Features.of(rows, np.arange(2000) // 500, 4)
+    found = measure(features, features, Recipe(8.0, 20, 20), [1.0, 2000.0], [0.1], seeds=3, sizes=(100,))
+    assert found.test[1].min() == 1.0
+    assert found.test[0].mean() < 0.9
+
+
+def test_few_records_and_a_small_budget_make_no_trials() -> None:
+    features = Features.of(np.random.default_rng(0).normal(size=(500, 3)), np.arange(500) % 2, 2).unit()
+    budget, chosen = Budget(0.1, 1e-5), Defaults(few=5, many=10)
+    tuned = scaled(split_task(features, chosen), budget, chosen)
+    assert tuned.trials == ()
+    assert "no trials" in tuned.decisions[0]
+    assert data_free(features, budget, 500, chosen).shape == (3, 2)
