@@ -109,7 +109,7 @@ def test_a_sample_of_the_records_replays_and_fits(replay):
 
 def test_step_sizes_from_private_losses_replay_and_fit(replay):
     def run(parts):
-        return seen(hyfree(probe(*parts), LOUD, steps=4, every=2, share=0.2))
+        return seen(hyfree(probe(*parts), LOUD, steps=4, every=2, share=0.2, loss_bound=0.05))
 
     for place in (0, 1):
         results = replay(run, pairs=pairs(place))

@@ -133,6 +133,14 @@ def test_a_winner_trained_again_finds_no_receipt():
         selected(Greedy(), number)
 
 
+def test_a_task_that_tells_of_its_steps_is_refused():
+    task = PretendedTask()
+    task.watch = print
+    with pytest.raises(InvalidInput, match="how many trials"):
+        selected(task)
+    assert task.trained == []
+
+
 def test_what_does_not_fit_the_ledger_is_refused_before_any_trial(tmp_path):
     book = Ledger.open(tmp_path / "ledger", dataset="d", budget=Budget(0.5, 1e-5), mode="precommitted")
     task = PretendedTask()

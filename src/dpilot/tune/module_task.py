@@ -142,8 +142,9 @@ class ModuleTask:
                 self._run(*each)
         for *_, course, _ in prepared:
             course.finish()
-            for record in course.records if self.watch is not None else ():
-                self.watch(record)
+            if self.watch is not None:
+                for record in course.records:
+                    self.watch(record)
         return tuple(course.setting.model for *_, course, _ in prepared)
 
     def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dpilot import _validate
+from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.metrics.objective import OBJECTIVES
 from dpilot.privacy import accountant
@@ -90,6 +91,8 @@ def private_selection(
         objective=objective,
     )
     task.cells(objective)  # refuses an objective that the task cannot score, before anything is paid
+    if getattr(task, "watch", None) is not None:
+        raise InvalidInput("the task has a watch, which would tell how many trials there are: expected none.")
     with paid(plan.stages(task.split), budget, ledger) as payment:
         found = select(plan, task, payment)
         epsilon = max(accountant.epsilon(each.event, budget.delta) for each in plan.outlays.values())
