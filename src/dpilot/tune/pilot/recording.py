@@ -107,7 +107,7 @@ def _summary(plan: PilotPlan, flown: Flown, told: Told) -> str:
     """The whole flight in one sentence."""
     steps = flown.candidate.steps
     points = [each for each in flown.found.law.points if each[0] in plan.scaling.epsilons]
-    tried = " and ".join(f"{r / steps:.3g} at epsilon {epsilon:.2g}" for epsilon, r in points)
+    tried = ", ".join(f"{r / steps:.3g} at epsilon {epsilon:.2g}" for epsilon, r in points)
     how = f"extrapolated from {tried} and the data-free one" if points else "data-free"
     first = plan.reason.split(":")[0]
     return (
