@@ -12,8 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from dpilot import Budget, Ledger
-from dpilot.errors import BudgetExceeded, InvalidInput
-from dpilot.linear.fitting import PrivacyWarning
+from dpilot.errors import BudgetExceeded, InvalidInput, PrivacyWarning
 from dpilot.tune import AutoClassifier
 from tests.tune.pilot_cases import SCHEMA, frame
 
@@ -40,6 +39,12 @@ def test_a_table_is_read_by_its_schema_and_groups_are_compared():
     assert model.metrics_["accuracy"].value > 0.75
     assert {each.of for each in model.metrics_ if each.name == "group accuracy"} == {"site = north", "site = south"}
     assert model.predict_proba(X.drop(columns="site")).shape == (2_000, 2)
+
+
+def test_the_worst_group_can_be_the_objective_of_a_table():
+    X, y = table()
+    model = AutoClassifier(epsilon=20.0, schema=SCHEMA, objective="worst_group", **QUICK).fit(X, y)
+    assert model.record_.plan["objective"] == "worst_group"
 
 
 def test_the_target_may_be_a_column_of_the_frame():
@@ -145,6 +150,7 @@ def test_what_is_not_declared_is_refused_before_anything_is_paid(tmp_path):
         {"classes": ["no", "yes"], "protected": "x0"},
         {"classes": ["no", "yes"], "schema": SCHEMA},
         {"classes": ["no", "yes"], "objective": "loss"},
+        {"classes": ["no", "yes"], "objective": "worst_group"},
         {"classes": ["no", "yes"], "size": "secret"},
     ):
         with pytest.raises(InvalidInput):

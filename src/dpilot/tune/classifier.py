@@ -46,7 +46,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Guarantee:
         (epsilon, delta)-DP for adding or removing one record, everything stored on the estimator included; the number
         of records is published when ``size="public"``. Every entry is in ``privacy_``. With ``ledger``, a path or a
-        Ledger, each fit is charged there before a record is read, or refused with BudgetExceeded.
+        Ledger, each fit is charged there before a record is read, or refused with BudgetExceeded. (Features of images
+        are computed before, each from its own image: nothing of that leaves.)
 
     Edge cases:
         A record outside its declared domain, or whose label is none of the classes, is the null record: silent. When

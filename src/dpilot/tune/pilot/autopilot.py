@@ -30,7 +30,7 @@ from dpilot.tune.pilot.terms import HELD_OUT_SHARE, TUNING_SHARE, Terms
 from dpilot.tune.probe_task import ProbeTask
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, fixed_noise
 
-__all__ = ["HEAD_CLIPPING", "autopilot", "drawn_split", "noise_for"]
+__all__ = ["HEAD_CLIPPING", "autopilot", "cells_of", "drawn_split", "noise_for"]
 
 HEAD_CLIPPING: Final = (
     "clipping at 1: on rows of unit length a gradient is at most 1.41 long, so there is nothing to adapt"
@@ -151,7 +151,7 @@ def noise_for(test_seed: int | None) -> MakeNoise:
 
 def _fly_heads(features: Features, way: _Way, groups: Any, group_count: int) -> Flight:
     terms, classes = way.terms, features.classes
-    cells = _cells(terms.objective, classes, group_count)
+    cells = cells_of(terms.objective, classes, group_count)
     plan = plan_heads(way.budget, size=way.size, classes=classes, cells=cells, terms=terms)
     split = drawn_split(terms, way.test_seed)
     committed = charge(plan, way.book, split.id)
@@ -179,7 +179,7 @@ def _fly_module(model_fn: Any, dataset: Any, way: _Way, classes: int | None, los
     if dataset is None or not callable(model_fn):
         raise InvalidInput("what is neither Features nor a function with a data set: expected one of them.")
     count = _validate.count("Declare how many classes there are.", least=2, classes=classes)
-    plan, rate = plan_module(way.budget, size=way.size, cells=_cells(way.terms.objective, count, 0), terms=way.terms)
+    plan, rate = plan_module(way.budget, size=way.size, cells=cells_of(way.terms.objective, count, 0), terms=way.terms)
     split = drawn_split(way.terms, way.test_seed)
     seen: list[StepRecord] = []
     task = ModuleTask.of(
@@ -208,8 +208,10 @@ def _fly_module(model_fn: Any, dataset: Any, way: _Way, classes: int | None, los
     return recorded(plan, flown, told, book=way.book, committed=committed, own=way.own, stamp=task.stamp)
 
 
-def _cells(objective: str, classes: int, groups: int) -> int:
-    """How many rows the table of a score has."""
+def cells_of(objective: str, classes: int, groups: int) -> int:
+    """How many rows the table of a score has; an objective that needs groups is refused without them."""
     if objective == "worst_group" and groups < 1:
-        raise InvalidInput("worst_group is asked for without groups: expected groups= and group_count=.")
+        raise InvalidInput(
+            "worst_group is asked for without groups: expected a protected column, or groups= and group_count=."
+        )
     return {"accuracy": 1, "worst_group": groups}.get(objective, classes)

@@ -29,7 +29,7 @@ from dpilot.tables.preparing import Source
 from dpilot.tables.run import TableRun
 from dpilot.train.run import Run
 from dpilot.transfer.features import Features
-from dpilot.tune.pilot.autopilot import HEAD_CLIPPING, drawn_split, noise_for
+from dpilot.tune.pilot.autopilot import HEAD_CLIPPING, cells_of, drawn_split, noise_for
 from dpilot.tune.pilot.flight import Flight, Tell, charge, fly, silent
 from dpilot.tune.pilot.learners import Heads, as_module
 from dpilot.tune.pilot.plan import Bought, PilotPlan, plan_heads
@@ -160,12 +160,11 @@ def _plan(declared: Declared, terms: Terms) -> PilotPlan:
     if declared.schema.to_buy:
         stages[BOUNDS] = bounds.buy_event(declared.schema, _noise_of(mu, bounds.SHARE))
         share += bounds.SHARE
-    layout = declared.task.layout
-    cells = {"accuracy": 1, "worst_group": len(layout.groups)}.get(terms.objective, len(layout.classes))
-    size = declared.size
+    groups = 0 if declared.schema.protected is None else len(declared.task.layout.groups)
+    cells = cells_of(terms.objective, declared.task.outputs, groups)
     return plan_heads(
         declared.budget,
-        size=size,
+        size=declared.size,
         classes=declared.task.outputs,
         cells=cells,
         terms=terms,
