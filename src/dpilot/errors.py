@@ -27,5 +27,9 @@ class UnsupportedModel(DpilotError):
     """The model mixes samples or has a layer whose per-sample gradient cannot be had."""
 
 
+class PrivacyWarning(UserWarning):
+    """What is about to come out is not private."""
+
+
 class InternalError(DpilotError):
     """A rule that dpilot itself should have kept was broken. Please report it: it is a bug of ours."""

@@ -9,6 +9,19 @@ from typing import Any, Final
 from dpilot.errors import InvalidInput
 
 FORMAT: Final = 1
+PUBLISHED_SIZE: Final = 'the number of records (size="public")'
+"""What is not protected when the size was taken from the data."""
+
+
+def unit(unprotected: tuple[str, ...]) -> str:
+    """What two neighbouring data sets differ by, in words; with a published size no record can go without a trace.
+
+    >>> unit(("running time",))
+    'one record, added or removed'
+    """
+    if PUBLISHED_SIZE in unprotected:
+        return "all values of one record (that there is a record is known, as the number of records is published)"
+    return "one record, added or removed"
 
 
 @dataclass(frozen=True, slots=True)

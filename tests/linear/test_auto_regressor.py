@@ -250,7 +250,7 @@ def test_a_target_of_categories_is_refused():
         AutoRegressor(schema=schema).fit(pd.DataFrame({"a": [0.5]}), ["u"])
 
 
-def test_it_clones_pickles_and_writes_its_record():
+def test_it_clones_pickles_and_writes_its_record(tmp_path):
     X, y = frame(500)
     made = AutoRegressor(2.0, schema=SCHEMA, ledger=None)
     assert clone(made).get_params() == made.get_params()
@@ -261,5 +261,8 @@ def test_it_clones_pickles_and_writes_its_record():
     assert FitRecord.from_json(record.to_json()).metrics == record.metrics
     assert record.privacy["epsilon"] <= 2.0
     page = render(record)
+    assert model.report(tmp_path / "report.html").read_text() == page
     assert "R^2" in page
     assert "private score" not in page
+    assert "is published" in record.privacy["unit"]
+    assert made.set_params(size=500).fit(X, y).record().privacy["unit"] == "one record, added or removed"

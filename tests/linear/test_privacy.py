@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from dpilot import Budget, Ledger
-from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.errors import BudgetExceeded, InvalidInput, PrivacyWarning
 from dpilot.linear import auto
 from dpilot.linear.estimators import LinearRegression
-from dpilot.linear.fitting import PrivacyWarning
 from dpilot.linear.methods import METHODS
 from dpilot.privacy.accountant import gdp_epsilon, gdp_mu
 from dpilot.privacy.events import Composed

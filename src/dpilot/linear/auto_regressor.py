@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -27,7 +29,7 @@ from dpilot.mechanism import KeyedNoise, Noise
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
-from dpilot.records import FitRecord
+from dpilot.records import FitRecord, unit
 from dpilot.statistics.rows import Floats
 
 __all__ = ["AutoRegressor", "Score"]
@@ -161,7 +163,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             privacy={
                 "epsilon": privacy.spent.epsilon,
                 "delta": privacy.spent.delta,
-                "unit": "one record, added or removed",
+                "unit": unit(privacy.unprotected),
             },
             data={"size": self.size, "held_out": _PARTS["held-out"], "columns": list(self._names())},
             plan={"model": "linear regression", "method": "auto", "choice": self.choice_},
@@ -172,6 +174,12 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             stamps=(privacy.noise,),
             unprotected=privacy.unprotected,
         )
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report of the fit, one HTML page; it costs nothing."""
+        # by name, as reports lie above regression on the map: they are made of records, and nothing here needs them
+        written: Path = import_module("dpilot.report.page").write(self.record(), path)
+        return written
 
     def _source(self, X: Any, y: Any) -> Source:
         if self.schema is None:

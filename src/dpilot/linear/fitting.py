@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot.errors import PrivacyWarning
 from dpilot.linear.declared import Declared
 from dpilot.linear.problem import Door, Privacy, Problem, multiplier, paid
 from dpilot.linear.rows import Rows
@@ -21,18 +22,14 @@ from dpilot.mechanism import SYSTEM, Noise, seeded_noise
 from dpilot.privacy.budget import Budget, check_delta
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import Ledger, Stage
+from dpilot.records import PUBLISHED_SIZE
 from dpilot.statistics import count, count_event
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Fitted", "Method", "Plan", "PrivacyWarning", "fit_rows", "noise_of", "planned", "problem_of", "size_of"]
+__all__ = ["Fitted", "Method", "Plan", "fit_rows", "noise_of", "planned", "problem_of", "size_of"]
 
 _SIZE_SHARE: Final = 0.005
 _TIME: Final = "running time"
-_SIZE: Final = 'the number of records (size="public")'
-
-
-class PrivacyWarning(UserWarning):
-    """What is about to come out is not private."""
 
 
 class Method(Protocol):
@@ -102,7 +99,7 @@ def problem_of(
     known = {"public": length, "private": None}[size] if isinstance(size, str) else _validate.count(size=size)
     if known:
         check_delta(budget.delta, known)
-    unprotected = (_SIZE, _TIME) if size == "public" else (_TIME,)
+    unprotected = (PUBLISHED_SIZE, _TIME) if size == "public" else (_TIME,)
     return Problem(features, bool(intercept), None if known is None else float(known), budget), unprotected
 
 

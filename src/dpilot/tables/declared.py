@@ -11,6 +11,7 @@ from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.metrics.counts import Layout
 from dpilot.privacy.budget import Budget, check_delta, default_delta
+from dpilot.records import PUBLISHED_SIZE
 
 __all__ = ["EPOCHS", "HELD_OUT", "MODELS", "PARTS", "Declared", "Task", "declare", "known_size"]
 
@@ -19,7 +20,6 @@ PARTS: Final = ("train", "held-out")
 HELD_OUT: Final = 0.1
 EPOCHS: Final = 10.0
 _TIME: Final = "running time and memory"
-_SIZE: Final = 'the number of records (size="public")'
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def declare(
         held_out=_validate.open_unit("It is the share kept apart for the metrics.", held_out=held_out),
         epochs=EPOCHS if epochs is None else _validate.positive(epochs=epochs),
         model=_validate.one_of(MODELS, model=model),
-        unprotected=(_SIZE, _TIME) if public_size else (_TIME,),
+        unprotected=(PUBLISHED_SIZE, _TIME) if public_size else (_TIME,),
         notes=tuple(each for each in (given, remark) if each),
     )
 

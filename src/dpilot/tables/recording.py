@@ -8,7 +8,7 @@ from typing import Any, Final
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed
-from dpilot.records import FitRecord
+from dpilot.records import FitRecord, unit
 from dpilot.tables.declared import Declared
 from dpilot.tables.planning import TablePlan
 from dpilot.tables.training import Ready
@@ -16,7 +16,6 @@ from dpilot.train.run import Run
 
 __all__ = ["Facts", "record_of"]
 
-_UNIT: Final = "one record, added or removed"
 _HOW: Final = (
     "everything that touched the records in one commitment, composed on each part; the larger of both parts' totals"
 )
@@ -41,7 +40,7 @@ def record_of(facts: Facts, run: Run, metrics: tuple[Metric, ...]) -> FitRecord:
     declared, cost = facts.declared, facts.cost
     manner = {"lr": facts.lr, "schedule": "cosine", "optimizer": "sgd", "model": declared.model}
     return FitRecord(
-        privacy={"epsilon": cost.epsilon, "delta": cost.delta, "unit": _UNIT, "accounting": _HOW},
+        privacy={"epsilon": cost.epsilon, "delta": cost.delta, "unit": unit(declared.unprotected), "accounting": _HOW},
         data=_data(declared, facts.size, facts.name),
         plan={**facts.ready.plan.to_dict(), **manner},
         decisions=_decisions(declared, facts.plan, facts.ready, facts.lr),
