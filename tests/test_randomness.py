@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "dpilot"
-SEES_RECORDS = ("privacy", "sampling", "mechanism", "statistics", "clipping", "data", "linear", "tune")
+SEES_RECORDS = (
+    "privacy",
+    "sampling",
+    "mechanism",
+    "statistics",
+    "clipping",
+    "data",
+    "metrics",
+    "linear",
+    "tables",
+    "tune",
+)
+SEES_NONE = {"tables/rehearsing.py": "makes up records", "tune/scoring.py": "measures noise of what was released"}
 TORCH = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "normal", "bernoulli", "multinomial"}
 METHODS = {"standard_normal", "normal_", "uniform_", "bernoulli_", "exponential_", "random_", "laplace", "gumbel"}
 MODULES = {"random", "numpy.random"}
@@ -31,7 +43,11 @@ def own_randomness(source: str) -> list[str]:
     return found
 
 
-FILES = sorted(path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0].startswith(SEES_RECORDS))
+FILES = sorted(
+    path
+    for path in SOURCE.rglob("*.py")
+    if path.relative_to(SOURCE).parts[0].startswith(SEES_RECORDS) and str(path.relative_to(SOURCE)) not in SEES_NONE
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
