@@ -94,6 +94,7 @@ def test_hopeless_trials_are_not_made_and_the_data_free_walk_takes_all():
     assert [entry.purpose for entry in flown.tuned.entries] == ["final run", "held-out metrics"]
     assert flown.tuned.entries[0].event == Gaussian(1 / gdp_mu(budget))
     assert flown.tuned.candidate.r == pytest.approx(head_walk(gdp_mu(budget), 450))
+    assert "as the number of records is published" in flown.record.privacy["unit"]
     told = " ".join(flown.decisions)
     assert "No trials: with 50 held-out records" in told
     assert "0.0% of mu^2 went to tuning" in told
@@ -148,6 +149,7 @@ def test_the_record_explains_each_decision_and_can_be_shown():
     ((epsilon, lr),) = record.curves["step size against epsilon: final run"]
     assert (epsilon, lr) == pytest.approx((flown.tuned.epsilon, flown.tuned.candidate.lr))
     assert record.privacy["head"]
+    assert record.privacy["unit"] == "one record, added or removed"
     assert "dpilot" in record.privacy["versions"]
     assert FitRecord.from_json(record.to_json()).decisions == record.decisions
     assert "of mu^2 went to tuning" in page.render(record)

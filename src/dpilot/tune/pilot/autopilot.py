@@ -17,7 +17,7 @@ from dpilot.metrics.counts import Layout
 from dpilot.noise import SystemNoise, seeded_noise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
-from dpilot.records import StepRecord
+from dpilot.records import PUBLISHED_SIZE, StepRecord
 from dpilot.tables.declared import known_size
 from dpilot.tables.fitting import open_ledger
 from dpilot.transfer.features import Features
@@ -40,7 +40,6 @@ _MODULE_CLIPPING: Final = (
     "keep the step size what it is"
 )
 _TIME: Final = "running time and memory"
-_SIZE: Final = 'the number of records (size="public")'
 
 
 def autopilot(
@@ -104,7 +103,7 @@ def autopilot(
         terms=terms,
         book=open_ledger(ledger, budget, "autopilot"),
         own=ledger is None,
-        unprotected=(*unprotected, *((_SIZE, _TIME) if public else (_TIME,))),
+        unprotected=(*unprotected, *((PUBLISHED_SIZE, _TIME) if public else (_TIME,))),
         device=device,
         tell=tell,
         test_seed=test_seed,

@@ -13,7 +13,7 @@ import numpy as np
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.privacy.receipt import divided_multiplier
-from dpilot.records import FitRecord
+from dpilot.records import FitRecord, unit
 from dpilot.tune.pilot.flight import Flight, Flown
 from dpilot.tune.pilot.plan import PilotPlan
 from dpilot.tune.pilot.step import MOMENTUM
@@ -21,7 +21,6 @@ from dpilot.tune.record import Tuned
 
 __all__ = ["Told", "recorded"]
 
-_UNIT: Final = "one record, added or removed"
 _HOW: Final = (
     "everything that touched the records, tuning included, in one commitment, composed on each part; the larger of "
     "both parts' totals"
@@ -67,7 +66,7 @@ def recorded(
         privacy={
             "epsilon": cost.epsilon,
             "delta": cost.delta,
-            "unit": _UNIT,
+            "unit": unit(told.unprotected),
             "accounting": _HOW,
             "head": book.head(),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}},
