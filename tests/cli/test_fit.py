@@ -60,6 +60,16 @@ def test_a_table_is_printed_with_both_intervals_and_progress_with_epsilon(place,
     assert "spent" in said.err
 
 
+def test_the_autopilot_tunes_a_table_and_writes_the_same_folder(place, capsys):
+    assert fit("--out", "run", "--model", "auto", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["epsilon"] <= 3.0
+    assert any("went to tuning" in decision for decision in said["decisions"])
+    assert main(["predict", "run", "table.csv", "--out", "found.csv"]) == 0
+    assert main(["report", "run"]) == 0
+    assert fit("--out", "run", "--model", "auto") == 2
+
+
 def test_a_budget_that_does_not_hold_it_is_exit_code_3(place, capsys):
     assert fit("--out", "one", "--ledger", "book") == 0
     assert fit("--out", "two", "--ledger", "book") == 3

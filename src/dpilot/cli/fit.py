@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dpilot.tables.run import TableRun
 
 REPORT: Final = "report.html"
+AUTO: Final = "auto"
 _DETAIL: Final = "confusion"  # in the report, too long for a terminal
 
 
@@ -27,7 +28,7 @@ def fit(
     target: Annotated[str | None, typer.Option(help="The column to predict, if the schema does not say.")] = None,
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
     protected: Annotated[str | None, typer.Option(help="The column whose groups are compared.")] = None,
-    model: Annotated[str, typer.Option(help="logistic or mlp.")] = "logistic",
+    model: Annotated[str, typer.Option(help="logistic, mlp, or auto: the autopilot tunes its step.")] = "logistic",
     epochs: Annotated[float | None, typer.Option(help="Passes over the records, on average; 10 by default.")] = None,
     held_out: Annotated[float, typer.Option(help="Share of the records kept apart for the metrics.")] = 0.1,
     size: Annotated[str, typer.Option(help='"public", "private", or the number of records, declared.')] = "public",
@@ -49,20 +50,35 @@ def fit(
         "target": target,
         "protected": protected,
         "epochs": epochs,
-        "model": model,
+        "model": "logistic" if model == AUTO else model,
         "held_out": held_out,
     }
     if dry_run:
         _rehearse(table, declared, amount, given, json=json)
         return
     _check(table, declared, amount, given, out)
-    with console.training_bar() as bar:
-        from dpilot.tables.fitting import fit_table
-
-        run = fit_table(
-            table, declared, size=amount, ledger=ledger, run_folder=out, device=device, progress=bar, **given
-        )
+    how: dict[str, Any] = {"size": amount, "ledger": ledger, "run_folder": out, "device": device, **given}
+    run = _flown(table, declared, how, quiet=json) if model == AUTO else _trained(table, declared, how)
     _show(run, _page(run, out), out, json=json)
+
+
+def _trained(table: Table, schema: Schema, how: dict[str, Any]) -> TableRun:
+    from dpilot.tables.fitting import fit_table
+
+    with console.training_bar() as bar:
+        return fit_table(table, schema, progress=bar, **how)
+
+
+def _flown(table: Table, schema: Schema, how: dict[str, Any], *, quiet: bool) -> TableRun:
+    from dpilot.tune.pilot.flight import silent
+    from dpilot.tune.pilot.tables import fly_table
+    from dpilot.tune.pilot.terms import Terms
+
+    terms = Terms(held_out=how.pop("held_out"), epochs=how.pop("epochs"))
+    how.pop("model")
+    run = fly_table(table, schema, terms=terms, tell=silent if quiet else console.line, **how).table_run()
+    run.save(how["run_folder"])
+    return run
 
 
 def _schema(path: Path) -> Schema:
