@@ -46,7 +46,7 @@ def fit(heads, data=None, size=50, seeds=None, **options):
 def by_loop(head, seed, size=50):
     """The same head by autograd on single records in float64, clipped one by one."""
     source, weights = seeded_noise(seed), torch.zeros(WIDTH, CLASSES, dtype=torch.float64)
-    velocity = torch.zeros_like(weights)
+    velocity, limit = torch.zeros_like(weights), head.threshold * (1 - residuals._shave(CLASSES))
     for _ in range(head.steps):
         total = torch.zeros_like(weights)
         for row, label in zip(VALUES, LABELS, strict=True):
@@ -54,8 +54,9 @@ def by_loop(head, seed, size=50):
             scores = torch.from_numpy(row).double() @ parameter
             loss = torch.nn.functional.cross_entropy(scores[None], torch.tensor([label]))
             (gradient,) = torch.autograd.grad(loss, parameter)
-            total += gradient * min(1.0, head.threshold / float(gradient.norm()))
-        noise = source.gaussian([torch.zeros(CLASSES, WIDTH)], bound=head.threshold, noise_multiplier=1.0)[0].double().T
+            total += gradient * min(1.0, limit / float(gradient.norm()))
+        zeros = torch.zeros(CLASSES, WIDTH, dtype=torch.float64)
+        noise = source.gaussian([zeros], bound=head.threshold, noise_multiplier=1.0)[0].T
         velocity = head.momentum * velocity + (total + noise * head.noise_multiplier) / size
         weights = weights - head.lr * velocity
     return weights - head.lr * head.momentum * velocity if head.free_step else weights
@@ -109,6 +110,14 @@ def test_the_order_of_heads_does_not_matter():
 def test_blocks_of_rows_add_up(monkeypatch):
     whole = fit(HEADS)
     monkeypatch.setattr(residuals, "block_rows", lambda values: 7)
+    for one, other in zip(whole, fit(HEADS), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_blocks_as_an_accelerator_takes_them_add_up(monkeypatch):
+    whole = fit(HEADS)
+    monkeypatch.setattr(residuals, "block_rows", lambda values: 32)
+    monkeypatch.setattr(residuals, "_DEPTH", 8)
     for one, other in zip(whole, fit(HEADS), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 

@@ -153,7 +153,7 @@ class _Team:
         weights, velocity, stop = self.weights.clone(), self.velocity.clone(), min(head.steps for head in self.heads)
         sums = recorded(lambda: records.clipped_sum(weights, limits) / scale, weights.device, stop - self.step)
         for _ in range(self.step, stop):
-            velocity.mul_(momentum).addcmul_(joint.release(sums()), scale / size)
+            velocity.mul_(momentum).addcmul_(joint.release(sums()).to(velocity), scale / size)
             weights.addcmul_(velocity, lr, value=-1)
         return replace(self, weights=weights, velocity=velocity, step=stop)
 

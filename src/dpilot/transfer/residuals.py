@@ -10,8 +10,13 @@ transposed (heads and classes first, records last), which narrow products like a
 
 Precision: |x| is taken once in float64; |p - y| and the shortened residual are float32, off by at most
 (classes / 2 + 12) roundings, which ``_shave`` takes off the threshold. So |x| |R| <= C holds for the very numbers that
-are multiplied. Their sum over records is accumulated in float32, like every sum of this library. Where TF32 is allowed
-on a GPU, features and shortened residuals are cut to TF32 first (which shortens them), so their products are exact.
+are multiplied. Where TF32 is allowed on a GPU, features and shortened residuals are cut to TF32 first (which shortens
+them), so their products are exact.
+
+A sum in float32 rounds by its own length, so that one record less makes all later additions round otherwise: over
+1e7 records that alone is half a threshold. Here float32 adds up at most 2048 records, and those sums are added in
+float64, so the excess does not grow with the number of records; what is left of it (2.5e-4 of the threshold at most
+where it was measured, on records that all point one way) is taken off the threshold too, twice over.
 """
 
 from __future__ import annotations
@@ -33,6 +38,9 @@ _SHORTEST: Final = 1e-15  # a record longer than 1e15 thresholds is null: its re
 _LONGEST: Final = 1e15  # what a row of zeros may send: anything, as it is multiplied by 0
 _BLOCK_BYTES: Final = 5 << 19  # of features at a time: about what stays in a core's cache between the two products
 _BLOCK_ROWS: Final = (256, 2048)  # at least and at most
+_DEPTH: Final = 2048  # records that float32 adds up
+_ACCELERATED_ROWS: Final = 8 * _DEPTH  # of a block on an accelerator: enough work to start its kernels for
+_SUM_SHAVE: Final = 2.0**-11  # of the threshold, for the roundings of a sum of so many
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +48,8 @@ class Records:
     """Features made ready: rows, classes and lengths, and how many rows are worked on at a time.
 
     Guarantee:
-        On the CPU blocks are cut by place and the last one is filled up with null records, so that every record is
-        multiplied in a product of the same shape, whatever the number of records.
+        Blocks are cut by place and the last one is filled up with null records, so that every record is multiplied in
+        a product of the same shape, whatever the number of records.
     """
 
     values: Tensor  # (n, d) float32, cut to the grade
@@ -65,16 +73,16 @@ class Records:
         return cls(values, labels.clamp_min(0), lengths, features.classes, block_rows(values), grade)
 
     def clipped_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
-        """sum_i R_i x_i^T for each head: weights (heads, classes, d), limits (heads, n) -> (heads, classes, d)."""
+        """sum_i R_i x_i^T for each head, in float64: weights (heads, classes, d), limits (heads, n) -> as weights."""
         heads, classes, d = weights.shape
         flat = weights.view(heads * classes, d)
-        total = torch.zeros_like(flat)
+        total = torch.zeros_like(flat, dtype=_sum_type(flat.device))
         for rows, labels, limit in self._blocks(limits):
             scores = torch.mm(flat, rows.T).view(heads, classes, len(rows))
             residuals = shortened(scores, labels, limit)
             if self.grade is precision.TF32:
                 residuals.view(torch.int32).bitwise_and_(precision.KEPT_BITS)
-            total.addmm_(residuals.view(heads * classes, len(rows)), rows)
+            total.add_(_product(residuals.view(heads * classes, len(rows)), rows, total.dtype))
         return total.view(heads, classes, d)
 
     def _blocks(self, limits: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -108,12 +116,24 @@ def reach(lengths: Tensor, thresholds: Tensor, classes: int) -> Tensor:
 
 
 def block_rows(values: Tensor) -> int:
-    """Rows of a block, from the width alone: the whole of a row's work fits a cache (an accelerator takes all rows)."""
+    """Rows of a block, from device and width alone: on the CPU the whole of a block's work fits a cache."""
     if values.device.type != "cpu":
-        return max(len(values), 1)
+        return _ACCELERATED_ROWS
     least, most = _BLOCK_ROWS
     return min(max(least, _BLOCK_BYTES // max(4 * values.shape[1], 1)), most)
 
 
+def _product(residuals: Tensor, rows: Tensor, kind: torch.dtype) -> Tensor:
+    """residuals (m, b) times rows (b, d), at most ``_DEPTH`` of the b added in float32, these sums in ``kind``."""
+    if len(rows) <= _DEPTH:
+        return torch.mm(residuals, rows)
+    pieces = residuals.view(len(residuals), -1, _DEPTH).transpose(0, 1)
+    return torch.bmm(pieces, rows.view(-1, _DEPTH, rows.shape[1])).sum(0, dtype=kind)
+
+
+def _sum_type(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # which has no float64
+
+
 def _shave(classes: int) -> float:
-    return (classes + 16) * 2.0**-24
+    return (classes + 16) * 2.0**-24 + _SUM_SHAVE

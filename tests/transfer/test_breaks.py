@@ -1,0 +1,46 @@
+"""Records beside which one record more, less, or null once moved more than its bound, or raised."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpilot import audit
+from dpilot.privacy.receipt import Receipt
+from dpilot.transfer.features import Features
+from dpilot.transfer.probe import Head, fit_heads
+from dpilot.transfer.residuals import Records, reach
+
+MANY, WIDTH, CLASSES = 1 << 20, 5, 3
+
+
+def one_way(count=MANY, seed=0):
+    """Many records that all point one way, so that their sum is as long as it can be."""
+    row = torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed))
+    return (3 * row / row.norm()).repeat(count, 1), torch.zeros(count, dtype=torch.long)
+
+
+def without_the_first(labels):
+    return torch.where(torch.arange(len(labels)) == 0, -1, labels)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_early_record_moves_a_long_sum_by_no_more_than_the_threshold(seed):
+    values, labels = one_way(seed=seed)
+    sums = []
+    for found in (labels, without_the_first(labels)):
+        records = Records.of(Features.of(values, found, CLASSES))
+        sums.append(records.clipped_sum(torch.zeros(1, CLASSES, WIDTH), reach(records.lengths, torch.ones(1), CLASSES)))
+    assert 0.99 < float((sums[0] - sums[1]).norm()) <= 1
+
+
+def test_an_early_record_moves_a_release_over_many_records_by_no_more_than_its_bound():
+    head = Head(lr=1.0, steps=1, noise_multiplier=1.0)
+    values, labels = one_way()
+
+    def run(found):
+        return fit_heads(Features.of(values, found, CLASSES), [head], receipts=[Receipt(head.event)], size=MANY)
+
+    seen = audit.replay(run, labels, without_the_first(labels))
+    assert seen.differences == ()
+    assert 0.99 < seen.largest <= 1
