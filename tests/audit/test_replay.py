@@ -271,6 +271,13 @@ def test_rounding_is_not_a_movement_but_float32_hides_no_record():
     assert found(lambda d: noisy(torch.tensor(d.sum(0), dtype=torch.float32))) != ()
 
 
+def test_a_long_sum_in_float32_hides_no_movement():
+    def run(data):  # float32 of this size may round by as much as the bound, which is no reason to allow it
+        return noisy(torch.full((2,), 1e6 + (1.25 if len(data) > len(DATA) else 0.0), dtype=torch.float32))
+
+    assert found(run) == ("release 0 moves by 1.76777, more than its bound 1",)
+
+
 GRID = s.log_grid(0.1, 10.0, per_octave=2, signed=True)
 ANY = Anything()
 STATISTICS = {
