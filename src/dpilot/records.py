@@ -20,7 +20,7 @@ def unit(unprotected: tuple[str, ...]) -> str:
     'one record, added or removed'
     """
     if PUBLISHED_SIZE in unprotected:
-        return "all values of one record (that there is a record is known, as the number of records is published)"
+        return "one record, there or replaced by an empty one (only the number of records is published)"
     return "one record, added or removed"
 
 
