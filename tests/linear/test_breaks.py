@@ -11,10 +11,19 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from dpilot.audit.replay import replay
+from dpilot.data.schema import Schema
+from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
-from dpilot.linear import LinearRegression, LogisticRegression, PrivateStandardScaler, rows
+from dpilot.linear import AutoRegressor, LinearRegression, LogisticRegression, PrivateStandardScaler, rows
+from dpilot.linear.problem import Problem
+from dpilot.linear.scoring import noisy_scores, score_event
 from dpilot.linear.streaming import parquet_rows
 from dpilot.linear.tukey import _deep_point, distance, log_volumes
+from dpilot.mechanism import SYSTEM
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.receipt import Receipt
+from tests.linear.helpers import EXTREMES, released, table, with_record
 
 EPSILON, DELTA = 1.0, 1e-5
 
@@ -195,3 +204,83 @@ def test_columns_that_are_not_numeric_are_told_without_values(kind, place, tmp_p
     with pytest.raises(InvalidInput, match=rf"'a'.*part{place}.*not numeric") as caught:
         LinearRegression().fit_parquet(tmp_path, "y")
     assert "4711" not in str(caught.value)
+
+
+SECRET = np.array([172.25, 181.5, 165.75])
+FITTED = {
+    "scored": (AutoRegressor(size=300), lambda model, X: model.private_score(X, SECRET, epsilon=1.0)),
+    "regression": (LinearRegression(), lambda model, X: model.predict(X)),
+    "classes": (LogisticRegression(classes=[0, 1]), lambda model, X: model.predict_proba(X)),
+    "scaled": (PrivateStandardScaler(), lambda model, X: model.transform(X)),
+}
+
+
+@pytest.mark.parametrize("what", FITTED)
+@pytest.mark.parametrize("shape", [(3,), (1, 1, 3), (1, 3)])
+def test_a_wrong_shape_is_told_without_the_records(what, shape):
+    estimator, use = FITTED[what]
+    model = estimator.fit(ROWS[:, :1], LABELS)
+    with pytest.raises(ValueError, match=r"2D|dim 3|features") as caught:
+        use(model, SECRET.reshape(shape))
+    assert not any(str(value) in str(caught.value) for value in SECRET)
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("part", ["train", "held-out"])
+@pytest.mark.parametrize("record", [*EXTREMES, "largest"])
+def test_one_more_record_tells_nothing_in_either_part(record, part, monkeypatch):
+    values = table(300, 2) * 1e-3
+    drawn = Split.indices
+
+    def forced(split, length):
+        found = {name: places[places < 300] for name, places in drawn(split, length).items()}
+        return {**found, part: np.append(found[part], np.arange(300, length))}
+
+    monkeypatch.setattr(Split, "indices", forced)
+
+    def fit(given):
+        model = AutoRegressor(size=300).fit(given[:, :-1], given[:, -1])
+        return released(model), model.record().metrics
+
+    odd = {**EXTREMES, "largest": (0.0, 1.7e308)}[record]
+    assert replay(fit, values, with_record(values, *odd)).differences == ()
+
+
+def test_a_target_far_beyond_the_reach_gives_no_warning():
+    problem = Problem(1, True, 100.0, Budget(1.0, 1e-5))
+
+    def score(target):
+        options = {"center": 0.0, "width": 1e-3, "problem": problem, "receipt": Receipt(score_event(problem))}
+        return [each.value for each in noisy_scores(target, np.zeros(target.size), noise=SYSTEM, **options)]
+
+    assert replay(score, np.array([1e-3]), np.array([1e-3, 1.7e308])).differences == ()
+
+
+DECLARED = Schema.from_dict({"columns": {"a": {"type": "numeric", "bounds": "buy"}}})
+EMPTY = {
+    "numbers": lambda n: AutoRegressor(size=300).fit(ROWS[:n], ROWS[:n, 0]),
+    "bought size": lambda n: AutoRegressor(size="private").fit(ROWS[:n], ROWS[:n, 0]),
+    "schema": lambda n: AutoRegressor(size=300, schema=DECLARED).fit({"a": ROWS[:n, 1]}, ROWS[:n, 0]),
+    "regression": lambda n: LinearRegression(size=300).fit(ROWS[:n], ROWS[:n, 0]),
+    "lists": lambda n: LinearRegression(size=300, bounds={"X": ([-9.0, -9.0], 9.0)}).fit(FLAGS[:n], LABELS[:n]),
+    "classes": lambda n: LogisticRegression(classes=[0, 1], size=300).fit(ROWS[:n], LABELS[:n]),
+    "scaler": lambda n: PrivateStandardScaler(size=300).fit(ROWS[:n]),
+    "score": lambda n: EMPTY["numbers"](300).private_score(ROWS[:n], ROWS[:n, 0], epsilon=1.0),
+    "score of lists": lambda n: EMPTY["numbers"](300).private_score(FLAGS[:n], LABELS[:n], epsilon=1.0),
+}
+
+
+@pytest.mark.parametrize("what", EMPTY)
+def test_no_record_at_all_runs_like_one_record(what):
+    def run(count):
+        made = EMPTY[what](count)
+        return [
+            (each.purpose, each.event) for each in getattr(made, "privacy_", getattr(made, "privacy", None)).entries
+        ]
+
+    assert replay(run, 0, 1).differences == ()
+
+
+def test_a_published_number_of_no_records_is_refused():
+    with pytest.raises(InvalidInput, match="0 sample"):
+        AutoRegressor().fit(ROWS[:0], ROWS[:0, 0])

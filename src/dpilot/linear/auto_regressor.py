@@ -68,6 +68,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ``protected`` names a column of the schema that is kept from the model. ``epochs`` and ``device`` are there for
         the likeness with AutoClassifier: there is nothing to set, and anything but None (or "cpu") is refused.
         ``score`` is exact, for records that are public; ``private_score`` buys noisy figures of private ones.
+        No records at all: noise is fitted, at the full price, unless their number is published.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -225,9 +226,11 @@ def _split(noise: Noise) -> Split:
 
 def _scored(table: Floats, model: LinearModel, problem: Problem, receipt: Any, noise: Noise) -> tuple[Metric, ...]:
     rows = MemoryRows.of(table).values
+    with np.errstate(all="ignore"):  # no warning may tell of one record
+        predicted = model.predict(rows[:, :-1])
     return noisy_scores(
         rows[:, -1],
-        model.predict(rows[:, :-1]),
+        predicted,
         center=model.target_center,
         width=model.target_width,
         problem=problem,

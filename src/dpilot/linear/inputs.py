@@ -4,6 +4,9 @@ Arrays and frames have one type a column, which is a fact of the table. Lists an
 would find one by looking at every record, so that one record decides what the others become. They are read cell by
 cell, each cell by itself. How many columns a list of rows has is a fact of the table: what ``bounds`` declares, one end
 a column, or else the length of the first row.
+
+A table without rows is a table like any other, unless the number of records is published: an empty list of rows, of
+which nobody declares how many columns it has, is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from dpilot.statistics.rows import Floats
 
 __all__ = ["features", "features_and_target", "loose", "numbers", "target_numbers", "training_features"]
 
-_LOOSE = {"dtype": None, "ensure_all_finite": False}
+_LOOSE = {"dtype": None, "ensure_all_finite": False, "ensure_min_samples": 0}
 _NUMBERS = (Real, np.bool_, Decimal, str, bytes)
 _NO_ROWS = (str, bytes, bytearray, Mapping, AbstractSet)
 
@@ -53,12 +56,14 @@ def loose(tags: Any) -> Any:
 
 def features(estimator: Any, X: Any) -> Floats:
     """The features a fitted estimator predicts from."""
-    return numbers(np.asarray(validate_data(estimator, _table(X, None), reset=False, **_LOOSE)))
+    width = None if _has_rows(X) else estimator.n_features_in_
+    return numbers(np.asarray(_quiet(lambda: validate_data(estimator, _table(X, width), reset=False, **_LOOSE))))
 
 
 def training_features(estimator: Any, X: Any, bounds: Any = None) -> Floats:
     """The features an estimator without a target is fitted on."""
-    return numbers(np.asarray(_quiet(lambda: validate_data(estimator, _table(X, bounds), **_LOOSE))))
+    checks, width = _checks(estimator), _declared_width(bounds)
+    return numbers(np.asarray(_quiet(lambda: validate_data(estimator, _table(X, width), **checks))))
 
 
 def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> tuple[Floats, NDArray[Any]]:
@@ -71,8 +76,9 @@ def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> t
     """
 
     def checked() -> tuple[Floats, NDArray[Any]]:
-        either = (_LOOSE, {**_LOOSE, "ensure_2d": False})
-        table, target = validate_data(estimator, _table(X, bounds), _column(y), validate_separately=either)
+        checks, rows = _checks(estimator), _table(X, _declared_width(bounds))
+        either = (checks, {**checks, "ensure_2d": False})
+        table, target = validate_data(estimator, rows, _column(y), validate_separately=either)
         check_consistent_length(table, target)
         return numbers(np.asarray(table)), column_or_1d(np.asarray(target), warn=True)
 
@@ -101,13 +107,22 @@ def _quiet(check: Callable[[], Found]) -> Found:
     raise kind(said)  # here, not above: the first error would travel along with this one
 
 
-def _table(X: Any, bounds: Any) -> Any:
+def _checks(estimator: Any) -> dict[str, Any]:
+    """What is asked of a table to fit to: one record or more only where their number is published."""
+    size = getattr(estimator, "size", None)
+    return {**_LOOSE, "ensure_min_samples": int(isinstance(size, str) and size == "public")}
+
+
+def _has_rows(X: Any) -> bool:
+    return not isinstance(X, Sequence) or len(X) > 0
+
+
+def _table(X: Any, width: int | None) -> Any:
     """A list of rows as numbers, a row of another length as nan; what is no such list stays as it is."""
     if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1:
         X = X.tolist()
-    if not isinstance(X, Sequence) or isinstance(X, _NO_ROWS) or not len(X):
+    if not isinstance(X, Sequence) or isinstance(X, _NO_ROWS) or (width is None and not _has_rows(X)):
         return X
-    width = _declared_width(bounds)
     if width is None:
         first = _cells(X[0])
         if first is None:

@@ -41,7 +41,8 @@ def noisy_scores(
     """
     first, second = _multipliers(problem)
     kept = np.isfinite(target) & np.isfinite(predicted)
-    y, p = ((values[kept] - center) / width for values in (target, predicted))
+    with np.errstate(all="ignore"):  # what overflows is far: it is pulled in below, and no warning may tell of it
+        y, p = ((values[kept] - center) / width for values in (target, predicted))
     places = np.searchsorted(_EDGES[:-1], np.abs(y))
     counts = np.bincount(places, minlength=_EDGES.size).astype(np.float64)
     noisy = release(counts, bound=1.0, noise_multiplier=first, receipt=receipt, noise=noise)
