@@ -23,8 +23,8 @@ from dpilot.tune.task import Task
 class Defaults:
     """r without data is ``kappa`` mu n; trials search within a factor ``band`` of it.
 
-    A run has ``few`` steps, or as many (at most ``many``) as keep the step size at ``cap``. ``shares`` of mu^2 go to
-    the stages, of ``trials`` runs each, and ``held_out`` of the records are kept for scores.
+    A run has ``few`` steps, or as many (at most ``many``) as keep step size times threshold at ``cap``. ``shares`` of
+    mu^2 go to the stages, of ``trials`` runs each, and ``held_out`` of the records are kept for scores.
     """
 
     kappa: float = 1 / 16
@@ -39,21 +39,27 @@ class Defaults:
     variable: str = "mu"
     center: float = 0.02
     too_noisy: float = 0.02
+    threshold: float = 1.0
+
+    @property
+    def largest(self) -> float:
+        """The step size at the cap."""
+        return self.cap / self.threshold
 
     def r(self, mu: float, size: float) -> float:
-        """How far to walk if nothing is known but declared numbers."""
-        return self.kappa * mu * size
+        """How far to walk if nothing is known but declared numbers: r in units of the threshold."""
+        return self.kappa * mu * size / self.threshold
 
     def candidate(self, r: float) -> Candidate:
         """``r`` as a step size and a number of steps."""
-        steps = min(max(round(r / self.cap), self.few), self.many)
+        steps = min(max(round(r / self.largest), self.few), self.many)
         return Candidate(r / steps, steps)
 
     def box(self, r: float) -> Box:
         """All r from far below ``r`` to ``band`` times it, each split (steps first) as ``candidate`` does."""
         most = r * self.band
-        many = min(max(math.ceil(most / self.cap), self.few), self.many)
-        return Box((r / _FAR / self.few, most / many), (self.few, many), Candidate(self.cap, self.few))
+        many = min(max(math.ceil(most / self.largest), self.few), self.many)
+        return Box((r / _FAR / self.few, most / many), (self.few, many), Candidate(self.largest, self.few))
 
     def plan(self, budget: Budget, size: float) -> dict[str, Any]:
         """What ``linear_scaling`` and ``plan_scaling`` are told."""
@@ -74,7 +80,7 @@ def scaled(task: Task, budget: Budget, chosen: Defaults = DEFAULTS, **options: A
 
 def data_free(features: Features, budget: Budget, size: float, chosen: Defaults = DEFAULTS, **options: Any) -> Any:
     """The weights of one run with the whole budget on all records, where the defaults alone say."""
-    task = ProbeTask(features, features.take([]), size, 1.0, **options)
+    task = ProbeTask(features, features.take([]), size, 1.0, threshold=chosen.threshold, **options)
     outlay = whole_outlay(budget)
     candidate = chosen.candidate(chosen.r(gdp_mu(budget), size))
     return task.train([outlay.trial(candidate, Receipt(outlay.event))])[0]
@@ -98,4 +104,4 @@ def center_bought(
 def split_task(features: Features, chosen: Defaults, **options: Any) -> ProbeTask:
     """The task on a fresh split."""
     split = Split.draw({"train": 1 - chosen.held_out, "held-out": chosen.held_out})
-    return ProbeTask.of(features, split, size=len(features), **options)
+    return ProbeTask.of(features, split, size=len(features), threshold=chosen.threshold, **options)

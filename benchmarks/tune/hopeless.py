@@ -8,17 +8,20 @@ from benchmarks.transfer.fitting import accuracy
 from benchmarks.tune.choices import DEFAULTS, Defaults, data_free, scaled, split_task
 from dpilot import Budget
 from dpilot.transfer.features import Features
+from dpilot.tune import autopilot
 
 RECORDS, EPSILON = 500, 0.1
 
 
 def measure(train: Features, test: Features, repeats: int, chosen: Defaults = DEFAULTS) -> dict[str, Any]:
-    """Accuracies of both on the same 500 records, how many trials were made, and what the tuner says."""
+    """Accuracies of each on the same 500 records, how many trials were made, and what the tuner says."""
     budget, few = Budget(EPSILON, 1e-5), train.take(range(RECORDS))
-    free, ours, told, trials = [], [], "", 0
+    free, ours, flown, told, trials = [], [], [], "", 0
     for _ in range(repeats):
         free.append(accuracy(test, data_free(few, budget, RECORDS, chosen)))
+        flight = autopilot(few, budget=budget)
+        flown.append(accuracy(test, flight.model))
         tuned = scaled(split_task(few, chosen), budget, chosen)
         ours.append(accuracy(test, tuned.model))
-        told, trials = tuned.decisions[0], trials + len(tuned.trials)
-    return {"data-free": free, "linear_scaling": ours, "trials": trials, "said": told}
+        told, trials = tuned.decisions[0], trials + len(tuned.trials) + len(flight.tuned.trials)
+    return {"data-free": free, "linear_scaling": ours, "autopilot": flown, "trials": trials, "said": told}

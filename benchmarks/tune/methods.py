@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,8 +35,10 @@ def space_of(box: tune.Box) -> tune.Space:
 def ways(chosen: Defaults) -> dict[str, Way]:
     """Name -> (training records, budget) -> weights."""
 
-    def split(run: Callable[[tune.ProbeTask, Budget], tune.Tuned]) -> Way:
-        return lambda features, budget: run(split_task(features, chosen), budget).model
+    half = replace(chosen, threshold=0.5)
+
+    def split(run: Callable[[tune.ProbeTask, Budget], tune.Tuned], told: Defaults = chosen) -> Way:
+        return lambda features, budget: run(split_task(features, told), budget).model
 
     def space(task: tune.ProbeTask, budget: Budget) -> tune.Space:
         return space_of(chosen.box(chosen.r(gdp_mu(budget), task.size)))
@@ -48,6 +51,8 @@ def ways(chosen: Defaults) -> dict[str, Way]:
         "linear_scaling": split(lambda task, budget: scaled(task, budget, chosen)),
         "autopilot": lambda features, budget: tune.autopilot(features, budget=budget).model,
         "data-free default": lambda features, budget: data_free(features, budget, len(features), chosen),
+        "linear_scaling, threshold 0.5": split(lambda task, budget: scaled(task, budget, half), half),
+        "data-free, threshold 0.5": lambda features, budget: data_free(features, budget, len(features), half),
         "private_selection": split(lambda task, budget: tune.private_selection(task, space(task, budget), budget)),
         "budget_split_grid": split(lambda task, budget: tune.budget_split_grid(task, grid(task, budget), budget)),
         "random_search, 5 runs": split(lambda task, budget: tune.random_search(task, space(task, budget), budget)),
@@ -75,7 +80,13 @@ def oracle(train: Features, test: Features, budget: Budget, chosen: Defaults, re
     }
 
 
-FEW = ("linear_scaling", "autopilot", "data-free default")
+FEW = (
+    "linear_scaling",
+    "autopilot",
+    "data-free default",
+    "linear_scaling, threshold 0.5",
+    "data-free, threshold 0.5",
+)
 
 
 def measure(

@@ -92,7 +92,8 @@ def _walk(features: Features, recipe: Recipe, cells: Sequence[tuple[float, float
     with torch.no_grad():
         for step in range(1, int(steps.max()) + 1):
             noise = torch.randn(weights.shape, device=device, generator=generator)
-            velocity = MOMENTUM * velocity + records.clipped_sum(weights, limits) / len(features) + scale * noise
+            mean = (records.clipped_sum(weights, limits) / len(features)).to(weights.dtype)
+            velocity = MOMENTUM * velocity + mean + scale * noise
             weights = weights - lr * velocity
             done = (steps == step)[:, None, None]
             final = torch.where(done, weights - lr * MOMENTUM * velocity, final)
