@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d, vali
 from dpilot.errors import InvalidInput
 from dpilot.statistics.rows import Floats
 
-__all__ = ["features", "features_and_target", "loose", "numbers", "target_numbers", "training_features"]
+__all__ = ["features", "features_and_target", "loose", "numbers", "target_cells", "target_numbers", "training_features"]
 
 _LOOSE = {"dtype": None, "ensure_all_finite": False, "ensure_min_samples": 0}
 _NUMBERS = (Real, np.bool_, Decimal, str, bytes)
@@ -83,6 +83,15 @@ def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> t
         return numbers(np.asarray(table)), column_or_1d(np.asarray(target), warn=True)
 
     return _quiet(checked)
+
+
+def target_cells(y: Any) -> NDArray[Any]:
+    """A target as it is, one cell a record: a list becomes an array of objects, where no cell changes another.
+
+    >>> target_cells([1, "two", [3, 4]]).tolist()
+    [1, 'two', [3, 4]]
+    """
+    return _quiet(lambda: column_or_1d(np.asarray(_column(y)), warn=True))
 
 
 def target_numbers(y: Any, length: int) -> Floats:

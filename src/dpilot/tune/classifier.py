@@ -9,14 +9,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from dpilot.data.encoder import Encoder
 from dpilot.errors import InvalidInput
 from dpilot.linear.auto_regressor import Score
 from dpilot.linear.classifier import codes, declared_classes
 from dpilot.linear.fitting import noise_of
-from dpilot.linear.inputs import features, features_and_target, loose
+from dpilot.linear.inputs import features, features_and_target, loose, target_cells
 from dpilot.linear.problem import Privacy, paid
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
 from dpilot.metrics.scores import scores
@@ -174,7 +174,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._keep(flown.flight)
 
     def _fit_images(self, X: Any, y: Any) -> Self:
-        known, unprotected = self._labels(column_or_1d(np.asarray(y)))
+        known, unprotected = self._labels(target_cells(y))
         labels = np.nan_to_num(known.codes, nan=-1.0)
         terms = self._terms()
         budget = Budget(terms.pop("epsilon"), terms.pop("delta"))
@@ -227,7 +227,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _codes(self, y: Any) -> Floats:
         if self.schema is not None:
             return schema_codes(y, self.schema)
-        return codes(column_or_1d(np.asarray(y)), self.classes_)
+        return codes(target_cells(y), self.classes_)
 
     def __sklearn_tags__(self) -> Any:
         tags = loose(super().__sklearn_tags__())
