@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -135,3 +137,27 @@ def test_sums_and_noise_are_float32_or_better_whatever_the_model(dtype, size):
 
 def test_a_plan_costs_its_steps_whatever_the_rule():
     assert plan("slack").event == plan("histogram-e").event == Repeated(plan().step_event, plan().steps)
+
+
+class Summed:
+    """The gradients of a chunk of which only the clipped sum is known: ``length`` along one direction."""
+
+    def __init__(self, net, length):
+        self.norms = torch.zeros(1)
+        size = sum(p.numel() for p in net.parameters())
+        self._sum = {name: torch.full_like(p, length / size**0.5) for name, p in net.named_parameters()}
+
+    def weighted_sum(self, weights, groups=None):
+        return self._sum
+
+
+@pytest.mark.parametrize(("expected", "precise"), [(1_000_000, True), (100, False)])
+def test_roundings_of_a_large_sum_do_not_outgrow_what_one_record_adds(expected, precise):
+    net, sums = model(), []
+    chosen = replace(plan(), size=expected, sample_rate=1.0)
+    for lengths in ([0.0058, *[4096.7] * 244], [0.0, *[4096.7] * 244]):
+        made = replace(setting(chosen, net), per_sample=lambda length: Summed(net, length))
+        private_step(made, initial_state(chosen, net), lengths)
+        sums.append(torch.cat([v.flatten().double() for v in made.noise.asked[0][2]]))
+    moved = float((sums[0] - sums[1]).norm())
+    assert (abs(moved - 0.0058) < 1e-6) == precise, "the second case shows that float32 would be seen"

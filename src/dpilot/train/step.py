@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from dpilot.train.form import silent
 from dpilot.train.plan import Plan
 
 Gradients = dict[str, Tensor]
+
+_MANY: Final = 4096  # records of a batch, from which on the roundings of a float32 sum would show beside the bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,17 @@ def _norms(setting: Setting, gradients: engine.PerSample) -> Tensor:
 
 
 def _zeros(setting: Setting, state: State) -> tuple[Gradients, Tensor]:
-    """The sum over no records: a zero for every trained parameter and every extra coordinate, float32 or better."""
+    """The sum over no records: a zero for every trained parameter and every extra coordinate, float32 or better.
+
+    A batch that is expected to be large is summed, and released, in float64: in float32 each addition rounds by the
+    length of the sum, and what one record changes in those roundings grows with the batch.
+    """
+    many = setting.plan.expected_batch_size > _MANY
     trained = {name: p for name, p in setting.model.named_parameters() if p.requires_grad}
-    zeros = {name: torch.zeros_like(p, dtype=_wide(p), requires_grad=False) for name, p in trained.items()}
+    zeros = {name: torch.zeros_like(p, dtype=_wide(p, many), requires_grad=False) for name, p in trained.items()}
     first = next(iter(zeros.values()))
     none = first.new_zeros(0) if setting.groups is None else first.new_zeros(0, len(setting.groups))
-    return zeros, setting.plan.clipping.clip(none, state)[1].sum(0)
+    return zeros, setting.plan.clipping.clip(none, state)[1].sum(0).to(first.dtype)
 
 
 def _add(total: tuple[Gradients, Tensor], gradients: Gradients, extras: Tensor) -> tuple[Gradients, Tensor]:
@@ -104,5 +111,6 @@ def _move(setting: Setting, released: Gradients, *, frozen: bool) -> None:
     setting.optimizer.zero_grad(set_to_none=True)
 
 
-def _wide(parameter: Tensor) -> torch.dtype:
-    return torch.float64 if parameter.dtype == torch.float64 else torch.float32
+def _wide(parameter: Tensor, many: bool) -> torch.dtype:
+    has_double = parameter.device.type != "mps"
+    return torch.float64 if parameter.dtype == torch.float64 or (many and has_double) else torch.float32
