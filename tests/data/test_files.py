@@ -264,14 +264,19 @@ def test_any_type_of_a_parquet_column_is_read_cell_by_cell(ages: pa.Array, tmp_p
     assert same(stored(tmp_path, age=ages)[:1].tolist(), [ONE])
 
 
-def test_a_large_whole_number_keeps_its_digits_beside_a_missing_one(tmp_path: Path) -> None:
+def test_a_large_whole_number_is_null_and_a_text_of_its_digits_is_not(tmp_path: Path) -> None:
     number = 2**60 + 1
     schema = Schema.from_dict({"columns": {"c": {"type": "categorical", "categories": [number]}}})
     parquet.write_table(pa.table({"c": pa.array([number, None, number - 1])}), tmp_path / "t.parquet")
-    (frame,) = Table.open(tmp_path / "t.parquet", schema).frames()
-    features = Encoder(schema).encode(frame).features
-    assert features[:2].tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    assert np.isnan(features[2]).all()
+    parquet.write_table(pa.table({"c": pa.array([str(number), None, str(number - 1)])}), tmp_path / "u.parquet")
+    numbers, texts = (
+        Encoder(schema).encode(next(Table.open(tmp_path / name, schema).frames())).features
+        for name in ("t.parquet", "u.parquet")
+    )
+    assert texts[:2].tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert np.isnan(texts[2]).all()
+    assert numbers[1].tolist() == [0.0, 1.0]
+    assert np.isnan(numbers[[0, 2]]).all()
 
 
 def test_text_that_is_no_text_is_a_null_record(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ each cell becomes itself again, so that what one record holds never changes what
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 __all__ = ["UNREADABLE", "Cells", "kind", "objects", "plain", "plain_arrow"]
 
 Cells = NDArray[Any]
+
+_FINE: Final = ("ns", "ps", "fs", "as")  # units of time that Python's own types do not have
 
 
 class _Unreadable:
@@ -41,6 +44,8 @@ def plain(column: Any) -> Cells:
     if isinstance(column, np.ma.MaskedArray):
         return objects(column.tolist())  # None where it is masked
     if isinstance(column, np.ndarray):
+        if column.dtype.kind in "mM":
+            return _times(column)
         return column if column.dtype.kind in "fiubO" else objects(column.tolist())
     library = type(column).__module__.partition(".")[0]
     if library == "polars":
@@ -51,16 +56,17 @@ def plain(column: Any) -> Cells:
 
 
 def kind(column: Any) -> str:
-    """What the type of a whole column, or an arrow type, can hold: "nested", "time", or "any" where cells decide."""
+    """What the type of a whole column, or an arrow type, can hold: "nested", "time", or "any" where cells decide.
+
+    Edge cases:
+        pandas and numpy change the type of a column for the sake of one value, so theirs says nothing: "any".
+    """
     library = type(column).__module__.partition(".")[0]
     if library == "pyarrow":
         return _arrow_kind(getattr(column, "type", column))
-    dtype = column.dtype
     if library == "polars":
-        return "nested" if dtype.is_nested() else "time" if dtype.is_temporal() else "any"
-    if hasattr(dtype, "pyarrow_dtype"):
-        return _arrow_kind(dtype.pyarrow_dtype)
-    return "time" if getattr(dtype, "kind", "O") in "mM" else "any"
+        return "nested" if column.dtype.is_nested() else "time" if column.dtype.is_temporal() else "any"
+    return "any"
 
 
 def plain_arrow(array: Any) -> Cells:
@@ -102,6 +108,14 @@ def _pandas(column: Any) -> Cells:
         return plain_arrow(pa.array(column))
     values = column.to_numpy()
     return values if values.dtype.kind in "fiubO" else np.asarray(column.to_numpy(dtype=object))
+
+
+def _times(column: Cells) -> Cells:
+    """Dates, times and durations as Python's own; numpy would give numbers for what these cannot hold."""
+    if np.datetime_data(column.dtype)[0] in _FINE:
+        column = column.astype(f"{column.dtype.kind}8[us]")
+    held = (datetime.date, datetime.timedelta, type(None))
+    return objects(cell if isinstance(cell, held) else UNREADABLE for cell in column.tolist())
 
 
 def _listed(array: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from numbers import Real
 from typing import Any, Final, Literal, NoReturn
 
 from dpilot import _validate
-from dpilot.data.text import meant, text
+from dpilot.data.text import OTHER_NAMES, meant, text
 from dpilot.errors import InvalidInput
 
 __all__ = ["BUY", "MISSING", "OUTSIDE", "ROLES", "TYPES", "Bounds", "Column"]
@@ -26,6 +26,7 @@ ROLES: Final = ("feature", "target", "protected", "ignored")
 MISSING: Final = ("indicator", "null")
 OUTSIDE: Final = ("null", "clamp")
 BUY: Final = "buy"
+_NARROWEST: Final = 1e-300  # what floats can still divide into parts
 
 Bounds = tuple[float, float] | Literal["buy"] | None
 
@@ -46,7 +47,8 @@ class Column:
     the only choice for a target and a protected column. ``feature`` says whether a protected column is a feature too.
 
     Edge cases:
-        An ignored column needs no type and no domain. Numbers and truth values among the categories become their text.
+        An ignored column needs no type and no domain. Numbers and truth values among the categories become their text;
+        True and 1 (False and 0) are one category under two names, so only one of them is declared.
     """
 
     name: str
@@ -150,6 +152,8 @@ class Column:
             self._refuse(f"bounds are {_shown(given)}: expected {rule}")
         if not math.isfinite(float(pair[1]) - float(pair[0])):
             self._refuse(f"bounds are {_shown(given)}: expected an interval of finite width")
+        if float(pair[1]) - float(pair[0]) < _NARROWEST:
+            self._refuse(f"bounds are {_shown(given)}: expected a width of {_NARROWEST} or more. Choose a larger unit")
         return float(pair[0]), float(pair[1])
 
     def _checked_categories(self) -> tuple[str, ...] | None:
@@ -179,6 +183,11 @@ class Column:
         for each in texts:
             if each in seen:
                 self._refuse(f"category {_shown(each)} is there twice: expected each once")
+            if each is not None and OTHER_NAMES.get(each) in seen:
+                self._refuse(
+                    f"{OTHER_NAMES[each]!r} and {each!r} are both categories: expected one of them, as one number "
+                    "among truth values makes numbers of all. Either finds both"
+                )
             seen.add(each)
         return tuple(each for each in texts if each is not None)
 

@@ -20,7 +20,8 @@ class Frame:
 
     Edge cases:
         A column that is missing, that is there twice, or whose type as a whole cannot hold what the schema declares (a
-        column of lists; of dates, where numbers are declared) is a fact of the table, and raises.
+        column of lists; of dates, where numbers are declared) is a fact of the table, and raises. pandas and numpy
+        choose types by the values, where one record can decide: there such cells are null, each by itself.
     """
 
     table: Any

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot.data.cells import Cells
-from dpilot.data.text import text
+from dpilot.data.text import OTHER_NAMES, WHOLE, text
 from dpilot.statistics.rows import Floats
 
 __all__ = ["ABSENT", "WRONG", "codes", "numbers"]
@@ -56,6 +56,9 @@ def codes(cells: Cells, categories: Sequence[str], missing: Sequence[str]) -> ND
     Edge cases:
         A text is compared as it is, then without the blanks around it. A number is compared by its ``text``, and "1.0"
         counts as the category "1" where it is no category itself. A text that is a category is not missing.
+        True and 1 name one category, and so do False and 0: whichever of the two is declared, both are found.
+        A whole number from 2^53 on is WRONG, whatever its type, as a float would not tell it from the next; a text of
+        its digits is compared like any other.
     """
     known = _lookup(categories, missing)
     if cells.dtype.kind in "fiub":
@@ -72,6 +75,7 @@ def codes(cells: Cells, categories: Sequence[str], missing: Sequence[str]) -> ND
 
 def _lookup(categories: Sequence[str], missing: Sequence[str]) -> dict[str, int]:
     known = {name: place for place, name in enumerate(categories)}
+    known = {OTHER_NAMES[name]: place for name, place in known.items() if name in OTHER_NAMES} | known
     as_floats = {f"{name}.0": place for name, place in known.items() if name.lstrip("-").isdecimal()}
     return {**dict.fromkeys(missing, ABSENT), **as_floats, **known}
 
@@ -80,6 +84,8 @@ def _code(cell: Any, known: dict[str, int]) -> int:
     try:
         if _is_missing(cell):
             return ABSENT
+        if isinstance(cell, Real | Decimal) and WHOLE <= abs(float(cell)) < math.inf:
+            return WRONG
         written = text(cell)
         if written is None:
             return WRONG

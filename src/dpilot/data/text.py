@@ -18,9 +18,11 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["meant", "text"]
+__all__ = ["OTHER_NAMES", "WHOLE", "meant", "text"]
 
-_WHOLE: Final = 2.0**53  # floats up to here hold every whole number
+WHOLE: Final = 2**53  # floats below hold every whole number; from here on two of them may be one float
+OTHER_NAMES: Final = {"True": "1", "1": "True", "False": "0", "0": "False"}
+"""Truth values and the numbers they equal: one number among truth values makes a library read all of them so."""
 
 
 def text(value: object) -> str | None:
@@ -48,7 +50,7 @@ def _text(value: object) -> str | None:
         return str(int(value))
     if isinstance(value, Real | Decimal):
         number = float(value)
-        whole = math.isfinite(number) and number == int(number) and abs(number) <= _WHOLE
+        whole = math.isfinite(number) and number == int(number) and abs(number) < WHOLE
         return str(int(number)) if whole else repr(number)
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
