@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import random
+
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from dpilot.tune import AutoClassifier, classifier
+from dpilot import tune
+from dpilot.errors import InvalidInput
+from dpilot.tune import AutoClassifier, ModuleTask, classifier
+from tests.tune.helpers import LOSS, LOUD, arrays, dataset, with_keys
 
 ODD = ["oops", 2.5, [1, 2], 10**400, b"x", None]
 
@@ -46,3 +54,90 @@ def test_an_odd_label_changes_no_other_in_a_private_score(odd, fitted, monkeypat
     fitted.private_score(values, [*labels, odd], epsilon=1.0)
     assert seen[:10] == labels
     assert np.isnan(seen[10])
+
+
+SPACE = tune.Space(tune.LogUniform(0.1, 1.0), tune.Always(2))
+
+
+class Noisy(nn.Module):
+    """Draws from all generators, when it is made and when it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(3, 4).requires_grad_(False)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x):
+        shift = torch.rand(1) + np.random.random() + random.random()
+        return self.last(self.frozen(x)) + 0 * shift
+
+
+def module_task(model_fn, train=None, held_out=None, **options):
+    options = {"options": {"chunk_size": 64}, "clipping": "constant", **options}
+    return ModuleTask(model_fn, LOSS, train or dataset(), held_out or dataset(arrays(30, 1)), 40, 30, 2, **options)
+
+
+def states():
+    return torch.get_rng_state().tolist(), repr(np.random.get_state()), random.getstate()
+
+
+def seeded():
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+
+
+def test_no_generator_tells_how_many_trials_there_were():
+    seeded()
+    before = states()
+    task = module_task(Noisy)
+    task.untrained()
+    tune.private_selection(task, SPACE, LOUD, mean_trials=5)
+    assert states() == before
+
+
+def test_initial_weights_do_not_tell_the_place_of_the_winner():
+    """Foretold by the seed that a script shows, the frozen weights of the n-th model would be known."""
+    seeded()
+    foretold = [Noisy().frozen.weight for _ in range(40)]
+    seeded()
+    model = tune.private_selection(module_task(Noisy), SPACE, LOUD, mean_trials=5).model
+    assert not any(torch.equal(model.frozen.weight, each) for each in foretold)
+    assert not torch.equal(module_task(Noisy).untrained().last.weight, module_task(Noisy).untrained().last.weight)
+
+
+def test_a_fixed_key_fixes_initial_weights():
+    one, other = (with_keys(3, module_task(Noisy).untrained) for _ in range(2))
+    assert torch.equal(one.last.weight, other.last.weight)
+
+
+BACKBONE, COUNTED = nn.Linear(3, 4), nn.Linear(3, 2)
+COUNTED.register_buffer("seen", torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    "model_fn",
+    [
+        lambda: BACKBONE,
+        lambda: nn.Sequential(BACKBONE, nn.Linear(4, 2)),
+        lambda: nn.Sequential(copy.copy(COUNTED)),
+        lambda: nn.Sequential(copy.deepcopy(COUNTED).requires_grad_(False), COUNTED.requires_grad_(False)),
+    ],
+    ids=["one module", "one backbone", "a copy that is not deep", "one buffer"],
+)
+def test_modules_that_share_what_training_changes_are_refused(model_fn):
+    with pytest.raises(InvalidInput, match="expected fresh trainable parameters and buffers"):
+        module_task(model_fn)
+
+
+def test_a_frozen_backbone_may_be_shared():
+    frozen = nn.Linear(3, 4).requires_grad_(False)
+    task = module_task(lambda: nn.Sequential(frozen, nn.Linear(4, 2)))
+    before = frozen.weight.clone()
+    tune.private_selection(task, SPACE, LOUD, mean_trials=3)
+    assert torch.equal(frozen.weight, before)
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(InvalidInput, match="expected a torch module"):
+        module_task(lambda: 3)

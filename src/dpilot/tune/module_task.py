@@ -32,6 +32,7 @@ from dpilot.train.options import Options
 from dpilot.train.plan import Plan
 from dpilot.train.predict import predict
 from dpilot.train.reading import Reader, check_dataset, known_form
+from dpilot.tune.fresh import apart, check_fresh
 from dpilot.tune.stacked import Runner, stackable, train_together
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
 
@@ -53,7 +54,8 @@ class ModuleTask:
 
     Guarantee:
         Each trial draws its own Poisson batches, from a key of its own, and its own noise; no trial sees another's
-        batch, so each is priced alone. A trial that fails is not tried again.
+        batch, so each is priced alone. A trial that fails is not tried again. Initial weights come from a secret key
+        for each trial: torch's generators are where they were, and nothing tells how many trials there were.
 
     Edge cases:
         a record that does not compute    null, in training as in scoring
@@ -94,6 +96,8 @@ class ModuleTask:
         _validate.positive("Declare it.", held_out_size=self.held_out_size)
         _validate.count(least=2, classes=self.classes)
         _validate.rate(sample_rate=self.sample_rate)
+        with apart(self.noise(), "initial weights"):
+            check_fresh(self.model_fn)
 
     @classmethod
     def of(
@@ -125,15 +129,18 @@ class ModuleTask:
         return 1 if objective == "accuracy" else self.classes
 
     def untrained(self) -> nn.Module:
-        return self.model_fn()
+        with apart(self.noise(), "initial weights"):
+            return self.model_fn()
 
     def train(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
         chunk, prepared = self.options.get("chunk_size"), []
         for trial in trials:
-            job, form = self._rehearsed(trial, chunk)
+            noise = self.noise()
+            with apart(noise, "initial weights"):
+                job, form = self._rehearsed(trial, chunk)
             chunk = job.options.chunk_size
             sampler = PoissonSampler(self.sample_rate, trial.candidate.steps)
-            prepared.append((job, form, job.course(self.noise(), trial.receipt), sampler))
+            prepared.append((job, form, job.course(noise, trial.receipt), sampler))
         if self._stackable(trials, prepared):
             runners = [Runner.of(course, sampler) for *_, course, sampler in prepared]
             train_together(runners, self.train_data, self.loss_fn, prepared[0][0].device)
@@ -150,8 +157,10 @@ class ModuleTask:
     def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
         if not all(bool(torch.isfinite(each).all()) for each in model.state_dict().values()):
             return None
-        shape, codes = (self.cells(objective), 2), self._codes(model, objective)
-        return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=self.noise())
+        noise, shape = self.noise(), (self.cells(objective), 2)
+        with apart(noise, "scores"):
+            codes = np.concatenate(list(self._codes(model, objective)))
+        return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
 
     def exact_table(self, model: nn.Module, objective: str) -> Floats:
         counts = np.zeros((self.cells(objective), 2))
