@@ -181,24 +181,27 @@ def test_the_sums_of_gram_matrices_are_those_in_float64(tokens: int, rounds_inpu
     for whole, part in zip(wide, (a, e), strict=True):
         whole[:, :tokens, :tokens] = part
     views = [whole[:, :tokens, :tokens] for whole in wide]
-    kernel = kernels.gram_sums(*views, rounds_inputs)
+    roots = 1e-3, 2e-3
+    kernel = kernels.gram_sums(*views, rounds_inputs, roots)
     assert (kernel is None) == (DEVICE.type == "cpu")
     x, y = a.double(), e.double()
-    own = [t.diagonal(dim1=1, dim2=2) for t in (x, y)]
+    own = [t.diagonal(dim1=1, dim2=2).sqrt() + root for t, root in zip((x, y), roots, strict=True)]
     expected = (
         (x * y).sum((1, 2)),
         (y if rounds_inputs else x).square().sum((1, 2)),
-        (own[0].sqrt() * own[1].sqrt()).sum(1),
-        own[0 if rounds_inputs else 1].sum(1),
+        (own[0] * own[1]).sum(1),
+        own[0 if rounds_inputs else 1].square().sum(1),
+        (roots[0] * own[1] + roots[1] * own[0]).sum(1),
     )
-    for found in filter(None, (gram_sums(*views, rounds_inputs), kernel)):
+    for found in filter(None, (gram_sums(*views, rounds_inputs, roots), kernel)):
         assert all(torch.allclose(s.double(), t, rtol=1e-5) for s, t in zip(found, expected, strict=True))
 
 
 def test_a_gram_matrix_that_is_not_finite_keeps_its_sums_not_finite() -> None:
     a, e = torch.ones(2, 20, 20), torch.ones(2, 20, 20)
     a[1, 3, 4] = math.nan
-    for found in filter(None, (kernels.gram_sums(a, e, False), gram_sums(a, e, False))):
+    roots = 0.0, 0.0
+    for found in filter(None, (kernels.gram_sums(a, e, False, roots), gram_sums(a, e, False, roots))):
         assert torch.isfinite(found[0]).tolist() == [True, False]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +117,23 @@ def handle(
 ) -> PerSample:
     """A PerSample whose norms come from one squared norm a parameter; ``whole`` is their sum, if it is known."""
     return PerSample(inflate(added(squares) if whole is None else whole), engine, reason, squares, sum_with)
+
+
+def refilled(squares: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Squared norms of parameters of m numbers with what may have vanished in them: n^2 + 2 m tiny.
+
+    The square of a number below the root of the smallest normal float, or of a norm below it, may be zero.
+    """
+    together = torch.stack([squares[name] for name in parameters])
+    least = tuple(2 * p.numel() * torch.finfo(squares[name].dtype).tiny for name, p in parameters.items())
+    filled = together.add_(constants(least, together.device, together.dtype))
+    return dict(zip(parameters, filled.unbind(0), strict=True))
+
+
+@cache
+def constants(values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A column of numbers on the device, kept: copying them there each time would make the processor wait."""
+    return torch.tensor(values, device=device, dtype=dtype)[:, None]
 
 
 def added(squares: Mapping[str, Tensor]) -> Tensor:

@@ -65,7 +65,7 @@ def materialise(uses: Sequence[Use]) -> Tensor:
     norms = []
     for start in range(0, n, step):
         whole: Any = sum(u.gradients(start, min(start + step, n)) for u in uses)
-        norms.append(torch.linalg.vector_norm(whole.flatten(1), dim=1))
+        norms.append(precision.lengths(whole.flatten(1), 1))
     grade = max((getattr(u, "grade", precision.FULL) for u in uses), key=lambda g: g.shave)
     slack = precision.product_slack(MEASURED_TOKENS, scales.dtype, grade) * scales
     return torch.square(torch.cat(norms) + slack)

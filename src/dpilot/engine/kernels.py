@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FourSums = tuple[Tensor, Tensor, Tensor, Tensor]
+FiveSums = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Roots = tuple[float, float]
 ROWS = 16
 """Rows of a Gram matrix that one program sums."""
 WIDTH = 128
@@ -27,13 +28,14 @@ KINDS = frozenset({torch.float32, torch.bfloat16})
 """Types of numbers that the kernels take."""
 
 
-def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool) -> FourSums | None:
-    """Four sums a sample of Gram matrices A = inputs, E = errors, each (n, T, T); None where no kernel runs.
+def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots) -> FiveSums | None:
+    """Five sums a sample of Gram matrices A = inputs, E = errors, each (n, T, T); None where no kernel runs.
 
-    sum A E; sum of A^2, or of E^2 if the inputs are what is rounded; sum_t sqrt(A_tt E_tt); the trace of the other.
+    sum A E; sum of A^2, or of E^2 if the inputs are what is rounded; with lengths a_t = sqrt(A_tt) + roots[0] and
+    e_t = sqrt(E_tt) + roots[1]: sum_t a_t e_t; sum_t e_t^2, or a_t^2; sum_t roots[0] e_t + roots[1] a_t.
     """
     fits = inputs.dtype == errors.dtype == torch.float32 and runs_on(inputs)
-    return summed(inputs, errors, rounds_inputs) if fits else None
+    return summed(inputs, errors, rounds_inputs, roots) if fits else None
 
 
 def weighted(rows: Tensor, weights: Tensor) -> Tensor | None:
@@ -68,20 +70,20 @@ def usable(device: torch.device) -> bool:
     """Whether Triton compiles and runs here, tried once on made-up numbers."""
     try:
         ones = torch.ones(1, 2, 2, device=device)
-        return [float(s) for s in summed(ones, ones, False)] == [4.0, 4.0, 2.0, 2.0]
+        return [float(s) for s in summed(ones, ones, False, (1.0, 2.0))] == [4.0, 4.0, 12.0, 18.0, 14.0]
     except Exception:  # no Triton, no compiler for it, another kind of GPU
         return False
 
 
-def summed(inputs: Tensor, errors: Tensor, rounds_inputs: bool) -> FourSums:
-    """The four sums, by the kernel."""
+def summed(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots) -> FiveSums:
+    """The five sums, by the kernel."""
     n, tokens = inputs.shape[:2]
     blocks = -(-tokens // ROWS)
-    parts = inputs.new_empty(4, n, blocks)
+    parts = inputs.new_empty(5, n, blocks)
     strides = inputs.stride(0), inputs.stride(1), errors.stride(0), errors.stride(1)
-    compiled().gram_sums[(n, blocks)](inputs, errors, parts, tokens, *strides, rounds_inputs, ROWS, WIDTH)
-    both, kept, scale, mass = parts.sum(2).unbind(0)
-    return both, kept, scale, mass
+    compiled().gram_sums[(n, blocks)](inputs, errors, parts, tokens, *strides, *roots, rounds_inputs, ROWS, WIDTH)
+    both, kept, scale, mass, vanished = parts.sum(2).unbind(0)
+    return both, kept, scale, mass, vanished
 
 
 @cache

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine import precision
-from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, trainable
+from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, refilled, trainable
 
 
 def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
@@ -58,6 +58,7 @@ def materialised(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> P
     squares = {
         name: torch.linalg.vector_norm(g.reshape(g.shape[0], -1), dim=1).square() for name, g in gradients.items()
     }
+    squares = refilled(squares, {name: g[0] for name, g in gradients.items()})
     finite = torch.isfinite(added(squares))
     safe = dict(gradients) if bool(finite.all()) else {name: keep(g, finite) for name, g in gradients.items()}
 

@@ -151,13 +151,20 @@ def mm(left: Tensor, right: Tensor) -> Tensor:
 def lengths(rows: Tensor, dim: int) -> Tensor:
     """Upper bounds of Euclidean lengths along one dimension, in float32 or better.
 
-    A number below the root of the smallest normal float may vanish when squared; what vanished is at most that root
-    for each number, and is added: |x| <= computed + sqrt(m) root.
+    What vanished when numbers were squared is added: |x| <= computed + root(m).
     """
     found: Tensor = torch.linalg.vector_norm(
         rows, dim=dim, dtype=torch.float32 if rows.dtype == torch.bfloat16 else None
     )
-    return found + math.sqrt(rows.shape[dim] * torch.finfo(found.dtype).tiny)
+    return found + root(rows.shape[dim], found.dtype)
+
+
+def root(width: int, dtype: torch.dtype) -> float:
+    """The longest row of so many numbers that may vanish when its squares are added: sqrt(2 m tiny).
+
+    A product below the smallest normal float may be flushed to zero, and so may a sum when it is read again.
+    """
+    return math.sqrt(2 * width * torch.finfo(dtype).tiny)
 
 
 def weighted(rows: Tensor, weights: Tensor) -> Tensor:

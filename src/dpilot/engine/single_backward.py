@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine import precision
-from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, trainable
+from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, refilled, trainable
 from dpilot.engine.measure import Measured
 from dpilot.engine.recorder import MARK, Found, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
@@ -71,6 +71,7 @@ def finish(
         name: measured.squares[name] if name in measured.squares else p.detach().new_zeros(n, dtype=accumulator(p))
         for name, p in parameters.items()
     }
+    squares = refilled(squares, parameters)
     whole = added(squares)
     return handle("single-backward", reason, squares, Sums.of(whole, measured, parameters), whole)
 

@@ -11,10 +11,13 @@ except ImportError:  # then nobody compiles what follows
 
 
 def gram_sums(
-    a_ptr, e_ptr, out_ptr, tokens, a_sample, a_row, e_sample, e_row,
+    a_ptr, e_ptr, out_ptr, tokens, a_sample, a_row, e_sample, e_row, a_root, e_root,
     ROUNDS_INPUTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Sums of some rows of two Gram matrices: A E, one of them squared, roots of both diagonals, one diagonal."""
+    """Sums of some rows of two Gram matrices: A E; one of them squared.
+
+    And of lengths off their diagonals: a e; one of them squared; each times what may have vanished of the other.
+    """
     sample, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows = block * ROWS + tl.arange(0, ROWS)
     a_ptr += sample * a_sample
@@ -30,12 +33,15 @@ def gram_sums(
         kept += e * e if ROUNDS_INPUTS else a * a
     a_own = tl.load(a_ptr + rows * (a_row + 1), mask=rows < tokens, other=0.0)
     e_own = tl.load(e_ptr + rows * (e_row + 1), mask=rows < tokens, other=0.0)
+    a_long = tl.where(rows < tokens, tl.sqrt(a_own) + a_root, 0.0)
+    e_long = tl.where(rows < tokens, tl.sqrt(e_own) + e_root, 0.0)
     out_ptr += sample * tl.num_programs(1) + block
     step = tl.num_programs(0) * tl.num_programs(1)
     tl.store(out_ptr, tl.sum(tl.sum(both, 1), 0))
     tl.store(out_ptr + step, tl.sum(tl.sum(kept, 1), 0))
-    tl.store(out_ptr + 2 * step, tl.sum(tl.sqrt(a_own) * tl.sqrt(e_own), 0))
-    tl.store(out_ptr + 3 * step, tl.sum(a_own if ROUNDS_INPUTS else e_own, 0))
+    tl.store(out_ptr + 2 * step, tl.sum(a_long * e_long, 0))
+    tl.store(out_ptr + 3 * step, tl.sum(a_long * a_long if ROUNDS_INPUTS else e_long * e_long, 0))
+    tl.store(out_ptr + 4 * step, tl.sum(a_root * e_long + e_root * a_long, 0))
 
 
 def weighted(rows_ptr, weights_ptr, out_ptr, each, LONG: tl.constexpr):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import precision
-from dpilot.engine.base import PerSample, accumulator, added, handle
+from dpilot.engine.base import PerSample, accumulator, added, handle, refilled
 from dpilot.engine.combine import combine
 from dpilot.engine.layers.base import Dense
 from dpilot.engine.measure import SMALL
@@ -45,6 +45,7 @@ def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.P
         for name, uses in settle(recorder, late).items():
             squares[name] = combine(uses)[0]
     late.clear()
+    squares = refilled(squares, parameters)
     again = Again(once, kept, formed)
     return handle("single-backward", reason, squares, summing_again(recorder, losses, parameters, squares, again))
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dpilot.engine import precision
 from dpilot.engine.base import NoRule, accumulator
 
 
@@ -21,7 +22,10 @@ class Use(Protocol):
     """Per-sample gradients of one weight at one place, (n, *shape) in spirit."""
 
     def measure(self) -> tuple[Tensor, Use]:
-        """Upper bounds of the squared norms (n,), and the use to sum with (perhaps now materialised)."""
+        """Upper bounds of the squared norms (n,), and the use to sum with (perhaps now materialised).
+
+        Squares of the gradient's own numbers may have vanished: ``base.refilled`` puts them back for all parameters.
+        """
         ...
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -111,8 +115,7 @@ class Dense:
         return self.values[start:stop]
 
     def magnitude(self) -> Tensor:
-        lengths: Tensor = torch.linalg.vector_norm(rows_of(self.values), dim=1)
-        return lengths
+        return precision.lengths(rows_of(self.values), 1)
 
     def keep(self, finite: Tensor) -> Dense:
         return Dense(torch.where(finite.view(-1, *[1] * (self.values.dim() - 1)), self.values, 0.0))

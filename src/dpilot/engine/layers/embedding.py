@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpilot.engine import precision
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, lead_ratio, rule
 
@@ -53,7 +54,7 @@ class Lookups:
         return flat.view(stop - start, self.vocabulary, *self.rows.shape[1:])
 
     def magnitude(self) -> Tensor:
-        lengths = torch.linalg.vector_norm(self.rows.flatten(1), dim=1)
+        lengths = precision.lengths(self.rows.flatten(1), 1)
         return torch.zeros(self.batch_size, dtype=lengths.dtype, device=lengths.device).index_add_(
             0, self.owners, lengths
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
 
 from dpilot.engine import kernels, precision
+from dpilot.engine.base import constants
 from dpilot.engine.precision import Grade
 
 
@@ -60,14 +60,15 @@ def paired(inputs: Tensor, errors: Tensor) -> Tensor:
 class GramParts:
     """What a Gram norm on tensor cores is made of.
 
-    n^2; |A A^T|_F^2 of the operand A that the sum does not round; S; |E|_F^2 of the one it does; k u; the part rounded;
-    the number of tokens.
+    n^2; |A A^T|_F^2 of the operand A that the sum does not round; S; |E|_F^2 of the one it does; V; k u; the part
+    rounded; the number of tokens.
     """
 
     squares: Tensor
     other: Tensor
     scale: Tensor
     mass: Tensor
+    vanished: Tensor
     unit: float
     shave: float
     tokens: int
@@ -79,10 +80,26 @@ def gram_bound(
     """Upper bounds of the squared norms of sum_t e_t a_t^T by the Gram form, a (n, T, d) and e (n, T, p)."""
     if grade.shave:
         return finished([gram_parts(a, e, grade, shared)])[0]
-    scale = torch.sum(precision.lengths(a, 2) * precision.lengths(e, 2), 1)
+    inputs, errors = precision.lengths(a, 2), precision.lengths(e, 2)
+    scale, vanished = along(inputs, errors, roots_of(a, e, inputs.dtype))
     unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
     with precision.full():
-        return bounded(gram(a, e), scale, unit, a.shape[1], exact)
+        return bounded(gram(a, e), scale, vanished, unit, a.shape[1], exact)
+
+
+def roots_of(a: Tensor, e: Tensor, dtype: torch.dtype) -> kernels.Roots:
+    """What may vanish of a token of each."""
+    return precision.root(a.shape[2], dtype), precision.root(e.shape[2], dtype)
+
+
+def along(inputs: Tensor, errors: Tensor, roots: kernels.Roots) -> tuple[Tensor, Tensor]:
+    """S = sum_t |a_t| |e_t| and V = sum_t root(d) |e_t| + root(p) |a_t| from lengths (n, T) that are no smaller.
+
+    Entries of a Gram matrix are off by root^2 where products vanish, however large the other matrix is there: the Gram
+    norm's square is off by no more than (root(d) sum |e_t|)^2 + (root(p) sum |a_t|)^2 < V^2. Neither product vanishes
+    itself: lengths are no smaller than roots.
+    """
+    return torch.sum(inputs * errors, 1), torch.sum(errors * roots[0] + inputs * roots[1], 1)
 
 
 def gram_parts(a: Tensor, e: Tensor, grade: Grade, shared: Shared | None = None) -> GramParts:
@@ -94,57 +111,57 @@ def gram_parts(a: Tensor, e: Tensor, grade: Grade, shared: Shared | None = None)
     with precision.using(grade):
         inputs, errors = precision.gram(a) if shared is None else shared.gram(a), precision.gram(e)
     narrow = weighs_inputs(d, p)
-    found = kernels.gram_sums(inputs, errors, narrow)
-    unit = precision.gram_slack(d, p, torch.float32, grade)
-    return GramParts(*(gram_sums(inputs, errors, narrow) if found is None else found), unit, grade.shave, tokens)
+    roots = roots_of(a, e, torch.float32)
+    found = kernels.gram_sums(inputs, errors, narrow, roots)
+    if found is None:
+        found = gram_sums(inputs, errors, narrow, roots)
+    return GramParts(*found, precision.gram_slack(d, p, torch.float32, grade), grade.shave, tokens)
 
 
-def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool) -> kernels.FourSums:
-    """The four sums of ``GramParts`` by plain operations; the errors' matrices are overwritten."""
-    lengths = inputs.diagonal(dim1=1, dim2=2), errors.diagonal(dim1=1, dim2=2)  # squared
-    scale = torch.mul(*(t.sqrt() for t in lengths)).sum(1)
-    other, rounded = (errors, lengths[0]) if rounds_inputs else (inputs, lengths[1])
-    other, mass = torch.linalg.vector_norm(other, dim=(1, 2)).square(), rounded.sum(1)
-    return paired(inputs, errors), other, scale, mass
+def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: kernels.Roots) -> kernels.FiveSums:
+    """The five sums of ``GramParts`` by plain operations; the errors' matrices are overwritten."""
+    a, e = (g.diagonal(dim1=1, dim2=2).sqrt() + root for g, root in zip((inputs, errors), roots, strict=True))
+    scale, vanished = along(a, e, roots)
+    other, rounded = (errors, a) if rounds_inputs else (inputs, e)
+    other, mass = torch.linalg.vector_norm(other, dim=(1, 2)).square(), rounded.square().sum(1)
+    return paired(inputs, errors), other, scale, mass, vanished
 
 
 def finished(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
-    """Upper bounds of squared norms, of many parameters at once: (sqrt(n^2 + k u S^2) + r min(S, |A| |E|_F))^2.
+    """Upper bounds of squared norms, of many parameters at once: (sqrt(n^2 + k u S^2 + V^2) + r min(S, |A| |E|_F))^2.
 
     Rounding each entry of E by its part r moves sum_t e_t a_t^T by no more than r |A| |E|_F, with |A| the largest
-    singular value, at most sqrt(|A A^T|_F): for tokens in different directions far less than r S.
+    singular value, at most sqrt(|A A^T|_F): for tokens in different directions far less than r S. V is what vanished
+    where products are too small for a float; of the T^2 products of both matrices, T^2 of the smallest float vanish.
     """
     if not parts:
         return ()
-    names = ("squares", "other", "scale", "mass")
-    squares, other, scale, mass = (torch.stack([getattr(p, f) for p in parts]) for f in names)
+    names = ("squares", "other", "scale", "mass", "vanished")
+    squares, other, scale, mass, vanished = (torch.stack([getattr(p, f) for p in parts]) for f in names)
     unit, shave = (constants(tuple(getattr(p, f) for p in parts), squares.device) for f in ("unit", "shave"))
     tiny = torch.finfo(squares.dtype).tiny
-    lost = constants(tuple(tiny * p.tokens**2 for p in parts), squares.device)  # squares too small for a float
-    rounded = torch.minimum(scale, other.add_(lost).sqrt_().mul_(mass).sqrt_()).mul_(shave)
-    least = tiny * VANISHED
-    return torch.addcmul(squares.clamp_min_(least), scale.square(), unit).sqrt_().add_(rounded).square_().unbind(0)
+    lost = constants(tuple(2 * tiny * p.tokens**2 for p in parts), squares.device)
+    rounded = torch.minimum(scale, other.add_(lost).sqrt_().sqrt_().mul_(mass.sqrt_())).mul_(shave)
+    upper = torch.addcmul(squares.clamp_min_(0).add_(lost), scale.square(), unit).addcmul_(vanished, vanished)
+    return upper.sqrt_().add_(rounded).square_().unbind(0)
 
 
-VANISHED = 1 << 10
-"""Squares too small for a float are zero; so many of the smallest float are put in their place."""
+LOOKED_AT = frozenset({"cpu"})
+"""Kinds of device on which somebody looks whether a bound is loose."""
 
 
-@cache
-def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """A column of numbers on the device, kept: copying them there each time would make the processor wait."""
-    return torch.tensor(values, device=device)[:, None]
-
-
-def bounded(squares: Tensor, scale: Tensor, unit: float, tokens: int, exact: Callable[[Tensor], Tensor]) -> Tensor:
-    """Upper bounds of squared norms from Gram norms: n^2 + k u S^2, or where that is loose (|g| + c u S)^2.
+def bounded(
+    squares: Tensor, scale: Tensor, vanished: Tensor, unit: float, tokens: int, exact: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Upper bounds of squared norms from Gram norms: n^2 + k u S^2 + V^2, or where that is loose (|g| + c u S)^2.
 
     ``exact(chosen)`` materialises the norms of some samples. Whether a sample is among them is its own affair: a norm
     never depends on other samples. A GPU would have to stop and look, so there the first form stays, loose or not.
     """
-    slack = unit * scale.square()
+    lost = 2 * torch.finfo(squares.dtype).tiny * tokens**2
+    slack = unit * scale.square() + vanished.square() + lost
     upper = squares.clamp_min(0) + slack
-    if upper.is_cuda:
+    if upper.device.type not in LOOKED_AT:
         return upper
     loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
     if bool(loose.any()):
