@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import copy
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from dpilot import tune
+from dpilot import Budget, tune
+from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
+from dpilot.privacy.receipt import Receipt
 from dpilot.tune import AutoClassifier, ModuleTask, classifier
+from dpilot.tune.pilot.learners import Modules
+from dpilot.tune.task import Outlay, fixed_noise
 from tests.tune.helpers import LOSS, LOUD, arrays, dataset, with_keys
 
 ODD = ["oops", 2.5, [1, 2], 10**400, b"x", None]
@@ -74,7 +79,8 @@ class Noisy(nn.Module):
 
 def module_task(model_fn, train=None, held_out=None, **options):
     options = {"options": {"chunk_size": 64}, "clipping": "constant", **options}
-    return ModuleTask(model_fn, LOSS, train or dataset(), held_out or dataset(arrays(30, 1)), 40, 30, 2, **options)
+    parts = dataset() if train is None else train, dataset(arrays(30, 1)) if held_out is None else held_out
+    return ModuleTask(model_fn, LOSS, *parts, 40, 30, 2, **options)
 
 
 def states():
@@ -141,3 +147,134 @@ def test_a_frozen_backbone_may_be_shared():
 def test_what_is_no_module_is_refused():
     with pytest.raises(InvalidInput, match="expected a torch module"):
         module_task(lambda: 3)
+
+
+FORM = torch.zeros(1, 3), torch.zeros(1, dtype=torch.long)
+
+
+class Listed(torch.utils.data.Dataset):
+    """Records one by one, whatever they are; the last or the first may be odd."""
+
+    def __init__(self, records):
+        self.records = records
+
+    def __len__(self):
+        return len(self.records)
+
+    def __getitem__(self, place):
+        return self.records[place]
+
+
+def plain(count=30):
+    return [(torch.tensor([1.0, place / count, 0.5]), torch.tensor(place % 2)) for place in range(count)]
+
+
+ODD_RECORDS = [
+    (torch.ones(3), torch.tensor([1, 0])),
+    (torch.ones(3), torch.tensor(0.5)),
+    (torch.ones(1, 3), torch.tensor(0)),
+    (torch.ones(3, dtype=torch.complex64), torch.tensor(0)),
+    (torch.ones(3),),
+    "no record",
+]
+
+
+@pytest.mark.parametrize("objective", ["accuracy", "macro"])
+@pytest.mark.parametrize("odd", ODD_RECORDS, ids=range(len(ODD_RECORDS)))
+def test_an_odd_held_out_record_is_null_and_changes_no_other(odd, objective):
+    model, found = nn.Linear(3, 2), []
+    for records in (plain(), [*plain(), odd], [odd, *plain()]):
+        task = module_task(lambda: nn.Linear(3, 2), Listed(plain()), Listed(records), example=FORM)
+        found.append(task.exact_table(model, objective))
+        assert Modules(task).scored(model).target.tolist() == [place % 2 for place in range(30)]
+    assert found[0].sum() == 30
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+
+
+class Parity(nn.Module):
+    """Right for whole numbers as they are; a chunk that became float32 would lose them."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(1, 2)
+
+    def forward(self, x):
+        return (x.double() % 2 - 0.5).float() @ torch.tensor([[-1.0, 1.0]]) + 0 * self.last.weight.sum()
+
+
+def test_one_float_among_whole_numbers_rounds_no_other():
+    whole = [(torch.tensor([(1 << 24) + 2 * place + 1]), torch.tensor(1)) for place in range(40)]
+    form = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, dtype=torch.long)
+    odd = (torch.tensor([0.5]), torch.tensor(0))
+    task = module_task(Parity, Listed(whole), Listed([*whole, odd]), example=form)
+    assert task.exact_table(Parity(), "accuracy").tolist() == [[0.0, 40.0]]
+
+
+def test_an_odd_record_in_front_does_not_decide_what_the_others_are():
+    trained = []
+    for records in (plain(), [(torch.ones(1, 3), torch.tensor(0)), *plain()]):
+        torch.manual_seed(0)
+        task = module_task(lambda: nn.Linear(3, 2), Listed(records), example=FORM, noise=fixed_noise(1))
+        outlay = Outlay(1e-3)
+        trained.append(task.train([outlay.trial(tune.Candidate(0.5, 2), Receipt(outlay.event))])[0].weight)
+    assert torch.equal(*trained)
+
+
+def test_a_form_that_only_a_record_shows_is_refused_before_anything_is_paid(tmp_path):
+    for data in (Listed(plain()), torch.utils.data.Subset(Listed(plain()), range(5))):
+        with pytest.raises(InvalidInput, match="expected example="):
+            module_task(lambda: nn.Linear(3, 2), data)
+    with pytest.raises(InvalidInput, match="y one class"):
+        module_task(lambda: nn.Linear(3, 2), Listed(plain()), example=torch.zeros(1, 3))
+    fly = partial(tune.autopilot, lambda: nn.Linear(3, 2), Listed(plain()), Budget(1.0, 1e-5), classes=2, epochs=1)
+    with pytest.raises(InvalidInput, match="expected example="):
+        fly(size=100, ledger=tmp_path / "ledger")
+    assert fly(size=100, example=FORM).spent.epsilon <= 1.0
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_empty_part_is_noise_alone_and_raises_nothing(together):
+    nobody = dataset((np.zeros((0, 3), np.float32), np.zeros(0, np.int64)))
+    task = module_task(lambda: nn.Linear(3, 2), nobody, nobody, together=together)
+    one, other = (Outlay(1.0) for _ in range(2))
+    models = task.train([each.trial(tune.Candidate(0.5, 2), Receipt(each.event)) for each in (one, other)])
+    assert not torch.equal(models[0].weight, models[1].weight)
+    assert task.exact_table(models[0], "accuracy").sum() == 0
+    assert Modules(task).scored(models[0]).target.tolist() == []
+
+
+def test_coins_that_leave_a_part_empty_raise_nothing():
+    for key in range(8):
+        split = Split({"train": 0.5, "held-out": 0.5}, bytes([key] * 32))
+        task = ModuleTask.of(lambda: nn.Linear(3, 2), LOSS, dataset(arrays(1)), split, size=40, classes=2)
+        assert len(task.train_data) + len(task.held_out) == 1
+    nobody = dataset((np.zeros((0, 3), np.float32), np.zeros(0, np.int64)))
+    with pytest.raises(InvalidInput, match="empty"):
+        ModuleTask.of(lambda: nn.Linear(3, 2), LOSS, nobody, split, size=40, classes=2)
+
+
+class Counting(nn.Linear):
+    """Notes how many records it computes at a time."""
+
+    sizes: list
+
+    def forward(self, x):
+        self.sizes.append(len(x))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("count", [1, 511, 513, 1023, 1024])
+def test_records_are_scored_as_many_at_a_time_whatever_their_number(count):
+    """Sums are rounded by the shape of a chunk: it must not depend on how many records there are."""
+    values = torch.randn(count, 3)
+    model = Counting(3, 2)
+    data = torch.utils.data.TensorDataset(values, torch.zeros(count, dtype=torch.long))
+    task = module_task(lambda: nn.Linear(3, 2), data, data)
+    model.sizes = []
+    found = Modules(task).scored(model).probabilities
+    exact = task.exact_table(model, "accuracy")
+    assert set(model.sizes) == {512}
+    wanted = torch.softmax(nn.functional.linear(values, model.weight, model.bias).double(), 1).detach().numpy()
+    assert np.allclose(found, wanted, atol=1e-6)
+    assert exact.tolist() == [[(wanted[:, 0] <= 0.5).sum(), (wanted[:, 0] > 0.5).sum()]]

@@ -61,7 +61,8 @@ def test_trials_at_a_rate_below_one_draw_batches_independently():
     """With one batch for both, both would hold a share of RATE of the records, not RATE^2."""
     size, batches = 2000, []
     data = Watched(size)
-    task = ModuleTask(net, LOSS, data, dataset(), size, 30, 2, RATE, options={"chunk_size": 5000})
+    form = dataset()[:1]
+    task = ModuleTask(net, LOSS, data, dataset(), size, 30, 2, RATE, options={"chunk_size": 5000}, example=form)
     for _ in range(2):
         data.read.clear()
         task.train([trial(steps=1), trial(steps=1)])

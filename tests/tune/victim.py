@@ -18,16 +18,15 @@ class Slow(torch.utils.data.Dataset):
         return 40
 
     def __getitem__(self, place):
-        if place == 0:  # the first record of a full batch, or of a look at the form
+        if place == 0:  # the first record of a full batch
             print("step", flush=True)
         time.sleep(0.001)
         return torch.zeros(3), torch.tensor(0)
 
 
 def main(path: str) -> None:
-    task = ModuleTask(
-        lambda: nn.Linear(3, 2), LOSS, Slow(), dataset(), 40, 30, 2, options={"chunk_size": 64}, clipping="constant"
-    )
+    how = {"options": {"chunk_size": 64}, "clipping": "constant", "example": dataset()[:1]}
+    task = ModuleTask(lambda: nn.Linear(3, 2), LOSS, Slow(), dataset(), 40, 30, 2, **how)
     book = Ledger.open(path, dataset="d", budget=Budget(1.0, 1e-5), mode="precommitted")
     linear_scaling(task, Budget(1.0, 1e-5), box=Box((0.1, 10.0), (10, 40)), ledger=book, too_noisy=1e9)
 

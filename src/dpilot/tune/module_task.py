@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,24 +22,22 @@ from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.records import StepRecord
-from dpilot.sampling import PoissonSampler
+from dpilot.sampling import PoissonSampler, check_source
 from dpilot.statistics.histogram import table
 from dpilot.statistics.rows import Floats
 from dpilot.train.course import Course
-from dpilot.train.form import quietly
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
-from dpilot.train.predict import predict
-from dpilot.train.reading import Reader, check_dataset, known_form
+from dpilot.train.reading import check_dataset
 from dpilot.tune.fresh import apart, check_fresh
+from dpilot.tune.held_out import held_out_form, outputs, told, training_form
 from dpilot.tune.stacked import Runner, stackable, train_together
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
 
 __all__ = ["ModuleTask"]
 
 _SHOWN: Final = 1e-5  # the delta at which a trial's plan states its epsilon: for display, the ledger has the price
-_ROWS: Final = 512
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +48,7 @@ class ModuleTask:
     on a processor the union of batches is more work than it saves. Others go one after the other.
 
     Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
+    ``example`` is a public batch in the form of ``train_data``'s records: wanted unless they lie in a TensorDataset.
     ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is told all steps.
 
     Guarantee:
@@ -58,7 +57,8 @@ class ModuleTask:
         for each trial: torch's generators are where they were, and nothing tells how many trials there were.
 
     Edge cases:
-        a record that does not compute    null, in training as in scoring
+        a record that does not compute    null, in training as in scoring; so is one of another form
+        a part without records            noise alone: it is not told
 
     Example:
         >>> from dpilot.privacy.receipt import Receipt
@@ -86,16 +86,19 @@ class ModuleTask:
     options: Mapping[str, Any] = field(default_factory=dict)
     split: str | None = None
     group_count: int = 0
+    example: Any = field(default=None, repr=False)
     together: bool | None = None
     noise: MakeNoise = SystemNoise
     watch: Callable[[StepRecord], None] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        check_dataset(self.train_data)
+        check_source(self.train_data)
+        check_source(self.held_out)
         _validate.positive("Declare it.", size=self.size)
         _validate.positive("Declare it.", held_out_size=self.held_out_size)
         _validate.count(least=2, classes=self.classes)
         _validate.rate(sample_rate=self.sample_rate)
+        training_form(self.train_data, self.example)
         with apart(self.noise(), "initial weights"):
             check_fresh(self.model_fn)
 
@@ -112,10 +115,17 @@ class ModuleTask:
         **options: Any,
     ) -> ModuleTask:
         """The task of ``dataset`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both."""
+        check_dataset(dataset)  # all of it: a part may be empty, and its coins are secret
         parts = split.indices(len(dataset))
         train, held_out = (_part(dataset, parts[name]) for name in (TRAIN, HELD_OUT))
         sizes = size * split.share(TRAIN), size * split.share(HELD_OUT)
         return cls(model_fn, loss_fn, train, held_out, *sizes, classes, split=split.id, **options)
+
+    @property
+    def held_out_form(self) -> Any:
+        """A chunk in the public form of held-out records."""
+        form = training_form(self.train_data, self.example)
+        return held_out_form(self.held_out, form, grouped=self.group_count > 0)
 
     @property
     def stamp(self) -> str:
@@ -189,14 +199,14 @@ class ModuleTask:
     def _rehearsed(self, trial: Trial, chunk_size: int | None) -> tuple[Job, Any]:
         """The job of one trial, tried on made-up records, and the form of a record."""
         chosen = {"optimizer": self.optimizer, **self.options, "lr": trial.candidate.lr, "chunk_size": chunk_size}
-        job = Job.checked(self.model_fn(), self.loss_fn, self.plan(trial), Options(**chosen))
+        options, model = Options(**chosen), self.model_fn()
+        job = Job.checked(model, self.loss_fn, self.plan(trial), options, example=self.example)
         form = job.form(self.train_data)
-        form = job.reader(self.train_data).one() if form is None else form
         return job.rehearsed(form), form
 
     def _stackable(self, trials: Sequence[Trial], prepared: Sequence[tuple[Job, Any, Course, PoissonSampler]]) -> bool:
         wanted = prepared[0][0].device.type != "cpu" if self.together is None else self.together
-        if not wanted or len(trials) < 2:
+        if not wanted or len(trials) < 2 or self.example is not None:
             return False
         batch, model = self.sample_rate * self.size, prepared[0][0].model
         return stackable(model, self.train_data, self.options, trials=len(trials), batch_size=batch)
@@ -213,28 +223,17 @@ class ModuleTask:
     def _codes(self, model: nn.Module, objective: str) -> Iterator[Floats]:
         """For each held-out record its cell and whether it is predicted right; null records are left out. Sensitive."""
         yield np.zeros((0, 2))
-        reader = Reader(self.held_out, None, known_form(self.held_out, None))
-        pieces = np.array_split(np.arange(len(self.held_out)), max(1, len(self.held_out) // _ROWS))
-        for chunk in reader.chunks(pieces):
-            found = quietly(lambda whole=chunk.whole: self._outcomes(model, whole, objective))  # type: ignore[misc]
-            if found is not None:
-                yield found
-            else:
-                yield from self._alone(model, chunk.alone(), objective)
+        yield from told(self.held_out, self.held_out_form, partial(self._outcomes, model, objective))
 
-    def _alone(self, model: nn.Module, singles: Sequence[Any], objective: str) -> Iterator[Floats]:
-        for single in singles:
-            found = quietly(lambda one=single: self._outcomes(model, one, objective))  # type: ignore[misc]
-            if found is not None:
-                yield found
-
-    def _outcomes(self, model: nn.Module, chunk: Any, objective: str) -> Floats:
+    def _outcomes(self, model: nn.Module, objective: str, chunk: Any, padded: bool) -> Floats:
         inputs, labels, *rest = chunk
-        right = predict(model, inputs).argmax(1) == labels.cpu()
-        valid = (labels >= 0) & (labels < self.classes)
-        cell = rest[0] if objective == "worst_group" else labels if self.cells(objective) > 1 else labels * 0
-        cell = torch.where(valid.cpu(), cell.cpu().double(), -1.0)
-        return torch.stack([cell, right.double()], 1).numpy()
+        found, labels = outputs(model, inputs, padded=padded), labels.double().cpu()
+        cell = rest[0].double().cpu() if objective == "worst_group" else labels
+        if found.dim() != 2 or not cell.shape == labels.shape == found.shape[:1]:
+            raise ValueError("not one class, and one group, a record")
+        valid = (labels >= 0) & (labels < self.classes) & (labels == labels.round())
+        cell = torch.where(valid, 0 * cell if objective == "accuracy" else cell, -1.0)
+        return torch.stack([cell, (found.argmax(1) == labels).double()], 1).numpy()
 
 
 @lru_cache

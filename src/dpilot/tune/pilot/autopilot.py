@@ -58,6 +58,7 @@ def autopilot(
     groups: Any = None,
     group_count: int = 0,
     loss_fn: Any = None,
+    example: Any = None,
     ledger: Ledger | str | Path | None = None,
     device: str | None = None,
     tell: Tell = silent,
@@ -77,6 +78,8 @@ def autopilot(
     Edge cases:
         trials that would be too noisy    from declared numbers alone: none are made, nothing is spent on them, and the
                                           data-free step size is used
+        ``example``                       a public batch, wanted unless ``dataset`` is a TensorDataset: it shows the
+                                          form of the records, and those of another form are null
         ``class_names``                   what figures call the classes
         ``groups``                        group codes of ``Features``, for the objective "worst_group"
         ``test_seed``                     fixes coins and noise; the record is stamped as not private
@@ -111,7 +114,7 @@ def autopilot(
     )
     if isinstance(what, Features):
         return _fly_heads(what, way, groups, group_count)
-    return _fly_module(what, dataset, way, classes, loss_fn)
+    return _fly_module(what, dataset, way, classes, loss_fn, example)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ def _fly_heads(features: Features, way: _Way, groups: Any, group_count: int) -> 
     return recorded(plan, flown, told, book=way.book, committed=committed, own=way.own, stamp=task.stamp)
 
 
-def _fly_module(model_fn: Any, dataset: Any, way: _Way, classes: int | None, loss_fn: Any) -> Flight:
+def _fly_module(model_fn: Any, dataset: Any, way: _Way, classes: int | None, loss_fn: Any, example: Any) -> Flight:
     if dataset is None or not callable(model_fn):
         raise InvalidInput("what is neither Features nor a function with a data set: expected one of them.")
     count = _validate.count("Declare how many classes there are.", least=2, classes=classes)
@@ -191,6 +194,7 @@ def _fly_module(model_fn: Any, dataset: Any, way: _Way, classes: int | None, los
         sample_rate=rate,
         clipping=clipping.get("bounded-slack", normalized=True),
         options={"schedule": "cosine", "device": way.device},
+        example=example,
         noise=noise_for(way.test_seed),
         watch=seen.append,
     )

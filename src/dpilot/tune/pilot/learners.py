@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpilot.mechanism import Noise
 from dpilot.metrics.counts import Scored
-from dpilot.train.form import quietly
-from dpilot.train.predict import predict
-from dpilot.train.reading import Reader, known_form
+from dpilot.tune.fresh import apart
+from dpilot.tune.held_out import outputs, told
 from dpilot.tune.module_task import ModuleTask
 from dpilot.tune.probe_task import ProbeTask
 from dpilot.tune.task import Task
 
 __all__ = ["Heads", "Learner", "Modules", "as_module"]
-
-_ROWS: Final = 512
 
 
 class Learner(Protocol):
@@ -59,29 +55,21 @@ class Modules:
     task: ModuleTask
 
     def scored(self, model: nn.Module) -> Scored:
-        classes = self.task.classes
-        rows = list(self._rows(model))
-        whole = torch.cat([torch.zeros(0, 1 + classes, dtype=torch.float64), *rows]).numpy()
+        task = self.task
+        with apart(self.noise(), "figures"):
+            rows = list(told(task.held_out, task.held_out_form, partial(self._told, model)))
+        whole = torch.cat([torch.zeros(0, 1 + task.classes, dtype=torch.float64), *rows]).numpy()
         return Scored(whole[:, 0], whole[:, 1:])
 
     def noise(self) -> Noise:
         return self.task.noise()
 
-    def _rows(self, model: nn.Module) -> Iterator[Tensor]:
-        """Class and probabilities of held-out records, some at a time, alone where they do not compute together."""
-        held_out = self.task.held_out
-        reader = Reader(held_out, None, known_form(held_out, None))
-        for chunk in reader.chunks(np.array_split(np.arange(len(held_out)), max(1, len(held_out) // _ROWS))):
-            whole = quietly(lambda each=chunk.whole: self._told(model, each))  # type: ignore[misc]
-            if whole is not None:
-                yield whole
-                continue
-            alone = (quietly(lambda each=single: self._told(model, each)) for single in chunk.alone())  # type: ignore[misc]
-            yield from (row for row in alone if row is not None)
-
-    def _told(self, model: nn.Module, chunk: Any) -> Tensor:
+    def _told(self, model: nn.Module, chunk: Any, padded: bool) -> Tensor:
+        """Class and probabilities of some records."""
         inputs, labels, *_ = chunk
-        found = torch.softmax(predict(model, inputs).double(), 1)
+        found = torch.softmax(outputs(model, inputs, padded=padded).double(), 1)
+        if found.shape != (len(labels), self.task.classes):
+            raise ValueError("not one probability a class and record")
         return torch.cat([labels.double().cpu()[:, None], found], 1)
 
 
