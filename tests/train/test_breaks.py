@@ -17,6 +17,7 @@ from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy.events import ApproxDP
 from dpilot.train import payment
 from dpilot.train import step as steps
+from dpilot.train.predict import predict
 from tests.train.helpers import LOSS, data, fit, model, plan, records, same
 
 INPUTS, LABELS = records(40)
@@ -315,3 +316,28 @@ def test_the_example_is_asked_for_again(tmp_path):
     with pytest.raises(InvalidInput, match="the run was given an example"):
         resumed(tmp_path / "run")
     assert same(resumed(tmp_path / "run", example=EXAMPLE).model, fit().model)
+
+
+@pytest.mark.parametrize("net", [nn.Linear(240, 2), nn.Sequential(nn.Linear(240, 64), nn.Tanh(), nn.Linear(64, 3))])
+def test_one_more_record_changes_no_bit_of_another_prediction(net):
+    inputs = torch.randn(1100, 240, generator=torch.Generator().manual_seed(0))
+    whole = predict(net, inputs)
+    assert torch.allclose(whole, net(inputs).detach(), atol=1e-5)
+    for count in (0, 1, 2, 3, 7, 8, 9, 16, 17, 100, 512, 513, 514, 1023, 1024, 1025, 1099):
+        assert torch.equal(predict(net, inputs[:count]), whole[:count]), count
+
+
+def test_predictions_of_several_inputs_are_filled_up_alike():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x, scale, shift):
+            assert len(x) == len(scale)
+            return self.layer(x * scale[:, None]) + shift
+
+    inputs = {"x": torch.randn(21, 3), "scale": torch.arange(21.0), "shift": torch.ones(2)}
+    net = Both()
+    assert torch.allclose(predict(net, inputs), net(**inputs).detach(), atol=1e-6)
+    assert predict(net, tuple(inputs.values())).shape == (21, 2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
 
-_ROWS = 512
+_ROWS: Final = (8, 512)  # at a time: of the first records, so that few of them are quick, and at most
 
 
 @torch.no_grad()
@@ -19,6 +20,10 @@ def predict(model: nn.Module, inputs: Any) -> Tensor:
     """The model's outputs for ``inputs``: a tensor or array, a tuple of arguments or a dict of keyword arguments.
 
     For classes take ``.argmax(1)``. The modes of the model's layers are put back.
+
+    Guarantee:
+        The model sees batches whose sizes follow from the place alone, the last one filled up with copies of a record:
+        if it treats each record on its own, one record more changes no bit of another's output.
 
     Example:
         >>> from torch import nn
@@ -35,12 +40,32 @@ def predict(model: nn.Module, inputs: Any) -> Tensor:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        pieces = (batches.rows(inputs, n, start, start + _ROWS) for start in range(0, max(n, 1), _ROWS))
-        outputs = [_called(model, batches.rebuild(piece, lambda t: t.to(device))).cpu() for piece in pieces]
+        outputs = [
+            _called(model, batches.rebuild(_filled(inputs, n, start, rows), lambda t: t.to(device)))[: n - start].cpu()
+            for start, rows in _blocks(n)
+        ]
     finally:
         for module, training in modes.items():
             module.training = training
     return torch.cat(outputs)
+
+
+def _blocks(n: int) -> Iterator[tuple[int, int]]:
+    """Start and size of each batch: 8, 8, 16, 32 and so on to 512, wherever the records end."""
+    start, (least, most) = 0, _ROWS
+    while start < max(n, 1):
+        rows = min(max(start, least), most)
+        yield start, rows
+        start += rows
+
+
+def _filled(inputs: Any, n: int, start: int, rows: int) -> Any:
+    """Records start .. start + rows, the first of them again in place of those that are not there."""
+    if not n or start + rows <= n:
+        return batches.rows(inputs, n, start, start + rows)
+    places = torch.arange(start, start + rows)
+    places = torch.where(places < n, places, start)
+    return batches.rebuild(inputs, lambda t: t[places.to(t.device)] if t.dim() and t.shape[0] == n else t)
 
 
 def _called(model: nn.Module, piece: Any) -> Tensor:
