@@ -8,15 +8,13 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
 from dpilot.train.form import quietly
-from dpilot.train.predict import predict
 from dpilot.train.reading import Reader, known_form
 
-__all__ = ["held_out_form", "outputs", "told", "training_form"]
+__all__ = ["held_out_form", "told", "training_form"]
 
 _ROWS: Final = 512
 
@@ -53,34 +51,19 @@ def held_out_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
     return (*form, torch.zeros_like(form[1])) if grouped and len(form) == 2 else form
 
 
-def told(dataset: Any, form: Any, tell: Callable[[Any, bool], Made]) -> Iterator[Made]:
-    """What ``tell(chunk, whole)`` makes of the records, some at a time; alone where they do not compute together.
+def told(dataset: Any, form: Any, tell: Callable[[Any], Made]) -> Iterator[Made]:
+    """What ``tell(chunk)`` makes of the records, some at a time; alone where they do not compute together.
 
     Guarantee:
         Which records go together is decided by their places. A record of another form, or for which ``tell`` raises
         when it is alone, is the null record.
     """
     reader = Reader(dataset, None, form)
-    for start in range(0, len(dataset), _ROWS):
-        found = list(reader.chunks([np.arange(start, min(start + _ROWS, len(dataset)))]))
-        for chunk in found:
-            together = quietly(partial(tell, chunk.whole, len(found) == 1))
-            if together is not None:
-                yield together
-                continue
-            alone = (quietly(partial(tell, single, False)) for single in chunk.alone())
-            yield from (made for made in alone if made is not None)
-
-
-def outputs(model: nn.Module, inputs: Any, *, padded: bool) -> Tensor:
-    """The model's outputs; ``padded`` inputs are computed as many at a time as any, so that sums are rounded alike.
-
-    >>> outputs(nn.Linear(2, 3), torch.zeros(4, 2), padded=True).shape
-    torch.Size([4, 3])
-    """
-    n = next((each.shape[0] for each in batches.tensors(inputs) if each.dim()), 0)
-    if not padded or not 0 < n < _ROWS:
-        return predict(model, inputs)
-    places = torch.arange(_ROWS).clamp_max(n - 1)
-    many = batches.rebuild(inputs, lambda t: t[places.to(t.device)] if t.dim() and t.shape[0] == n else t)
-    return predict(model, many)[:n]
+    starts = range(0, len(dataset), _ROWS)
+    for chunk in reader.chunks(np.arange(start, min(start + _ROWS, len(dataset))) for start in starts):
+        together = quietly(partial(tell, chunk.whole))
+        if together is not None:
+            yield together
+            continue
+        alone = (quietly(partial(tell, single)) for single in chunk.alone())
+        yield from (made for made in alone if made is not None)

@@ -29,9 +29,10 @@ from dpilot.train.course import Course
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
+from dpilot.train.predict import predict
 from dpilot.train.reading import check_dataset
 from dpilot.tune.fresh import apart, check_fresh
-from dpilot.tune.held_out import held_out_form, outputs, told, training_form
+from dpilot.tune.held_out import held_out_form, told, training_form
 from dpilot.tune.stacked import Runner, stackable, train_together
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
 
@@ -225,9 +226,9 @@ class ModuleTask:
         yield np.zeros((0, 2))
         yield from told(self.held_out, self.held_out_form, partial(self._outcomes, model, objective))
 
-    def _outcomes(self, model: nn.Module, objective: str, chunk: Any, padded: bool) -> Floats:
+    def _outcomes(self, model: nn.Module, objective: str, chunk: Any) -> Floats:
         inputs, labels, *rest = chunk
-        found, labels = outputs(model, inputs, padded=padded), labels.double().cpu()
+        found, labels = predict(model, inputs), labels.double().cpu()
         cell = rest[0].double().cpu() if objective == "worst_group" else labels
         if found.dim() != 2 or not cell.shape == labels.shape == found.shape[:1]:
             raise ValueError("not one class, and one group, a record")

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from dpilot.mechanism import Noise
 from dpilot.metrics.counts import Scored
+from dpilot.train.predict import predict
 from dpilot.tune.fresh import apart
-from dpilot.tune.held_out import outputs, told
+from dpilot.tune.held_out import told
 from dpilot.tune.module_task import ModuleTask
 from dpilot.tune.probe_task import ProbeTask
 from dpilot.tune.task import Task
@@ -64,10 +65,10 @@ class Modules:
     def noise(self) -> Noise:
         return self.task.noise()
 
-    def _told(self, model: nn.Module, chunk: Any, padded: bool) -> Tensor:
+    def _told(self, model: nn.Module, chunk: Any) -> Tensor:
         """Class and probabilities of some records."""
         inputs, labels, *_ = chunk
-        found = torch.softmax(outputs(model, inputs, padded=padded).double(), 1)
+        found = torch.softmax(predict(model, inputs).double(), 1)
         if found.shape != (len(labels), self.task.classes):
             raise ValueError("not one probability a class and record")
         return torch.cat([labels.double().cpu()[:, None], found], 1)
