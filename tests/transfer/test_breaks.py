@@ -8,7 +8,7 @@ import torch
 from dpilot import audit
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features
-from dpilot.transfer.probe import Head, fit_heads
+from dpilot.transfer.probe import Head, fit_heads, predict
 from dpilot.transfer.residuals import Records, reach
 
 MANY, WIDTH, CLASSES = 1 << 20, 5, 3
@@ -44,3 +44,16 @@ def test_an_early_record_moves_a_release_over_many_records_by_no_more_than_its_b
     seen = audit.replay(run, labels, without_the_first(labels))
     assert seen.differences == ()
     assert 0.99 < seen.largest <= 1
+
+
+@pytest.mark.parametrize("classes", [2, 100])
+def test_a_tie_is_broken_alike_however_many_records_there_are(classes):
+    generator = torch.Generator().manual_seed(classes)
+    for _ in range(30):
+        numbers = torch.randn(240, generator=generator)
+        orders = [torch.randperm(240, generator=generator) for _ in range(classes)]
+        weights = torch.stack([numbers[order] for order in orders]).T  # one sum in many orders, equal but for rounding
+        found = predict(torch.ones(70, 240), weights)
+        for count in (1, 2, 3, 5, 17, 69):
+            assert torch.equal(predict(torch.ones(count, 240), weights), found[:count])
+    assert predict(torch.ones(0, 240), weights).shape == (0,)

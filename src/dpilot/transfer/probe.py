@@ -12,21 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dpilot import _validate
 from dpilot.engine import precision
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
 from dpilot.privacy.events import Event, Gaussian, Repeated
-from dpilot.transfer.features import Features
+from dpilot.transfer.features import Features, chunked
 from dpilot.transfer.joint import Joint
 from dpilot.transfer.recorded import recorded
 from dpilot.transfer.residuals import Records, reach
 
 __all__ = ["Head", "fit_heads", "predict"]
+
+_ROWS: Final = 2048  # that are predicted at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +115,18 @@ def fit_heads(
 
 
 def predict(features: Features | Tensor, weights: Tensor) -> Tensor:
-    """The class of the largest score of each record, (n,) int64."""
+    """The class of the largest score of each record, (n,) int64.
+
+    Guarantee:
+        Records are multiplied in blocks of one size, the last one filled up: one record more moves no other's scores by
+        a rounding, which would change its class where two scores are equal.
+    """
     values = features.values if isinstance(features, Features) else features
-    return torch.mm(values.to(weights), weights).argmax(1)
+    return torch.cat([_filled(rows.to(weights)).mm(weights)[: len(rows)].argmax(1) for rows in chunked(values, _ROWS)])
+
+
+def _filled(rows: Tensor) -> Tensor:
+    return pad(rows, (0, 0, 0, _ROWS - len(rows)))
 
 
 def _check_counts(heads: int, **named: Sequence[object]) -> None:
