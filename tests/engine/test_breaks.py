@@ -227,7 +227,8 @@ def test_no_scale_hides_what_is_looked_up_or_formed(way: str, low_memory: bool) 
         pytest.skip("refused")
     torch.manual_seed(0)
     model, n = Tokens(), 30
-    ids, y = torch.randint(10, (n, 6)), at_scales((n, 6, 5), -45, 30, True)
+    ids = torch.randint(10, (n, 6))
+    y = torch.cat([at_scales((n // 2, 6, 5), *sizes, False) for sizes in ((-45, 30), (-24, -18))])
     gradients = engine.per_sample(model, product_of, (ids, y), way, low_memory=low_memory)
     for i in range(n):
         added = gradients.weighted_sum(torch.eye(n)[i])
