@@ -8,9 +8,10 @@ import time
 import pandas as pd
 import pytest
 
-from dpilot import Ledger
+from dpilot import Budget, Ledger
 from dpilot.cli.main import main
 from dpilot.data import bundled
+from dpilot.privacy.events import Gaussian
 from dpilot.records import FitRecord
 from dpilot.tables.run import load_table
 
@@ -57,6 +58,51 @@ def test_the_demo_can_be_shown_again_but_not_over_something_else(few, capsys):
     assert main(["demo", "--folder", "other"]) == 2
     assert "precious" not in capsys.readouterr().out
     assert (few / "other" / "run" / "precious.txt").read_text() == "mine"
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def a_fit(folder, name):
+    """A run of dpilot's own that is no demo, with its ledger and its record."""
+    folder.mkdir(parents=True)
+    book = Ledger.open(folder / "ledger", dataset=name, budget=Budget(1.0, 1e-5), mode="precommitted")
+    book.commit([("training", Gaussian(10.0))])
+    (folder / "fit.json").write_text("{}")
+
+
+@pytest.mark.parametrize("name", ["mine", "few"])
+def test_the_demo_never_removes_the_ledger_of_a_run_that_is_no_demo(few, name):
+    """The data set "few" is called like the demo's own."""
+    a_fit(few / "work" / "run", name)
+    before = contents(few / "work")
+    assert main(["demo", "--folder", "work"]) == 2
+    assert contents(few / "work") == before
+
+
+def test_a_mark_alone_does_not_make_a_ledger_the_demos(few):
+    a_fit(few / "work" / "run", "mine")
+    (few / "work" / "run" / "dpilot-demo.txt").write_text("")
+    before = contents(few / "work")
+    assert main(["demo", "--folder", "work"]) == 2
+    assert contents(few / "work") == before
+    (few / "work" / "run" / "ledger").unlink()
+    assert main(["demo", "--folder", "work"]) == 2
+    assert (few / "work" / "run" / "fit.json").is_file()
+
+
+def test_the_demo_writes_over_no_other_report_and_through_no_link(few):
+    (few / "work").mkdir()
+    (few / "work" / "report.html").write_text("mine")
+    assert main(["demo", "--folder", "work"]) == 2
+    assert (few / "work" / "report.html").read_text() == "mine"
+    a_fit(few / "real", "few")
+    (few / "real" / "dpilot-demo.txt").write_text("")
+    (few / "linked").mkdir()
+    (few / "linked" / "run").symlink_to(few / "real")
+    assert main(["demo", "--folder", "linked"]) == 2
+    assert (few / "real" / "ledger").is_file()
 
 
 @pytest.mark.slow

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 REPORT: Final = "report.html"
 RUN: Final = "run"
-_FIT: Final = "fit.json"
+LEDGER: Final = "ledger"
+MARK: Final = "dpilot-demo.txt"
 _DETAIL: Final = ("confusion", "class accuracy")  # in the report, too long for a terminal
 
 
@@ -31,7 +32,7 @@ def demo(
 
     started = time.perf_counter()
     path, schema = adult()
-    run = _emptied(folder / RUN)
+    run = _emptied(folder / RUN, path.stem)
     if not json:
         console.line("UCI Adult, 48,842 people: who earns more than 50,000 dollars; women and men are compared.")
         console.line(f"One budget for everything, tuning and figures included: epsilon {epsilon:g}.\n")
@@ -58,15 +59,34 @@ def _told(text: str) -> None:
     console.line(f"  {text}")
 
 
-def _emptied(run: Path) -> Path:
-    """The run folder without the last demo; bundled records may be spent again at every demo, yours may not."""
+def _emptied(run: Path, dataset: str) -> Path:
+    """The run folder, marked as a demo's, without the last demo: its records may be spent again, yours may not."""
     from dpilot.errors import InvalidInput
 
-    if (run / _FIT).is_file():
+    if _is_demo(run, dataset):
         shutil.rmtree(run)
-    elif run.exists() and (not run.is_dir() or any(run.iterdir())):
+    elif run.is_symlink() or (run.exists() and (not run.is_dir() or any(run.iterdir()))):
         raise InvalidInput(f"{run} holds something else than a demo: expected no such folder. Name another --folder.")
+    elif (run.parent / REPORT).exists():
+        raise InvalidInput(f"{run.parent} holds a report that is no demo's: expected none. Name another --folder.")
+    run.mkdir(parents=True, exist_ok=True)
+    (run / MARK).write_text("Made by dpilot demo, which removes this folder when it is run again.\n")
     return run
+
+
+def _is_demo(run: Path, dataset: str) -> bool:
+    """Whether a demo marked the folder, and its ledger, if it came to that, is of the bundled records."""
+    from dpilot.errors import DpilotError
+    from dpilot.privacy.ledger import Ledger
+
+    if run.is_symlink() or not (run / MARK).is_file():
+        return False
+    if not (run / LEDGER).exists():
+        return [each.name for each in run.iterdir()] == [MARK]
+    try:
+        return Ledger.read(run / LEDGER).dataset == dataset
+    except DpilotError:
+        return False
 
 
 def _report(record: FitRecord, path: Path) -> Path:
