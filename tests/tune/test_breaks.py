@@ -11,13 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from dpilot import Budget, tune
+from dpilot import Budget, Ledger, tune
+from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.privacy.receipt import Receipt
 from dpilot.train.predict import predict
 from dpilot.tune import AutoClassifier, ModuleTask, classifier
 from dpilot.tune.pilot.learners import Modules
+from dpilot.tune.pilot.tables import fly_table
 from dpilot.tune.task import Outlay, fixed_noise
 from tests.tune.helpers import LOSS, LOUD, arrays, dataset, with_keys
 
@@ -272,3 +274,21 @@ def test_which_records_are_scored_together_follows_from_their_places(count, monk
         assert score() == count
         assert set(sizes[:-1]) <= {512}
         assert sizes[-1] == (count - 1) % 512 + 1
+
+
+def test_a_table_too_wide_for_a_run_folder_is_refused_before_it_is_paid(tmp_path):
+    columns = {f"x{place}": {"type": "numeric", "bounds": [0, 1]} for place in range(65)}
+    target = {"type": "categorical", "categories": ["no", "yes"], "role": "target"}
+    wide = Schema.from_dict({"columns": {**columns, "y": target}})
+    frame = {**{name: np.full(50, 0.5) for name in columns}, "y": ["no", "yes"] * 25}
+    book = Ledger.open(tmp_path / "ledger", dataset="wide", budget=Budget(1.0, 1e-5))
+    for ledger in (book, None):
+        with pytest.raises(InvalidInput, match="more than 64 numeric columns"):
+            fly_table(frame, wide, epsilon=1.0, delta=1e-5, ledger=ledger, run_folder=tmp_path / "run")
+    assert book.entries() == ()
+    assert not (tmp_path / "run").exists()
+
+
+def test_times_in_the_ledger_are_listed_as_unprotected():
+    tuned = tune.private_selection(module_task(lambda: nn.Linear(3, 2)), SPACE, LOUD, mean_trials=2)
+    assert "times of rows in the ledger" in " ".join(tuned.unprotected)

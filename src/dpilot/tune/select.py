@@ -34,6 +34,7 @@ __all__ = ["SelectionPlan", "plan_selection", "private_selection", "select"]
 
 _TRIALS: Final = "private selection: trials"
 _SCORES: Final = "private selection: scores"
+_TIME: Final = "running time, which grows with the secret number of trials; also as times of rows in the ledger"
 _TOGETHER: Final = 8
 
 
@@ -74,12 +75,13 @@ def private_selection(
 
     Guarantee:
         The receipt, one in each part, is written before the first trial and does not depend on K; nor does anything
-        that is handed out, printed or stored. All K trials are run and scored; the selected run itself is released.
+        that is handed out, printed or stored, but for times of day. All K trials are run and scored; the selected run
+        itself is released.
 
     Edge cases:
         K = 0 (Poisson)    the untrained model, which no record decides, and no candidate
         all diverged       one of them: which, the records do not decide
-        running time       grows with K, and is listed as unprotected
+        running time       grows with K, and is listed as unprotected; rows of the ledger carry times, to the second
     """
     plan = plan_selection(
         budget,
@@ -107,7 +109,7 @@ def private_selection(
             decisions=(_story(plan, found, epsilon, budget.delta),),
             stamps=(task.stamp,),
             score=None if found is None else found.score,
-            unprotected=("running time, which grows with the secret number of trials",),
+            unprotected=(_TIME,),
         )
 
 

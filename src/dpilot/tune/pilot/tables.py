@@ -42,6 +42,10 @@ __all__ = ["TableFlight", "Widening", "fly_table", "unit_rows"]
 
 _SIZE_SHARE: Final = 0.005
 _WIDE: Final = 64
+_TOO_WIDE: Final = (
+    f"the table has more than {_WIDE} numeric columns: expected fewer for a run folder. "
+    "Declare some as ignored, or fit without one."
+)
 
 Rows = NDArray[np.float32]
 
@@ -59,13 +63,17 @@ class Widening:
     @property
     def expands(self) -> bool:
         """Whether numbers get more shapes: not where that would make many thousand columns."""
-        return sum(column.type == "numeric" for column in self.encoder.schema.features) <= _WIDE
+        return _expands(self.encoder.schema)
 
     def apply(self, encoded: Rows) -> Rows:
         """The rows as the head sees them."""
         if self.expands:
             return Expansion(self.encoder).apply(encoded)
         return np.column_stack([encoded, np.ones(len(encoded), dtype=np.float32)])
+
+
+def _expands(schema: Schema) -> bool:
+    return sum(column.type == "numeric" for column in schema.features) <= _WIDE
 
 
 def unit_rows(encoder: Encoder, frame: Any) -> NDArray[np.float64]:
@@ -88,7 +96,7 @@ class TableFlight:
         """The same as a run that can be saved, loaded and predicted from by ``dpilot predict``."""
         record, tuned = self.flight.record, self.flight.tuned
         if not Widening(self.encoder).expands:
-            raise InvalidInput(f"the table has more than {_WIDE} numeric columns: expected fewer for a run folder.")
+            raise InvalidInput(_TOO_WIDE)
         run = RunRecord(record.plan, tuned.spent.epsilon, tuned.spent.delta, (), record.stamps, record.decisions)
         return TableRun(Run(as_module(self.flight.model), run, self.ledger), self.encoder, record)
 
@@ -136,6 +144,8 @@ def fly_table(
     declared, table = declared_of(source, schema, size, epochs=None, model="logistic", held_out=terms.held_out, **given)
     if declared.task.numeric:
         raise InvalidInput(f"the target {declared.task.target.name!r} is numeric: expected classes. See AutoRegressor.")
+    if run_folder is not None and not _expands(declared.schema):
+        raise InvalidInput(_TOO_WIDE)  # now, as table_run would once all is paid
     plan = _plan(declared, terms)
     split = drawn_split(terms, test_seed)
     book = open_ledger(ledger, declared.budget, table.name, run_folder)
