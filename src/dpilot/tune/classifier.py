@@ -113,7 +113,10 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[np.argmax(self.predict_proba(X), axis=1)])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of records whose class is predicted, exactly: for records that are public, and no others."""
+        """The share of records whose class is predicted, exactly: for records that are public, and no others.
+
+        Nothing is charged. scikit-learn's searches and cross-validation call this, so they are for public records too.
+        """
         check_is_fitted(self)
         right = np.argmax(self.predict_proba(X), axis=1) == self._codes(y)
         return float(np.average(right, weights=sample_weight))
