@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from dpilot.tables.scoring import noisy_metrics
 from dpilot.tables.step_size import StepNumbers, data_free_step
 from dpilot.tables.training import ready, train
 from dpilot.train.payment import LEDGER
-from dpilot.train.progress import Progress
+from dpilot.train.progress import Progress, Update
 from dpilot.train.run import Run
 
 __all__ = ["Manner", "Step", "declared_of", "fit_table", "open_ledger"]
@@ -142,6 +142,7 @@ def _fit(paid: _Paid, *, own: bool) -> TableRun:
     prepared = preparing.prepare(paid.table, encoder, paid.split)
     made = ready(declared, plan, prepared.expansion, size)
     lr = manner.step(made.numbers)
+    cost = paid.book.spent() if own else Cost(declared.budget.epsilon, declared.budget.delta)
     run = train(
         made,
         prepared.train,
@@ -150,14 +151,27 @@ def _fit(paid: _Paid, *, own: bool) -> TableRun:
         split=paid.split.id,
         numeric_target=declared.task.numeric,
         device=manner.device,
-        progress=manner.progress,
+        progress=_of_the_whole(manner.progress, cost),
         test_seed=manner.test_seed,
     )
     metrics = _metrics(paid, run.model, prepared.held_out)
-    cost = paid.book.spent() if own else Cost(declared.budget.epsilon, declared.budget.delta)
     facts = Facts(declared, plan, made, lr, size, cost, paid.committed, paid.table.name)
-    whole = Run(run.model, run.record, paid.book if own else paid.committed)
+    record = replace(
+        run.record, epsilon=cost.epsilon, delta=cost.delta
+    )  # of all that was bought, not of training alone
+    whole = Run(run.model, record, paid.book if own else paid.committed)
     return TableRun(whole, encoder, record_of(facts, run, metrics))
+
+
+def _of_the_whole(progress: Progress | None, cost: Cost) -> Progress | None:
+    """A display that is told what the whole fit costs, not its training alone."""
+    if progress is None:
+        return None
+
+    def told(update: Update) -> None:
+        progress(replace(update, epsilon=cost.epsilon, delta=cost.delta))
+
+    return told
 
 
 def open_ledger(
