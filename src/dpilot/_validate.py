@@ -14,14 +14,34 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Collection
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from dpilot.errors import InvalidInput
+
+_LONG: Final = 80  # characters of a value that a message shows
+_MANY: Final = 8  # entries of a list that a message shows
 
 
 def refuse(name: str, value: object, rule: str, remedy: str = "") -> NoReturn:
     """Raise InvalidInput in the house's one voice."""
-    raise InvalidInput(f"{name} is {value!r}: expected {rule}." + (f" {remedy}" if remedy else ""))
+    raise InvalidInput(f"{name} is {shown(value)}: expected {rule}." + (f" {remedy}" if remedy else ""))
+
+
+def shown(value: object) -> str:
+    """A value as messages may show it: settings are shown, and of what could be records the type alone.
+
+    >>> shown((1, "a")), shown({"a": 1}), shown(list(range(100)))
+    ("(1, 'a')", 'a dict', 'a list')
+    """
+    plain = isinstance(value, (list, tuple)) and len(value) <= _MANY and all(map(_is_setting, value))
+    if not (plain or _is_setting(value)):
+        return f"a {type(value).__name__}"
+    said = repr(value)
+    return said if len(said) <= _LONG else f"{said[: _LONG - 3]}..."
+
+
+def _is_setting(value: object) -> bool:
+    return value is None or isinstance(value, str | bool | numbers.Number)
 
 
 def number(remedy: str = "", **named: Any) -> float:
