@@ -14,19 +14,18 @@ from dpilot.transfer.residuals import Records, reach
 MANY, WIDTH, CLASSES = 1 << 20, 5, 3
 
 
-def one_way(count=MANY, seed=0):
+def one_way():
     """Many records that all point one way, so that their sum is as long as it can be."""
-    row = torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed))
-    return (3 * row / row.norm()).repeat(count, 1), torch.zeros(count, dtype=torch.long)
+    row = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0))
+    return (3 * row / row.norm()).repeat(MANY, 1), torch.zeros(MANY, dtype=torch.long)
 
 
 def without_the_first(labels):
     return torch.where(torch.arange(len(labels)) == 0, -1, labels)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_an_early_record_moves_a_long_sum_by_no_more_than_the_threshold(seed):
-    values, labels = one_way(seed=seed)
+def test_an_early_record_moves_a_long_sum_by_no_more_than_the_threshold():
+    values, labels = one_way()
     sums = []
     for found in (labels, without_the_first(labels)):
         records = Records.of(Features.of(values, found, CLASSES))
