@@ -21,6 +21,7 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise
 from dpilot.statistics.mean import Ball, mean
+from dpilot.transfer.numbers import as_numbers
 
 __all__ = ["NULL", "Features", "centred", "extract", "private_center"]
 
@@ -39,7 +40,8 @@ class Features:
 
     Edge cases:
         A row with a value that is not finite, or a label that is not one of 0 .. classes - 1, is a null record:
-        silently, as no message may depend on one record.
+        silently, as no message may depend on one record. Lists and arrays of objects are read cell by cell (slower):
+        what is no number, and a row that is not as long as the first one, makes its own record null.
     """
 
     values: Tensor  # (n, d) float32
@@ -48,9 +50,9 @@ class Features:
 
     @classmethod
     def of(cls, values: Any, labels: Any, classes: int) -> Features:
-        """Features from arrays or tensors of numbers, whatever their types."""
+        """Features from arrays, tensors or lists of numbers, whatever their types."""
         classes = _validate.count(least=2, classes=classes)
-        rows, found = torch.as_tensor(values), torch.as_tensor(labels)
+        rows, found = as_numbers(values, rows=True), as_numbers(labels, rows=False)
         if rows.ndim != 2 or found.ndim != 1 or len(rows) != len(found):
             shapes = f"{tuple(rows.shape)} and {tuple(found.shape)}"
             raise InvalidInput(f"values and labels have the shapes {shapes}: expected (n, d) and (n,). Flatten images.")

@@ -1,0 +1,85 @@
+"""From what holds numbers to a tensor of them, so that no record raises or changes how another is read.
+
+Tensors and arrays of numbers have a type, which is a fact of the table. Lists and arrays of objects have none: torch
+would look for one among all records. They are read cell by cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpilot.data.cells import objects
+from dpilot.data.reading import numbers
+from dpilot.errors import InvalidInput
+from dpilot.statistics.rows import Floats
+
+__all__ = ["as_numbers"]
+
+
+def as_numbers(values: Any, *, rows: bool) -> Tensor:
+    """A tensor of the numbers in ``values``, a row for each record (``rows``) or one number for each.
+
+    Edge cases:
+        What is no number is not finite; so is every number of a row that is not as long as the first one.
+        Whole numbers of 64 bits become float64, as an array of them does for the sake of one fraction.
+
+    Example:
+        >>> as_numbers([[1, 2.5], [3, None], [4]], rows=True).tolist()
+        [[1.0, 2.5], [3.0, nan], [nan, nan]]
+    """
+    if isinstance(values, Tensor):
+        return values.double() if rows and values.dtype == torch.int64 and values.device.type != "mps" else values
+    array = values.to_numpy() if hasattr(values, "to_numpy") else values
+    if isinstance(array, np.ndarray) and (array.dtype != object or array.ndim > 1):
+        return torch.as_tensor(_plain(array))
+    if not isinstance(array, Sequence | np.ndarray) or isinstance(array, str | bytes):
+        raise InvalidInput(f"features are given as a {type(values).__name__}: expected tensors, arrays or lists.")
+    listed = list(array)
+    return torch.from_numpy(_table(listed) if rows and listed else _read(listed))
+
+
+def _plain(array: Any) -> Any:
+    """An array of one type, in a type that torch computes with and no single value decides."""
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind in "iu" and size > 1:
+        return array.astype(np.float64)
+    return array if kind in "fiub" else _read(array.ravel().tolist()).reshape(array.shape)
+
+
+def _table(listed: list[Any]) -> Floats:
+    first = _row(listed[0])
+    if first is None:
+        raise InvalidInput("the first entry of the list of features is no row: expected a list of rows, or an array.")
+    table = np.full((len(listed), first.size), np.nan)
+    for place, each in enumerate(listed):
+        row = _row(each)
+        if row is not None and row.size == first.size:
+            table[place] = row
+    return table
+
+
+def _row(row: Any) -> Floats | None:
+    try:
+        if isinstance(row, Tensor):
+            row = row.detach().cpu().numpy()
+        if isinstance(row, np.ndarray) and row.ndim == 1:
+            return np.asarray(_plain(row), dtype=np.float64)
+        return _read(list(row)) if isinstance(row, list | tuple) else None
+    except Exception:  # whatever a record is, it never raises
+        return None
+
+
+def _read(cells: list[Any]) -> Floats:
+    return numbers(objects(map(_single, cells)), ())
+
+
+def _single(cell: Any) -> Any:
+    try:
+        return cell.item() if isinstance(cell, Tensor | np.ndarray) else cell
+    except Exception:  # more than one value, or none
+        return None
