@@ -156,9 +156,7 @@ def _fit(paid: _Paid, *, own: bool) -> TableRun:
     )
     metrics = _metrics(paid, run.model, prepared.held_out)
     facts = Facts(declared, plan, made, lr, size, cost, paid.committed, paid.table.name)
-    record = replace(
-        run.record, epsilon=cost.epsilon, delta=cost.delta
-    )  # of all that was bought, not of training alone
+    record = replace(run.record, epsilon=cost.epsilon, delta=cost.delta)  # not of training alone
     whole = Run(run.model, record, paid.book if own else paid.committed)
     return TableRun(whole, encoder, record_of(facts, run, metrics))
 
