@@ -113,6 +113,7 @@ def _quiet(check: Callable[[], Found]) -> Found:
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else InvalidInput
         said = re.sub(r"\(\d+,", "(,", str(error).split("\n")[0].split(": ")[0].rstrip(":"))
+    said += ". Reshape your data: X.reshape(-1, 1) for one column" if "1D array" in said else ""
     raise kind(said)  # here, not above: the first error would travel along with this one
 
 
