@@ -14,7 +14,7 @@ from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, given
 
 __all__ = ["Door", "Privacy", "Problem", "multiplier", "paid", "repeated"]
 
@@ -115,11 +115,6 @@ def paid(
 
 
 def _opened(ledger: Ledger | str | Path | None, budget: Budget, folder: Path) -> Ledger:
-    if isinstance(ledger, Ledger):
-        return ledger
-    if ledger is None:
-        return Ledger.open(folder / "fit.ledger", dataset="one fit", budget=budget, mode="precommitted")
-    path = Path(ledger)
-    if path.exists():
-        return Ledger.open(path, dataset=Ledger.read(path).dataset)
-    return Ledger.open(path, dataset=path.stem, budget=budget)
+    if ledger is not None:
+        return given(ledger, budget)
+    return Ledger.open(folder / "fit.ledger", dataset="one fit", budget=budget, mode="precommitted")

@@ -20,7 +20,7 @@ from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Noise, seeded_noise
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Ledger
+from dpilot.privacy.ledger import Committed, Ledger, given
 from dpilot.statistics import count
 from dpilot.tables import preparing
 from dpilot.tables.declared import HELD_OUT, Declared, declare, known_size
@@ -176,13 +176,8 @@ def open_ledger(
     ledger: Ledger | str | Path | None, budget: Budget, name: str, folder: str | Path | None = None
 ) -> Ledger:
     """The ledger to pay in: the given one, the one at a path (made if it is not there), or one of this fit's own."""
-    if isinstance(ledger, Ledger):
-        return ledger
     if ledger is not None:
-        path = Path(ledger)
-        if path.exists():
-            return Ledger.open(path, dataset=Ledger.read(path).dataset)
-        return Ledger.open(path, dataset=name, budget=budget)
+        return given(ledger, budget, name)
     home = Path(tempfile.mkdtemp(prefix="dpilot-fit-")) if folder is None else Path(folder)
     home.mkdir(parents=True, exist_ok=True)
     book = Ledger.open(home / LEDGER, dataset=name, budget=budget, mode="precommitted")

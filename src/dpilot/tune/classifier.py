@@ -23,7 +23,7 @@ from dpilot.metrics.scores import scores
 from dpilot.noise import KeyedNoise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Ledger, Stage
+from dpilot.privacy.ledger import Stage, given
 from dpilot.statistics.rows import Floats
 from dpilot.transfer.scattering import scattered
 from dpilot.tune.pilot.autopilot import autopilot
@@ -207,7 +207,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "delta": self.delta,
             "terms": Terms(self.objective, epochs=self.epochs),
             "size": self.size,
-            "ledger": _book(self.ledger, Budget(self.epsilon, self.delta)),
+            "ledger": None if self.ledger is None else given(self.ledger, Budget(self.epsilon, self.delta)),
             "device": self.device,
             "test_seed": seed,
         }
@@ -236,13 +236,3 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags = loose(super().__sklearn_tags__())
         tags.classifier_tags.poor_score = True
         return tags
-
-
-def _book(ledger: Any, budget: Budget) -> Ledger | None:
-    """The ledger at a path, made if it is not there and named by its file; a ledger that was given; or none."""
-    if ledger is None or isinstance(ledger, Ledger):
-        return ledger
-    path = Path(ledger)
-    if path.exists():
-        return Ledger.open(path, dataset=Ledger.read(path).dataset)
-    return Ledger.open(path, dataset=path.stem, budget=budget)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, given
 from dpilot.privacy.receipt import Receipt
 
 __all__ = ["Paid", "begun", "paid"]
@@ -55,11 +55,6 @@ def begun(paid_for: Paid | Committed, purposes: Sequence[str]) -> Iterator[list[
 
 
 def _opened(ledger: Ledger | str | Path | None, budget: Budget, folder: Path) -> Ledger:
-    if isinstance(ledger, Ledger):
-        return ledger
-    if ledger is None:
-        return Ledger.open(folder / "tune.ledger", dataset="one tuning", budget=budget, mode="precommitted")
-    path = Path(ledger)
-    if path.exists():
-        return Ledger.open(path, dataset=Ledger.read(path).dataset)
-    return Ledger.open(path, dataset=path.stem, budget=budget)
+    if ledger is not None:
+        return given(ledger, budget)
+    return Ledger.open(folder / "tune.ledger", dataset="one tuning", budget=budget, mode="precommitted")
