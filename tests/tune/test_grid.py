@@ -103,6 +103,7 @@ def test_a_sample_of_the_records_replays_and_fits(replay):
         results = replay(run, pairs=pairs(place)[1:2])
         assert results[0].releases == 2 * 4 // 2 + 2 + 4  # two heads a step, two scores, a final run
     tuned = subset_search(probe(), GRID[:2], BUDGET, rate=0.1)
+    assert all(each.epsilon < tuned.epsilon for each in tuned.trials)  # what a trial cost, not the final run
     assert tuned.candidate.lr in {each.lr / 0.1 for each in GRID[:2]}
     assert 0.98 < tuned.spent.epsilon <= 1.0
 

@@ -23,7 +23,7 @@ from dpilot.privacy.receipt import divided, divided_multiplier
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.paying import begun, paid
 from dpilot.tune.record import TrialRecord, Tuned
-from dpilot.tune.scoring import score
+from dpilot.tune.scoring import Score, score
 from dpilot.tune.task import HELD_OUT, TRAIN, Outlay, Task
 
 __all__ = ["subset_search"]
@@ -69,18 +69,19 @@ def subset_search(
     final = 1 / (whole * math.sqrt(1 - _validate.open_unit(share=share)))
     together = _together(budget, final, rate, share)
     score_multiplier = math.sqrt(count) * (1 + 1e-12) / whole
+    each = Outlay(divided_multiplier(together, count))
+    scores_of = [f"score {j + 1}" for j in range(count)]
     stages = [
         Stage(_TRIALS, PoissonSampled(rate, Gaussian(together)), TRAIN, task.split),
-        *(Stage(f"score {j + 1}", Gaussian(score_multiplier), HELD_OUT, task.split) for j in range(count)),
+        *(Stage(name, Gaussian(score_multiplier), HELD_OUT, task.split) for name in scores_of),
         Stage(_FINAL, Gaussian(final), TRAIN, task.split),
     ]
     task.cells(objective)
     with paid(stages, budget, ledger) as payment:
         with begun(payment, [_TRIALS]) as (receipt,):
             pieces = divided(receipt, together, count, sample_rate=rate)
-            each = Outlay(divided_multiplier(together, count))
             models = task.sampled(rate).train([each.trial(candidate, pieces) for candidate in grid])
-        with begun(payment, [f"score {j + 1}" for j in range(count)]) as receipts:
+        with begun(payment, scores_of) as receipts:
             scores = [
                 score(task, model, objective, noise_multiplier=score_multiplier, receipt=receipt)
                 for model, receipt in zip(models, receipts, strict=True)
@@ -102,8 +103,12 @@ def subset_search(
                 f"step size {best.lr:.4g}: best of {count} on a sample of {rate:.0%}; {carried.lr:.4g} on all.",
             ),
             stamps=(task.stamp,),
-            trials=tuple(TrialRecord(0, c, epsilon, s) for c, s in zip(grid, scores, strict=True)),
+            trials=_records(grid, scores, accountant.epsilon(PoissonSampled(rate, each.event), budget.delta)),
         )
+
+
+def _records(grid: Sequence[Candidate], scores: Sequence[Score], epsilon: float) -> tuple[TrialRecord, ...]:
+    return tuple(TrialRecord(0, candidate, epsilon, each) for candidate, each in zip(grid, scores, strict=True))
 
 
 @lru_cache
