@@ -164,8 +164,8 @@ def _valid(scored: Scored, layout: Layout) -> tuple[Floats, Floats, Floats]:
     probabilities = np.asarray(scored.probabilities, dtype=np.float64)
     if probabilities.shape != (target.size, len(layout.classes)) or group.shape != target.shape:
         raise InvalidInput(
-            f"probabilities have shape {probabilities.shape} and groups {group.shape} for {target.size} records: "
-            f"expected one of each record for each of {len(layout.classes)} classes, and one group."
+            f"probabilities are of {probabilities.shape[1:]} classes, or not as many as targets and groups: expected "
+            f"one of each record for each of {len(layout.classes)} classes, and one group."
         )
     kept = _is_code(target, len(layout.classes)) & _is_code(group, len(layout.groups))
     kept &= np.isfinite(probabilities).all(axis=1)
