@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from dpilot import _validate
 from dpilot.noise import NOT_HARDENED
-from dpilot.records import FitRecord
+from dpilot.records import FitRecord, unit
 from dpilot.report import meaning, words
 
 ORDINARY: Final = frozenset({NOT_HARDENED})
-_UNIT: Final = "one record, added or removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def promise(record: FitRecord) -> Promise:
         epsilon=words.upward(epsilon),
         delta=words.upward(delta, 3),
         delta_in=words.one_in(delta),
-        unit=str(record.privacy.get("unit") or _UNIT).strip().rstrip("."),
+        unit=str(record.privacy.get("unit") or unit(record.unprotected)).strip().rstrip("."),
         factor=_times(epsilon),
         squared=_times(2 * epsilon),
         even=words.at_most(meaning.belief(0.5, epsilon).most),
