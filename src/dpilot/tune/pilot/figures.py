@@ -10,6 +10,9 @@ from dpilot.metrics.metric import Metric
 
 __all__ = ["Figures"]
 
+DETAIL = "confusion"
+"""Figures that grow with the square of the classes: kept, not printed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -40,7 +43,10 @@ class Figures:
 
     def __str__(self) -> str:
         head = f"{'figure':<22}{'of':<24}{'value':<8}{'these records':<20}population"
-        return "\n".join([head, *(_line(each) for each in self.metrics)])
+        shown = [each for each in self.metrics if each.name != DETAIL]
+        left = len(self.metrics) - len(shown)
+        note = [f"and {left} figures of the confusion table: iterate to see them"] if left else []
+        return "\n".join([head, *(_line(each) for each in shown), *note])
 
 
 def _line(metric: Metric) -> str:
