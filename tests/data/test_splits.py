@@ -43,6 +43,13 @@ def there_of(identity):
     return membership(BY_ID.indices_of([identity]), 1)[0]
 
 
+def test_by_place_a_record_taken_out_moves_those_after_it():
+    before, after = (membership(SPLIT.indices(length), length) for length in (10_000, 9_999))
+    kept = np.delete(before, 5_000)
+    assert np.array_equal(kept[:5_000], after[:5_000])
+    assert not np.array_equal(kept[5_000:], after[5_000:])
+
+
 @pytest.mark.parametrize("how", [lambda n: SPLIT.indices(n), lambda n: BY_ID.indices_of(range(n))])
 def test_parts_have_their_shares(how):
     sizes = [indices.size for indices in how(50_000).values()]

@@ -14,7 +14,9 @@ from dpilot.privacy import accountant
 from dpilot.privacy import events as known_events
 from dpilot.privacy.events import Composed
 from dpilot.tables import fitting
+from dpilot.tables.declared import declare
 from dpilot.tables.fitting import declared_of, fit_table
+from dpilot.tables.planning import plan_fit
 from dpilot.tables.preparing import Source
 from dpilot.tables.rehearsing import made_up, rehearse
 from dpilot.tables.run import load_table
@@ -150,6 +152,25 @@ def test_a_ledger_pays_for_each_fit_and_refuses_what_it_cannot(monkeypatch, tmp_
     with pytest.raises(BudgetExceeded):
         fit(ledger=book)
     assert book.spent() == before
+
+
+@pytest.mark.parametrize(("bound", "share"), [("basic", 1e-5), ("rdp", None)])
+def test_two_fits_cost_the_same_on_one_split_as_on_two(bound, share, tmp_path):
+    spent = []
+    for name, splits in {"one": ("a", "a"), "two": ("a", "b")}.items():
+        book = Ledger.open(tmp_path / name, dataset="small", budget=Budget(9.0, 1e-4), bound=bound)
+        for epsilon, split in zip((0.5, 3.0), splits, strict=True):
+            declared = declare(SCHEMA, epsilon=epsilon, delta=1e-5, size=SIZE, public_size=False)
+            book.commit(plan_fit(declared).stages(declared, split), delta=share)
+        spent.append(book.spent())
+    assert spent[0] == spent[1]
+
+
+def test_a_second_fit_in_a_ledger_has_a_split_of_its_own(tmp_path):
+    book = Ledger.open(tmp_path / "book", dataset="small", budget=Budget(6.0, 1e-4))
+    runs = [fit(ledger=book, test_seed=None) for _ in range(2)]
+    assert len({run.record.ledger[-1]["split"] for run in runs}) == 2
+    assert book.spent().epsilon > 1.9 * 3.0
 
 
 def test_without_delta_it_is_one_tenth_of_one_over_the_size_and_said():

@@ -34,8 +34,8 @@ class Split:
 
         part(i) = the first part whose cumulative share exceeds coin(key, i)
 
-    One split is drawn for a ledger and kept: ``id`` goes into its rows next to the part's name, and the key into the
-    secret file of the run, so that the same records stay together.
+    ``id`` goes into the rows of a ledger next to the part's name: parts of one split compose in parallel, parts of two
+    splits add up. Whoever uses a split again keeps its key, secret, and has the records where they were, or has ids.
 
     Guarantee:
         The coin of a record is a function of the key and of its place, or of its own id, alone: a record added at the
@@ -46,7 +46,8 @@ class Split:
     Edge cases:
         The sizes of the parts are random and secret; ``share(part) * size`` is the declared number to divide by.
         Records with equal ids go to the same part. No id raises: one without a text shares a coin with all such.
-        A split goes by places or by ids, never by both: the same record would lie in two parts of one name.
+        A split goes by places or by ids, never by both: the same record would lie in two parts of one name. So would
+        the records after one that is taken out, or of a table put in another order, if its places were split again.
     """
 
     shares: Mapping[str, float]

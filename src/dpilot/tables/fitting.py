@@ -100,7 +100,8 @@ def fit_table(
     Edge cases:
         delta left out     min(1e-5, 1/(10 size)), and the record says so
         size = "private"   a noisy count is bought; sampling rate and steps are then fixed without it
-        a ledger again     a new split is drawn; parts of different splits compose one after the other
+        a ledger again     a new split is drawn, and the price is added to what was spent: the old split would cost as
+                           much, since a fit spends its epsilon on each part, and rows may have moved since
 
     Example:
         ``run = fit_table("adult.parquet", Schema.load("adult.toml"), epsilon=1.0); run.predict(frame)``
