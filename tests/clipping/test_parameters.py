@@ -107,6 +107,7 @@ def test_a_stored_rule_that_is_not_ours_is_refused(data: Any) -> None:
         {"measuring": 0.5},
         {"memory": [math.nan]},
         {"inner": {"threshold": 1.0}},
+        {"origin": 1},
         {"more": 1},
     ],
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from dpilot import clipping
+from dpilot.errors import InvalidInput
 from tests.clipping import contract
 
 NORMALIZED: dict[str, Any] = {"normalized": True}
@@ -76,6 +78,51 @@ def test_states_depend_on_releases_only(rule: Any) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_state_round_trips_through_json_bit_for_bit(rule: Any) -> None:
     contract.check_json(rule)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_state_of_any_other_rule_is_refused(rule: Any, stored: list[tuple[Any, dict[str, Any]]]) -> None:
+    groups = contract.groups_of(rule.init(**contract.PUBLIC))
+    norms, released = torch.ones((2, groups) if groups else 2), torch.zeros(777 * max(groups, 1))
+    refused = 0
+    for other, data in stored:
+        state = clipping.State.from_dict(data)
+        if other == rule:
+            rule.clip(norms, state)
+            continue
+        with pytest.raises(InvalidInput, match="clip state was made by"):
+            rule.clip(norms, state)
+        with pytest.raises(InvalidInput, match="clip state was made by"):
+            rule.update(state, released)
+        refused += 1
+    assert refused == len(stored) - 1
+
+
+@pytest.fixture(scope="module")
+def stored() -> list[tuple[Any, dict[str, Any]]]:
+    """Every rule with a state that it reached, as a checkpoint keeps it."""
+    rules = [parameter.values[0] for parameter in RULES]
+    return [(rule, json.loads(json.dumps(contract.states(rule, steps=1)[-1].to_dict()))) for rule in rules]
+
+
+@pytest.mark.parametrize("name", clipping.names())
+def test_the_state_of_the_same_rule_with_another_parameter_is_refused(name: str) -> None:
+    rule: Any = clipping.get(name)
+    state = rule.init(**contract.PUBLIC)
+    for field in dataclasses.fields(rule):
+        value = getattr(rule, field.name)
+        if isinstance(value, float) and math.isfinite(value):
+            other = dataclasses.replace(rule, **{field.name: value * 0.999 + 1e-9})
+            with pytest.raises(InvalidInput, match="expected one of"):
+                other.clip(torch.ones(2), state)
+    rule.clip(torch.ones(2), state)
+
+
+def test_a_rule_given_whole_numbers_is_the_same_rule() -> None:
+    state = clipping.get("quantile", threshold=1, rate=1).init(**contract.PUBLIC)
+    clipping.get("quantile", threshold=1.0, rate=1.0).clip(torch.ones(2), state)
+    with pytest.raises(InvalidInput, match="made by no rule"):
+        clipping.get("quantile").clip(torch.ones(2), dataclasses.replace(state, origin=""))
 
 
 @pytest.mark.parametrize("rule", RULES)

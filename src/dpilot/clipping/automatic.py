@@ -52,14 +52,14 @@ class AutoS:
             _validate.refuse("gamma", self.gamma, f"at least {LOWEST:g}", "Use auto-v for gamma = 0.")
 
     def init(self, **public: Unpack[Public]) -> State:
-        return start(self.threshold, self.threshold, **public)
+        return start(self, self.threshold, self.threshold, **public)
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(norms, state)
+        seen = see(self, norms, state)
         return seen.seal(seen.state.threshold / (seen.norms + self.gamma))
 
     def update(self, state: State, released: Tensor) -> State:
-        return receive(state, released, extras=0)[0]
+        return receive(self, state, released, extras=0)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class AutoV:
         check_threshold(self.threshold)
 
     def init(self, **public: Unpack[Public]) -> State:
-        return start(self.threshold, self.threshold, **public)
+        return start(self, self.threshold, self.threshold, **public)
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(norms, state)
+        seen = see(self, norms, state)
         inverse = seen.state.threshold / seen.norms.clamp_min(_SMALLEST_NORM)
         return seen.seal(torch.where(seen.norms > 0, inverse, 0.0))
 
     def update(self, state: State, released: Tensor) -> State:
-        return receive(state, released, extras=0)[0]
+        return receive(self, state, released, extras=0)[0]

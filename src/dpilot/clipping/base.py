@@ -17,7 +17,8 @@ standard deviation ``noise_multiplier * bound`` covers it, and every rule costs 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from numbers import Real
 from typing import Any, Final, NotRequired, Protocol, Required, TypedDict, Unpack
 
 import torch
@@ -69,6 +70,7 @@ class State:
         measuring        how many of the next steps only measure: every weight is 0, the optimizer must not move
         memory           what a rule remembers beside its threshold, such as a bin width; None for most
         inner            the state of the rule inside, for the normalized and the layer-wise form
+        origin           the rule that made it, every parameter written out; any other rule refuses it
 
     Example:
         >>> from dpilot import clipping
@@ -88,6 +90,7 @@ class State:
     measuring: int = 0
     memory: Tensor | None = None
     inner: State | None = None
+    origin: str = ""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, State) and self.to_dict() == other.to_dict()
@@ -133,10 +136,33 @@ class State:
             measuring=_validate.count(least=0, measuring=data["measuring"]),
             memory=None if data["memory"] is None else _tensor("memory", data["memory"], signed=True),
             inner=None if data["inner"] is None else cls.from_dict(data["inner"]),
+            origin=_text("origin", data["origin"]),
+        )
+
+
+def identity(rule: Any) -> str:
+    """A rule as text, numbers as floats: equal rules have equal texts, and no others.
+
+    Example:
+        >>> from dpilot.clipping import Constant, Normalized
+        >>> identity(Normalized(Constant(threshold=1)))
+        'Normalized(rule=Constant(threshold=1.0))'
+    """
+    told = ", ".join(f"{field.name}={_told(getattr(rule, field.name))}" for field in fields(rule))
+    return f"{type(rule).__name__}({told})"
+
+
+def check_own(rule: Any, state: State) -> None:
+    """Refuse the state of another rule, or of this one with other parameters: its bound would not be this rule's."""
+    if state.origin != identity(rule):
+        made = f"by {state.origin}" if state.origin else "by no rule"
+        raise InvalidInput(
+            f"the clip state was made {made}: expected one of {identity(rule)}. Start from this rule's own init."
         )
 
 
 def start(
+    rule: Any,
     threshold: float | list[float],
     bound: float | list[float],
     *,
@@ -155,12 +181,14 @@ def start(
         noise_multiplier=_validate.non_negative(noise_multiplier=noise_multiplier),
         expected_batch_size=_validate.positive(expected_batch_size=expected_batch_size),
         dimension=_validate.count(dimension=dimension),
+        origin=identity(rule),
     )
     return state if device is None else state.to(torch.empty(0, device=device).device)
 
 
-def receive(state: State, released: Tensor, extras: int) -> tuple[State, Tensor]:
+def receive(rule: Any, state: State, released: Tensor, extras: int) -> tuple[State, Tensor]:
     """The state one step later, beside the released sum, in the state's precision and on one device."""
+    check_own(rule, state)
     if released.shape[-1:] != (extras,):
         _validate.refuse("the shape of the released extras", tuple(released.shape), f"({extras},)")
     state = replace(state.to(released.device), step=state.step + 1)
@@ -200,8 +228,9 @@ def check_threshold(threshold: float, floor: float = 0.0, ceiling: float = math.
         _validate.refuse("floor", floor, f"at most the ceiling, {ceiling!r}, both in [0, {HIGHEST:g}]")
 
 
-def inside(state: State) -> State:
+def inside(rule: Any, state: State) -> State:
     """The state of the rule inside a form; refuses the state of another rule."""
+    check_own(rule, state)
     if state.inner is None:
         raise InvalidInput("the clip state has no inner state: expected one made by this rule's own init.")
     return state.inner
@@ -212,10 +241,22 @@ def _moved_to(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device=device, dtype=torch.float64 if has_double else torch.float32)
 
 
+def _told(value: Any) -> str:
+    if isinstance(value, Real):
+        return repr(float(value))
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_told, value))}]"
+    return identity(value) if is_dataclass(value) else repr(value)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.tolist()
     return value.to_dict() if isinstance(value, State) else value
+
+
+def _text(name: str, value: object) -> str:
+    return value if isinstance(value, str) else _validate.refuse(name, value, "the text of a rule")
 
 
 def _tensor(name: str, value: object, signed: bool = False) -> Tensor:

@@ -113,7 +113,7 @@ def check_binned(rule: Binned) -> None:
 def first_state(rule: Binned, **public: Unpack[Public]) -> State:
     """The state before the first step, with the declared width."""
     threshold = first_threshold(rule.threshold, rule.floor, rule.ceiling)
-    state = start(threshold, threshold * bins_of(rule).inflation(), **public)
+    state = start(rule, threshold, threshold * bins_of(rule).inflation(), **public)
     return replace(state, memory=torch.full_like(state.threshold, rule.width))
 
 

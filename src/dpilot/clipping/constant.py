@@ -44,11 +44,11 @@ class Constant:
         check_threshold(self.threshold)
 
     def init(self, **public: Unpack[Public]) -> State:
-        return start(self.threshold, self.threshold, **public)
+        return start(self, self.threshold, self.threshold, **public)
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(norms, state)
+        seen = see(self, norms, state)
         return seen.seal(clipped(seen.norms, seen.state.threshold))
 
     def update(self, state: State, released: Tensor) -> State:
-        return receive(state, released, extras=0)[0]
+        return receive(self, state, released, extras=0)[0]

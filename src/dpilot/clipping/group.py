@@ -74,13 +74,13 @@ class Group:
 
     def init(self, **public: Unpack[Public]) -> State:
         largest = max(self.thresholds)
-        state = start(largest, largest * self._inflation(), **public)
+        state = start(self, largest, largest * self._inflation(), **public)
         return replace(state, memory=state.threshold.new_tensor(self.thresholds + self._proportions()))
 
     def clip(self, norms: Tensor, state: State, groups: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (n,) and extras (n, k) of records with norms (n,) and group numbers (n,)."""
         hot = groups.unsqueeze(-1) == torch.arange(len(self.thresholds), device=groups.device)  # (n, groups)
-        seen = see(torch.where(hot.any(-1), norms, torch.nan), state)
+        seen = see(self, torch.where(hot.any(-1), norms, torch.nan), state)
         each = (hot * self._memory(seen.state)[0]).sum(-1).clamp_min(torch.finfo(seen.norms.dtype).tiny)  # (n,)
         weights = clipped(seen.norms, each)
         if not self.rate:
@@ -90,8 +90,8 @@ class Group:
 
     def update(self, state: State, released: Tensor) -> State:
         if not self.rate:
-            return receive(state, released, extras=0)[0]
-        state, released = receive(state, released, extras=len(self.thresholds))
+            return receive(self, state, released, extras=0)[0]
+        state, released = receive(self, state, released, extras=len(self.thresholds))
         thresholds, proportions = self._memory(state)
         surplus = (released / (self._bit(state) * state.expected_batch_size * proportions)).clamp(-1.0, 1.0)
         thresholds = moved(thresholds, self.rate * surplus, self.floor, self.ceiling)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpilot import _validate
 from dpilot.clipping.automatic import AutoS, AutoV
-from dpilot.clipping.base import Clipping, Public, State, inside
+from dpilot.clipping.base import Clipping, Public, State, identity, inside
 from dpilot.clipping.constant import Constant
 from dpilot.clipping.psac import Psac
 from dpilot.clipping.quantile import Quantile
@@ -67,24 +67,33 @@ class LayerWise:
         parts = math.sqrt(self.groups)
         heard = cast(Public, {**public, "noise_multiplier": public["noise_multiplier"] * parts})
         one = replace(cast(Any, self.rule), threshold=cast(Any, self.rule).threshold / parts).init(**heard)
-        own = replace(one, threshold=one.threshold.repeat(self.groups), bound=one.bound.repeat(self.groups))
-        return _joined(own, public["noise_multiplier"])
+        own = replace(
+            one,
+            threshold=one.threshold.repeat(self.groups),
+            bound=one.bound.repeat(self.groups),
+            origin=identity(self.rule),
+        )
+        return self._joined(own, public["noise_multiplier"])
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         if norms.ndim != 2 or norms.shape[1] != self.groups:
             _validate.refuse("the shape of the norms", tuple(norms.shape), f"(n, {self.groups}), one norm a group")
-        seen = see(norms, state)
-        weights, extras = self.rule.clip(norms, inside(seen.state))  # (n, groups), (n, groups, k)
+        seen = see(self, norms, state)
+        weights, extras = self.rule.clip(norms, inside(self, seen.state))  # (n, groups), (n, groups, k)
         return seen.seal(weights.to(seen.norms.dtype), extras.flatten(1).to(seen.norms.dtype))
 
     def update(self, state: State, released: Tensor) -> State:
-        own = inside(state)
-        return _joined(self.rule.update(own, released.reshape(self.groups, -1)), state.noise_multiplier)
+        own = inside(self, state)
+        return self._joined(self.rule.update(own, released.reshape(self.groups, -1)), state.noise_multiplier)
 
-
-def _joined(own: State, noise_multiplier: float) -> State:
-    """The state of the whole from the states of its groups: squares add."""
-    total = torch.linalg.vector_norm
-    return replace(
-        own, threshold=total(own.threshold), bound=total(own.bound), noise_multiplier=noise_multiplier, inner=own
-    )
+    def _joined(self, own: State, noise_multiplier: float) -> State:
+        """The state of the whole from the states of its groups: squares add."""
+        total = torch.linalg.vector_norm
+        return replace(
+            own,
+            threshold=total(own.threshold),
+            bound=total(own.bound),
+            noise_multiplier=noise_multiplier,
+            inner=own,
+            origin=identity(self),
+        )

@@ -72,11 +72,11 @@ class MeanSquaredError:
         return first_state(self, **public)
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(norms, state)
+        seen = see(self, norms, state)
         return seen.seal(clipped(seen.norms, seen.state.threshold), bins_of(self).one_hot(seen.norms, seen.state))
 
     def update(self, state: State, released: Tensor) -> State:
-        state, released = receive(state, released, extras=self.bins)
+        state, released = receive(self, state, released, extras=self.bins)
         fractions = torch.nan_to_num(bins_of(self).fractions(state, released))
         heard = bins_of(self).above_noise(state, fractions)
         pull = torch.log(self._best(state, heard) / state.threshold) * (heard.sum() > 0)

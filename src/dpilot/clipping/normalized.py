@@ -7,7 +7,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from dpilot.clipping.base import Clipping, Public, State, inside
+from dpilot.clipping.base import Clipping, Public, State, identity, inside
 from dpilot.clipping.rounding import see
 
 
@@ -42,18 +42,17 @@ class Normalized:
     rule: Clipping
 
     def init(self, **public: Unpack[Public]) -> State:
-        return _divided(self.rule.init(**public))
+        return self._divided(self.rule.init(**public))
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(norms, state)
-        own, work = inside(seen.state), seen.norms.dtype
+        seen = see(self, norms, state)
+        own, work = inside(self, seen.state), seen.norms.dtype
         weights, extras = self.rule.clip(norms, own)
         return seen.seal(weights.to(work) / own.threshold, extras.to(work) / own.threshold)
 
     def update(self, state: State, released: Tensor) -> State:
-        own = inside(state.to(released.device))
-        return _divided(self.rule.update(own, released.to(own.threshold.dtype) * own.threshold))
+        own = inside(self, state.to(released.device))
+        return self._divided(self.rule.update(own, released.to(own.threshold.dtype) * own.threshold))
 
-
-def _divided(own: State) -> State:
-    return replace(own, bound=own.bound / own.threshold, memory=None, inner=own)
+    def _divided(self, own: State) -> State:
+        return replace(own, bound=own.bound / own.threshold, memory=None, inner=own, origin=identity(self))

@@ -77,20 +77,20 @@ class OneShot:
             _validate.refuse("lowest", self.lowest, f"a number below highest, {self.highest!r}")
 
     def init(self, **public: Unpack[Public]) -> State:
-        state = start(first_threshold(self.threshold, self.floor, self.ceiling), 1.0, **public)
+        state = start(self, first_threshold(self.threshold, self.floor, self.ceiling), 1.0, **public)
         measure = self.measure or max(1, round(_SHARE_OF_STEPS * (public.get("steps") or 1)))
         return replace(state, measuring=measure, memory=state.threshold.new_zeros(self.bins))
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(norms, state)
+        seen = see(self, norms, state)
         if not state.frozen:
             return seen.seal(clipped(seen.norms, seen.state.threshold))
         return seen.seal(torch.zeros_like(seen.norms), self._one_hot(seen.norms))
 
     def update(self, state: State, released: Tensor) -> State:
         if not state.frozen:
-            return receive(state, released, extras=0)[0]
-        state, released = receive(state, released, extras=self.bins)
+            return receive(self, state, released, extras=0)[0]
+        state, released = receive(self, state, released, extras=self.bins)
         tally = released if state.memory is None else state.memory + released
         if state.measuring > 1:
             return replace(state, memory=tally, measuring=state.measuring - 1)

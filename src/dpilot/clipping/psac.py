@@ -46,12 +46,12 @@ class Psac:
         _validate.positive(softening=self.softening)
 
     def init(self, **public: Unpack[Public]) -> State:
-        return start(self.threshold, self.threshold, **public)
+        return start(self, self.threshold, self.threshold, **public)
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(norms, state)
+        seen = see(self, norms, state)
         padding = self.softening / (seen.norms + self.softening)
         return seen.seal(seen.state.threshold / (seen.norms + padding))
 
     def update(self, state: State, released: Tensor) -> State:
-        return receive(state, released, extras=0)[0]
+        return receive(self, state, released, extras=0)[0]

@@ -66,16 +66,16 @@ class Quantile:
 
     def init(self, **public: Unpack[Public]) -> State:
         threshold = first_threshold(self.threshold, self.floor, self.ceiling)
-        return start(threshold, threshold / math.sqrt(1 - self.share), **public)
+        return start(self, threshold, threshold / math.sqrt(1 - self.share), **public)
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(norms, state)
+        seen = see(self, norms, state)
         threshold = seen.state.threshold
         above = (seen.norms > self.tau * threshold).to(seen.norms.dtype) - 0.5
         return seen.seal(clipped(seen.norms, threshold), (self._bit(threshold) * above).unsqueeze(-1))
 
     def update(self, state: State, released: Tensor) -> State:
-        state, released = receive(state, released, extras=1)
+        state, released = receive(self, state, released, extras=1)
         mean_bit = released[..., 0] / (self._bit(state.threshold) * state.expected_batch_size)
         fraction = (mean_bit + 0.5).clamp(0.0, 1.0)
         threshold = moved(state.threshold, self.rate * (fraction - self.target), self.floor, self.ceiling)

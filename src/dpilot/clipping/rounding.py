@@ -9,12 +9,12 @@ rounding and nothing else: a rule whose formula is wrong by more still breaks th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from dpilot.clipping.base import State
+from dpilot.clipping.base import State, check_own
 
 # working precision -> (how much room a row must leave in the square, how much shorter a row becomes that does not).
 # float64: a float32 answer overshoots by at most 6 * 2^-24 in the square, counting the rounding of the bound itself to
@@ -63,8 +63,9 @@ class Seen:
         return ((1.0 - shorter * tight.to(joint.dtype)) * valid).to(self.dtype)
 
 
-def see(norms: Tensor, state: State) -> Seen:
+def see(rule: Any, norms: Tensor, state: State) -> Seen:
     """Norms (n,) or (n, groups) made ready for a rule; a null record is one whose norm is not finite."""
+    check_own(rule, state)
     norms = norms.detach()
     state = state.to(norms.device)
     valid = (norms >= 0) & (norms < torch.inf)  # False for nan

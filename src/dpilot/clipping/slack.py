@@ -70,12 +70,12 @@ class Slack:
 
     def init(self, **public: Unpack[Public]) -> State:
         threshold = first_threshold(self.threshold, self.floor, self.ceiling)
-        state = start(threshold, threshold, **public)
+        state = start(self, threshold, threshold, **public)
         self._slots(state)
         return state
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(norms, state)
+        seen = see(self, norms, state)
         slots, threshold = self._slots(state), seen.state.threshold
         slot = (threshold / math.sqrt(slots)).unsqueeze(-1)
         total = math.sqrt(slots) * (threshold - seen.norms).clamp_min(0.0)
@@ -84,7 +84,7 @@ class Slack:
         return seen.seal(clipped(seen.norms, threshold), extras)
 
     def update(self, state: State, released: Tensor) -> State:
-        state, released = receive(state, released, extras=self._slots(state))
+        state, released = receive(self, state, released, extras=self._slots(state))
         profile = self.profile(state, released)
         gamma = (1 - (1 - self.target) * (1 - self._near_zero(profile, state))).clamp(0.0, 1.0)
         exponent = self.rate * (gamma - profile[..., 0])
