@@ -10,6 +10,7 @@ import torch
 
 from dpilot.errors import InvalidInput
 from dpilot.transfer.scattering import Filters, Scattering, scattered
+from dpilot.transfer.scattering.transform import blocks, modulus
 
 GENERATOR = np.random.default_rng(2)
 
@@ -128,6 +129,31 @@ def test_images_and_colours_are_transformed_each_on_its_own():
     assert found.shape == (20, 3 * transform.channels, 4, 4)
     alone = transform(images[17:18, 1:2])[0]
     assert torch.allclose(found[17, transform.channels : 2 * transform.channels], alone, atol=1e-12)
+
+
+def test_images_are_worked_on_in_blocks_of_one_size_whatever_their_number():
+    for count in (0, 1, 16, 17):
+        found = list(blocks(torch.ones(count, 16, 16)))
+        assert [block.shape for block in found] == [(16, 16, 16)] * max(1, -(-count // 16))
+        assert torch.cat(found).sum() == count * 16 * 16
+        assert bool((torch.cat(found)[:count] == 1).all())
+
+
+def test_an_image_that_is_not_finite_leaves_the_others_as_they_are():
+    images = torch.from_numpy(GENERATOR.uniform(size=(3, 1, 16, 16)))
+    transform = Scattering((16, 16), 2, 2)
+    beside = images.clone()
+    beside[1, 0, 0, 0] = math.nan
+    found, spoiled = transform(images), transform(beside)
+    assert torch.equal(found[[0, 2]], spoiled[[0, 2]])
+    assert not bool(torch.isfinite(spoiled[1]).any())
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.complex128])
+def test_moduli_are_absolute_values_small_and_large(kind):
+    values = torch.polar(torch.logspace(-15, 15, 301, dtype=torch.float64), torch.linspace(0, 7, 301).double()).to(kind)
+    assert torch.allclose(modulus(values), values.abs(), rtol=1e-6, atol=0)
+    assert float(modulus(torch.zeros(1, dtype=kind))) == 0
 
 
 @pytest.mark.parametrize(("size", "outputs"), [(28, 7), (32, 8)])
