@@ -20,7 +20,7 @@ TERMS = Terms(held_out=0.5, epochs=20)
 def flown_with_turned(chosen):
     """A flight on records whose held-out labels are turned where ``chosen`` says so of their sites."""
     data = frame(800)
-    places = drawn_split(TERMS, 3).indices(800)[HELD_OUT]
+    places = drawn_split(0.5, 3).indices(800)[HELD_OUT]
     turned = places[chosen(data["site"][places])]
     data["outcome"][turned] = np.where(data["outcome"][turned] == "yes", "no", "yes")
     return fly_table(data, SCHEMA, epsilon=60.0, delta=1e-5, terms=TERMS, test_seed=3).flight

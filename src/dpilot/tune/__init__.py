@@ -29,6 +29,7 @@ _HOMES = {
     "budget_split_grid": "grid",
     "compare": "comparison",
     "grid_oracle": "oracle",
+    "head_options": "pilot.step",
     "linear_scaling": "scaling",
     "plan_scaling": "scaling_plan",
     "private_selection": "select",

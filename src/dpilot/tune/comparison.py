@@ -12,6 +12,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.selection import selection
+from dpilot.tune.pilot.terms import Terms
 from dpilot.tune.scaling_plan import SHARES
 from dpilot.tune.scoring import expected_noise
 
@@ -56,7 +57,7 @@ def compare(
     budget: Budget,
     *,
     size: int,
-    held_out_share: float = 0.1,
+    held_out_share: float | None = None,
     trials: int = 6,
     shares: Sequence[float] = SHARES,
     grid_share: float = 1 / 3,
@@ -65,6 +66,8 @@ def compare(
     subset_share: float = 0.1,
 ) -> Comparison:
     """The epsilon left for the final run under each method with about ``trials`` trials; full batches, exact.
+
+    ``held_out_share`` is that of the autopilot unless given.
 
     Guarantee:
         Looks at declared numbers only: free.
@@ -75,7 +78,7 @@ def compare(
         [('data-free default', 1.0), ('linear_scaling', 0.97), ('private_selection', 0.7)]
     """
     trials = _validate.count(trials=trials, least=2)
-    held_out = _validate.count(size=size) * _validate.open_unit(held_out_share=held_out_share)
+    held_out = _validate.count(size=size) * Terms(held_out=held_out_share).kept(budget, size)
     whole, delta = gdp_mu(budget), budget.delta
     select = _selected(budget, law, shape)
     taken = {"linear_scaling": sum(shares), "budget_split_grid": grid_share, "subset_search": subset_share}

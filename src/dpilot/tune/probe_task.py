@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -22,7 +22,10 @@ from dpilot.transfer.features import Features
 from dpilot.transfer.probe import Head, fit_heads, predict
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
 
-__all__ = ["ProbeTask"]
+__all__ = ["THRESHOLD", "ProbeTask"]
+
+THRESHOLD: Final = 0.5
+"""Of gradients of unit rows, which are at most 1.41 long; defended in docs/autopilot.md."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +60,7 @@ class ProbeTask:
     groups: Tensor | None = field(default=None, repr=False)
     group_count: int = 0
     momentum: float = 0.9
-    threshold: float = 1.0
+    threshold: float = THRESHOLD
     free_step: bool = True
     device: str | None = None
     noise: MakeNoise = SystemNoise

@@ -22,12 +22,13 @@ from dpilot.tune.rounds import Round
 from dpilot.tune.scoring import expected_noise
 from dpilot.tune.task import TRAIN, Outlay
 
-__all__ = ["FINAL", "SHARES", "ScalingPlan", "plan_scaling"]
+__all__ = ["FINAL", "SHARES", "TOO_NOISY", "ScalingPlan", "plan_scaling"]
 
 FINAL: Final = "final run"
 SHARES: Final = (0.0125, 0.045)
 """Of mu^2, for each stage: about what epsilon 0.05, 0.1 and 0.96 take of a total of 1, the constants of Panda et al."""
-_TOO_NOISY: Final = 0.05
+TOO_NOISY: Final = 0.02
+"""Of a score, above which there are no trials: on data of their own 0.01 was as good, 0.05 lost (docs/autopilot.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def plan_scaling(
     split: str = "eta-first",
     objective: str = "accuracy",
     score_share: float = 0.5,
-    too_noisy: float = _TOO_NOISY,
+    too_noisy: float = TOO_NOISY,
     fallback: float | None = None,
     band: float | None = None,
 ) -> ScalingPlan:

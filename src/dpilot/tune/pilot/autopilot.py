@@ -26,14 +26,14 @@ from dpilot.tune.pilot.flight import Flight, Tell, charge, fly, silent
 from dpilot.tune.pilot.learners import Heads, Modules
 from dpilot.tune.pilot.plan import plan_heads, plan_module
 from dpilot.tune.pilot.recording import Told, recorded
-from dpilot.tune.pilot.terms import HELD_OUT_SHARE, TUNING_SHARE, Terms
-from dpilot.tune.probe_task import ProbeTask
+from dpilot.tune.pilot.terms import TUNING_SHARE, Terms
+from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, fixed_noise
 
 __all__ = ["HEAD_CLIPPING", "autopilot", "cells_of", "drawn_split", "noise_for"]
 
 HEAD_CLIPPING: Final = (
-    "clipping at 1: on rows of unit length a gradient is at most 1.41 long, so there is nothing to adapt"
+    f"clipping at {THRESHOLD:g}: on rows of unit length a gradient is at most 1.41 long, so there is nothing to adapt"
 )
 _MODULE_CLIPPING: Final = (
     "clipping adapts from 1, floor 0.1 (bounded-slack): its signal is free, and gradients in units of the threshold "
@@ -51,7 +51,7 @@ def autopilot(
     class_names: tuple[str, ...] | None = None,
     size: str | int = "public",
     objective: str = "accuracy",
-    held_out_share: float = HELD_OUT_SHARE,
+    held_out_share: float | None = None,
     tuning_share: float = TUNING_SHARE,
     trials: int = 3,
     epochs: float | None = None,
@@ -78,6 +78,7 @@ def autopilot(
     Edge cases:
         trials that would be too noisy    from declared numbers alone: none are made, nothing is spent on them, and the
                                           data-free step size is used
+        ``held_out_share`` None           5 % to 10 %, so that noise moves an accuracy by a tenth of a point
         ``example``                       a public batch, wanted unless ``dataset`` is a TensorDataset: it shows the
                                           form of the records, and those of another form are null
         ``class_names``                   what figures call the classes
@@ -138,9 +139,9 @@ class _Way:
         return Layout(names, tuple(map(str, range(groups))), "group") if groups else Layout(names)
 
 
-def drawn_split(terms: Terms, test_seed: int | None) -> Split:
+def drawn_split(held_out: float, test_seed: int | None) -> Split:
     """Secret coins: from the operating system, or those of a test."""
-    shares = {TRAIN: 1 - terms.held_out, HELD_OUT: terms.held_out}
+    shares = {TRAIN: 1 - held_out, HELD_OUT: held_out}
     if test_seed is None:
         return Split.draw(shares)
     return Split(shares, seeded_noise(test_seed).state.generator("autopilot split").bytes(KEY_BYTES))
@@ -155,7 +156,7 @@ def _fly_heads(features: Features, way: _Way, groups: Any, group_count: int) -> 
     terms, classes = way.terms, features.classes
     cells = cells_of(terms.objective, classes, group_count)
     plan = plan_heads(way.budget, size=way.size, classes=classes, cells=cells, terms=terms)
-    split = drawn_split(terms, way.test_seed)
+    split = drawn_split(plan.held_out, way.test_seed)
     committed = charge(plan, way.book, split.id)
     task = ProbeTask.of(
         features.unit(),
@@ -170,8 +171,8 @@ def _fly_heads(features: Features, way: _Way, groups: Any, group_count: int) -> 
     told = Told(
         HEAD_CLIPPING,
         "a linear head on rows of unit length, started at zero",
-        {"size": way.size, "held_out": terms.held_out, "classes": classes, "features": features.width},
-        {"clipping": "constant", "threshold": 1.0, "optimizer": "momentum"},
+        {"size": way.size, "held_out": plan.held_out, "classes": classes, "features": features.width},
+        {"clipping": "constant", "threshold": task.threshold, "optimizer": "momentum"},
         way.unprotected,
     )
     return recorded(plan, flown, told, book=way.book, committed=committed, own=way.own, stamp=task.stamp)
@@ -182,7 +183,7 @@ def _fly_module(model_fn: Any, dataset: Any, way: _Way, classes: int | None, los
         raise InvalidInput("what is neither Features nor a function with a data set: expected one of them.")
     count = _validate.count("Declare how many classes there are.", least=2, classes=classes)
     plan, rate = plan_module(way.budget, size=way.size, cells=cells_of(way.terms.objective, count, 0), terms=way.terms)
-    split = drawn_split(way.terms, way.test_seed)
+    split = drawn_split(plan.held_out, way.test_seed)
     seen: list[StepRecord] = []
     task = ModuleTask.of(
         model_fn,
@@ -203,7 +204,7 @@ def _fly_module(model_fn: Any, dataset: Any, way: _Way, classes: int | None, los
     told = Told(
         _MODULE_CLIPPING,
         f"{type(flown.model).__name__}, {sum(each.numel() for each in flown.model.parameters()):,} parameters",
-        {"size": way.size, "held_out": way.terms.held_out, "classes": count},
+        {"size": way.size, "held_out": plan.held_out, "classes": count},
         {"clipping": "bounded-slack", "optimizer": "momentum", "schedule": "cosine"},
         way.unprotected,
         thresholds=tuple(each.threshold for each in seen[-flown.candidate.steps :]),

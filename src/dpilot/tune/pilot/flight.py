@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpilot.metrics.counts import Layout, noisy_counts
@@ -18,7 +18,6 @@ from dpilot.tune.pilot.learners import Learner
 from dpilot.tune.pilot.plan import METRICS, PilotPlan
 from dpilot.tune.record import Tuned
 from dpilot.tune.scaling import Search, chosen, final_run, search
-from dpilot.tune.scaling_plan import ScalingPlan
 
 __all__ = ["Flight", "Flown", "Tell", "charge", "fly", "silent"]
 
@@ -83,7 +82,7 @@ def fly(plan: PilotPlan, learner: Learner, committed: Committed, layout: Layout,
     if scaling.rounds:
         shown = " and ".join(f"{epsilon:.2g}" for epsilon in scaling.epsilons)
         tell(f"{len(scaling.rounds)} stages of {plan.terms.trials} trials, at epsilon {shown} each")
-    found = _with_data_free(search(scaling, task, committed), scaling)
+    found = search(scaling, task, committed)
     for note in found.notes:
         tell(note)
     candidate, notes = chosen(found.law, scaling.final_epsilon, scaling.box, scaling.split)
@@ -100,12 +99,3 @@ def fly(plan: PilotPlan, learner: Learner, committed: Committed, layout: Layout,
     metrics = scores(counts)
     tell(f"held-out accuracy {metrics[0].value:.3f}, noise included")
     return Flown(model, candidate, found, notes, metrics)
-
-
-def _with_data_free(found: Search, scaling: ScalingPlan) -> Search:
-    """The data-free walk as one more point of the law: trials are few and noisy, and it was never far from the best."""
-    if not found.law.points:
-        return found
-    points = (*found.law.points, (scaling.final_epsilon, scaling.fallback))
-    note = f"the data-free r = {scaling.fallback:.4g} at epsilon {scaling.final_epsilon:.3g} counts as one more point."
-    return replace(found, law=replace(found.law, points=points), notes=(*found.notes, note))

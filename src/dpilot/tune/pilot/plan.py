@@ -15,8 +15,8 @@ from dpilot.privacy.events import Event
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.ledger import Stage
 from dpilot.tune.pilot.step import Course, head_course, module_course
-from dpilot.tune.pilot.terms import BAND, SCORE_SHARE, TOO_NOISY, Terms
-from dpilot.tune.scaling_plan import ScalingPlan, plan_scaling
+from dpilot.tune.pilot.terms import SCORE_SHARE, Terms
+from dpilot.tune.scaling_plan import TOO_NOISY, ScalingPlan, plan_scaling
 from dpilot.tune.task import HELD_OUT
 
 __all__ = ["METRICS", "Bought", "PilotPlan", "plan_heads", "plan_module"]
@@ -52,6 +52,7 @@ class PilotPlan:
     """
 
     budget: Budget
+    held_out: float
     scaling: ScalingPlan
     metrics_noise: float
     bought: Bought
@@ -72,7 +73,7 @@ class PilotPlan:
     def resized(self, size: float, classes: int) -> PilotPlan:
         """The same price with the walk of a size that was released: full batch, so steps may follow from it."""
         mu = 1 / self.scaling.final.noise_multiplier
-        course = head_course(mu, size * (1 - self.terms.held_out), classes, self.terms.epochs)
+        course = head_course(mu, size * (1 - self.held_out), classes, self.terms.epochs)
         return replace(self, scaling=replace(self.scaling, box=course.box, fallback=course.walk))
 
 
@@ -97,13 +98,14 @@ def plan_heads(
     taken = bought or Bought({})
     left = _left(budget, taken.share)
     known = _UNKNOWN_SIZE if size is None else size
-    course = head_course(gdp_mu(left), known * (1 - terms.held_out), classes, terms.epochs)
-    scaling = _scaling(left, course, terms, held_out=known * terms.held_out, cells=cells, never=_reason(terms, size))
+    held_out = terms.kept(budget, known)
+    course = head_course(gdp_mu(left), known * (1 - held_out), classes, terms.epochs)
+    scaling = _scaling(left, course, terms, held_out=known * held_out, cells=cells, never=_reason(terms, size))
     reason = (
         "full batch: every step reads every record, which needs no sampling and adds up exactly; "
         f"{course.box.steps[0]} steps, more (up to {course.box.steps[1]}) where a step would pass {course.box.lr[1]:g}"
     )
-    return PilotPlan(budget, scaling, _metrics_noise(left, scaling), taken, terms, reason)
+    return PilotPlan(budget, held_out, scaling, _metrics_noise(left, scaling), taken, terms, reason)
 
 
 def plan_module(budget: Budget, *, size: float, cells: int, terms: Terms) -> tuple[PilotPlan, float]:
@@ -112,16 +114,18 @@ def plan_module(budget: Budget, *, size: float, cells: int, terms: Terms) -> tup
     Example:
         ``plan_module(Budget(1.0, 1e-5), size=60_000, cells=1, terms=Terms())`` takes batches of 1,024 and 527 steps.
     """
-    trained = max(1, round(size * (1 - terms.held_out)))
+    held_out = terms.kept(budget, size)
+    trained = max(1, round(size * (1 - held_out)))
     epochs = _EPOCHS if terms.epochs is None else terms.epochs
     advice = batch_rule(budget, size=trained, epochs=epochs, candidates=_batches(trained, epochs), min_steps=_FEW_STEPS)
     rate = advice.batch_size / trained
     sigma = noise_multiplier(budget, sample_rate=rate, steps=advice.steps)
     course = module_course(noise_multiplier=sigma, batch_size=advice.batch_size, steps=advice.steps)
     scaling = _scaling(
-        budget, course, terms, held_out=size * terms.held_out, cells=cells, never=_reason(terms, size), rate=rate
+        budget, course, terms, held_out=size * held_out, cells=cells, never=_reason(terms, size), rate=rate
     )
-    return PilotPlan(budget, scaling, _metrics_noise(budget, scaling), Bought({}), terms, advice.reason), rate
+    figures = _metrics_noise(budget, scaling)
+    return PilotPlan(budget, held_out, scaling, figures, Bought({}), terms, advice.reason), rate
 
 
 def _scaling(
@@ -134,22 +138,18 @@ def _scaling(
     never: str | None,
     rate: float = 1.0,
 ) -> ScalingPlan:
-    """Trials and final run; a law in proportion to mu, as the data-free walk is."""
+    """Trials and final run."""
     plan = plan_scaling(
         budget,
-        box=course.box,
         held_out_size=held_out,
         cells=cells,
         sample_rate=rate,
         trials=terms.trials,
         shares=Terms().shares if never else terms.shares,
-        degree=0,
-        variable="mu",
         objective=terms.objective,
         score_share=SCORE_SHARE,
         too_noisy=0.0 if never else TOO_NOISY,
-        fallback=course.walk,
-        band=BAND,
+        **course.options(),
     )
     return replace(plan, hopeless=never) if never else plan
 

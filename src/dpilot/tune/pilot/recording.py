@@ -86,14 +86,14 @@ def recorded(
 
 def _decisions(plan: PilotPlan, flown: Flown, told: Told) -> tuple[str, ...]:
     """The choices of the flight in the order they were made."""
-    terms, scaling = plan.terms, plan.scaling
+    scaling = plan.scaling
     bought = " and the ".join(plan.bought.stages)
     return (
         _summary(plan, flown, told),
         *told.notes,
         *([f"{plan.bought.share:.1%} of mu^2 buys the {bought}."] if bought else []),
-        f"{terms.held_out:.0%} of the records, each by a secret coin, are kept apart: scores of trials and the figures "
-        "are read on them, and cost the training nothing.",
+        f"{100 * plan.held_out:.2g} % of the records, each by a secret coin, are kept apart: scores of trials and the "
+        "figures are read on them, and cost the training nothing.",
         f"{plan.reason[0].upper()}{plan.reason[1:].rstrip('.')}.",
         f"{told.clipping[0].upper()}{told.clipping[1:]}.",
         *(f"{note[0].upper()}{note[1:]}" for note in (*flown.found.notes, *flown.notes)),
@@ -105,9 +105,8 @@ def _decisions(plan: PilotPlan, flown: Flown, told: Told) -> tuple[str, ...]:
 def _summary(plan: PilotPlan, flown: Flown, told: Told) -> str:
     """The whole flight in one sentence."""
     steps = flown.candidate.steps
-    points = [each for each in flown.found.law.points if each[0] in plan.scaling.epsilons]
-    tried = ", ".join(f"{r / steps:.3g} at epsilon {epsilon:.2g}" for epsilon, r in points)
-    how = f"extrapolated from {tried} and the data-free one" if points else "data-free"
+    tried = " and ".join(f"{r / steps:.3g} at epsilon {epsilon:.2g}" for epsilon, r in flown.found.law.points)
+    how = f"extrapolated from {tried}" if tried else "data-free"
     first = plan.reason.split(":")[0]
     return (
         f"In short: {first}, {steps} steps; {told.clipping.split(':')[0]}; step size {flown.candidate.lr:.3g}, {how}; "

@@ -35,7 +35,7 @@ from dpilot.tune.pilot.learners import Heads, as_module
 from dpilot.tune.pilot.plan import Bought, PilotPlan, plan_heads
 from dpilot.tune.pilot.recording import Told, recorded
 from dpilot.tune.pilot.terms import Terms
-from dpilot.tune.probe_task import ProbeTask
+from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise
 
 __all__ = ["TableFlight", "Widening", "fly_table", "unit_rows"]
@@ -141,13 +141,14 @@ def fly_table(
     """
     terms = terms or Terms()
     given = {"epsilon": epsilon, "delta": delta, "target": target, "protected": protected}
-    declared, table = declared_of(source, schema, size, epochs=None, model="logistic", held_out=terms.held_out, **given)
+    declared, table = declared_of(source, schema, size, epochs=None, model="logistic", **given)
     if declared.task.numeric:
         raise InvalidInput(f"the target {declared.task.target.name!r} is numeric: expected classes. See AutoRegressor.")
     if run_folder is not None and not _expands(declared.schema):
         raise InvalidInput(_TOO_WIDE)  # now, as table_run would once all is paid
     plan = _plan(declared, terms)
-    split = drawn_split(terms, test_seed)
+    declared = replace(declared, held_out=plan.held_out)
+    split = drawn_split(plan.held_out, test_seed)
     book = open_ledger(ledger, declared.budget, table.name, run_folder)
     paid = _Paid(declared, table, plan, charge(plan, book, split.id), noise_for(test_seed))
     size_used = _size(paid)
@@ -261,7 +262,7 @@ def _told(
             "features": [column.name for column in declared.schema.features],
             "bought_bounds": list(declared.schema.to_buy),
         },
-        {"clipping": "constant", "threshold": 1.0, "optimizer": "momentum", "model": "linear head"},
+        {"clipping": "constant", "threshold": THRESHOLD, "optimizer": "momentum", "model": "linear head"},
         (*unprotected, *declared.unprotected),
         notes=declared.notes,
     )

@@ -49,9 +49,14 @@ def wosm_lr(
 
 
 def wosm(
-    task: Task, budget: Budget, *, steps: int, threshold: float = 1.0, ledger: Ledger | str | Path | None = None
+    task: Task, budget: Budget, *, steps: int, threshold: float | None = None, ledger: Ledger | str | Path | None = None
 ) -> Tuned:
-    """One run at DPAdamWOSM's step size; the task's optimizer is SGD with momentum 0.9, clipped at ``threshold``."""
+    """One run at DPAdamWOSM's step size; the task's optimizer is SGD with momentum 0.9, clipped at ``threshold``.
+
+    Edge cases:
+        threshold None    that of the task where it has one (heads), or 1
+    """
+    threshold = getattr(task, "threshold", 1.0) if threshold is None else threshold
     outlay = whole_outlay(budget, task.sample_rate, steps)
     each = outlay.noise_multiplier * (steps**0.5 if task.sample_rate == 1 else 1.0)
     lr = wosm_lr(noise_multiplier=each, expected_batch_size=task.sample_rate * task.size, threshold=threshold)
