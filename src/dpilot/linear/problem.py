@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, given
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
 
 __all__ = ["Door", "Privacy", "Problem", "multiplier", "paid", "repeated"]
 
@@ -104,17 +103,7 @@ def paid(
     Guarantee:
         The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing.
     """
-    with tempfile.TemporaryDirectory(prefix="dpilot-fit-") as folder:
-        book = _opened(ledger, budget, Path(folder))
-        share = budget.delta if book.bound == "basic" else None
-        committed = book.commit(stages, delta=share)
+    with commitment(stages, budget, ledger, dataset="one fit") as (made, cost):
         story: list[Privacy] = []
-        yield Door(committed, noise), story
-        cost = Cost(budget.epsilon, budget.delta) if ledger is not None else book.spent()
-        story.append(Privacy(budget, cost, committed.entries(), unprotected, noise.stamp))
-
-
-def _opened(ledger: Ledger | str | Path | None, budget: Budget, folder: Path) -> Ledger:
-    if ledger is not None:
-        return given(ledger, budget)
-    return Ledger.open(folder / "fit.ledger", dataset="one fit", budget=budget, mode="precommitted")
+        yield Door(made, noise), story
+        story.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp))

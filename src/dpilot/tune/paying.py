@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, given
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
 from dpilot.privacy.receipt import Receipt
 
 __all__ = ["Paid", "begun", "paid"]
@@ -39,11 +38,8 @@ def paid(stages: Sequence[Stage], budget: Budget, ledger: Ledger | str | Path | 
         no ledger    a precommitted one of the tuner's own budget is made, and dropped: the record keeps its entries
         a ledger     is charged what it makes of the stages; the cost reported here is the whole ``budget``
     """
-    with tempfile.TemporaryDirectory(prefix="dpilot-tune-") as folder:
-        book = _opened(ledger, budget, Path(folder))
-        share = budget.delta if book.bound == "basic" else None
-        committed = book.commit(stages, delta=share)
-        yield Paid(committed, book.spent() if ledger is None else Cost(budget.epsilon, budget.delta))
+    with commitment(stages, budget, ledger, dataset="one tuning") as (made, cost):
+        yield Paid(made, cost)
 
 
 @contextmanager
@@ -52,9 +48,3 @@ def begun(paid_for: Paid | Committed, purposes: Sequence[str]) -> Iterator[list[
     committed = paid_for.committed if isinstance(paid_for, Paid) else paid_for
     with ExitStack() as stack:
         yield [stack.enter_context(committed.stage(purpose)) for purpose in purposes]
-
-
-def _opened(ledger: Ledger | str | Path | None, budget: Budget, folder: Path) -> Ledger:
-    if ledger is not None:
-        return given(ledger, budget)
-    return Ledger.open(folder / "tune.ledger", dataset="one tuning", budget=budget, mode="precommitted")
