@@ -28,7 +28,7 @@ class Picky(nn.Module):
 def test_a_record_that_does_not_compute_is_left_out_alone():
     values = torch.tensor([[1.0], [-1.0], [2.0], [3.0]])
     held_out = TensorDataset(values, torch.tensor([0, 1, 1, 0]))
-    task = ModuleTask(Picky, LOSS, held_out, held_out, 4, 4, 2)
+    task = ModuleTask(Picky, LOSS, held_out, held_out, 4, 4, 2, example=held_out[:1])
     found = Modules(task).scored(Picky())
     assert found.target.tolist() == [0.0, 1.0, 0.0]
     assert found.probabilities.shape == (3, 2)

@@ -4,41 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset
 
-from dpilot import _validate, clipping
+from dpilot import _validate
 from dpilot.clipping import Clipping
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
+from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import Draws
 from dpilot.noise import SystemNoise
-from dpilot.privacy import accountant
-from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.records import StepRecord
-from dpilot.sampling import PoissonSampler, check_source
+from dpilot.sampling import check_source
 from dpilot.statistics.histogram import table
 from dpilot.statistics.rows import Floats
-from dpilot.train.course import Course
+from dpilot.tape import current
 from dpilot.train.job import Job
-from dpilot.train.options import Options
-from dpilot.train.plan import Plan
 from dpilot.train.predict import predict
 from dpilot.train.reading import check_dataset
 from dpilot.tune.fresh import apart, check_fresh
 from dpilot.tune.held_out import held_out_form, told, training_form
+from dpilot.tune.moved import Moved, check_noise
+from dpilot.tune.pool import check_sendable, run_apart
+from dpilot.tune.recipe import Lot, Recipe
 from dpilot.tune.stacked import Runner, stackable, train_together
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
 
 __all__ = ["ModuleTask"]
-
-_SHOWN: Final = 1e-5  # the delta at which a trial's plan states its epsilon: for display, the ledger has the price
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +43,8 @@ class ModuleTask:
     """Private runs of ``model_fn()``; a model is the trained module.
 
     Trials of small modules go together (``tune.stacked``) if ``together`` is True, by default on an accelerator only:
-    on a processor the union of batches is more work than it saves. Others go one after the other.
+    on a processor the union of batches is more work than it saves. Others go one after the other or, with ``workers``,
+    that many at a time in processes of their own (``tune.pool``), each of which holds a copy of the records.
 
     Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
     ``example`` is a public batch in the form of ``train_data``'s records: wanted unless they lie in a TensorDataset.
@@ -54,14 +52,17 @@ class ModuleTask:
 
     Guarantee:
         Each trial draws its own Poisson batches, from a key of its own, and its own noise; no trial sees another's
-        batch, so each is priced alone. A trial that fails is not tried again. Initial weights come from a secret key
-        for each trial: torch's generators are where they were, and nothing tells how many trials there were.
+        batch, so each is priced alone. A trial that fails is not tried again, in whatever process. Initial weights
+        come from a secret key for each trial: torch's generators are where they were, and nothing tells how many
+        trials there were.
 
     Edge cases:
         a record that does not compute    null, in training as in scoring; so is one of another form
         a part without records            noise alone: it is not told
+        a module that does not run on made-up records, or has not one output a class    refused when the task is made
 
     Example:
+        >>> from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
         >>> from dpilot.privacy.receipt import Receipt
         >>> from dpilot.tune.candidate import Candidate
         >>> data = TensorDataset(torch.randn(64, 2), torch.zeros(64, dtype=torch.long))
@@ -89,6 +90,7 @@ class ModuleTask:
     group_count: int = 0
     example: Any = field(default=None, repr=False)
     together: bool | None = None
+    workers: int = 1
     noise: MakeNoise = SystemNoise
     watch: Callable[[StepRecord], None] | None = field(default=None, repr=False)
 
@@ -100,8 +102,14 @@ class ModuleTask:
         _validate.count(least=2, classes=self.classes)
         _validate.rate(sample_rate=self.sample_rate)
         training_form(self.train_data, self.example)
-        with apart(self.noise(), "initial weights"):
+        _validate.count(workers=self.workers)
+        noise = self.noise()
+        with apart(noise, "initial weights"):
             check_fresh(self.model_fn)
+        self.recipe.check(self.classes)
+        if self.workers > 1:
+            check_sendable(self.recipe)
+            check_noise(noise)
 
     @classmethod
     def of(
@@ -144,26 +152,23 @@ class ModuleTask:
             return self.model_fn()
 
     def train(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
-        chunk, prepared = self.options.get("chunk_size"), []
+        if self._pooled(trials):
+            return self._trained_apart(trials)
+        recipe, runs = self.recipe, []
         for trial in trials:
-            noise = self.noise()
-            with apart(noise, "initial weights"):
-                job, form = self._rehearsed(trial, chunk)
-            chunk = job.options.chunk_size
-            sampler = PoissonSampler(self.sample_rate, trial.candidate.steps)
-            prepared.append((job, form, job.course(noise, trial.receipt), sampler))
-        if self._stackable(trials, prepared):
-            runners = [Runner.of(course, sampler) for *_, course, sampler in prepared]
-            train_together(runners, self.train_data, self.loss_fn, prepared[0][0].device)
+            run = recipe.run(trial, recipe.plan(trial), Lot.drawn(self.noise()))
+            recipe = recipe.with_chunks(run.job.options.chunk_size)
+            runs.append(run)
+        if len(runs) > 1 and self._stackable(len(runs), runs[0].job):
+            runners = [Runner.of(run.course, run.sampler) for run in runs]
+            train_together(runners, self.train_data, self.loss_fn, runs[0].job.device)
         else:
-            for each in prepared:
-                self._run(*each)
-        for *_, course, _ in prepared:
-            course.finish()
-            if self.watch is not None:
-                for record in course.records:
-                    self.watch(record)
-        return tuple(course.setting.model for *_, course, _ in prepared)
+            for run in runs:
+                run.alone()
+        for run in runs:
+            run.course.finish()
+            self._watched(run.course.records)
+        return tuple(run.course.setting.model for run in runs)
 
     def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
         if not all(bool(torch.isfinite(each).all()) for each in model.state_dict().values()):
@@ -180,46 +185,55 @@ class ModuleTask:
             np.add.at(counts, tuple(known.T), 1.0)
         return counts
 
-    def plan(self, trial: Trial) -> Plan:
-        """The plan of one trial: its steps, at its noise."""
-        step = Gaussian(trial.noise_multiplier)
-        sampled = step if self.sample_rate == 1 else PoissonSampled(self.sample_rate, step)
-        epsilon = _shown_epsilon(Repeated(sampled, trial.candidate.steps))
-        rule = clipping.get(self.clipping) if isinstance(self.clipping, str) else self.clipping
-        cost = Cost(epsilon, _SHOWN)
-        return Plan(
-            Budget(max(epsilon, 1e-12), _SHOWN),
-            max(1, round(self.size)),
+    @property
+    def recipe(self) -> Recipe:
+        """What all trials share."""
+        return Recipe(
+            self.model_fn,
+            self.loss_fn,
+            self.train_data,
+            self.size,
             self.sample_rate,
-            trial.candidate.steps,
-            trial.noise_multiplier,
-            rule,
-            cost,
+            self.clipping,
+            self.optimizer,
+            self.options,
+            self.example,
         )
 
-    def _rehearsed(self, trial: Trial, chunk_size: int | None) -> tuple[Job, Any]:
-        """The job of one trial, tried on made-up records, and the form of a record."""
-        chosen = {"optimizer": self.optimizer, **self.options, "lr": trial.candidate.lr, "chunk_size": chunk_size}
-        options, model = Options(**chosen), self.model_fn()
-        job = Job.checked(model, self.loss_fn, self.plan(trial), options, example=self.example)
-        form = job.form(self.train_data)
-        return job.rehearsed(form), form
-
-    def _stackable(self, trials: Sequence[Trial], prepared: Sequence[tuple[Job, Any, Course, PoissonSampler]]) -> bool:
-        wanted = prepared[0][0].device.type != "cpu" if self.together is None else self.together
-        if not wanted or len(trials) < 2 or self.example is not None:
+    def _pooled(self, trials: Sequence[Trial]) -> bool:
+        """Whether trials go to processes of their own. A tape would not hear what is released there."""
+        if self.workers == 1 or len(trials) < 2 or current() is not None:
             return False
-        batch, model = self.sample_rate * self.size, prepared[0][0].model
-        return stackable(model, self.train_data, self.options, trials=len(trials), batch_size=batch)
+        return not (self.together and self._stackable(len(trials), self._looked_at(trials[0])))
 
-    def _run(self, job: Job, form: Any, course: Course, sampler: PoissonSampler) -> None:
-        """All steps of one trial, alone."""
-        assert job.options.chunk_size is not None
-        reader = job.reader(self.train_data, form)
-        for batch in sampler.batches(len(self.train_data)):
-            chain = sampler.state
-            sampler.claim(batch)
-            course.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
+    def _looked_at(self, trial: Trial) -> Job:
+        """A job that is not run: its module tells what can be done with others."""
+        return self.recipe.job(trial.candidate, self.recipe.plan(trial), Chain(fresh_key("initial weights")))
+
+    def _trained_apart(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
+        """One process a trial, as many at a time as there are workers; all releases are drawn before one starts."""
+        recipe, jobs, moved = self.recipe, [], []
+        for trial in trials:
+            plan, lot = recipe.plan(trial), Lot.drawn(self.noise())
+            jobs.append(recipe.rehearsed(trial.candidate, plan, lot.weights))
+            recipe = recipe.with_chunks(jobs[0].options.chunk_size)
+            moved.append(Moved(trial, plan, lot))
+        for job, done in zip(jobs, run_apart(recipe, moved, self.workers), strict=True):
+            done.into(job.model)
+            self._watched(done.records)
+        return tuple(job.model for job in jobs)
+
+    def _watched(self, records: Sequence[StepRecord]) -> None:
+        if self.watch is not None:
+            for record in records:
+                self.watch(record)
+
+    def _stackable(self, count: int, job: Job) -> bool:
+        alone = job.device.type == "cpu" or self.workers > 1
+        if (alone if self.together is None else not self.together) or self.example is not None:
+            return False
+        batch = self.sample_rate * self.size
+        return stackable(job.model, self.train_data, self.options, trials=count, batch_size=batch)
 
     def _codes(self, model: nn.Module, objective: str) -> Iterator[Floats]:
         """For each held-out record its cell and whether it is predicted right; null records are left out. Sensitive."""
@@ -235,11 +249,6 @@ class ModuleTask:
         valid = (labels >= 0) & (labels < self.classes) & (labels == labels.round())
         cell = torch.where(valid, 0 * cell if objective == "accuracy" else cell, -1.0)
         return torch.stack([cell, (found.argmax(1) == labels).double()], 1).numpy()
-
-
-@lru_cache
-def _shown_epsilon(event: Event) -> float:
-    return accountant.epsilon(event, _SHOWN)
 
 
 def _part(dataset: Any, indices: Any) -> Any:

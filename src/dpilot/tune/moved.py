@@ -1,0 +1,100 @@
+"""A trial on its way to another process: the right to its releases and the keys of its randomness, sent once.
+
+>>> import pickle
+>>> from dpilot.noise import SystemNoise
+>>> from dpilot.privacy.budget import Budget
+>>> from dpilot.privacy.events import Gaussian, Repeated
+>>> paid = Receipt(Repeated(Gaussian(2.0), 3))
+>>> plan = Plan.calibrate(Budget(2.0, 1e-5), size=64, batch_size=64, steps=3, clipping="constant")
+>>> moved = Moved(Trial(Candidate(0.1, 3), 2.0, paid), plan, Lot.drawn(SystemNoise()))
+>>> trial, plan, lot = pickle.loads(pickle.dumps(moved))           # what the other process does
+>>> trial.receipt.draw(Gaussian(2.0))
+>>> paid.draw(Gaussian(2.0))
+Traceback (most recent call last):
+dpilot.errors.BudgetExceeded: a release of Gaussian(noise_multiplier=2.0) was not reserved, or was drawn already...
+>>> pickle.dumps(moved)
+Traceback (most recent call last):
+dpilot.errors.InvalidInput: a trial is sent a second time...
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from dpilot.errors import InvalidInput
+from dpilot.keys import Chain
+from dpilot.mechanism import Noise
+from dpilot.noise import KeyedNoise, SystemNoise
+from dpilot.privacy.events import Event, leaves
+from dpilot.privacy.receipt import Receipt
+from dpilot.train.plan import Plan
+from dpilot.tune.candidate import Candidate
+from dpilot.tune.recipe import Lot
+from dpilot.tune.task import Trial
+
+__all__ = ["Moved", "check_noise"]
+
+
+class Moved:
+    """``trial``, ``plan`` and ``lot`` for one other process; unpickling gives them, with a receipt of that process.
+
+    Guarantee:
+        All that the trial may release was drawn from its receipt here, before anything is sent, so that the receipt
+        made there is for no more than was reserved and nothing is left here to draw. It is sent once: the right is not
+        doubled, and no two processes have a key in common.
+
+    Edge cases:
+        A trial that has begun is not moved: what it released cannot be drawn again, which is BudgetExceeded.
+    """
+
+    __slots__ = ("_lot", "_plan", "_process", "_sent", "_trial")
+
+    def __init__(self, trial: Trial, plan: Plan, lot: Lot) -> None:
+        self._trial, self._plan, self._lot = trial, plan, lot
+        self._process, self._sent = os.getpid(), False
+        check_noise(lot.noise)
+        for part, times in leaves(_receipt(trial).event):
+            for _ in range(times):
+                _receipt(trial).draw(part)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._sent or self._process != os.getpid():
+            raise InvalidInput(
+                "a trial is sent a second time: expected one process for each, which has its right and its keys. "
+                "What failed is not tried again; reserve another trial."
+            )
+        self._sent = True
+        trial, noise = self._trial, self._lot.noise
+        state = noise.state if isinstance(noise, KeyedNoise) else None
+        paid = trial.candidate, trial.noise_multiplier, _receipt(trial).event
+        return _arrived, (*paid, self._plan, self._lot.weights, self._lot.batches, state, noise.stamp)
+
+
+def check_noise(noise: Noise) -> None:
+    """Refuse a noise source of which only its own process knows how to go on."""
+    if type(noise) not in (SystemNoise, KeyedNoise):
+        raise InvalidInput(
+            f"noise is a {type(noise).__name__}, which cannot be moved to a worker process: expected SystemNoise or "
+            "KeyedNoise. Leave workers=1."
+        )
+
+
+def _receipt(trial: Trial) -> Receipt:
+    if not isinstance(trial.receipt, Receipt):
+        raise InvalidInput(f"a trial has a {type(trial.receipt).__name__} to draw from: expected a Receipt to move.")
+    return trial.receipt
+
+
+def _arrived(
+    candidate: Candidate,
+    noise_multiplier: float,
+    event: Event,
+    plan: Plan,
+    weights: Chain,
+    batches: Chain,
+    state: Chain | None,
+    stamp: str,
+) -> tuple[Trial, Plan, Lot]:
+    noise = SystemNoise() if state is None else KeyedNoise(state, stamp=stamp)
+    return Trial(candidate, noise_multiplier, Receipt(event)), plan, Lot(weights, batches, noise)

@@ -1,0 +1,179 @@
+"""Trials in processes of their own, several at a time: for modules that do not stack.
+
+Everything is paid, and drawn from the receipts, before a process starts. A process that dies takes its trial with it:
+the trial stays paid, is not tried again, and the tuner stops.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from io import BytesIO
+from queue import SimpleQueue
+from typing import Any, BinaryIO, Final
+
+from torch.utils.data import TensorDataset
+
+from dpilot.errors import DpilotError, InvalidInput
+from dpilot.tune.moved import Moved
+from dpilot.tune.recipe import Recipe
+from dpilot.tune.worker import Conditions, Done, Refused
+
+__all__ = ["TrialLost", "check_sendable", "run_apart"]
+
+_START: Final = "import sys; sys.path[:] = {path!r}; from dpilot.tune.worker import main; main()"
+_SENT: Final = ("model_fn", "loss_fn", "clipping", "options", "example")
+
+
+class TrialLost(DpilotError):
+    """A worker process ended before its trial did. All trials stay paid, and none is tried again."""
+
+
+def check_sendable(recipe: Recipe) -> None:
+    """Refuse, before anything is spent, what a worker process could not be sent.
+
+    Guarantee:
+        Records are looked at by the type of their data set only.
+
+    Example:
+        >>> from torch import nn, zeros
+        >>> data = TensorDataset(zeros(1, 2), zeros(1).long())
+        >>> check_sendable(Recipe(lambda: nn.Linear(2, 2), nn.CrossEntropyLoss(), data, 1, 1.0, "constant", "sgd", {}))
+        Traceback (most recent call last):
+        ...
+        dpilot.errors.InvalidInput: model_fn cannot be sent to a worker process...
+    """
+    if type(recipe.dataset) is not TensorDataset:
+        raise InvalidInput(
+            f"workers are asked for with records in a {type(recipe.dataset).__name__}: expected a TensorDataset, which "
+            "can be sent whatever its values. Leave workers=1 for others."
+        )
+    if not sys.executable:
+        raise InvalidInput("workers are asked for where no Python can be started: leave workers=1.")
+    for name in _SENT:
+        _check_pickles(name, getattr(recipe, name))
+
+
+def run_apart(recipe: Recipe, trials: Sequence[Moved], workers: int) -> list[Done]:
+    """What each trial released, in order; ``workers`` of them at a time, each with its share of the cores.
+
+    Guarantee:
+        A trial goes to one process, once. What a process prints goes nowhere, and what it says of a failure is found
+        before it reads a record.
+
+    Edge cases:
+        a process that dies     TrialLost, which says no more; the others are ended, and everything stays paid
+        this process dies       the workers end with it
+    """
+    count = min(workers, len(trials))
+    with _crew(recipe, count) as (idle, threads):
+        asked = [threads.submit(_asked, idle, trial) for trial in trials]
+        done, _ = wait(asked, return_when=FIRST_EXCEPTION)
+        for failed in (each.exception() for each in done):
+            if failed is not None:
+                raise failed
+        return [each.result() for each in asked]
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """A process and its two pipes."""
+
+    process: subprocess.Popen[bytes]
+    sink: BinaryIO
+    source: BinaryIO
+
+    @classmethod
+    def started(cls, threads: int) -> _Worker:
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        process = subprocess.Popen(
+            [sys.executable, "-c", _START.format(path=sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **dict.fromkeys(names, str(threads))},
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        return cls(process, process.stdin, process.stdout)  # type: ignore[arg-type]
+
+    def ask(self, what: object) -> Any:
+        """Send ``what`` and wait for the answer."""
+        try:
+            pickle.dump(what, self.sink)
+            self.sink.flush()
+            answer = pickle.load(self.source)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            raise TrialLost(
+                "a worker process ended before its trial did: expected every trial to be run to its end. All of them "
+                "stay paid and none is tried again. See to the machine's memory, or use fewer workers."
+            ) from None
+        if isinstance(answer, Refused):
+            raise InvalidInput(f"a worker process cannot run the trials ({answer.why}). Expected it to; use workers=1.")
+        return answer
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        for pipe in (self.sink, self.source):
+            with suppress(OSError):
+                pipe.close()
+
+
+@contextmanager
+def _crew(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], ThreadPoolExecutor]]:
+    """Processes that know the recipe, and a thread to wait for each."""
+    conditions, idle = Conditions.here(count), SimpleQueue[_Worker]()
+    sent = replace(recipe, dataset=TensorDataset(*(each.clone() for each in recipe.dataset.tensors)))  # not as views
+    with ExitStack() as stack:
+        crew = []
+        for _ in range(count):
+            worker = _Worker.started(conditions.threads)
+            stack.callback(worker.close)
+            crew.append(worker)
+        threads = stack.enter_context(ThreadPoolExecutor(count))
+        for worker in crew:
+            stack.callback(worker.kill)  # before the threads that wait for it
+        for told in [threads.submit(worker.ask, (conditions, sent)) for worker in crew]:
+            told.result()
+        for worker in crew:
+            idle.put(worker)
+        yield idle, threads
+
+
+def _asked(idle: SimpleQueue[_Worker], trial: Moved) -> Done:
+    worker = idle.get()
+    try:
+        done: Done = worker.ask(trial)
+        return done
+    finally:
+        idle.put(worker)
+
+
+class _Importable(pickle.Unpickler):
+    """Finds what another process would find: the script that runs is not there."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__main__":
+            raise pickle.UnpicklingError(f"{name} is of __main__, the script or notebook that runs")
+        return super().find_class(module, name)
+
+
+def _check_pickles(name: str, value: Any) -> None:
+    try:
+        _Importable(BytesIO(pickle.dumps(value))).load()
+    except Exception as problem:
+        raise InvalidInput(
+            f"{name} cannot be sent to a worker process ({type(problem).__name__}: {problem}): expected what pickle "
+            "can send, such as a function or class of a module that can be imported; no lambda, nothing of __main__. "
+            "Define it in a file of its own, or leave workers=1."
+        ) from problem

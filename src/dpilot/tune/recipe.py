@@ -1,0 +1,170 @@
+"""What all trials of a module share, and one trial of it, alone: in this process or in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from dpilot import clipping
+from dpilot.clipping import Clipping
+from dpilot.errors import InvalidInput
+from dpilot.keys import Chain, fresh_key
+from dpilot.mechanism import Noise
+from dpilot.noise import KeyedNoise
+from dpilot.privacy import accountant
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
+from dpilot.privacy.receipt import Receipt
+from dpilot.sampling import PoissonSampler
+from dpilot.train import rehearsal
+from dpilot.train.course import Course
+from dpilot.train.job import Job
+from dpilot.train.options import Options
+from dpilot.train.plan import Plan
+from dpilot.train.predict import predict
+from dpilot.train.randomness import own_randomness
+from dpilot.tune.candidate import Candidate
+from dpilot.tune.task import Trial
+
+__all__ = ["Lot", "Recipe", "Run"]
+
+_SHOWN: Final = 1e-5  # the delta at which a trial's plan states its epsilon: for display, the ledger has the price
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Lot:
+    """Where the randomness of one trial comes from: its initial weights, its batches, its noise. Secret.
+
+    Guarantee:
+        Drawn anew for each trial, so no two of them have a stream in common.
+    """
+
+    weights: Chain
+    batches: Chain
+    noise: Noise
+
+    @classmethod
+    def drawn(cls, noise: Noise) -> Lot:
+        """Fresh keys; the fixed noise of a test fixes the initial weights too."""
+        weights = noise.state if isinstance(noise, KeyedNoise) else Chain(fresh_key("initial weights"))
+        return cls(weights, Chain(fresh_key("sampling")), noise)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """Private runs of ``model_fn()`` on ``dataset``; what differs between them is the trial and its lot."""
+
+    model_fn: Callable[[], nn.Module]
+    loss_fn: Callable[..., Tensor]
+    dataset: Any = field(repr=False)
+    size: float
+    sample_rate: float
+    clipping: str | Clipping
+    optimizer: str
+    options: Mapping[str, Any]
+    example: Any = field(default=None, repr=False)
+
+    @property
+    def chunk_size(self) -> int | None:
+        found: int | None = self.options.get("chunk_size")
+        return found
+
+    def plan(self, trial: Trial) -> Plan:
+        """The plan of one trial: its steps, at its noise."""
+        step = Gaussian(trial.noise_multiplier)
+        sampled = step if self.sample_rate == 1 else PoissonSampled(self.sample_rate, step)
+        epsilon = _shown_epsilon(Repeated(sampled, trial.candidate.steps))
+        rule = clipping.get(self.clipping) if isinstance(self.clipping, str) else self.clipping
+        return Plan(
+            Budget(max(epsilon, 1e-12), _SHOWN),
+            max(1, round(self.size)),
+            self.sample_rate,
+            trial.candidate.steps,
+            trial.noise_multiplier,
+            rule,
+            Cost(epsilon, _SHOWN),
+        )
+
+    def job(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
+        """The job of one trial with a new module, whose initial weights come from that chain."""
+        options = Options(**{"optimizer": self.optimizer, **self.options, "lr": candidate.lr})
+        with own_randomness(weights):
+            return Job.checked(self.model_fn(), self.loss_fn, plan, options, example=self.example)
+
+    def rehearsed(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
+        """The same, tried on made-up records, its chunks settled."""
+        job = self.job(candidate, plan, weights)
+        with own_randomness(weights):
+            return job.rehearsed(job.form(self.dataset))
+
+    def with_chunks(self, chunk_size: int | None) -> Recipe:
+        """The recipe whose runs take so many records at a time."""
+        return replace(self, options={**self.options, "chunk_size": chunk_size})
+
+    def run(self, trial: Trial, plan: Plan, lot: Lot) -> Run:
+        """One trial before its first step: nothing was read."""
+        job = self.rehearsed(trial.candidate, plan, lot.weights)
+        sampler = PoissonSampler(self.sample_rate, trial.candidate.steps, state=lot.batches)
+        return Run(self.dataset, job, job.course(lot.noise, trial.receipt), sampler)
+
+    def check(self, classes: int) -> None:
+        """Refuse a module that does not run on made-up records, or does not give them one output a class.
+
+        Guarantee:
+            What is raised depends on the module, the loss and the form of the records, and on no record.
+        """
+        nominal = Trial(Candidate(1.0, 1), 1.0, Receipt(Gaussian(1.0)))
+        whole = replace(self.with_chunks(1), sample_rate=1.0)  # full batches have a plan at once
+        weights = Chain(fresh_key("initial weights"))
+        job = whole.rehearsed(nominal.candidate, whole.plan(nominal), weights)
+        with own_randomness(weights):
+            found = tuple(_outputs(job, self.dataset).shape)
+        if len(found) != 2 or found[1] != classes:
+            raise InvalidInput(
+                f"the module gives outputs of shape {found} for {found[0] if found else 'some'} made-up records, and "
+                f"classes is {classes}: expected one output a record and class. End the module with {classes} outputs, "
+                "or declare as many classes as it has."
+            )
+
+
+@dataclass(slots=True)
+class Run:
+    """A trial under way."""
+
+    dataset: Any
+    job: Job
+    course: Course
+    sampler: PoissonSampler
+
+    def alone(self) -> None:
+        """All its steps, each on the next batch of its own sampler."""
+        assert self.job.options.chunk_size is not None
+        reader = self.job.reader(self.dataset, self.job.form(self.dataset))
+        for batch in self.sampler.batches(len(self.dataset)):
+            chain = self.sampler.state
+            self.sampler.claim(batch)
+            self.course.step(chain, reader.chunks(batch.chunks(self.job.options.chunk_size)))
+
+
+def _outputs(job: Job, dataset: Any) -> Tensor:
+    """What a trained module would say of made-up records; of the public example, where those do not run."""
+    form = job.form(dataset)
+    made_up = rehearsal.made_up(form, 2, per_batch=job.options.per_batch)
+    for records in (made_up, form) if job.example is not None else (made_up,):
+        try:
+            return predict(job.model, records[0])
+        except Exception as raised:
+            problem = raised
+    raise InvalidInput(
+        f"the module gives no outputs for made-up records ({type(problem).__name__}: {problem}): expected a tensor, or "
+        "logits, of one row a record. If only made-up values are the trouble, give example=, a public batch that runs."
+    ) from problem
+
+
+@lru_cache
+def _shown_epsilon(event: Event) -> float:
+    return accountant.epsilon(event, _SHOWN)

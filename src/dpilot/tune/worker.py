@@ -1,0 +1,149 @@
+"""A worker process: trials come in, released parameters go out, and nothing else leaves it.
+
+Started by ``tune.pool`` with a pipe on either side; it ends when the process that started it does.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, BinaryIO, Final
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dpilot.errors import InvalidInput
+from dpilot.records import StepRecord
+from dpilot.train.plan import Plan
+from dpilot.tune.recipe import Lot, Recipe
+from dpilot.tune.task import Trial
+
+__all__ = ["Conditions", "Done", "Refused", "main"]
+
+_LEFT_ALONE: Final = 70
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a worker takes over from the process that started it, so that both compute the same."""
+
+    threads: int
+    dtype: torch.dtype
+    precision: str
+    deterministic: bool
+
+    @classmethod
+    def here(cls, workers: int) -> Conditions:
+        """Those of this process, with its share of the cores for each of ``workers``."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cls(
+            max(1, min(torch.get_num_threads(), cores // workers)),
+            torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+        )
+
+    def put(self) -> None:
+        torch.set_num_threads(self.threads)
+        torch.set_default_dtype(self.dtype)
+        torch.set_float32_matmul_precision(self.precision)
+        torch.use_deterministic_algorithms(self.deterministic)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a trial released: its trained parameters by name, and its steps."""
+
+    parameters: dict[str, NDArray[Any]]
+    records: list[StepRecord]
+
+    def into(self, model: nn.Module) -> None:
+        """Give ``model``, made like the one that was trained, its parameters."""
+        trained = dict(_trained(model))
+        if {name: tuple(each.shape) for name, each in trained.items()} != {
+            name: each.shape for name, each in self.parameters.items()
+        }:
+            raise InvalidInput("model_fn made another module in a worker process: expected the same at every call.")
+        with torch.no_grad():
+            for name, parameter in trained.items():
+                parameter.copy_(torch.from_numpy(self.parameters[name]))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a worker cannot run the trials: found before a record is read, so it may be told."""
+
+    why: str
+
+
+def main() -> None:
+    """Serve until the other side ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's interrupt is for the process that waits
+    source, sink = _pipes()
+    try:
+        conditions, recipe = pickle.load(source)
+        conditions.put()
+    except Exception as problem:
+        _tell(sink, _refused(problem))
+        return
+    _tell(sink, None)
+    inbox: SimpleQueue[tuple[Trial, Plan, Lot]] = SimpleQueue()
+    threading.Thread(target=_follow, args=(source, inbox), daemon=True).start()
+    while True:
+        _tell(sink, _answer(recipe, *inbox.get()))
+
+
+def _answer(recipe: Recipe, trial: Trial, plan: Plan, lot: Lot) -> Done | Refused:
+    """One trial, once. What goes wrong after a record was read ends the process without a word."""
+    try:
+        run = recipe.run(trial, plan, lot)
+    except Exception as problem:
+        return _refused(problem)
+    run.alone()
+    run.course.finish()
+    return Done({name: _array(each) for name, each in _trained(run.job.model)}, run.course.records)
+
+
+def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return (pair for pair in model.named_parameters() if pair[1].requires_grad)
+
+
+def _array(parameter: torch.Tensor) -> NDArray[Any]:
+    """The same numbers; types that numpy has not, such as bfloat16, as the float32 that holds them exactly."""
+    found = parameter.detach().cpu()
+    array: NDArray[Any] = (found if found.dtype in (torch.float32, torch.float64) else found.float()).numpy()
+    return array
+
+
+def _refused(problem: Exception) -> Refused:
+    return Refused(f"{type(problem).__name__}: {problem}")
+
+
+def _follow(source: BinaryIO, inbox: SimpleQueue[tuple[Trial, Plan, Lot]]) -> None:
+    """Hand on what comes; end the process at once when the other side is gone, whatever is under way."""
+    try:
+        while True:
+            inbox.put(pickle.load(source))
+    finally:
+        os._exit(_LEFT_ALONE)
+
+
+def _tell(sink: BinaryIO, what: object) -> None:
+    pickle.dump(what, sink)
+    sink.flush()
+
+
+def _pipes() -> tuple[BinaryIO, BinaryIO]:
+    """The two pipes, out of reach of what a module prints: that goes nowhere."""
+    source, sink = os.dup(sys.stdin.fileno()), os.dup(sys.stdout.fileno())
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    return os.fdopen(source, "rb"), os.fdopen(sink, "wb")
