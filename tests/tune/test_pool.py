@@ -1,0 +1,268 @@
+"""Trials in processes of their own: the same trials, paid before a process starts, each sent once."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Subset, TensorDataset
+
+from dpilot import Budget, Ledger
+from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.noise import KeyedNoise, SystemNoise
+from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
+from dpilot.privacy.receipt import Receipt
+from dpilot.tune import Candidate, ModuleTask, random_search
+from dpilot.tune import pool as pools
+from dpilot.tune.moved import Moved
+from dpilot.tune.recipe import Lot
+from dpilot.tune.space import Always, LogUniform, Space
+from dpilot.tune.task import Trial, fixed_noise
+from tests.tune import pool_cases
+from tests.tune.helpers import LOSS, arrays, dataset, with_keys
+
+RATE = 0.4
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def task_of(model_fn, data=None, **options):
+    options = {"options": {"chunk_size": 64}, "clipping": "constant", "sample_rate": RATE, "workers": 2, **options}
+    data = dataset() if data is None else data
+    return ModuleTask(model_fn, LOSS, data, data, len(data), len(data), 2, **options)
+
+
+def trial(steps=3, lr=0.5, sigma=2.0, rate=RATE):
+    step = Gaussian(sigma) if rate == 1 else PoissonSampled(rate, Gaussian(sigma))
+    return Trial(Candidate(lr, steps), sigma, Receipt(Repeated(step, steps)))
+
+
+def plan_of(each):
+    return task_of(pool_cases.linear).recipe.plan(each)
+
+
+def sequences():
+    made = np.random.default_rng(0)
+    values = torch.from_numpy(made.normal(size=(60, 5, 2)).astype(np.float32))
+    return TensorDataset(values, (values[:, -1, 0] > 0).long())
+
+
+def marked(value):
+    values, labels = arrays()
+    values[3] = value
+    return dataset((values, labels))
+
+
+def same(one, other):
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.fixture
+def no_process(monkeypatch):
+    def never(*args, **options):
+        raise AssertionError("a process is started")
+
+    monkeypatch.setattr(pools.subprocess, "Popen", never)
+
+
+def test_the_pool_gives_what_trials_one_after_the_other_give_bit_for_bit(monkeypatch):
+    """With the same keys: initial weights, Poisson batches, dropout, noise, clip state and averages."""
+    made, seen = [], []
+    for workers in (1, 2):
+        drawn = iter(range(1000))
+        monkeypatch.setattr("dpilot.keys._entropy", lambda drawn=drawn: hashlib.sha256(b"%d" % next(drawn)).digest())
+        how = {"options": {"chunk_size": 16, "average": "ema"}, "clipping": "bounded-slack", "noise": fixed_noise(2)}
+        records = []
+        task = task_of(pool_cases.Sequences, sequences(), workers=workers, watch=records.append, **how)
+        made.append(task.train([trial(4), trial(2, 0.1, 3.0), trial(3)]))
+        seen.append(records)
+    assert all(same(one, other) for one, other in zip(*made, strict=True))
+    assert seen[0] == seen[1]
+    assert len(seen[1]) == 9
+    assert all(model.training for model in made[1])
+
+
+def test_trials_in_processes_have_batches_of_their_own_and_draw_all_that_was_paid():
+    size = 600
+    data = TensorDataset(torch.eye(size), torch.zeros(size, dtype=torch.long))
+    quiet = [trial(steps=1, lr=float(size), sigma=1e-4) for _ in range(3)]
+    models = task_of(pool_cases.OneHot, data, optimizer="sgd").train(quiet)
+    batches = [set(np.flatnonzero(model.head.weight[0].detach().numpy() > 0.1)) for model in models]
+    for batch in batches:
+        assert abs(len(batch) - size * RATE) < 5 * math.sqrt(size * RATE)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert abs(len(batches[one] & batches[other]) - size * RATE**2) < 5 * math.sqrt(size * RATE**2)
+    for each in quiet:
+        with pytest.raises(BudgetExceeded):
+            each.receipt.draw(PoissonSampled(RATE, Gaussian(1e-4)))
+
+
+@pytest.mark.parametrize("noise", [SystemNoise, fixed_noise(3)], ids=["system", "fixed"])
+def test_trials_in_processes_have_noise_of_their_own(noise):
+    """Full batches, no step but the noise: with one key for two trials the sums would be the same."""
+    nobody = TensorDataset(torch.zeros(0, 600), torch.zeros(0, dtype=torch.long))
+    task = ModuleTask(
+        pool_cases.OneHot, LOSS, nobody, nobody, 600, 1, 2, 1.0, "constant", "sgd", workers=2, noise=noise
+    )
+    found = [model.head.weight.detach() for model in task.train([trial(1, 600.0, rate=1.0) for _ in range(3)])]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        gap = (found[one] - found[other]).flatten() / math.sqrt(2)
+        assert 1.8 < gap.std() < 2.2
+
+
+def test_nothing_starts_that_was_not_drawn_from_an_open_receipt(no_process):
+    closed = trial()
+    closed.receipt.close()
+    for wrong in (closed, Trial(Candidate(0.5, 3), 2.0, Receipt(Repeated(PoissonSampled(RATE, Gaussian(2.0)), 3)))):
+        if wrong is not closed:
+            wrong.receipt.draw(PoissonSampled(RATE, Gaussian(2.0)))  # it has begun elsewhere
+        with pytest.raises(BudgetExceeded):
+            task_of(pool_cases.linear).train([trial(), wrong])
+
+
+def test_all_releases_of_all_trials_are_drawn_before_a_process_starts(monkeypatch):
+    trials = [trial(), trial()]
+
+    def started(*args, **options):
+        for each in trials:
+            with pytest.raises(BudgetExceeded):
+                each.receipt.draw(PoissonSampled(RATE, Gaussian(2.0)))
+        raise InterruptedError
+
+    monkeypatch.setattr(pools.subprocess, "Popen", started)
+    with pytest.raises(InterruptedError):
+        task_of(pool_cases.linear).train(trials)
+
+
+@pytest.mark.parametrize("value", [pool_cases.DEADLY, pool_cases.FAILING], ids=["killed", "out of memory"])
+def test_a_trial_whose_process_dies_stays_paid_is_not_tried_again_and_nothing_is_said_of_it(
+    value, tmp_path, monkeypatch, capfd
+):
+    sent, dump = [], pickle.dump
+
+    def noted(what, sink, *rest, **options):
+        sent.append(what)
+        dump(what, sink, *rest, **options)
+
+    task = task_of(pool_cases.Fragile, marked(value), sample_rate=1.0, options={"chunk_size": 5})
+    book = Ledger.open(tmp_path / "ledger", dataset="d", budget=Budget(1.0, 1e-5), mode="precommitted")
+    monkeypatch.setattr(pools.pickle, "dump", noted)
+    capfd.readouterr()
+    with pytest.raises(pools.TrialLost) as lost:
+        random_search(task, Space(LogUniform(0.1, 1.0), Always(2)), Budget(1.0, 1e-5), trials=2, ledger=book)
+    assert sum(isinstance(each, Moved) for each in sent) <= 2
+    assert "99" not in str(lost.value)
+    assert "77" not in str(lost.value)
+    assert str(value) not in "".join(capfd.readouterr())
+    assert [entry.state for entry in book.entries()] == ["reserved"] * 2 + ["planned"] * 2
+    assert 0.99 < book.spent().epsilon <= 1.0
+
+
+def test_a_record_that_is_not_finite_ends_no_process():
+    values, labels = arrays()
+    values[0], values[1], labels[2] = np.nan, np.inf, 9
+    one, other = task_of(pool_cases.linear, dataset((values, labels))).train([trial(), trial()])
+    assert all(bool(torch.isfinite(each).all()) for model in (one, other) for each in model.parameters())
+
+
+def test_a_trial_is_sent_once_and_leaves_nothing_to_draw():
+    mine = trial()
+    moved = Moved(mine, plan_of(mine), Lot.drawn(KeyedNoise()))
+    there, plan, lot = pickle.loads(pickle.dumps(moved))
+    assert (there.candidate, there.noise_multiplier) == (mine.candidate, mine.noise_multiplier)
+    assert there.receipt.event == mine.receipt.event
+    assert plan == plan_of(mine)
+    assert lot.noise.stamp == KeyedNoise().stamp
+    for _ in range(3):
+        there.receipt.draw(PoissonSampled(RATE, Gaussian(2.0)))
+    for spent in (there, mine):
+        with pytest.raises(BudgetExceeded):
+            spent.receipt.draw(PoissonSampled(RATE, Gaussian(2.0)))
+    with pytest.raises(InvalidInput, match="a second time"):
+        pickle.dumps(moved)
+
+
+def test_a_moved_trial_shows_no_key():
+    lot, mine = Lot.drawn(SystemNoise()), trial()
+    assert "Chain" not in repr(lot) + repr(Moved(mine, plan_of(mine), lot))
+
+
+def test_lots_have_keys_of_their_own():
+    for noise in (SystemNoise, fixed_noise(1)):
+        lots = [Lot.drawn(noise()) for _ in range(3)]
+        assert len({lot.weights.key for lot in lots}) == len({lot.batches.key for lot in lots}) == 3
+
+
+class Hardened:
+    stamp = "hardened"
+
+    def gaussian(self, values, *, bound, noise_multiplier):
+        raise NotImplementedError
+
+    def choice(self, log_weights):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model_fn": lambda: torch.nn.Linear(3, 2)}, "model_fn cannot be sent"),
+        ({"loss_fn": lambda outputs, y: LOSS(outputs, y)}, "loss_fn cannot be sent"),
+        ({"train_data": Subset(dataset(), range(5))}, "expected a TensorDataset"),
+        ({"noise": Hardened}, "Hardened, which cannot be moved"),
+        ({"workers": 0}, "workers"),
+    ],
+    ids=["lambda", "loss", "data set", "noise", "none"],
+)
+def test_what_cannot_be_sent_is_refused_when_the_task_is_made(change, told, no_process):
+    plain = {"model_fn": pool_cases.linear, "loss_fn": LOSS, "train_data": dataset(), "held_out": dataset()}
+    with pytest.raises(InvalidInput, match=told):
+        ModuleTask(**{**plain, "size": 40, "held_out_size": 40, "classes": 2, "workers": 2, **change})
+
+
+def test_what_the_running_script_defines_is_refused(monkeypatch):
+    import __main__
+
+    def scripted():
+        return torch.nn.Linear(3, 2)
+
+    scripted.__module__, scripted.__qualname__ = "__main__", "scripted"
+    monkeypatch.setattr(__main__, "scripted", scripted, raising=False)
+    with pytest.raises(InvalidInput, match="of __main__, the script"):
+        task_of(scripted)
+
+
+def test_a_module_that_is_another_one_in_a_worker_is_refused():
+    with pytest.raises(InvalidInput, match="made another module in a worker"):
+        task_of(pool_cases.Numbered).train([trial(), trial()])
+
+
+def test_a_tape_hears_every_release_so_trials_stay_in_its_process(no_process):
+    models = with_keys(5, lambda: task_of(pool_cases.linear).train([trial(), trial()]))
+    assert len(models) == 2
+
+
+def test_one_trial_and_trials_that_stack_need_no_process(no_process):
+    task_of(pool_cases.linear).train([trial()])
+    task_of(pool_cases.linear, together=True).train([trial(), trial()])
+
+
+def test_workers_share_the_cores(monkeypatch):
+    from dpilot.tune.worker import Conditions
+
+    torch.set_num_threads(8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert [Conditions.here(workers).threads for workers in (1, 2, 3, 9)] == [8, 4, 2, 1]
+    torch.set_num_threads(2)
+    assert Conditions.here(2).threads == 2
