@@ -11,6 +11,8 @@ from dpilot.errors import InvalidInput
 FORMAT: Final = 1
 PUBLISHED_SIZE: Final = 'the number of records (size="public")'
 """What is not protected when the size was taken from the data."""
+RUNNING_TIME: Final = "running time and memory"
+"""What no fit protects."""
 
 
 def unit(unprotected: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.metrics.counts import Layout
 from dpilot.privacy.budget import Budget, check_delta, default_delta
-from dpilot.records import PUBLISHED_SIZE
+from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME
 
 __all__ = ["EPOCHS", "HELD_OUT", "MODELS", "PARTS", "Declared", "Task", "declare", "known_size"]
 
@@ -19,7 +19,6 @@ MODELS: Final = ("logistic", "mlp")
 PARTS: Final = ("train", "held-out")
 HELD_OUT: Final = 0.1
 EPOCHS: Final = 10.0
-_TIME: Final = "running time and memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ def declare(
         held_out=_validate.open_unit("It is the share kept apart for the metrics.", held_out=held_out),
         epochs=EPOCHS if epochs is None else _validate.positive(epochs=epochs),
         model=_validate.one_of(MODELS, model=model),
-        unprotected=(PUBLISHED_SIZE, _TIME) if public_size else (_TIME,),
+        unprotected=(PUBLISHED_SIZE, RUNNING_TIME) if public_size else (RUNNING_TIME,),
         notes=tuple(each for each in (given, remark) if each),
     )
 

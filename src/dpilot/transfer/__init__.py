@@ -13,13 +13,27 @@ if TYPE_CHECKING:
     from dpilot.transfer.features import Features
     from dpilot.transfer.preparation import prepare
     from dpilot.transfer.probe import Head, fit_heads
+    from dpilot.transfer.probing import Probe, fit_probe
 
-__all__ = ["Features", "Head", "augment", "backbones", "fit_heads", "models", "prepare", "scattering"]
+__all__ = [
+    "Features",
+    "Head",
+    "Probe",
+    "augment",
+    "backbones",
+    "fit_heads",
+    "fit_probe",
+    "models",
+    "prepare",
+    "scattering",
+]
 
 _HOMES = {
     "Features": "features",
     "Head": "probe",
+    "Probe": "probing",
     "fit_heads": "probe",
+    "fit_probe": "probing",
     "prepare": "preparation",
 }
 _PACKAGES = ("augment", "backbones", "models", "scattering")
