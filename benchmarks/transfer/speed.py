@@ -1,5 +1,7 @@
 """A step of linear heads beside the two products it cannot do without, on 50,000 x 1,280 features and ten classes.
 
+Products are taken in the precision of the heads': float32 on a CPU, TF32 on a GPU.
+
 On a CPU with one thread times are processor seconds, which a busy machine does not stretch. With more threads they are
 wall seconds, as threads that wait for each other count as processor time: run that on a quiet machine.
 """
@@ -16,6 +18,7 @@ from dpilot.engine import precision
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features
 from dpilot.transfer.probe import Head, fit_heads
+from dpilot.transfer.residuals import grade_of
 from dpilot.transfer.scattering import Scattering
 
 RECORDS, WIDTH, CLASSES = 50_000, 1_280, 10
@@ -26,7 +29,7 @@ def heads_beside_products(device: str, steps: int, rounds: int = 5, records: int
     values = torch.nn.functional.normalize(torch.randn(records, WIDTH))
     features = Features(values, torch.randint(CLASSES, (records,)), CLASSES).to(device)
     _fit(features, 7, 2)  # warm-up
-    lines, one, place = [], 0.0, f"{device}{' tf32' if precision.tf32_allowed(features.values.device) else ''}"
+    lines, one, place = [], 0.0, f"{device} {grade_of(features.values.device).name}"
     for count in (1, 7):
         rows = [_round(features, count, steps, device) for _ in range(rounds)]
         step, plain, turned = (statistics.median(column) * 1e3 for column in zip(*rows, strict=True))
@@ -50,8 +53,9 @@ def _round(features: Features, count: int, steps: int, device: str) -> tuple[flo
     x, columns = features.values, count * CLASSES
     weights, sums = torch.randn(WIDTH, columns, device=device), torch.randn(len(x), columns, device=device)
     flat, tall = weights.T.contiguous(), sums.T.contiguous()
-    plain = _seconds(lambda: [(x @ weights, x.T @ sums) for _ in range(steps)], device)
-    turned = _seconds(lambda: [(flat @ x.T, tall @ x) for _ in range(steps)], device)
+    with precision.using(grade_of(x.device)):
+        plain = _seconds(lambda: [(x @ weights, x.T @ sums) for _ in range(steps)], device)
+        turned = _seconds(lambda: [(flat @ x.T, tall @ x) for _ in range(steps)], device)
     return (long - short) / steps, plain / steps, turned / steps
 
 

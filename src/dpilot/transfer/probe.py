@@ -97,7 +97,8 @@ def fit_heads(
         Null records add nothing. No records at all: the heads learn noise, and it costs what it always costs.
         A head that is done drops out; the others go on.
         A record longer than 1e15 thresholds is null.
-        On a GPU where TF32 is allowed, features are cut to it (10 bits): quicker, and most so for many heads.
+        On a GPU features are cut to TF32 (10 bits), whatever is set for other products: quicker, and most so for many
+        heads.
     """
     heads, size = tuple(heads), _validate.positive("It is declared, not counted.", size=size)
     _check_counts(len(heads), receipts=receipts, noises=heads if noises is None else noises)
@@ -161,7 +162,7 @@ class _Team:
         lr, momentum, thresholds, sigmas = (
             self._row(name) for name in ("lr", "momentum", "threshold", "noise_multiplier")
         )
-        limits = reach(records.lengths, thresholds.flatten(), records.classes)
+        limits = reach(records.lengths, thresholds.flatten(), records.classes, records.grade)
         scale = thresholds * sigmas  # of a head's noise, so that its sum over the scale moves by at most 1 / sigma
         weights, velocity, stop = self.weights.clone(), self.velocity.clone(), min(head.steps for head in self.heads)
         sums = recorded(lambda: records.clipped_sum(weights, limits) / scale, weights.device, stop - self.step)

@@ -1,0 +1,111 @@
+"""The sums of linear heads in the arithmetic of tensor cores, written out: what one record can move there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpilot.engine import precision
+from dpilot.transfer import residuals
+from dpilot.transfer.features import Features
+from dpilot.transfer.residuals import Records, reach
+
+CLASSES, DEPTH, DROPPED_BITS = 3, 2048, 0x1FFF
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch):
+    monkeypatch.setattr(residuals, "grade_of", lambda device: precision.TF32)
+
+
+def cut_off(values, largest):
+    """Towards zero, to 24 bits counted from the highest bit of ``largest``."""
+    _, exponents = torch.frexp(largest.abs().clamp_min(2.0**-126))
+    units = torch.ldexp(torch.ones_like(largest), exponents - 24)
+    return torch.trunc(values / units) * units
+
+
+def on_cores(left, right, group):
+    """left (m, b) times right (b, d): exact products, ``group`` at a time aligned with the sum so far and cut off.
+
+    The addition of Fasi et al., "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 2021, with none of
+    the extra bits that newer ones have.
+    """
+    total = torch.zeros(len(left), right.shape[1], dtype=torch.float64)
+    for start in range(0, len(right), group):
+        place = slice(start, start + group)
+        products = left[:, place, None].double() * right[None, place].double()
+        largest = torch.maximum(total.abs(), products.abs().amax(1))
+        added = cut_off(total, largest) + cut_off(products, largest[:, None].expand_as(products)).sum(1)
+        total = cut_off(added, added)
+    return total
+
+
+def one_way(width, seed):
+    """As many records as float32 adds up, all longer than the threshold and about in one direction."""
+    generator = torch.Generator().manual_seed(seed)
+    row = torch.randn(width, generator=generator)
+    lengths = 2 + seed % 3 * torch.rand(DEPTH, 1, generator=generator)
+    return lengths * row / row.norm() + 0.1 * (seed % 2) * torch.randn(DEPTH, width, generator=generator)
+
+
+def summed(values, labels):
+    records = Records.of(Features.of(values, labels, CLASSES))
+    limits = reach(records.lengths, torch.ones(1), CLASSES, records.grade)
+    return records.clipped_sum(torch.zeros(1, CLASSES, values.shape[1]), limits)
+
+
+@pytest.mark.parametrize("group", [4, 8, 16])
+@pytest.mark.parametrize("width", [3, 64])
+def test_a_record_moves_a_sum_on_tensor_cores_by_no_more_than_the_threshold(width, group, monkeypatch):
+    monkeypatch.setattr(residuals, "_product", lambda left, right, kind: on_cores(left, right, group))
+    for seed in range(3):
+        values, labels = one_way(width, seed), torch.zeros(DEPTH, dtype=torch.long)
+        without = torch.where(torch.arange(DEPTH) == seed * 300, -1, labels)
+        moved = float((summed(values, labels) - summed(values, without)).norm())
+        assert 0.99 < moved <= 1
+
+
+def test_what_is_taken_off_is_more_than_twice_what_cutting_off_was_seen_to_do(monkeypatch):
+    seen = []
+    for group, width, seed in [(g, w, s) for g in (8, 16) for w in (3, 16) for s in range(3)]:
+        values, labels = one_way(width, seed), torch.zeros(DEPTH, dtype=torch.long)
+        without = torch.where(torch.arange(DEPTH) == 0, -1, labels)
+        moves = []
+        for product in (lambda left, right, kind, g=group: on_cores(left, right, g), in_float64):
+            monkeypatch.setattr(residuals, "_product", product)
+            moves.append(summed(values, labels) - summed(values, without))
+        seen.append(float((moves[0] - moves[1]).norm()))
+    assert 1e-4 < max(seen) < residuals._CORES_SHAVE / 2
+
+
+def in_float64(left, right, kind):
+    return left.double() @ right.double()
+
+
+def test_both_operands_of_a_sum_fit_tensor_cores(monkeypatch):
+    operands = []
+
+    def kept(left, right, kind):
+        operands.extend((left, right))
+        return left @ right
+
+    monkeypatch.setattr(residuals, "_product", kept)
+    summed(one_way(5, 1), torch.arange(DEPTH) % CLASSES)
+    assert len(operands) == 2
+    for numbers in operands:
+        assert float(numbers.abs().sum()) > 0
+        assert not bool((numbers.view(torch.int32) & DROPPED_BITS).any())
+
+
+def test_lengths_are_those_of_the_numbers_that_are_multiplied():
+    values = one_way(7, 1)
+    records = Records.of(Features.of(values, torch.zeros(DEPTH), CLASSES))
+    assert torch.equal(records.lengths, records.values.double().norm(dim=1))
+    assert not torch.equal(records.values, values)
+
+
+def test_more_is_taken_off_where_sums_are_cut_off():
+    full, cores = (reach(torch.ones(1).double(), torch.ones(1), 10, g) for g in (precision.FULL, precision.TF32))
+    assert float(cores) == pytest.approx(1 - 2.0**-9, abs=1e-5)
+    assert float(full) == pytest.approx(1 - 2.0**-11, abs=1e-5)
