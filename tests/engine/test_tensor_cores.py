@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from dpilot.engine import kernels, measure, per_sample, precision
 from dpilot.engine.base import inflate
 from dpilot.engine.layers.base import Dense
-from dpilot.engine.layers.conv import Correlation
-from dpilot.engine.layers.geometry import Geometry
+from dpilot.engine.layers.conv import Correlation, convolution_use
+from dpilot.engine.layers.geometry import Geometry, unfold
 from dpilot.engine.layers.gram import Shared, finished, gram_parts, gram_sums
 from dpilot.engine.layers.linear import Product, product
 from dpilot.engine.layers.offsets import by_entry
+from dpilot.engine.layers.patches import patch_gram, worth_it
 from dpilot.engine.measure import Measured, SideBySide
 from dpilot.engine.recorder import Recorder
 from tests.contracts.zoo import DEVICE
@@ -154,6 +155,47 @@ def test_entry_by_entry_is_the_unfolded_gradient(space, kernel, padding, dilatio
     weights = torch.rand(4).double()
     assert torch.allclose(other.weighted_sum(weights), use.weighted_sum(weights))
     assert torch.allclose(other.measure()[0], use.gradients(0, 4).flatten(1).square().sum(1))
+
+
+@pytest.mark.parametrize(
+    ("space", "kernel", "stride", "padding", "dilation"),
+    [
+        ((9,), (3,), (2,), (1,), (1,)),
+        ((8, 8), (3, 3), (1, 1), (1, 1), (1, 1)),
+        ((6, 5), (3, 2), (2, 1), (1, 0), (1, 2)),
+        ((4, 3, 5), (2, 3, 1), (1, 1, 2), (0, 1, 0), (1, 1, 1)),
+    ],
+)
+def test_inner_products_of_patches_are_sums_of_those_of_pixels(space, kernel, stride, padding, dilation) -> None:
+    torch.manual_seed(0)
+    geometry = Geometry(kernel, stride, padding, dilation, 1)
+    sizes = zip(space, kernel, stride, padding, dilation, strict=True)
+    positions = tuple((s + 2 * p - d * (k - 1) - 1) // m + 1 for s, k, m, p, d in sizes)
+    images = torch.randn(3, 5, *space).double()
+    tokens = math.prod(positions)
+    seen = unfold(images, geometry, positions).reshape(3, -1, tokens)
+    found = patch_gram(images, geometry, positions)
+    assert torch.allclose(found, seen.mT @ seen)
+    assert found.stride()[2] == 1
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_norms_from_pixels_bound_those_of_gradients(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether patches are unfolded or not, the norm is at least that of the gradient of the cut records."""
+    torch.manual_seed(0)
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
+        monkeypatch.setattr(precision, "using", lambda _: precision.NOTHING)
+    torch.backends.cudnn.allow_tf32 = True
+    geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1)
+    make = convolution_use(geometry, 4, transposed=False)
+    use: Any = make((torch.randn(4, 64, size, size),), torch.randn(4, 96, size, size))
+    assert use.grade is precision.TF32
+    assert worth_it(use.inputs, geometry, (size, size)) == (size == 4)
+    true = Correlation(use.inputs.double(), use.errors.double(), geometry, 4).gradients(0, 4).flatten(1).norm(dim=1)
+    norms = inflate(finished([use.gram_parts()])[0]).double()
+    assert (norms >= true * (1 + use.grade.shave / 50)).all()
+    assert (norms <= true * 1.03).all()
 
 
 def test_the_settings_of_newer_names_are_put_back() -> None:

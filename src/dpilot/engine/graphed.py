@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -14,6 +14,7 @@ from dpilot.engine import api, capture, precision, single_backward
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, PerSample
 from dpilot.engine.capture import NotReplayable, Replayable
+from dpilot.engine.lent import Lent
 from dpilot.engine.sums import Sums
 from dpilot.errors import DpilotError, InvalidInput
 
@@ -63,7 +64,9 @@ class Graphed:
         n = batches.size(batch, self._per_batch)
         found = self._found(batch, n) if n else "the chunk is empty"
         if isinstance(found, Captured):
-            return found.replay(batches.tensors(batch), n)
+            if found.take_back():
+                return found.replay(batches.tensors(batch), n)
+            found = "views of earlier sums are held"
         plain = api.per_sample(self._model, self._loss_fn, batch, self._engine, per_batch=self._per_batch)
         return replace(plain, reason=f"{plain.reason}; not replayed: {found}")
 
@@ -128,10 +131,14 @@ class Captured:
 
         self._norms = capture.record(measured)
         self._current = self._norms.replay()[0]
-        self._sums: dict[tuple[int, ...], tuple[Tensor, Replayable[dict[str, Tensor]]]] = {}
+        self._sums: dict[tuple[int, ...], Summing] = {}
         self._turn = 0
         self.places = state_of(model)[1]
         self._summing((0,) * len(self._current.squares))
+
+    def take_back(self) -> bool:
+        """Let nobody read where the graphs write; whether that succeeded."""
+        return all(summing.lent.take_back() for summing in self._sums.values())
 
     def replay(self, given: list[Tensor], n: int) -> PerSample:
         """Norms of a chunk, and sums until the next one."""
@@ -163,22 +170,25 @@ class Captured:
             own[n:].copy_(filler.expand_as(own[n:]))
 
     def _summed(self, weights: Mapping[str, Tensor], n: int) -> dict[str, Tensor]:
-        """The weighted sums in memory of their own; rows beyond the chunk have weight 0."""
+        """The weighted sums, lent in the graph's memory; rows beyond the chunk have weight 0."""
         shared = {id(w): w for w in weights.values()}
         order = {key: j for j, key in enumerate(shared)}
-        columns, graph = self._summing(tuple(order[id(weights[name])] for name in self._current.squares))
+        summing = self._summing(tuple(order[id(weights[name])] for name in self._current.squares))
+        columns = summing.columns
         if n < self._rows:
             columns[:, n:] = 0.0
         for column, given in zip(columns, shared.values(), strict=True):
             column[:n] = given
-        sums = sums_of(self._current)
+        sums, each = sums_of(self._current), {name: columns[order[id(w)]] for name, w in weights.items()}
         if sums.any_null():
-            each = {name: columns[order[id(w)]] for name, w in weights.items()}
             return sums.zeroed(each)
-        return copied(graph.replay())
+        if not self.take_back():
+            return sums.steady(each)
+        summing.graph.replay()
+        return summing.lent.out()
 
-    def _summing(self, pattern: tuple[int, ...]) -> tuple[Tensor, Replayable[dict[str, Tensor]]]:
-        """Columns of weights and the graph that sums with them; ``pattern`` says which column a parameter takes."""
+    def _summing(self, pattern: tuple[int, ...]) -> Summing:
+        """What sums with columns of weights; ``pattern`` says which column a parameter takes."""
         if pattern not in self._sums:
             with torch.inference_mode(False):
                 columns = self._current.norms.new_zeros(max(pattern) + 1, self._rows)
@@ -189,8 +199,18 @@ class Captured:
                 return sums_of(self._current).steady({name: each[j] for name, j in chosen})
 
             with torch.inference_mode(False):
-                self._sums[pattern] = columns, capture.record(work, self._norms.pool)
+                graph = capture.record(work, self._norms.pool)
+                self._sums[pattern] = Summing(columns, graph, Lent(graph.replay()))
         return self._sums[pattern]
+
+
+@dataclass(frozen=True, slots=True)
+class Summing:
+    """Columns of weights, the graph that sums with them, and its sums."""
+
+    columns: Tensor
+    graph: Replayable[dict[str, Tensor]]
+    lent: Lent
 
 
 def sums_of(made: PerSample) -> Sums:
@@ -270,16 +290,3 @@ def static(batch: Any, n: int, rows: int) -> Any:
         return t.clone()
 
     return batches.rebuild(made_up, own)
-
-
-def copied(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in one stretch of memory for each type, in few calls."""
-    made: dict[str, Tensor] = {}
-    for kind in dict.fromkeys(t.dtype for t in found.values()):
-        mine = {name: t for name, t in found.items() if t.dtype == kind}
-        sizes = [t.numel() for t in mine.values()]
-        whole = torch.empty(sum(sizes), dtype=kind, device=next(iter(mine.values())).device)
-        parts = [part.view(t.shape) for part, t in zip(torch.split(whole, sizes), mine.values(), strict=True)]
-        torch._foreach_copy_(parts, list(mine.values()))
-        made |= dict(zip(mine, parts, strict=True))
-    return {name: made[name] for name in found}

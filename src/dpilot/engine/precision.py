@@ -95,8 +95,13 @@ def fitted(values: Tensor, grade: Grade, kind: torch.dtype) -> Tensor:
 
 
 def cut(values: Tensor) -> Tensor:
-    """The nearest TF32 numbers towards zero; what is not finite stays not finite."""
-    bits, room = values.contiguous().view(torch.int32), STEP * values.shape[-1]
+    """The nearest TF32 numbers towards zero; what is not finite stays not finite.
+
+    Room is left behind tokens whose number tensor cores do not like, for ``gram``; a tensor that is larger than those
+    it replaces would not fit where they were.
+    """
+    uneven = values.dim() == 3 and values.shape[1] % STEP
+    bits, room = values.contiguous().view(torch.int32), STEP * values.shape[-1] if uneven else 0
     numbers = torch.empty(values.numel() + room, dtype=torch.int32, device=values.device)
     kept = numbers[: values.numel()].view(values.shape)
     torch.bitwise_and(bits, KEPT_BITS, out=kept)

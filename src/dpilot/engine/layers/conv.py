@@ -25,12 +25,13 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
-from dpilot.engine.layers.geometry import Geometry, batched_space, pad_same, tuple_of, unfold
-from dpilot.engine.layers.gram import GramParts, gram_bound, gram_is_cheaper, gram_parts
+from dpilot.engine.layers.geometry import Geometry, batched_space, even_parts, pad_same, tuple_of, unfold
+from dpilot.engine.layers.gram import GramParts, gram_bound, gram_is_cheaper, parts_of
 from dpilot.engine.layers.offsets import by_entry
+from dpilot.engine.layers.patches import patch_gram, worth_it
 from dpilot.engine.precision import Grade
 
-CHUNK = {"cpu": 1 << 19, "cuda": 1 << 26}
+CHUNK = {"cpu": 1 << 19, "cuda": 1 << 25}
 """Numbers unfolded at a time: enough to keep the products busy, few enough for the CPU's cache or the GPU's memory."""
 
 
@@ -78,17 +79,23 @@ class Correlation:
 
     def gram_parts(self) -> GramParts | None:
         """The parts of a norm that is finished together with others, where it is of that kind."""
-        chunks = self._chunks(0, self.batch_size)
-        if not self.grade.shave or len(chunks) > 1 or not self._by_gram():
+        positions = tuple(self.errors.shape[2:])
+        if not self.grade.shave or not self._by_gram() or math.prod(positions) == 1:
             return None
-        a, e = (t[:, 0].mT for t in (self._columns(0, self.batch_size), self._error_columns(0, self.batch_size)))
-        return gram_parts(a, e, self.grade)
+        e = self._error_columns(0, self.batch_size)[:, 0].mT
+        sizes = math.prod(positions), self.inputs.shape[1] * math.prod(self.geometry.kernel), e.shape[2]
+        with precision.using(self.grade):
+            if worth_it(self.inputs, self.geometry, positions):
+                inputs = patch_gram(self.inputs, self.geometry, positions)
+            else:
+                inputs = torch.cat([precision.gram(self._columns(*few)[:, 0].mT) for few in self._all_chunks()])
+            return parts_of(inputs, precision.gram(e), sizes, self.grade)
 
     def _gram_measure(self) -> tuple[Tensor, Use]:
         if math.prod(self.errors.shape[2:]) == 1:
             return (self.magnitude() * (1 + self.grade.shave)).square(), self
         parts = []
-        for start, stop in self._chunks(0, self.batch_size):
+        for start, stop in self._all_chunks():
             a, e = self._columns(start, stop)[:, 0].mT, self._error_columns(start, stop)[:, 0].mT
             few = self._part(start, stop)
             parts.append(gram_bound(a, e, self.grade, few._exact))
@@ -123,7 +130,7 @@ class Correlation:
         """The sum by plain products, whose rounding is known; convolutions may choose any algorithm."""
         scaled = replace(self, errors=precision.weighted(self.errors, rows))
         total: Any = 0
-        for start, stop in self._chunks(0, self.batch_size):
+        for start, stop in self._all_chunks():
             left = scaled._error_columns(start, stop).permute(1, 2, 0, 3).flatten(2)  # (groups, width, all positions)
             with precision.using(self.grade):
                 total = total + precision.bmm(left, self._together(start, stop).mT)
@@ -132,12 +139,14 @@ class Correlation:
     def _shape(self) -> tuple[int, ...]:
         return (self.errors.shape[1], self.inputs.shape[1] // self.geometry.groups, *self.geometry.kernel)
 
+    def _all_chunks(self) -> list[tuple[int, int]]:
+        return self._chunks(0, self.batch_size)
+
     def _chunks(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Ranges of samples whose unfolded inputs fit."""
         ratio = self.inputs.shape[0] // self.batch_size
         row = self.inputs.shape[1] * math.prod(self.geometry.kernel) * math.prod(self.errors.shape[2:])
-        step = max(1, CHUNK["cuda" if self.inputs.is_cuda else "cpu"] // max(1, row * ratio))
-        return [(at, min(at + step, stop)) for at in range(start, stop, step)]
+        return even_parts(start, stop, row * ratio, CHUNK["cuda" if self.inputs.is_cuda else "cpu"])
 
     def gradients(self, start: int, stop: int) -> Tensor:
         kind = accumulator(self.inputs)

@@ -33,6 +33,19 @@ def unfold(a: Tensor, geometry: Geometry, positions: tuple[int, ...]) -> Tensor:
     return a.as_strided((*a.shape[:2], *geometry.kernel, *positions), (*a.stride()[:2], *steps, *moves))
 
 
+def even_parts(start: int, stop: int, each: int, most: int) -> list[tuple[int, int]]:
+    """Ranges of samples of ``each`` numbers, as few as hold ``most`` numbers at a time, of about equal size.
+
+    Example:
+        >>> even_parts(0, 10, each=3, most=12)
+        [(0, 4), (4, 8), (8, 10)]
+    """
+    fitting = max(1, most // max(1, each))
+    count = -(-(stop - start) // fitting)
+    step = -(-(stop - start) // max(1, count))
+    return [(at, min(at + step, stop)) for at in range(start, stop, max(1, step))]
+
+
 def batched_space(x: Tensor, weight: Tensor) -> int:
     """The number of spatial dimensions; an input without a batch dimension is refused."""
     if x.dim() != weight.dim():

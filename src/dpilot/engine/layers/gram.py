@@ -107,11 +107,16 @@ def gram_parts(a: Tensor, e: Tensor, grade: Grade, shared: Shared | None = None)
 
     The tokens' lengths are read off the diagonals: they only scale what is added for rounding.
     """
-    tokens, d, p = a.shape[1], a.shape[2], e.shape[2]
     with precision.using(grade):
         inputs, errors = precision.gram(a) if shared is None else shared.gram(a), precision.gram(e)
+    return parts_of(inputs, errors, (a.shape[1], a.shape[2], e.shape[2]), grade)
+
+
+def parts_of(inputs: Tensor, errors: Tensor, sizes: tuple[int, int, int], grade: Grade) -> GramParts:
+    """The same from the Gram matrices, of T tokens with d and p numbers; the errors' may be overwritten."""
+    tokens, d, p = sizes
     narrow = weighs_inputs(d, p)
-    roots = roots_of(a, e, torch.float32)
+    roots = precision.root(d, torch.float32), precision.root(p, torch.float32)
     found = kernels.gram_sums(inputs, errors, narrow, roots)
     if found is None:
         found = gram_sums(inputs, errors, narrow, roots)

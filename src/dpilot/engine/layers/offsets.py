@@ -21,6 +21,10 @@ from torch import Tensor
 from dpilot.engine import kernels, precision
 from dpilot.engine.base import accumulator
 from dpilot.engine.layers.base import Dense, Use
+from dpilot.engine.layers.geometry import even_parts
+
+LAID = 1 << 26
+"""Numbers laid out as tokens at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +59,19 @@ def by_entry(
 ) -> ByEntry:
     """Every sample's gradient, from inputs (n, C, *space) and errors (n, O, *positions)."""
     grid = [size + 2 * side for size, side in zip(inputs.shape[2:], padding, strict=True)]
-    a, e = on_grid(inputs, grid, padding), on_grid(errors, grid, [0] * len(grid))
     steps = [d * math.prod(grid[j + 1 :]) for j, d in enumerate(dilation)]
     offsets = [sum(i * s for i, s in zip(at, steps, strict=True)) for at in product(*map(range, kernel))]
-    values = a.new_empty(a.shape[0], len(offsets), e.shape[2], a.shape[2], dtype=accumulator(a))
-    for j, offset in enumerate(offsets):
-        left, right = e[:, : e.shape[1] - offset].mT, a[:, offset:]
-        if a.dtype == torch.bfloat16:
-            values[:, j] = precision.bmm(left, right)
-        else:
-            torch.bmm(left, right, out=values[:, j])
+    n, channels, width = inputs.shape[0], inputs.shape[1], errors.shape[1]
+    values = inputs.new_empty(n, len(offsets), width, channels, dtype=accumulator(inputs))
+    for start, stop in even_parts(0, n, math.prod(grid) * (channels + width), LAID):
+        rows = slice(start, stop)
+        a, e = on_grid(inputs[rows], grid, padding), on_grid(errors[rows], grid, [0] * len(grid))
+        for j, offset in enumerate(offsets):
+            left, right = e[:, : e.shape[1] - offset].mT, a[:, offset:]
+            if a.dtype == torch.bfloat16:
+                values[rows, j] = precision.bmm(left, right)
+            else:
+                torch.bmm(left, right, out=values[rows, j])
     return ByEntry(Dense(values), kernel)
 
 
