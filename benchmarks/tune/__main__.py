@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from benchmarks.datasets import Missing
-from benchmarks.tune import adult, data, hopeless, methods, report, shares, speed, study
+from benchmarks.tune import data, hopeless, methods, report, shares, speed, study
 from dpilot.transfer.features import Features
 
 HERE = Path(__file__).parent
@@ -46,7 +46,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=HERE / "measured")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tf32", action="store_true", help="allow products in TF32 on a GPU")
     options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = options.tf32
     options.repeats = 2 if options.quick else options.repeats
     options.out.mkdir(parents=True, exist_ok=True)
     for part in options.parts or PARTS:
@@ -76,7 +78,7 @@ def _store(target: Path, found: Found) -> None:
 
 def _joined(old: Found, new: Found) -> Found:
     """Ways that were not measured again stay."""
-    return {**old, **new, **{key: {**old[key], **new[key]} for key in ("ways", "seconds")}}
+    return {**old, **new, **{key: {**old[key], **new[key]} for key in ("ways", "seconds", "said")}}
 
 
 def _chosen(options: argparse.Namespace, goals: Sequence[data.Goal]) -> Iterator[tuple[data.Goal, Features, Features]]:
@@ -107,10 +109,8 @@ def _hopeless(options: argparse.Namespace) -> Found:
 def _speed(options: argparse.Namespace) -> Found:
     shapes = ((2000, 64, 10),) if options.quick else speed.SHAPES
     steps = 100 if options.device == "cuda" else 3
-    return {
-        f"{options.device}, " + " x ".join(map(str, shape)): speed.measure(options.device, shape, steps)
-        for shape in shapes
-    }
+    name = f"{options.device}, TF32" if options.tf32 else options.device
+    return {f"{name}, " + " x ".join(map(str, shape)): speed.measure(options.device, shape, steps) for shape in shapes}
 
 
 def _defaults(options: argparse.Namespace) -> Found:
@@ -118,6 +118,8 @@ def _defaults(options: argparse.Namespace) -> Found:
 
 
 def _adult(options: argparse.Namespace) -> Found:
+    from benchmarks.tune import adult  # scikit-learn, which other parts need not
+
     return adult.measure(options.repeats, options.quick)
 
 

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from benchmarks import datasets
-from benchmarks.tune.choices import DEFAULTS
+from benchmarks.tune.choices import walked, whole_task
 from benchmarks.tune.methods import GRID
 from dpilot import Budget, tune
 from dpilot.data.bundled import adult
@@ -51,8 +51,9 @@ def measure(repeats: int, quick: bool) -> dict[str, Any]:
 def oracle(rows: list[Any], codes: list[Any], repeats: int) -> dict[str, list[tuple[float, float]]]:
     """r / (mu n) -> scores of runs with the whole budget on all records, on the same encoded rows; not private."""
     train, outlay = Features.of(rows[0], codes[0], 2), whole_outlay(BUDGET)
-    task = tune.ProbeTask(train, train.take([]), len(train), 1.0)
-    candidates = [DEFAULTS.candidate(ratio * gdp_mu(BUDGET) * len(train)) for ratio in GRID]
+    task = whole_task(train)
+    walk, box = gdp_mu(BUDGET) * len(train) / task.threshold, tune.head_options(task, BUDGET)["box"]
+    candidates = [walked(ratio * walk, box) for ratio in GRID]
     found: dict[str, list[tuple[float, float]]] = {f"{ratio:g}": [] for ratio in GRID}
     for _ in range(repeats):
         models = task.train([outlay.trial(each, Receipt(outlay.event)) for each in candidates])

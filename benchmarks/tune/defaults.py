@@ -10,20 +10,60 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import mean
+from typing import Any
 
 import numpy as np
 
-from benchmarks.tune.choices import DEFAULTS, Defaults
 from benchmarks.tune.surface import Surface, SurfaceTask
 from dpilot import Budget
 from dpilot.privacy import gdp_mu
 from dpilot.privacy.receipt import Receipt
-from dpilot.tune import plan_scaling
+from dpilot.tune import Box, Candidate, plan_scaling
 from dpilot.tune.scaling import chosen as chosen_candidate
 from dpilot.tune.scaling import search
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0)
 DELTA = 1e-5
+_FAR = 1e3  # trials have less of mu than the final run, by 30 times or so, and walk less far
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """r without data is ``kappa`` mu n, at threshold 1; trials search within a factor ``band`` of it.
+
+    A run has ``few`` steps, or as many (at most ``many``) as keep the step size at ``cap``. ``shares`` of mu^2 go to
+    the stages, of ``trials`` runs each, and ``held_out`` of the records are kept for scores. ``anchored``: the law goes
+    through the data-free r too.
+    """
+
+    kappa: float = 1 / 16
+    band: float = 4.0
+    cap: float = 32.0
+    few: int = 100
+    many: int = 400
+    trials: int = 3
+    shares: tuple[float, ...] = (0.0125, 0.045)
+    held_out: float = 0.05
+    degree: int = 0
+    variable: str = "mu"
+    too_noisy: float = 0.02
+    anchored: bool = False
+
+    def box(self, r: float) -> Box:
+        """All r from far below ``r`` to ``band`` times it."""
+        most = r * self.band
+        many = min(max(math.ceil(most / self.cap), self.few), self.many)
+        return Box((r / _FAR / self.few, most / many), (self.few, many), Candidate(self.cap, self.few))
+
+    def plan(self, budget: Budget, size: float) -> dict[str, Any]:
+        """What ``plan_scaling`` is told."""
+        r = self.kappa * gdp_mu(budget) * size
+        names = ("trials", "shares", "degree", "variable", "too_noisy", "band")
+        options = {name: getattr(self, name) for name in names}
+        return {"box": self.box(r), "fallback": r, "split": "steps-first", **options}
+
+
+DEFAULTS = Defaults()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +118,11 @@ def data_free(case: Case, chosen: Defaults) -> float:
     return average(case, m, chosen.kappa * m)
 
 
-def tuned(case: Case, chosen: Defaults, repeats: int) -> float:
-    """Mean accuracy of linear scaling with everything paid, over ``repeats`` simulations."""
+def tuned(case: Case, chosen: Defaults, repeats: int) -> float | None:
+    """Mean accuracy of linear scaling with everything paid, over ``repeats`` simulations; None where it tries nothing.
+
+    Nothing is held out where nothing is tried, so that a share held out is judged by what it does for trials.
+    """
     size, held_out = case.size * (1 - chosen.held_out), case.size * chosen.held_out
     plan = plan_scaling(
         case.budget,
@@ -87,19 +130,28 @@ def tuned(case: Case, chosen: Defaults, repeats: int) -> float:
         **chosen.plan(case.budget, size),
     )
     if plan.hopeless:
-        return data_free(case, chosen)  # nothing is held out where nothing is tried
+        return None
     found = []
     for seed in range(repeats):
         task = SurfaceTask(case.surface, size, held_out, np.random.default_rng(seed))
         result = search(plan, task, _Unpaid(plan.stages(None)))
-        candidate, _ = chosen_candidate(result.law, plan.final_epsilon, plan.box, plan.split)
+        law = result.law
+        if chosen.anchored and law.points:
+            law = replace(law, points=(*law.points, (plan.final_epsilon, plan.fallback)))
+        candidate, _ = chosen_candidate(law, plan.final_epsilon, plan.box, plan.split)
         found.append(average(case, size / plan.final.noise_multiplier, candidate.r))
     return mean(found)
 
 
-def losses(every: Sequence[Case], chosen: Defaults, repeats: int = 10) -> list[float]:
-    """Accuracy lost to the oracle in every case, in points."""
-    return [100 * (oracle(case) - tuned(case, chosen, repeats)) for case in every]
+def losses(every: Sequence[Case], chosen: Defaults, repeats: int = 10) -> tuple[list[float], list[float]]:
+    """Points of accuracy lost to the oracle in every case, and in those that have trials."""
+    whole, tried = [], []
+    for case in every:
+        best, found = oracle(case), tuned(case, chosen, repeats)
+        whole.append(100 * (best - (data_free(case, chosen) if found is None else found)))
+        if found is not None:
+            tried.append(whole[-1])
+    return whole, tried
 
 
 def kappa_losses(every: Sequence[Case], kappas: Sequence[float]) -> dict[float, list[float]]:
@@ -119,16 +171,15 @@ VARIANTS: dict[str, dict[str, object]] = {
     "band 8": {"band": 8.0},
     "band 16": {"band": 16.0},
     "2 trials a stage": {"trials": 2},
-    "3 trials a stage": {"trials": 3},
     "7 trials a stage": {"trials": 7},
     "shares 0.2 %, 0.8 %": {"shares": (0.002, 0.008)},
-    "shares 1.25 %, 4.5 %": {"shares": (0.0125, 0.045)},
+    "shares 0.5 %, 2 %": {"shares": (0.005, 0.02)},
     "shares 5 %, 20 %": {"shares": (0.05, 0.2)},
     "one stage of 1 %": {"shares": (0.01,)},
     "one stage of 2.5 %": {"shares": (0.025,)},
     "one stage of 10 %": {"shares": (0.1,)},
     "held-out 1 %": {"held_out": 0.01},
-    "held-out 5 %": {"held_out": 0.05},
+    "held-out 2 %": {"held_out": 0.02},
     "held-out 10 %": {"held_out": 0.1},
     "held-out 20 %": {"held_out": 0.2},
     "r linear in mu, with a constant": {"degree": 1},
@@ -136,8 +187,11 @@ VARIANTS: dict[str, dict[str, object]] = {
     "scores of noise up to 0.005": {"too_noisy": 0.005},
     "scores of noise up to 0.01": {"too_noisy": 0.01},
     "scores of noise up to 0.05": {"too_noisy": 0.05},
+    "the data-free r as one more point": {"anchored": True},
     "kappa four times as large": {"kappa": 4 * DEFAULTS.kappa},
+    "the same, with the data-free r as one more point": {"kappa": 4 * DEFAULTS.kappa, "anchored": True},
     "kappa a quarter": {"kappa": DEFAULTS.kappa / 4},
+    "the same, with one more point": {"kappa": DEFAULTS.kappa / 4, "anchored": True},
 }
 
 
@@ -146,13 +200,13 @@ def summary(values: Sequence[float]) -> tuple[float, float]:
     return mean(values), max(values)
 
 
-def table(every: Sequence[Case], base: Defaults = DEFAULTS, repeats: int = 10) -> list[tuple[str, float, float]]:
-    """(variant, mean loss, worst loss), each differing from ``base`` in one thing."""
+def table(every: Sequence[Case], base: Defaults = DEFAULTS, repeats: int = 10) -> list[tuple[str, Any]]:
+    """(variant, mean and worst loss, cases that have trials, mean and worst of these), one thing changed at a time."""
     rows = []
     for name, change in VARIANTS.items():
-        rows.append((name, *summary(losses(every, replace(base, **change), repeats))))
-    free = [100 * (oracle(case) - data_free(case, base)) for case in every]
-    return [("data-free", *summary(free)), *rows]
+        whole, tried = losses(every, replace(base, **change), repeats)
+        rows.append((name, *summary(whole), len(tried), *summary(tried or [math.nan])))
+    return rows
 
 
 def best_kappa(found: Mapping[float, Sequence[float]]) -> float:

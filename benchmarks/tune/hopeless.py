@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.transfer.fitting import accuracy
-from benchmarks.tune.choices import DEFAULTS, Defaults, data_free, scaled, split_task
+from benchmarks.tune.choices import data_free, scaled, split_task
 from dpilot import Budget
 from dpilot.transfer.features import Features
 from dpilot.tune import autopilot
@@ -13,15 +13,15 @@ from dpilot.tune import autopilot
 RECORDS, EPSILON = 500, 0.1
 
 
-def measure(train: Features, test: Features, repeats: int, chosen: Defaults = DEFAULTS) -> dict[str, Any]:
+def measure(train: Features, test: Features, repeats: int) -> dict[str, Any]:
     """Accuracies of each on the same 500 records, how many trials were made, and what the tuner says."""
     budget, few = Budget(EPSILON, 1e-5), train.take(range(RECORDS))
     free, ours, flown, told, trials = [], [], [], "", 0
     for _ in range(repeats):
-        free.append(accuracy(test, data_free(few, budget, RECORDS, chosen)))
+        free.append(accuracy(test, data_free(few, budget).model))
         flight = autopilot(few, budget=budget)
         flown.append(accuracy(test, flight.model))
-        tuned = scaled(split_task(few, chosen), budget, chosen)
+        tuned = scaled(split_task(few, budget), budget)
         ours.append(accuracy(test, tuned.model))
         told, trials = tuned.decisions[0], trials + len(tuned.trials) + len(flight.tuned.trials)
     return {"data-free": free, "linear_scaling": ours, "autopilot": flown, "trials": trials, "said": told}

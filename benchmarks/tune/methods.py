@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from benchmarks.transfer.fitting import accuracy, plain
 from benchmarks.tune import data
-from benchmarks.tune.choices import DEFAULTS, Defaults, center_bought, data_free, scaled, split_task
+from benchmarks.tune.choices import center_bought, data_free, scaled, space_of, split_task, walked, whole_task
 from dpilot import Budget, tune
 from dpilot.privacy import gdp_mu
 from dpilot.privacy.receipt import Receipt
@@ -20,53 +19,45 @@ from dpilot.transfer.features import Features
 from dpilot.tune.outlays import whole_outlay
 
 GRID = tuple(2.0**place for place in range(-6, 1))
-"""r / (mu n) of the oracle's and the grid's candidates."""
-
+"""C r / (mu n) of the oracle's candidates, C being the clipping threshold."""
 
 Way = Callable[[Features, Budget], Any]
 
 
-def space_of(box: tune.Box) -> tune.Space:
-    """Three decades of step sizes, as Panda et al. search, up to the largest that linear scaling may use; all steps of
-    its box; all ratios alike."""
-    return tune.Space(tune.LogUniform(box.lr[1] / 1000, box.lr[1]), tune.LogUniform(*box.steps))
+def _split(run: Callable[[tune.ProbeTask, Budget], tune.Tuned], **options: Any) -> Way:
+    return lambda features, budget: run(split_task(features, budget, **options), budget)
 
 
-def ways(chosen: Defaults) -> dict[str, Way]:
-    """Name -> (training records, budget) -> weights."""
-
-    half = replace(chosen, threshold=0.5)
-
-    def split(run: Callable[[tune.ProbeTask, Budget], tune.Tuned], told: Defaults = chosen) -> Way:
-        return lambda features, budget: run(split_task(features, told), budget).model
-
-    def space(task: tune.ProbeTask, budget: Budget) -> tune.Space:
-        return space_of(chosen.box(chosen.r(gdp_mu(budget), task.size)))
-
-    def grid(task: tune.ProbeTask, budget: Budget) -> list[tune.Candidate]:
-        r = chosen.r(gdp_mu(budget), task.size)
-        return [chosen.candidate(r * 4.0**place) for place in range(-2, 3)]
-
-    return {
-        "linear_scaling": split(lambda task, budget: scaled(task, budget, chosen)),
-        "autopilot": lambda features, budget: tune.autopilot(features, budget=budget).model,
-        "data-free default": lambda features, budget: data_free(features, budget, len(features), chosen),
-        "linear_scaling, threshold 0.5": split(lambda task, budget: scaled(task, budget, half), half),
-        "data-free, threshold 0.5": lambda features, budget: data_free(features, budget, len(features), half),
-        "private_selection": split(lambda task, budget: tune.private_selection(task, space(task, budget), budget)),
-        "budget_split_grid": split(lambda task, budget: tune.budget_split_grid(task, grid(task, budget), budget)),
-        "random_search, 5 runs": split(lambda task, budget: tune.random_search(task, space(task, budget), budget)),
-        "random_search, 1 run": split(
-            lambda task, budget: tune.random_search(task, space(task, budget), budget, trials=1)
-        ),
-    }
+def _grid(task: tune.ProbeTask, budget: Budget) -> list[tune.Candidate]:
+    told = tune.head_options(task, budget)
+    return [walked(told["fallback"] * 4.0**place, told["box"]) for place in range(-2, 3)]
 
 
-def oracle(train: Features, test: Features, budget: Budget, chosen: Defaults, repeats: int) -> dict[str, Any]:
+WAYS: dict[str, Way] = {
+    "linear_scaling": _split(scaled),
+    "autopilot": lambda features, budget: tune.autopilot(features, budget=budget),
+    "data-free default": data_free,
+    "linear_scaling, threshold 1": _split(scaled, threshold=1.0),
+    "data-free, threshold 1": lambda features, budget: data_free(features, budget, threshold=1.0),
+    "private_selection": _split(lambda task, budget: tune.private_selection(task, space_of(task, budget), budget)),
+    "budget_split_grid": _split(lambda task, budget: tune.budget_split_grid(task, _grid(task, budget), budget)),
+    "random_search, 5 runs": _split(lambda task, budget: tune.random_search(task, space_of(task, budget), budget)),
+    "random_search, 1 run": _split(
+        lambda task, budget: tune.random_search(task, space_of(task, budget), budget, trials=1)
+    ),
+}
+"""Name -> (training records, budget) -> what has a ``model`` and ``decisions``."""
+
+FEW = tuple(WAYS)[:5]
+MANY = {"random_search, 1 run": 5}
+"""Times as many runs: one draw from three decades says little."""
+
+
+def oracle(train: Features, test: Features, budget: Budget, repeats: int) -> dict[str, Any]:
     """The best r of a grid by mean test accuracy of ``repeats`` runs, whole budget, all records; not private."""
-    m, outlay = gdp_mu(budget) * len(train), whole_outlay(budget)
-    candidates = [chosen.candidate(ratio * m) for ratio in GRID]
-    task = tune.ProbeTask(train, train.take([]), len(train), 1.0)
+    task, outlay = whole_task(train), whole_outlay(budget)
+    walk, box = gdp_mu(budget) * len(train) / task.threshold, tune.head_options(task, budget)["box"]
+    candidates = [walked(ratio * walk, box) for ratio in GRID]
     rows: list[list[float]] = []
     for _ in range(repeats):
         models = task.train([outlay.trial(each, Receipt(outlay.event)) for each in candidates])
@@ -80,59 +71,44 @@ def oracle(train: Features, test: Features, budget: Budget, chosen: Defaults, re
     }
 
 
-FEW = (
-    "linear_scaling",
-    "autopilot",
-    "data-free default",
-    "linear_scaling, threshold 0.5",
-    "data-free, threshold 0.5",
-)
-
-
-def measure(
-    goal: data.Goal,
-    train: Features,
-    test: Features,
-    repeats: int,
-    *,
-    wanted: str = "",
-    chosen: Defaults = DEFAULTS,
-) -> dict[str, Any]:
+def measure(goal: data.Goal, train: Features, test: Features, repeats: int, *, wanted: str = "") -> dict[str, Any]:
     """Test accuracies of every way, ``repeats`` runs each; the center, where one is bought, is inside the budget.
 
     ``wanted``: only the ways whose name contains it, without the yardsticks that are not private.
     """
-    found: dict[str, Any] = {"n": len(train), "width": train.width, "ways": {}}
-    for name, run in ways(chosen).items():
+    found: dict[str, Any] = {"n": len(train), "width": train.width, "ways": {}, "seconds": {}, "said": {}}
+    for name, run in WAYS.items():
         if wanted not in name or (goal.few and name not in FEW):
             continue
-        started, each = time.perf_counter(), []
-        for _ in range(repeats):
-            each.append(_once(goal, train, test, run, chosen))
-            print(goal.name, name, f"{each[-1]:.4f}", flush=True)
+        started, each, count = time.perf_counter(), [], repeats * MANY.get(name, 1)
+        for _ in range(count):
+            reached, found["said"][name] = _once(goal, train, test, run)
+            each.append(reached)
+            print(goal.name, name, f"{reached:.4f}", flush=True)
         found["ways"][name] = each
-        found.setdefault("seconds", {})[name] = (time.perf_counter() - started) / repeats
+        found["seconds"][name] = (time.perf_counter() - started) / count
+        print(*found["said"][name], flush=True)
     if wanted:
         return found
     found["non-private"] = plain(train, test)
-    moved, (shown,), left = _ready(goal, train, test, chosen)
-    best = oracle(moved, shown, left, chosen, repeats)
+    moved, (shown,), left = _ready(goal, train, test)
+    best = oracle(moved, shown, left, repeats)
     found["ways"]["grid_oracle"] = list(best["accuracies"])
     found["oracle"] = {"lr": best["candidate"].lr, "steps": best["candidate"].steps, "by ratio": best["by ratio"]}
-    print(goal.name, "oracle", best["candidate"], [f"{value:.4f}" for value in best["accuracies"]], flush=True)
+    print(goal.name, "oracle", best["candidate"], best["by ratio"], "non-private", found["non-private"], flush=True)
     return found
 
 
-def _ready(goal: data.Goal, train: Features, test: Features, chosen: Defaults) -> Any:
-    if not goal.centres:
-        return train, [test], goal.budget
-    return center_bought(train, [test], goal.budget, chosen.center)
+def _ready(goal: data.Goal, train: Features, test: Features) -> Any:
+    return center_bought(train, [test], goal.budget) if goal.centres else (train, [test], goal.budget)
 
 
-def _once(goal: data.Goal, train: Features, test: Features, run: Any, chosen: Defaults) -> float:
-    moved, (shown,), left = _ready(goal, train, test, chosen)
-    weights = run(moved, left)
-    return accuracy(shown, torch.as_tensor(weights).to(shown.values.device))
+def _once(goal: data.Goal, train: Features, test: Features, run: Way) -> tuple[float, list[str]]:
+    moved, (shown,), left = _ready(goal, train, test)
+    tuned = run(moved, left)
+    return accuracy(shown, torch.as_tensor(tuned.model).to(shown.values.device)), [
+        str(each) for each in tuned.decisions
+    ]
 
 
 def reduction(ours: float, random: float, oracle: float) -> float:

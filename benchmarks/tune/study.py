@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from benchmarks.tune import defaults, other
-from benchmarks.tune.choices import DEFAULTS
+from benchmarks.tune.defaults import DEFAULTS
 from benchmarks.tune.surface import Recipe, Surface
 from benchmarks.tune.surface import measure as surface_of
 
@@ -39,7 +39,7 @@ def judged(surfaces: dict[str, tuple[Surface, int]], repeats: int = 8) -> dict[s
         "data": {name: size for name, (_, size) in surfaces.items()},
         "chosen": asdict(DEFAULTS),
         "kappa": {f"{kappa:.4f}": defaults.summary(values) for kappa, values in losses.items()},
-        "variants": defaults.table(every, replace(DEFAULTS), repeats),
+        "variants": defaults.table(every, DEFAULTS, repeats),
         "best kappa": {
             name: {
                 f"{m:.0f}": float(surface.ratios[column])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.tune.choices import Defaults, data_free, scaled, split_task
+from benchmarks.tune.choices import data_free, scaled, space_of, split_task, walked, whole_task
 from benchmarks.tune.methods import reduction
 from benchmarks.tune.other import hashed
 from benchmarks.tune.surface import Recipe, Surface, SurfaceTask, measure
 from dpilot import Budget
 from dpilot.transfer.features import Features
+from dpilot.tune import head_options
+from dpilot.tune.pilot.step import head_course
 
 
 def _surface() -> Surface:
@@ -33,11 +35,19 @@ def test_between_cells_the_surface_is_between_them_in_logarithms() -> None:
 
 
 @pytest.mark.parametrize("r", [1.0, 150.0, 5000.0])
-def test_a_box_splits_walks_as_the_data_free_run_does(r: float) -> None:
-    chosen = Defaults()
-    free, boxed = chosen.candidate(r), chosen.box(r).candidate(r, "steps-first")
-    assert boxed.steps == free.steps
-    assert boxed.lr == pytest.approx(free.lr)
+def test_a_walk_is_split_as_the_autopilot_splits_it(r: float) -> None:
+    box = head_course(0.5, 50_000, 10).box
+    ours, theirs = walked(r, box), box.candidate(r)
+    assert abs(ours.steps - theirs.steps) <= 1
+    assert ours.r == pytest.approx(theirs.r)
+
+
+def test_random_searches_three_decades_up_to_the_largest_trial() -> None:
+    features = Features.of(np.eye(4), np.arange(4), 4)
+    task, budget = whole_task(features.take([0] * 1000)), Budget(1.0, 1e-5)
+    space, told = space_of(task, budget), head_options(task, budget)
+    assert space.lr.high == pytest.approx(1000 * space.lr.low)
+    assert space.lr.high * space.steps.high == pytest.approx(4 * told["fallback"])
 
 
 def test_letters_are_hashed_the_same_every_time() -> None:
@@ -55,8 +65,8 @@ def test_a_surface_rises_with_the_budget() -> None:
 
 def test_few_records_and_a_small_budget_make_no_trials() -> None:
     features = Features.of(np.random.default_rng(0).normal(size=(500, 3)), np.arange(500) % 2, 2).unit()
-    budget, chosen = Budget(0.1, 1e-5), Defaults(few=5, many=10)
-    tuned = scaled(split_task(features, chosen), budget, chosen)
+    budget = Budget(0.1, 1e-5)
+    tuned = scaled(split_task(features, budget), budget)
     assert tuned.trials == ()
     assert "no trials" in tuned.decisions[0]
-    assert data_free(features, budget, 500, chosen).shape == (3, 2)
+    assert data_free(features, budget).model.shape == (3, 2)
