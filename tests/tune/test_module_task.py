@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from dpilot import Budget
+from dpilot import Budget, Ledger
 from dpilot.data.splits import Split
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.tune import Box, Candidate, ModuleTask, linear_scaling
+from dpilot.tune import Box, Candidate, ModuleTask, autopilot, linear_scaling
 from dpilot.tune.task import Outlay, Trial, fixed_noise
 from tests.tune.helpers import LOSS, arrays, dataset, seen
 from tests.tune.test_scaling import pairs
@@ -211,3 +211,44 @@ def test_each_trials_sum_is_over_its_own_batch(together):
         assert abs(len(batch) - size * RATE) < 5 * math.sqrt(size * RATE)
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert abs(len(batches[one] & batches[other]) - size * RATE**2) < 5 * math.sqrt(size * RATE**2)
+
+
+@pytest.mark.parametrize(
+    ("model_fn", "shape"),
+    [
+        (lambda: nn.Linear(3, 5), "(2, 5)"),
+        (lambda: nn.Linear(3, 1), "(2, 1)"),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Unflatten(1, (2, 1))), "(2, 2, 1)"),
+    ],
+    ids=["more", "one", "three dimensions"],
+)
+def test_outputs_that_are_not_one_a_class_are_refused_before_anything_is_paid(model_fn, shape, tmp_path):
+    """They would be null, one and all, in every score and figure, and nobody would be told."""
+
+    def loss(outputs, y):
+        return LOSS(outputs.flatten(1).repeat(1, 2), y)
+
+    fly = {"budget": Budget(1.0, 1e-5), "classes": 2, "epochs": 1, "loss_fn": loss, "ledger": tmp_path / "ledger"}
+    with pytest.raises(InvalidInput, match=r"expected one output a record and class. End the module with 2") as refused:
+        autopilot(model_fn, dataset(), **fly)
+    assert shape in str(refused.value)
+    assert Ledger.read(tmp_path / "ledger").entries() == ()
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return {"scores": self.last(x)}
+
+
+def test_a_module_whose_outputs_cannot_be_read_is_refused_when_the_task_is_made():
+    with pytest.raises(InvalidInput, match="no outputs for made-up records"):
+        ModuleTask(Named, lambda outputs, y: LOSS(outputs["scores"], y), dataset(), dataset(), 40, 30, 2)
+
+
+def test_a_module_that_does_not_run_is_refused_when_the_task_is_made():
+    with pytest.raises(InvalidInput, match="do not run on made-up records"):
+        ModuleTask(lambda: nn.Linear(4, 2), LOSS, dataset(), dataset(), 40, 30, 2)
