@@ -51,8 +51,9 @@ def one_way(width, seed):
 
 def summed(values, labels):
     records = Records.of(Features.of(values, labels, CLASSES))
-    limits = reach(records.lengths, torch.ones(1), CLASSES, records.grade)
-    return records.clipped_sum(torch.zeros(1, CLASSES, values.shape[1]), limits)
+    limits = reach(records.lengths, torch.ones(1, device=values.device), CLASSES, records.grade)
+    with precision.using(records.grade):
+        return records.clipped_sum(torch.zeros(1, CLASSES, values.shape[1], device=values.device), limits)
 
 
 @pytest.mark.parametrize("group", [4, 8, 16])
@@ -81,6 +82,23 @@ def test_what_is_taken_off_is_more_than_twice_what_cutting_off_was_seen_to_do(mo
 
 def in_float64(left, right, kind):
     return left.double() @ right.double()
+
+
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("width", [3, 64, 768])
+def test_sums_of_a_device_are_off_by_less_than_half_of_what_is_taken_off(width, device, monkeypatch):
+    product, labels = residuals._product, torch.zeros(DEPTH, dtype=torch.long)
+    without = torch.where(torch.arange(DEPTH) == 0, -1, labels)
+    for seed in range(6):
+        values, moves = one_way(width, seed).to(device), []
+        for one in (product, in_float64):
+            monkeypatch.setattr(residuals, "_product", one)
+            moves.append(summed(values, labels) - summed(values, without))
+        assert 0 < float((moves[0] - moves[1]).norm()) < residuals._CORES_SHAVE / 2
+        assert 0.99 < float(moves[0].norm()) <= 1
 
 
 def test_both_operands_of_a_sum_fit_tensor_cores(monkeypatch):
