@@ -238,9 +238,18 @@ def test_what_the_running_script_defines_is_refused(monkeypatch):
 
 
 def test_a_module_that_is_another_one_in_a_worker_is_refused():
-    done = worker.Done({"weight": np.zeros((2, 3), np.float32)}, [])
-    with pytest.raises(InvalidInput, match="made another module in a worker"):
-        done.into(pool_cases.linear())
+    weights = {name: each.detach().numpy() for name, each in pool_cases.linear().named_parameters()}
+    rest, frozen = worker._rest(pool_cases.linear()), pool_cases.frozen(1.0)
+    last = {f"1.{name}": each for name, each in weights.items()}
+    for parameters, other, model in (
+        ({"weight": weights["weight"]}, rest, pool_cases.linear()),
+        (last, worker._rest(pool_cases.frozen(2.0)), frozen),
+    ):
+        with pytest.raises(InvalidInput, match="made another module in a worker"):
+            worker.Done(parameters, [], other).into(model)
+    model = pool_cases.linear()
+    worker.Done(weights, [], rest).into(model)
+    assert np.array_equal(model.weight.detach(), weights["weight"])
 
 
 def test_what_a_worker_refuses_before_it_reads_a_record_is_told():

@@ -103,10 +103,11 @@ class _Worker:
         assert process.stdout is not None
         return cls(process, process.stdin, process.stdout)  # type: ignore[arg-type]
 
-    def ask(self, what: object) -> Any:
-        """Send ``what`` and wait for the answer."""
+    def ask(self, *messages: object) -> Any:
+        """Send ``messages`` and wait for the answer."""
         try:
-            pickle.dump(what, self.sink)
+            for message in messages:
+                pickle.dump(message, self.sink)
             self.sink.flush()
             answer = pickle.load(self.source)
         except (OSError, EOFError, pickle.UnpicklingError):
@@ -133,7 +134,8 @@ class _Worker:
 def _crew(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], ThreadPoolExecutor]]:
     """Processes that know the recipe, and a thread to wait for each."""
     conditions, idle = Conditions.here(count), SimpleQueue[_Worker]()
-    sent = replace(recipe, dataset=TensorDataset(*(each.clone() for each in recipe.dataset.tensors)))  # not as views
+    public = conditions, replace(recipe, dataset=None)
+    records = [each.clone() for each in recipe.dataset.tensors]  # a view would take along all that it is a view of
     with ExitStack() as stack:
         crew = []
         for _ in range(count):
@@ -143,7 +145,7 @@ def _crew(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], Th
         threads = stack.enter_context(ThreadPoolExecutor(count))
         for worker in crew:
             stack.callback(worker.kill)  # before the threads that wait for it
-        for told in [threads.submit(worker.ask, (conditions, sent)) for worker in crew]:
+        for told in [threads.submit(worker.ask, public, records) for worker in crew]:
             told.result()
         for worker in crew:
             idle.put(worker)

@@ -11,13 +11,15 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from queue import SimpleQueue
 from typing import Any, BinaryIO, Final
 
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from dpilot.errors import InvalidInput
 from dpilot.records import StepRecord
@@ -59,18 +61,22 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a trial released: its trained parameters by name, and its steps."""
+    """What a trial released: its trained parameters by name, and its steps; ``rest`` names what was not trained."""
 
     parameters: dict[str, NDArray[Any]]
     records: list[StepRecord]
+    rest: str
 
     def into(self, model: nn.Module) -> None:
         """Give ``model``, made like the one that was trained, its parameters."""
         trained = dict(_trained(model))
-        if {name: tuple(each.shape) for name, each in trained.items()} != {
-            name: each.shape for name, each in self.parameters.items()
-        }:
-            raise InvalidInput("model_fn made another module in a worker process: expected the same at every call.")
+        shapes = {name: tuple(each.shape) for name, each in trained.items()}
+        if shapes != {name: each.shape for name, each in self.parameters.items()} or _rest(model) != self.rest:
+            raise InvalidInput(
+                "model_fn made another module in a worker process: expected the same parameters, and the same frozen "
+                "ones and buffers, from the same seeds in every process. Load frozen weights from a file, or leave "
+                "workers=1."
+            )
         with torch.no_grad():
             for name, parameter in trained.items():
                 parameter.copy_(torch.from_numpy(self.parameters[name]))
@@ -93,6 +99,7 @@ def main() -> None:
     except Exception as problem:
         _tell(sink, _refused(problem))
         return
+    recipe = replace(recipe, dataset=TensorDataset(*pickle.load(source)))  # what goes wrong here is not told
     _tell(sink, None)
     inbox: SimpleQueue[tuple[Trial, Plan, Lot]] = SimpleQueue()
     threading.Thread(target=_follow, args=(source, inbox), daemon=True).start()
@@ -106,13 +113,24 @@ def _answer(recipe: Recipe, trial: Trial, plan: Plan, lot: Lot) -> Done | Refuse
         run = recipe.run(trial, plan, lot)
     except Exception as problem:
         return _refused(problem)
+    rest = _rest(run.job.model)
     run.alone()
     run.course.finish()
-    return Done({name: _array(each) for name, each in _trained(run.job.model)}, run.course.records)
+    return Done({name: _array(each) for name, each in _trained(run.job.model)}, run.course.records, rest)
 
 
 def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return (pair for pair in model.named_parameters() if pair[1].requires_grad)
+
+
+def _rest(model: nn.Module) -> str:
+    """A name for the frozen parameters and the buffers, before training: no record decides them."""
+    frozen = (pair for pair in model.named_parameters() if not pair[1].requires_grad)
+    digest = blake2b()
+    for name, each in (*frozen, *model.named_buffers()):
+        digest.update(name.encode())
+        digest.update(each.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _array(parameter: torch.Tensor) -> NDArray[Any]:
