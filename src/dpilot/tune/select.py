@@ -34,7 +34,10 @@ __all__ = ["SelectionPlan", "plan_selection", "private_selection", "select"]
 
 _TRIALS: Final = "private selection: trials"
 _SCORES: Final = "private selection: scores"
-_TIME: Final = "running time, which grows with the secret number of trials; also as times of rows in the ledger"
+_TIME: Final = (
+    "running time, and processes at work, both of which grow with the secret number of trials; also as times of rows in "
+    "the ledger"
+)
 _TOGETHER: Final = 8
 
 
