@@ -35,8 +35,8 @@ __all__ = ["SelectionPlan", "plan_selection", "private_selection", "select"]
 _TRIALS: Final = "private selection: trials"
 _SCORES: Final = "private selection: scores"
 _TIME: Final = (
-    "running time, and processes at work, both of which grow with the secret number of trials; also as times of rows in "
-    "the ledger"
+    "running time, and processes at work, both of which grow with the secret number of trials; also as times of rows "
+    "in the ledger"
 )
 _TOGETHER: Final = 8
 
