@@ -82,7 +82,7 @@ def report_film(options: argparse.Namespace) -> None:
     for epsilon in (1.0, 8.0):
         for line in film.row(images, epsilon, setting, **choices):
             print(line, flush=True)
-    for lr in (0.001, 0.004):
+    for lr in (0.008, 0.002):
         print(f"| film, non-private | | {film.plain(images, lr, setting):.2%} | | {lr:g} | 512 | |", flush=True)
 
 

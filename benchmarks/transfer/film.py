@@ -24,7 +24,7 @@ from dpilot.transfer import backbones
 
 DELTA = 1e-5
 BATCH = 4096
-LRS = (0.001, 0.002, 0.004, 0.008)
+LRS = (0.008, 0.016, 0.032)
 THRESHOLDS = (1.0, 10.0)
 REPEATS = 5
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -45,7 +45,7 @@ class Setting:
 
     epochs: float = 8.0
     batch: int = BATCH
-    chunk: int = 2048
+    chunk: int = 4608  # a whole batch, but for one in 10^15
     amp: bool = False
     method: str = "film"
 

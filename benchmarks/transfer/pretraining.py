@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.transfer import generator
+from dpilot.transfer import random_images
 from dpilot.transfer.features import Features
 
 SIDE = 32  # of a view; images are generated larger
@@ -151,7 +151,7 @@ def features(network: Network, images: Tensor, labels: Tensor, classes: int, *, 
 
 def pool_of(count: int, seed: int, device: str) -> Tensor:
     """Generated images, half as large again as a view."""
-    return generator.images(count, SIDE * 3 // 2, seed, device)
+    return random_images.generate(count, SIDE * 3 // 2, seed=seed, device=device)
 
 
 def _uniform(n: int, low: float, high: float, device: torch.device) -> Tensor:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpilot.transfer import augment, backbones, models, scattering
+    from dpilot.transfer import augment, backbones, models, random_images, scattering
     from dpilot.transfer.features import Features
     from dpilot.transfer.preparation import prepare
     from dpilot.transfer.probe import Head, fit_heads
@@ -25,6 +25,7 @@ __all__ = [
     "fit_probe",
     "models",
     "prepare",
+    "random_images",
     "scattering",
 ]
 
@@ -36,7 +37,7 @@ _HOMES = {
     "fit_probe": "probing",
     "prepare": "preparation",
 }
-_PACKAGES = ("augment", "backbones", "models", "scattering")
+_PACKAGES = ("augment", "backbones", "models", "random_images", "scattering")
 
 
 def __getattr__(name: str) -> Any:
