@@ -5,6 +5,7 @@ DPILOT_DATA=folder DPILOT_WEIGHTS=folder python -m benchmarks tune [PART ...] [-
 | part | what |
 |---|---|
 | defaults | where kappa, band, trials, shares and the held-out share come from: data that no other part uses |
+| threshold | where the clipping threshold comes from, likewise |
 | goals | every method at the same total epsilon, the oracle and no privacy at all |
 | shares | accuracy against the share of mu^2 that goes to tuning |
 | hopeless | 500 records at epsilon 0.1 |
@@ -30,7 +31,7 @@ from typing import Any
 import torch
 
 from benchmarks.datasets import Missing
-from benchmarks.tune import data, hopeless, methods, report, shares, speed, study
+from benchmarks.tune import data, hopeless, methods, report, shares, speed, study, threshold
 from dpilot.transfer.features import Features
 
 HERE = Path(__file__).parent
@@ -117,6 +118,12 @@ def _defaults(options: argparse.Namespace) -> Found:
     return {"study": study.measure(options.device, options.quick)}
 
 
+def _threshold(options: argparse.Namespace) -> Found:
+    if options.quick:
+        return {"study": threshold.measure(options.device, 2, ("mixture of 10",), 5)}
+    return {"study": threshold.measure(options.device, options.repeats)}
+
+
 def _adult(options: argparse.Namespace) -> Found:
     from benchmarks.tune import adult  # scikit-learn, which other parts need not
 
@@ -125,6 +132,7 @@ def _adult(options: argparse.Namespace) -> Found:
 
 PARTS: dict[str, Callable[[argparse.Namespace], Found]] = {
     "defaults": _defaults,
+    "threshold": _threshold,
     "goals": _goals,
     "shares": _shares,
     "hopeless": _hopeless,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tune import data
-from benchmarks.tune.methods import reduction
+from benchmarks.tune.methods import FEW, reduction
+from benchmarks.tune.threshold import best
 from dpilot.tune import compare
 
 Found = dict[str, Any]
@@ -25,6 +26,7 @@ def write(measured: Path, target: Path) -> None:
         "adult": adult,
         "speed": speed,
         "defaults": defaults,
+        "threshold": threshold,
     }
     lines = [target.joinpath("preface.md").read_text().rstrip(), ""]
     for name, tell in parts.items():
@@ -65,15 +67,17 @@ def goals(found: Found) -> Iterator[str]:
             mean = {name: statistics.mean(values) for name, values in ways.items()}
             found_by = [
                 f"{name} {reduction(mean[name], mean['random_search, 1 run'], mean['grid_oracle']):.1%}"
-                for name in ("linear_scaling", "linear_scaling, threshold 0.5", "autopilot", "data-free default")
+                for name in FEW
                 if name in mean
             ]
             yield ""
             yield "Relative error-rate reduction: " + ", ".join(found_by) + "."
         yield ""
-        yield f"Oracle: lr {each['oracle']['lr']:.3g}, {each['oracle']['steps']} steps; by r / (mu n): " + ", ".join(
+        yield f"Oracle: lr {each['oracle']['lr']:.3g}, {each['oracle']['steps']} steps; by C r / (mu n): " + ", ".join(
             f"{float(ratio):.3g}: {statistics.mean(values):.2%}" for ratio, values in each["oracle"]["by ratio"].items()
         )
+        yield ""
+        yield "The last autopilot said: " + " ".join(each["said"]["autopilot"])
     yield ""
     yield "`compare(Budget(1.0, 1e-5), size=50_000)`, from declared numbers alone:"
     yield ""
@@ -134,7 +138,7 @@ def speed(found: Found) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, each in found.items():
         times = each["found"]
-        yield f"| {name} | {1000 * times['one']:.0f} | {1000 * times['seven']:.0f} | {times['ratio']:.2f} |"
+        yield f"| {name} | {1000 * times['one']:.3g} | {1000 * times['seven']:.3g} | {times['ratio']:.2f} |"
 
 
 def defaults(found: Found) -> Iterator[str]:
@@ -155,10 +159,23 @@ def defaults(found: Found) -> Iterator[str]:
         + "):"
     )
     yield ""
-    yield "| | mean loss | worst |"
-    yield "|---|---|---|"
-    for name, average, worst in each["variants"]:
-        yield f"| {name} | {average:.2f} | {worst:.2f} |"
+    yield "| | mean loss | worst | cases that have trials | mean loss of these | worst |"
+    yield "|---|---|---|---|---|---|"
+    for name, average, worst, count, average_tried, worst_tried in each["variants"]:
+        yield f"| {name} | {average:.2f} | {worst:.2f} | {count} | {average_tried:.2f} | {worst_tried:.2f} |"
+
+
+def threshold(found: Found) -> Iterator[str]:
+    each = found["study"]["found"]
+    names = list(next(iter(each.values())))
+    yield "## Where the clipping threshold comes from"
+    yield ""
+    yield "Mean test accuracy of the best of five walks, C r / (mu n) from 1/64 to 1/4, at each threshold C; 100 steps."
+    yield ""
+    yield "| data | " + " | ".join(f"C = {name}" for name in names) + " |"
+    yield "|---|" + "---|" * len(names)
+    for task, rows in each.items():
+        yield f"| {task} | " + " | ".join(f"{best(rows[name]):.2%}" for name in names) + " |"
 
 
 def draw_shares(found: Found, target: Path) -> None:
