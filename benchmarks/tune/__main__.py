@@ -47,9 +47,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=HERE / "measured")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--tf32", action="store_true", help="allow products in TF32 on a GPU")
     options = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = options.tf32
     options.repeats = 2 if options.quick else options.repeats
     options.out.mkdir(parents=True, exist_ok=True)
     for part in options.parts or PARTS:
@@ -110,8 +108,10 @@ def _hopeless(options: argparse.Namespace) -> Found:
 def _speed(options: argparse.Namespace) -> Found:
     shapes = ((2000, 64, 10),) if options.quick else speed.SHAPES
     steps = 100 if options.device == "cuda" else 3
-    name = f"{options.device}, TF32" if options.tf32 else options.device
-    return {f"{name}, " + " x ".join(map(str, shape)): speed.measure(options.device, shape, steps) for shape in shapes}
+    return {
+        f"{options.device}, " + " x ".join(map(str, shape)): speed.measure(options.device, shape, steps)
+        for shape in shapes
+    }
 
 
 def _defaults(options: argparse.Namespace) -> Found:

@@ -170,7 +170,7 @@ def threshold(found: Found) -> Iterator[str]:
     names = list(next(iter(each.values())))
     yield "## Where the clipping threshold comes from"
     yield ""
-    yield "Mean test accuracy of the best of five walks, C r / (mu n) from 1/64 to 1/4, at each threshold C; 100 steps."
+    yield "Mean test accuracy of the best of four walks, C r / (mu n) from 1/32 to 1/4, at each threshold C; 100 steps."
     yield ""
     yield "| data | " + " | ".join(f"C = {name}" for name in names) + " |"
     yield "|---|" + "---|" * len(names)

@@ -17,8 +17,8 @@ from dpilot.tune.outlays import whole_outlay
 
 TASKS = ("names, hashed letters", "Dutch census, one-hot", "SMS spam, MiniLM", "mixture of 10")
 EPSILONS = (0.3, 1.0)
-THRESHOLDS = (1.0, 0.7, 0.5, 0.35, 0.25)
-RATIOS = tuple(2.0**place for place in range(-6, -1))
+THRESHOLDS = (1.0, 0.5, 0.25)
+RATIOS = tuple(2.0**place for place in range(-5, -1))
 STEPS = 100
 
 
