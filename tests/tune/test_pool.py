@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import pickle
 from dataclasses import replace
@@ -18,14 +19,14 @@ from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.noise import KeyedNoise, SystemNoise
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.tune import Candidate, ModuleTask, random_search, worker
+from dpilot.tune import Candidate, ModuleTask, private_selection, random_search, worker
 from dpilot.tune import pool as pools
 from dpilot.tune.moved import Moved
 from dpilot.tune.recipe import Lot
 from dpilot.tune.space import Always, LogUniform, Space
 from dpilot.tune.task import Trial, fixed_noise
 from tests.tune import pool_cases
-from tests.tune.helpers import LOSS, arrays, dataset, with_keys
+from tests.tune.helpers import LOSS, arrays, dataset, seen, with_keys
 
 RATE = 0.4
 
@@ -72,6 +73,12 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in pairs)
 
 
+def foretell(monkeypatch):
+    """The same fresh keys every time, all different."""
+    drawn = itertools.count()
+    monkeypatch.setattr("dpilot.keys._entropy", lambda: hashlib.sha256(b"%d" % next(drawn)).digest())
+
+
 @pytest.fixture
 def no_process(monkeypatch):
     def never(*args, **options):
@@ -82,21 +89,42 @@ def no_process(monkeypatch):
 
 def test_the_pool_gives_what_trials_one_after_the_other_give_bit_for_bit(monkeypatch):
     """With the same keys: weights, Poisson batches, dropout, noise, clip state, averages; null records end nothing."""
-    made, seen = [], []
+    made, told = [], []
     for workers in (1, 2):
-        drawn = iter(range(1000))
-        monkeypatch.setattr("dpilot.keys._entropy", lambda drawn=drawn: hashlib.sha256(b"%d" % next(drawn)).digest())
+        foretell(monkeypatch)
         how = {"options": {"chunk_size": 16, "average": "ema"}, "clipping": "bounded-slack", "noise": fixed_noise(2)}
         records = []
         task = task_of(pool_cases.Sequences, sequences(), workers=workers, watch=records.append, **how)
         made.append(task.train([trial(4), trial(2, 0.1, 3.0), trial(3)]))
-        seen.append(records)
+        told.append(records)
     assert all(same(one, other) for one, other in zip(*made, strict=True))
     assert not any(same(made[0][place], made[0][other]) for place, other in ((0, 1), (0, 2), (1, 2)))
     assert all(bool(torch.isfinite(each).all()) for model in made[1] for each in model.parameters())
-    assert seen[0] == seen[1]
-    assert len(seen[1]) == 9
+    assert told[0] == told[1]
+    assert len(told[1]) == 9
     assert all(model.training for model in made[1])
+
+
+@pytest.mark.slow
+def test_a_selection_hands_out_the_same_whether_its_trials_are_in_processes_or_not(monkeypatch, capfd):
+    """From the same keys the same winner, score, entries and words; nothing is printed that would tell of K."""
+    made, sent = [], []
+
+    def noted(recipe, moved, workers):
+        sent.append(len(moved))
+        return pools.run_apart(recipe, moved, workers)
+
+    monkeypatch.setattr("dpilot.tune.module_task.run_apart", noted)
+    for workers in (1, 2):
+        foretell(monkeypatch)
+        task = task_of(pool_cases.Sequences, sequences(), workers=workers, noise=fixed_noise(4))
+        space = Space(LogUniform(0.1, 1.0), Always(2))
+        tuned = private_selection(task, space, Budget(3.0, 1e-5), mean_trials=5, law="poisson")
+        made.append(seen(tuned))
+    assert made[0][0] == made[1][0]
+    assert same(made[0][1], made[1][1])
+    assert max(sent) > 1
+    assert capfd.readouterr() == ("", "")
 
 
 def test_trials_in_processes_have_batches_and_noise_of_their_own_and_draw_all_that_was_paid():
