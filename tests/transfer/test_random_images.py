@@ -41,13 +41,6 @@ def test_no_two_images_are_alike_across_blocks_and_nets(monkeypatch: pytest.Monk
     assert len({bytes(image.flatten().tolist()) for image in made}) == 140
 
 
-@pytest.mark.parametrize("count", [1, 2, 65])
-def test_every_image_is_written_whatever_their_number(count: int) -> None:
-    made = random_images.generate(count, 16, seed=5)
-    assert len(made) == count
-    assert (made.float().std((1, 2, 3)) > 5).all()
-
-
 @pytest.mark.parametrize("kind", [random_images.dead_leaves, random_images.untrained])
 @pytest.mark.parametrize("side", [16, 33])
 def test_pixels_are_finite_and_between_0_and_1_and_use_the_range(kind, side: int) -> None:
@@ -59,12 +52,14 @@ def test_pixels_are_finite_and_between_0_and_1_and_use_the_range(kind, side: int
     assert 0.35 < float(made.mean()) < 0.65
 
 
-def test_even_places_are_dead_leaves_and_odd_ones_untrained_nets() -> None:
-    generator = coins(6)
-    leaves, nets = random_images.dead_leaves(3, SIDE, generator), random_images.untrained(2, SIDE, generator)
-    made = random_images.generate(5, SIDE, seed=6)
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_even_places_are_dead_leaves_and_odd_ones_untrained_nets(count: int) -> None:
+    generator, made = coins(6), random_images.generate(count, SIDE, seed=6)
+    leaves = random_images.dead_leaves(len(made[0::2]), SIDE, generator)
     assert torch.equal(made[0::2], (leaves * 255).round().byte())
-    assert torch.equal(made[1::2], (nets * 255).round().byte())
+    if count > 1:
+        nets = random_images.untrained(len(made[1::2]), SIDE, generator)
+        assert torch.equal(made[1::2], (nets * 255).round().byte())
 
 
 def test_textures_have_mean_0_and_at_most_variance_1_and_a_power_law_between_its_exponents() -> None:
