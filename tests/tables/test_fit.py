@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +16,7 @@ from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy import accountant
 from dpilot.privacy import events as known_events
 from dpilot.privacy.events import Composed
-from dpilot.tables import fitting
+from dpilot.tables import fitting, rehearsing
 from dpilot.tables.declared import declare
 from dpilot.tables.fitting import declared_of, fit_table
 from dpilot.tables.planning import plan_fit
@@ -244,6 +247,15 @@ def test_a_dry_run_reads_no_value_and_spends_nothing(monkeypatch, tmp_path):
     assert found.megabytes > 0
     assert found.size == SIZE
     assert [each.name for each in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_what_else_the_machine_does_is_not_counted_as_time_of_the_fit(monkeypatch):
+    given = {"epsilon": 1.0, "delta": None, "target": None, "protected": None}
+    declared, _ = declared_of(frame(), SCHEMA, "public", epochs=None, model="logistic", held_out=0.1, **given)
+    slow = SimpleNamespace(perf_counter=lambda: 50 * time.perf_counter(), process_time=time.process_time)
+    monkeypatch.setattr(rehearsing, "time", slow)
+    found = rehearse(declared)
+    assert 0 < found.seconds < found.seconds_if_as_busy / 5
 
 
 def test_made_up_records_are_in_the_declared_domain():

@@ -13,6 +13,7 @@ from dpilot.data.column import Column
 from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.privacy.budget import Budget, Cost
+from dpilot.statistics.rows import Floats
 from dpilot.tables.declared import Declared, Task
 from dpilot.tables.features import Expansion
 from dpilot.tables.models import loss_of
@@ -27,7 +28,8 @@ from dpilot.train.trainer import Trainer
 __all__ = ["Rehearsal", "made_up", "rehearse"]
 
 _ROWS: Final = 4096
-_STEPS: Final = 10
+_STEPS: Final = 20
+_READINGS: Final = 3
 _UNKNOWN_SIZE: Final = 10_000
 _FLOAT_BYTES: Final = 4
 _FREE: Final = Budget(1_000.0, 1e-5)
@@ -37,7 +39,11 @@ _SCALE: Final = (-1.0, 1.0)  # of a column whose bounds are still to be bought
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What a fit would be: its numbers, and about how long and how large. Nothing was spent."""
+    """What a fit would be: its numbers, and about how long and how large. Nothing was spent.
+
+    ``seconds`` are those on a machine that does nothing else, ``seconds_if_as_busy`` those by the clock, with as much
+    going on beside it as during the rehearsal.
+    """
 
     size: int
     features: int
@@ -47,6 +53,7 @@ class Rehearsal:
     noise_multiplier: float
     lr: float
     seconds: float
+    seconds_if_as_busy: float
     megabytes: float
     reasons: tuple[str, ...]
 
@@ -64,13 +71,12 @@ def rehearse(declared: Declared) -> Rehearsal:
     plan, size = plan_fit(declared), float(declared.size or _UNKNOWN_SIZE)
     schema = declared.schema.with_bounds(dict.fromkeys(declared.schema.to_buy, _SCALE))
     expansion = Expansion(Encoder(schema))
-    started = time.perf_counter()
-    records = read(Source.of(made_up(schema, _ROWS), schema), expansion.encoder, expansion)
-    reading = (time.perf_counter() - started) / _ROWS
+    records, reading = _read(schema, expansion)
     made = ready(declared, plan, expansion, size)
     lr = data_free_step(made.numbers)
     first, stepping = _timed(made.model, _short(made.plan, plan, size), lr, records, numeric=declared.task.numeric)
     exact_metrics(made.model, records, Task(schema))
+    clock, processor = (reading / _ROWS * size + first + stepping * plan.steps).tolist()
     return Rehearsal(
         size=round(size),
         features=expansion.width,
@@ -79,7 +85,8 @@ def rehearse(declared: Declared) -> Rehearsal:
         steps=plan.steps,
         noise_multiplier=plan.training_noise,
         lr=lr,
-        seconds=reading * size + first + stepping * plan.steps,
+        seconds=min(clock, processor),  # the processor's counts every thread, the clock's every other process
+        seconds_if_as_busy=clock,
         megabytes=2 * size * expansion.width * _FLOAT_BYTES / 1e6,
         reasons=plan.reasons,
     )
@@ -97,14 +104,37 @@ def _drawn(column: Column, rows: int, rng: np.random.Generator) -> Any:
     return rng.uniform(*column.interval, size=rows)
 
 
-def _timed(model: nn.Module, plan: Plan, lr: float, records: Encoded, *, numeric: bool) -> tuple[float, float]:
-    """Seconds until the first step is done, and seconds of each later one."""
-    times = [time.perf_counter()]
-    trainer = Trainer(
-        model, loss_of(numeric_target=numeric), plan, lr=lr, callback=lambda _: times.append(time.perf_counter())
-    )
+def _read(schema: Schema, expansion: Expansion) -> tuple[Encoded, Floats]:
+    """Made-up records as a fit reads them, and the time of that: the first reading, which loads code, is not in it."""
+    source = Source.of(made_up(schema, _ROWS), schema)
+    records = read(source, expansion.encoder, expansion)
+    moments = [_now()]
+    for _ in range(_READINGS):
+        read(source, expansion.encoder, expansion)
+        moments.append(_now())
+    return records, _usual(moments)
+
+
+def _timed(model: nn.Module, plan: Plan, lr: float, records: Encoded, *, numeric: bool) -> tuple[Floats, Floats]:
+    """The time until the first step is done, and that of a later one."""
+    moments = [_now()]
+    trainer = Trainer(model, loss_of(numeric_target=numeric), plan, lr=lr, callback=lambda _: moments.append(_now()))
     trainer.fit(dataset_of(records, numeric_target=numeric))
-    return times[1] - times[0], (times[-1] - times[1]) / max(len(times) - 2, 1)
+    return moments[1] - moments[0], _usual(moments[1:])
+
+
+def _now() -> Floats:
+    """Seconds by the clock, and of this process on the processor."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def _usual(moments: list[Floats]) -> Floats:
+    """The median time between two moments, which a few interruptions do not move; none if there is but one.
+
+    >>> _usual([np.array([t, t]) for t in (0.0, 1.0, 2.0, 9.0, 10.0)]).tolist()
+    [1.0, 1.0]
+    """
+    return np.asarray(np.median(np.diff(moments, axis=0), axis=0)) if len(moments) > 1 else np.zeros(2)
 
 
 def _short(whole: Plan, plan: TablePlan, size: float) -> Plan:
