@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import os
 import pickle
+import sys
 from dataclasses import replace
 from io import BytesIO
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -253,15 +256,17 @@ def test_what_cannot_be_sent_is_refused_when_the_task_is_made(change, told, no_p
         ModuleTask(**{**plain, "size": 40, "held_out_size": 40, "classes": 2, "workers": 2, **change})
 
 
-def test_what_the_running_script_defines_is_refused(monkeypatch):
-    import __main__
-
+@pytest.mark.parametrize(
+    ("home", "told"), [("__main__", "of __main__, the script"), ("made_here", "of made_here, which is not where")]
+)
+def test_what_only_this_process_can_find_is_refused(home, told, monkeypatch, no_process):
     def scripted():
         return torch.nn.Linear(3, 2)
 
-    scripted.__module__, scripted.__qualname__ = "__main__", "scripted"
-    monkeypatch.setattr(__main__, "scripted", scripted, raising=False)
-    with pytest.raises(InvalidInput, match="of __main__, the script"):
+    scripted.__module__, scripted.__qualname__ = home, "scripted"
+    monkeypatch.setitem(sys.modules, home, sys.modules.get(home, ModuleType(home)))
+    monkeypatch.setattr(sys.modules[home], "scripted", scripted, raising=False)
+    with pytest.raises(InvalidInput, match=told):
         task_of(scripted)
 
 
@@ -285,9 +290,10 @@ def test_what_a_worker_refuses_before_it_reads_a_record_is_told():
     recipe = replace(task_of(pool_cases.linear).recipe, model_fn=pool_cases.missing)
     refused = worker._answer(recipe, mine, plan_of(mine), Lot.drawn(SystemNoise()))
     assert refused.why == "FileNotFoundError: no weights here"
-    answers = BytesIO(pickle.dumps(refused))
-    with pytest.raises(InvalidInput, match="no weights here"):
-        pools._Worker(None, BytesIO(), answers).ask("a trial")
+    there, here = os.pipe()
+    os.close(there)  # the worker ended before it heard all
+    with os.fdopen(here, "wb", 0) as sink, pytest.raises(InvalidInput, match="no weights here"):
+        pools._Worker(None, sink, BytesIO(pickle.dumps(refused))).ask("a trial", bytes(1 << 20))
 
 
 def test_a_tape_hears_every_release_so_trials_stay_in_its_process(no_process):

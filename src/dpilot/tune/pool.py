@@ -104,11 +104,12 @@ class _Worker:
         return cls(process, process.stdin, process.stdout)  # type: ignore[arg-type]
 
     def ask(self, *messages: object) -> Any:
-        """Send ``messages`` and wait for the answer."""
-        try:
+        """Send ``messages`` and wait for the answer; a worker that refuses need not have heard all of them."""
+        with suppress(OSError):
             for message in messages:
                 pickle.dump(message, self.sink)
             self.sink.flush()
+        try:
             answer = pickle.load(self.source)
         except (OSError, EOFError, pickle.UnpicklingError):
             raise TrialLost(
@@ -167,7 +168,13 @@ class _Importable(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "__main__":
             raise pickle.UnpicklingError(f"{name} is of __main__, the script or notebook that runs")
+        if not _findable(module.partition(".")[0]):
+            raise pickle.UnpicklingError(f"{name} is of {module}, which is not where modules are imported from")
         return super().find_class(module, name)
+
+
+def _findable(package: str) -> bool:
+    return any(finder.find_spec(package, None) for finder in sys.meta_path if hasattr(finder, "find_spec"))
 
 
 def _check_pickles(name: str, value: Any) -> None:
