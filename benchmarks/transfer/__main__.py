@@ -25,6 +25,9 @@ def main() -> None:
     parser.add_argument("--speed", action="store_true", help="the time of a step instead of accuracies")
     parser.add_argument("--film", action="store_true", help="FiLM on WRN-16-4 instead of heads")
     parser.add_argument("--epochs", type=float, default=8.0, help="of FiLM")
+    parser.add_argument("--epsilon", type=float, nargs="+", default=(1.0, 8.0), help="of FiLM")
+    parser.add_argument("--lr", type=float, nargs="+", default=film.LRS, help="of FiLM: the grid of step sizes")
+    parser.add_argument("--threshold", type=float, nargs="+", default=film.THRESHOLDS, help="of FiLM: the grid of C")
     parser.add_argument("--random", action="store_true", help="features from random processes instead of backbones")
     parser.add_argument("--seconds", type=float, default=90.0, help="of pretraining on random processes")
     parser.add_argument("--network", type=Path, help="a file for the pretrained network: read if it is there")
@@ -46,7 +49,7 @@ def main() -> None:
 def report_accuracy(options: argparse.Namespace) -> None:
     print("| data, features | epsilon | private | sd of 5 fits | lr, steps (oracle) | non-private |")
     print("|---|---|---|---|---|---|")
-    size, grid = (2000, {"lrs": (4.0, 16.0), "steps": (20,)}) if options.quick else (None, {})
+    size = 2000 if options.quick else None
     kept: dict[tuple[str, str], tuple[fitting.Features, fitting.Features, float]] = {}
     for task in tasks.TASKS:
         if options.only not in task.name:
@@ -63,6 +66,7 @@ def report_accuracy(options: argparse.Namespace) -> None:
         except Missing as missing:
             print(f"| {task.name} | skipped: {missing} | | | | |")
             continue
+        grid = {"lrs": (4.0, 16.0), "steps": (20,)} if options.quick else fitting.MORE if task.more else {}
         for epsilon in task.epsilons:
             found = fitting.oracle(train, test, epsilon, centres=task.centres, **grid)
             print(
@@ -75,11 +79,11 @@ def report_accuracy(options: argparse.Namespace) -> None:
 def report_film(options: argparse.Namespace) -> None:
     images = film.load(options.device, 64 if options.quick else None)
     setting = film.Setting(epochs=options.epochs, batch=16) if options.quick else film.Setting(epochs=options.epochs)
-    choices = {"lrs": (0.002,), "thresholds": (1.0,), "repeats": 2} if options.quick else {}
+    choices = {"lrs": options.lr, "thresholds": options.threshold, "repeats": 2 if options.quick else film.REPEATS}
     print(f"<!-- {film.rate(images, setting):.0f} records a second -->", flush=True)
     print("| method | epsilon | private | sd | lr, C (oracle) | batch, steps, noise multiplier | seconds a run |")
     print("|---|---|---|---|---|---|---|")
-    for epsilon in (1.0, 8.0):
+    for epsilon in options.epsilon:
         for line in film.row(images, epsilon, setting, **choices):
             print(line, flush=True)
     for lr in (0.008, 0.002):

@@ -45,7 +45,7 @@ class Setting:
 
     epochs: float = 8.0
     batch: int = BATCH
-    chunk: int = 4608  # a whole batch, but for one in 10^15
+    chunk: int = 4608  # a whole batch, practically always: quickest where it fits
     amp: bool = False
     method: str = "film"
 
@@ -135,15 +135,19 @@ def grid(
         yield recipe, private(images, plan, recipe, setting)[0]
 
 
-def row(images: Images, epsilon: float, setting: Setting, repeats: int = REPEATS, **choices: Any) -> Iterator[str]:
-    """What the grid finds, as comments, then a row of the table: fresh runs of the best recipe."""
-    plan = calibrated(images, epsilon, setting)
-    found = []
-    for recipe, score in grid(images, plan, setting, **choices):
+def row(
+    images: Images, epsilon: float, setting: Setting, *, lrs=LRS, thresholds=THRESHOLDS, repeats: int = REPEATS
+) -> Iterator[str]:
+    """What the grid finds, as comments, then a row of the table: fresh runs of the best recipe, or of the only one."""
+    plan, found = calibrated(images, epsilon, setting), [(0.0, Recipe(lrs[0], thresholds[0]))]
+    for recipe, score in grid(images, plan, setting, lrs, thresholds) if len(lrs) + len(thresholds) > 2 else ():
         found.append((score, recipe))
         yield f"<!-- epsilon {epsilon:g}: lr {recipe.lr:g}, C {recipe.threshold:g}: {score:.2%} -->"
     best = max(found, key=lambda each: each[0])[1]
-    runs = [private(images, plan, best, setting) for _ in range(repeats)]
+    runs = []
+    for _ in range(repeats):
+        runs.append(private(images, plan, best, setting))
+        yield f"<!-- epsilon {epsilon:g}, the best recipe again: {runs[-1][0]:.2%} -->"
     scores, seconds = [score for score, _ in runs], statistics.median(taken for _, taken in runs)
     yield (
         f"| {setting.method} | {epsilon:g} | {statistics.mean(scores):.2%} | {statistics.stdev(scores):.2%} "

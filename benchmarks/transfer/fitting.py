@@ -18,6 +18,7 @@ from dpilot.transfer.probe import Head, fit_heads, predict
 DELTA = 1e-5
 LRS = tuple(2.0**k for k in range(-1, 7))
 STEPS = (20, 80, 320)
+MORE = {"lrs": tuple(2.0**k for k in range(-1, 9)), "steps": (*STEPS, 1280)}  # where the best stood at the edge
 CENTER_SHARE = 0.05  # of mu^2
 REPEATS = 5
 

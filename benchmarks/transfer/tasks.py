@@ -16,12 +16,16 @@ from dpilot.transfer.scattering import scattered
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Unit rows of the features of a data set, to be learned at each epsilon; ``centres`` buys their mean first."""
+    """Unit rows of the features of a data set, to be learned at each epsilon; ``centres`` buys their mean first.
+
+    ``more``: on the larger grid of recipes.
+    """
 
     data: str
     features: str
     epsilons: tuple[float, ...]
     centres: bool = False
+    more: bool = False
 
     @property
     def name(self) -> str:
@@ -29,10 +33,10 @@ class Task:
 
 
 TASKS = (
-    Task("cifar-10", "resnet-20", (1.0, 8.0)),
-    Task("cifar-10", "resnet-20", (1.0, 8.0), centres=True),
-    Task("cifar-10", "wrn-16-4", (1.0, 8.0)),
-    Task("cifar-10", "wrn-16-4", (1.0, 8.0), centres=True),
+    Task("cifar-10", "resnet-20", (1.0, 8.0), more=True),
+    Task("cifar-10", "resnet-20", (1.0, 8.0), centres=True, more=True),
+    Task("cifar-10", "wrn-16-4", (1.0, 8.0), more=True),
+    Task("cifar-10", "wrn-16-4", (1.0, 8.0), centres=True, more=True),
     Task("cifar-10", "efficientnet-lite0", (1.0, 8.0)),
     Task("cifar-10", "efficientnet-lite0", (1.0, 8.0), centres=True),
     Task("fashion-mnist", "scattering", (2.7,)),
