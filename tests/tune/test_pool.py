@@ -201,6 +201,14 @@ def test_a_trial_whose_process_dies_stays_paid_is_not_tried_again_and_nothing_is
     assert 0.99 < book.spent().epsilon <= 1.0
 
 
+def test_a_trial_that_goes_wrong_after_it_read_a_record_says_nothing(monkeypatch):
+    """In a worker it ends the process; here, the one exception that no record is guarded for is seen to get out."""
+    monkeypatch.setattr(pool_cases, "in_worker", lambda: True)
+    task, mine = task_of(pool_cases.Fragile, marked(pool_cases.FAILING), sample_rate=1.0), trial(rate=1.0)
+    with pytest.raises(MemoryError):
+        worker._answer(task.recipe, mine, task.recipe.plan(mine), Lot.drawn(SystemNoise()))
+
+
 def test_a_trial_is_sent_once_and_leaves_nothing_to_draw():
     mine = trial()
     moved = Moved(mine, plan_of(mine), Lot.drawn(KeyedNoise()))
