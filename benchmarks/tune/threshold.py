@@ -30,7 +30,7 @@ def measure(device: str, repeats: int, names: tuple[str, ...] = TASKS, steps: in
         for epsilon in EPSILONS:
             key = f"{name}, epsilon {epsilon:g}"
             found[key] = {
-                f"{threshold:g}": _by_ratio(train, test, Budget(epsilon, 1e-5), threshold, repeats, steps)
+                f"{threshold:g}": by_ratio(train, test, Budget(epsilon, 1e-5), threshold, repeats, steps)
                 for threshold in THRESHOLDS
             }
             print(key, {each: f"{best(values):.2%}" for each, values in found[key].items()}, flush=True)
@@ -42,9 +42,10 @@ def best(by_ratio: dict[str, list[float]]) -> float:
     return max(statistics.mean(values) for values in by_ratio.values())
 
 
-def _by_ratio(
+def by_ratio(
     train: Features, test: Features, budget: Budget, threshold: float, repeats: int, steps: int
 ) -> dict[str, list[float]]:
+    """C r / (mu n) -> test accuracies of ``repeats`` runs with the whole budget on all records."""
     task, outlay = whole_task(train, threshold=threshold), whole_outlay(budget)
     whole = gdp_mu(budget) * len(train) / threshold
     trials = [

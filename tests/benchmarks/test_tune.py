@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks.tune.choices import data_free, scaled, space_of, split_task, walked, whole_task
+from benchmarks.tune.defaults import Defaults, cases, losses
 from benchmarks.tune.methods import reduction
 from benchmarks.tune.other import hashed
 from benchmarks.tune.surface import Recipe, Surface, SurfaceTask, measure
+from benchmarks.tune.threshold import RATIOS, best, by_ratio
 from dpilot import Budget
 from dpilot.transfer.features import Features
 from dpilot.tune import head_options
@@ -70,3 +72,22 @@ def test_few_records_and_a_small_budget_make_no_trials() -> None:
     assert tuned.trials == ()
     assert "no trials" in tuned.decisions[0]
     assert data_free(features, budget).model.shape == (3, 2)
+
+
+def test_a_threshold_is_judged_by_its_best_walk() -> None:
+    features = Features.of(np.eye(4, dtype=np.float32).repeat(500, 0), np.arange(2000) // 500, 4)
+    found = by_ratio(features, features, Budget(8.0, 1e-5), 0.5, repeats=2, steps=10)
+    assert [float(ratio) for ratio in found] == list(RATIOS)
+    assert all(len(values) == 2 for values in found.values())
+    assert best(found) == 1.0
+    assert best({"a": [0.5, 0.7], "b": [0.9, 0.2]}) == pytest.approx(0.6)
+
+
+def test_choices_are_judged_where_there_are_trials() -> None:
+    rows = np.eye(4, dtype=np.float32).repeat(500, 0)
+    features = Features.of(rows, np.arange(2000) // 500, 4)
+    surface = measure(features, features, Recipe(8.0, 5, 5), [10.0, 2e4], [0.01, 0.1], seeds=2, sizes=(100,))
+    whole, tried = losses(cases({"toy": (surface, 50_000)}), Defaults(), repeats=1)
+    assert len(whole) == 8
+    assert 0 < len(tried) < 8
+    assert max(whole) < 100

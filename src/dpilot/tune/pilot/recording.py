@@ -93,7 +93,7 @@ def _decisions(plan: PilotPlan, flown: Flown, told: Told) -> tuple[str, ...]:
         *told.notes,
         *([f"{plan.bought.share:.1%} of mu^2 buys the {bought}."] if bought else []),
         f"{100 * plan.held_out:.2g} % of the records, each by a secret coin, are kept apart: scores of trials and the "
-        "figures are read on them, and cost the training nothing.",
+        "figures are read on them, and take nothing from the budget of training.",
         f"{plan.reason[0].upper()}{plan.reason[1:].rstrip('.')}.",
         f"{told.clipping[0].upper()}{told.clipping[1:]}.",
         *(f"{note[0].upper()}{note[1:]}" for note in (*flown.found.notes, *flown.notes)),
