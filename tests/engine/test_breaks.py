@@ -15,6 +15,7 @@ from dpilot.engine import measure, precision
 from dpilot.engine.base import inflate
 from dpilot.engine.layers import conv, gram
 from dpilot.engine.layers.linear import Product
+from dpilot.engine.masking import LookingFirst, Unsafe
 from dpilot.errors import UnsupportedModel
 from tests.contracts.zoo import DEVICE
 
@@ -76,14 +77,40 @@ def masked_by_all(out: Tensor, y: tuple[Tensor, Tensor]) -> Tensor:
     return losses.sum(1) * mask.shape[0] / mask.sum()
 
 
-@pytest.mark.skipif(
-    DEVICE.type != "cpu", reason="-100 as an index ends a process on a GPU: labels are not masked there"
-)
 def test_a_loss_divided_by_labels_of_all_samples_is_refused() -> None:
     batch = torch.randint(10, (4, 6)), torch.randint(5, (4, 6))
     engine.per_sample(Tokens(), divided_by_own_labels, batch)
     with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Tokens(), divided_by_all_labels, batch)
+
+
+def looked_up(out: Tensor, y: Tensor) -> Tensor:
+    return out.flatten(1).gather(1, y).sum(1)
+
+
+def cleaned(out: Tensor, y: Tensor) -> Tensor:
+    return (out.flatten(1).gather(1, y.clamp_min(0)) * (y >= 0)).sum(1) / (y >= 0).float().mean()
+
+
+def test_a_label_that_is_looked_up_is_never_negative() -> None:
+    """On a GPU -100 as an index would end the process."""
+    batch = torch.randint(10, (4, 6)), torch.randint(5, (4, 6))
+    assert torch.isfinite(engine.per_sample(Tokens(), looked_up, batch).norms).all()
+    with pytest.raises(Unsafe, match="gather"), LookingFirst():
+        looked_up(torch.ones(4, 6, 5), torch.full((4, 6), -100))
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Tokens(), cleaned, batch)
+
+
+@pytest.mark.parametrize("ignored", [-100, -1])
+def test_a_label_that_a_loss_ignores_may_be_negative(ignored: int) -> None:
+    labels = torch.full((4,), -100)
+    with LookingFirst():
+        if ignored == -100:
+            assert not nn.functional.cross_entropy(torch.ones(4, 3), labels, reduction="none").any()
+        else:
+            with pytest.raises(Unsafe, match="cross_entropy"):
+                nn.functional.cross_entropy(torch.ones(4, 3), labels, ignore_index=ignored)
 
 
 def test_a_loss_divided_by_a_mask_of_all_samples_is_refused() -> None:
