@@ -313,6 +313,47 @@ def test_the_kernel_lays_images_as_plain_copies_do(shape: Any, padding: Any, kin
         assert torch.equal(found, expected.flatten(1, -2))
 
 
+@ON_GPU
+@pytest.mark.parametrize("shape", [(3, 1, 5), (4, 197, 768), (2, 33, 70), (5, 512, 64)])
+def test_the_kernel_cuts_as_plain_operations_do_and_sums_what_was_uncut(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(shape)
+    found = precision.cut_summed(values)
+    assert found is not None
+    assert torch.equal(found[0], precision.cut(values))
+    assert torch.allclose(found[1].double(), values.double().sum(1), rtol=1e-5, atol=1e-4)
+    values[0, 0, 0] = math.nan
+    cut, sums = precision.cut_summed(values)
+    assert torch.isnan(cut[0, 0, 0])
+    assert torch.isnan(sums).sum() == 1
+
+
+@ON_GPU
+@pytest.mark.parametrize("shape", [(3, 4, 5), (4, 197, 768), (6, 2, 33, 70)])
+def test_the_kernel_sums_a_normalisation_as_float64_does(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    x, e = torch.randn(shape) * 3 + 5, torch.randn(shape)
+    width = shape[-1]
+    _, mean, rate = torch.native_layer_norm(x, (width,), None, None, 1e-5)
+    found = kernels.norm_sums(x, e, mean, rate, 2 if shape[0] == 6 else shape[0])
+    assert found is not None
+    rows = torch.nn.functional.layer_norm(x.double(), (width,)) * e.double()
+    for ours, theirs in zip(found, (rows, e.double()), strict=True):
+        expected = theirs.view(found[0].shape[0], -1, width).sum(1)
+        assert torch.allclose(ours.double(), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+@ON_GPU
+@pytest.mark.parametrize("shape", [(3, 4, 5), (4, 64, 1024), (7, 3, 1500), (2, 5, 1)])
+def test_the_kernel_sums_rows_as_float64_does(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    x, e = torch.randn(shape), torch.randn(shape)
+    found = kernels.row_sums(x, e)
+    assert found is not None
+    expected = (x.double() * e.double()).sum(-1), e.double().sum(-1)
+    assert all(torch.allclose(a.double(), b, rtol=1e-4, atol=1e-4) for a, b in zip(found, expected, strict=True))
+
+
 def test_group_normalisation_finds_the_gradients_that_a_loop_finds() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.GroupNorm(2, 6), nn.Flatten(), nn.Linear(6 * 8, 5)).double()

@@ -52,23 +52,35 @@ def merge_alike(uses: Sequence[Use]) -> list[Use]:
 
 def one_lookup(uses: Sequence[Lookups]) -> Lookups:
     """Look-ups in the same table, one after the other."""
+    if len(uses) == 1:
+        return uses[0]
     tokens, owners, rows = (torch.cat([getattr(u, f) for u in uses]) for f in ("tokens", "owners", "rows"))
     return Lookups(tokens, owners, rows, uses[0].batch_size, uses[0].vocabulary)
 
 
 def materialise(uses: Sequence[Use]) -> Tensor:
     """Squared norms of summed gradients, a few samples at a time."""
-    scales: Any = sum(u.magnitude() for u in uses)
+    scales = torch.stack([u.magnitude() for u in uses]).sum(0)
     n = scales.shape[0]
     one = uses[0].gradients(0, 1).numel()
     step = max(1, MEMORY // one)
-    norms = []
-    for start in range(0, n, step):
-        whole: Any = sum(u.gradients(start, min(start + step, n)) for u in uses)
-        norms.append(precision.lengths(whole.flatten(1), 1))
+    norms = [precision.lengths(gradients(uses, at, min(at + step, n)).flatten(1), 1) for at in range(0, n, step)]
     grade = max((getattr(u, "grade", precision.FULL) for u in uses), key=lambda g: g.shave)
     slack = precision.product_slack(MEASURED_TOKENS, scales.dtype, grade) * scales
     return torch.square(torch.cat(norms) + slack)
+
+
+def gradients(uses: Sequence[Use], start: int, stop: int) -> Tensor:
+    """Summed gradients of samples start .. stop; look-ups are added in place, without a table of their own."""
+    ordered = sorted(uses, key=lambda use: 0 if isinstance(use, Product) else 2 if isinstance(use, Lookups) else 1)
+    first = ordered[0].gradients(start, stop)
+    whole = first if isinstance(ordered[0], Product) else first.clone(memory_format=torch.contiguous_format)
+    for use in ordered[1:]:
+        if isinstance(use, Lookups):
+            use.add_to(whole, start)
+        else:
+            whole += use.gradients(start, stop)
+    return whole
 
 
 MEASURED_TOKENS = 1024

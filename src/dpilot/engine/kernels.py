@@ -24,6 +24,12 @@ LONG = 2048
 """Numbers of a sample that one program weighs."""
 TILE = 64
 """Places and channels that one program turns."""
+TOKENS = 32
+"""Tokens that one program reads at a time."""
+COLUMNS = 64
+"""Columns of a sample that one program sums over its tokens."""
+WIDE = 1024
+"""Numbers of a row that one program reads at a time; of shorter rows it reads several."""
 KINDS = frozenset({torch.float32, torch.bfloat16})
 """Types of numbers that the kernels take."""
 
@@ -59,6 +65,49 @@ def on_grid(values: Tensor, grid: Sequence[int], start: Sequence[int]) -> Tensor
     return laid
 
 
+def norm_sums(x: Tensor, e: Tensor, mean: Tensor, rate: Tensor, n: int) -> tuple[Tensor, Tensor] | None:
+    """Per-sample sums over tokens of e (x - mean) rate and of e, (n, width) each; None where no kernel runs.
+
+    ``x`` and ``e`` are (n r, ..., width), ``mean`` and ``rate`` have one number a token.
+    """
+    whole = all(t.dtype == torch.float32 and t.is_contiguous() for t in (x, e, mean, rate))
+    if not (whole and x.shape == e.shape and runs_on(x)):
+        return None
+    width = x.shape[-1]
+    tokens = x.numel() // (n * width)
+    scale, shift = x.new_empty(2, n, width).unbind(0)
+    blocks = (n, -(-width // COLUMNS))
+    compiled().norm_sums[blocks](x, e, mean, rate, scale, shift, tokens, width, TOKENS, COLUMNS)
+    return scale, shift
+
+
+def row_sums(x: Tensor, e: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Sums over the last dimension of e x and of e, for rows (.., length); None where no kernel runs."""
+    whole = all(t.dtype == torch.float32 and t.is_contiguous() for t in (x, e))
+    if not (whole and x.shape == e.shape and runs_on(x)):
+        return None
+    length = x.shape[-1]
+    rows = x.numel() // length
+    long = min(WIDE, 1 << (length - 1).bit_length())
+    both, sums = x.new_empty(2, *x.shape[:-1]).unbind(0)
+    compiled().row_sums[(-(-rows // (WIDE * 4 // long)),)](x, e, both, sums, rows, length, WIDE * 4 // long, long)
+    return both, sums
+
+
+def cut_summed(values: Tensor, into: Tensor, kept: int) -> Tensor | None:
+    """Write (n, T, width) into ``into`` with the bits ``kept``, both as whole numbers; the sums over T of the floats.
+
+    None where no kernel runs.
+    """
+    if not (values.dtype == torch.float32 and values.is_contiguous() and runs_on(values)):
+        return None
+    n, tokens, width = values.shape
+    sums = values.new_empty(n, width)
+    blocks = (n, -(-width // COLUMNS))
+    compiled().cut_summed[blocks](values.view(torch.int32), into, sums, tokens, width, kept, TOKENS, COLUMNS)
+    return sums
+
+
 def runs_on(values: Tensor) -> bool:
     """Whether kernels run where these numbers lie."""
     here = values.is_cuda and values.device.index == torch.cuda.current_device()
@@ -90,6 +139,5 @@ def summed(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots) ->
 def compiled() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
     written, triton = import_module("dpilot.engine.triton_kernels"), import_module("triton")
-    return SimpleNamespace(
-        **{name: triton.jit(getattr(written, name)) for name in ("gram_sums", "weighted", "on_grid")}
-    )
+    names = "gram_sums", "weighted", "on_grid", "norm_sums", "row_sums", "cut_summed"
+    return SimpleNamespace(**{name: triton.jit(getattr(written, name)) for name in names})

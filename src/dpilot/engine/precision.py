@@ -95,17 +95,28 @@ def fitted(values: Tensor, grade: Grade, kind: torch.dtype) -> Tensor:
 
 
 def cut(values: Tensor) -> Tensor:
-    """The nearest TF32 numbers towards zero; what is not finite stays not finite.
+    """The nearest TF32 numbers towards zero; what is not finite stays not finite."""
+    bits, kept = values.contiguous().view(torch.int32), room_for(values)
+    return torch.bitwise_and(bits, KEPT_BITS, out=kept).view(torch.float32)
 
-    Room is left behind tokens whose number tensor cores do not like, for ``gram``; a tensor that is larger than those
-    it replaces would not fit where they were.
+
+def cut_summed(values: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The same of tokens (n, T, d), and their sums over T before they were cut; None where no kernel runs."""
+    kept = room_for(values)
+    sums = kernels.cut_summed(values, kept, KEPT_BITS)
+    return None if sums is None else (kept.view(torch.float32), sums)
+
+
+def room_for(values: Tensor) -> Tensor:
+    """Memory for the bits of values.
+
+    Room is left behind tokens whose number tensor cores do not like, for ``gram``; where it is not needed, a tensor
+    larger than those it replaces would not fit where they were.
     """
     uneven = values.dim() == 3 and values.shape[1] % STEP
-    bits, room = values.contiguous().view(torch.int32), STEP * values.shape[-1] if uneven else 0
+    room = STEP * values.shape[-1] if uneven else 0
     numbers = torch.empty(values.numel() + room, dtype=torch.int32, device=values.device)
-    kept = numbers[: values.numel()].view(values.shape)
-    torch.bitwise_and(bits, KEPT_BITS, out=kept)
-    return kept.view(torch.float32)
+    return numbers[: values.numel()].view(values.shape)
 
 
 STEP = 8

@@ -43,25 +43,32 @@ class Sums:
 
     def steady(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sums without waiting; where records are large, right if no sample is null."""
-        return self._summed(weights, self.measured) if self.waits else self.zeroed(weights)
+        return self._summed(weights, zeroing=not self.waits)
 
     def zeroed(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sums from records whose null rows are zeros."""
-        with torch.no_grad():
-            return self._summed(weights, self.measured.keep(self.finite))
+        return self._summed(weights, zeroing=True)
 
-    def _summed(self, weights: Mapping[str, Tensor], measured: Measured) -> dict[str, Tensor]:
+    def _summed(self, weights: Mapping[str, Tensor], *, zeroing: bool) -> dict[str, Tensor]:
+        """Parameter after parameter: a copy without null rows lives no longer than its own sum takes."""
         with torch.no_grad(), precision.own():
-            small = {name: s for side in measured.side_by_side for name, s in side.weighted_sums(weights).items()}
+            sides = [side.keep(self.finite) if zeroing else side for side in self.measured.side_by_side]
+            small = {name: s for side in sides for name, s in side.weighted_sums(weights).items()}
+            kept = self.finite if zeroing else None
             return {
-                name: small[name] if name in small else total(measured.uses.get(name, ()), w, *self.shapes[name])
+                name: small[name]
+                if name in small
+                else total(self.measured.uses.get(name, ()), w, kept, *self.shapes[name])
                 for name, w in weights.items()
             }
 
 
-def total(uses: Iterable[Use], weights: Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The weighted sum of one parameter over all its uses."""
-    parts = [use.weighted_sum(weights) for use in uses]
+def total(
+    uses: Iterable[Use], weights: Tensor, finite: Tensor | None, shape: torch.Size, dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:  # fmt: skip
+    """The weighted sum of one parameter over all its uses, the rows of samples that are not finite zeroed."""
+    parts = [(use if finite is None else use.keep(finite)).weighted_sum(weights) for use in uses]
     if not parts:
         return torch.zeros(shape, dtype=dtype, device=device)
     result: Tensor = sum(parts[1:], start=parts[0])

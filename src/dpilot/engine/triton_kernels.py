@@ -71,3 +71,58 @@ def on_grid(
     target = laid_ptr + sample * places * channels
     keep = (place < places)[:, None] & there[None, :]
     tl.store(target + place[:, None] * channels + channel[None, :], tl.trans(image), mask=keep)
+
+
+def norm_sums(
+    x_ptr, e_ptr, mean_ptr, rate_ptr, scale_ptr, shift_ptr, tokens, width, TOKENS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """Some columns of one sample: the sums over tokens of e (x - mean) rate, and of e."""
+    sample = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    scale = tl.zeros((TOKENS, COLUMNS), tl.float32)
+    shift = tl.zeros((TOKENS, COLUMNS), tl.float32)
+    for start in range(0, tokens, TOKENS):
+        rows = start + tl.arange(0, TOKENS)
+        inside = (rows < tokens)[:, None] & (columns < width)[None, :]
+        at = (sample * tokens + rows)[:, None] * width + columns[None, :]
+        x = tl.load(x_ptr + at, mask=inside, other=0.0)
+        e = tl.load(e_ptr + at, mask=inside, other=0.0)
+        mean = tl.load(mean_ptr + sample * tokens + rows, mask=rows < tokens, other=0.0)
+        rate = tl.load(rate_ptr + sample * tokens + rows, mask=rows < tokens, other=0.0)
+        scale += e * ((x - mean[:, None]) * rate[:, None])
+        shift += e
+    tl.store(scale_ptr + sample * width + columns, tl.sum(scale, 0), mask=columns < width)
+    tl.store(shift_ptr + sample * width + columns, tl.sum(shift, 0), mask=columns < width)
+
+
+def cut_summed(
+    values_ptr, cut_ptr, sums_ptr, tokens, width, KEPT: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """Some columns of one sample: its numbers without the bits that TF32 drops, and their sums over tokens uncut."""
+    sample = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    sums = tl.zeros((TOKENS, COLUMNS), tl.float32)
+    for start in range(0, tokens, TOKENS):
+        rows = start + tl.arange(0, TOKENS)
+        inside = (rows < tokens)[:, None] & (columns < width)[None, :]
+        at = (sample * tokens + rows)[:, None] * width + columns[None, :]
+        bits = tl.load(values_ptr + at, mask=inside, other=0)
+        tl.store(cut_ptr + at, bits & KEPT, mask=inside)
+        sums += bits.to(tl.float32, bitcast=True)
+    tl.store(sums_ptr + sample * width + columns, tl.sum(sums, 0), mask=columns < width)
+
+
+def row_sums(x_ptr, e_ptr, both_ptr, sums_ptr, rows, length, ROWS: tl.constexpr, LONG: tl.constexpr):
+    """Some rows of numbers that lie together: the sums of e x and of e. A row belongs to one sample."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    both = tl.zeros((ROWS, LONG), tl.float32)
+    sums = tl.zeros((ROWS, LONG), tl.float32)
+    for start in range(0, length, LONG):
+        columns = start + tl.arange(0, LONG)
+        inside = (row < rows)[:, None] & (columns < length)[None, :]
+        at = row[:, None] * length + columns[None, :]
+        e = tl.load(e_ptr + at, mask=inside, other=0.0)
+        both += e * tl.load(x_ptr + at, mask=inside, other=0.0)
+        sums += e
+    tl.store(both_ptr + row, tl.sum(both, 1), mask=row < rows)
+    tl.store(sums_ptr + row, tl.sum(sums, 1), mask=row < rows)

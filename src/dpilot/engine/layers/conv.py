@@ -31,7 +31,7 @@ from dpilot.engine.layers.offsets import by_entry
 from dpilot.engine.layers.patches import patch_gram, worth_it
 from dpilot.engine.precision import Grade
 
-CHUNK = {"cpu": 1 << 19, "cuda": 1 << 25}
+CHUNK = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Numbers unfolded at a time: enough to keep the products busy, few enough for the CPU's cache or the GPU's memory."""
 
 

@@ -20,6 +20,7 @@ class Lookups:
 
     Norm: rows of the same sample and token are added first, so that a repeated word counts once with its full gradient.
     What is left over of the rows then is zero: their number stays the same, so that nobody has to wait for a count.
+    ``even`` says that every sample has as many rows as any, those of one sample together and in the samples' order.
     """
 
     tokens: Tensor
@@ -27,6 +28,7 @@ class Lookups:
     rows: Tensor
     batch_size: int
     vocabulary: int
+    even: bool = False
 
     def measure(self) -> tuple[Tensor, Use]:
         keys, order = torch.sort(self.owners * self.vocabulary + self.tokens)
@@ -36,22 +38,30 @@ class Lookups:
         found = torch.zeros_like(keys).scatter_(0, place, keys)
         owners = found // self.vocabulary
         squares = rows.new_zeros(self.batch_size).index_add_(0, owners, rows.flatten(1).square().sum(1))
-        return squares, replace(self, tokens=found % self.vocabulary, owners=owners, rows=rows)
+        return squares, replace(self, tokens=found % self.vocabulary, owners=owners, rows=rows, even=False)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         rows = self.rows * weights[self.owners].view(-1, *[1] * (self.rows.dim() - 1))
         return rows.new_zeros(self.vocabulary, *rows.shape[1:]).index_add_(0, self.tokens, rows)
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        mine = (self.owners >= start) & (self.owners < stop)
-        keys, rows = (self.owners - start) * self.vocabulary + self.tokens, self.rows
-        if rows.is_cuda:  # counting the chosen ones would make the processor wait
-            keys, rows = torch.where(mine, keys, 0), torch.where(mine.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
+        whole = self.rows.new_zeros(stop - start, self.vocabulary, *self.rows.shape[1:])
+        self.add_to(whole, start)
+        return whole
+
+    def add_to(self, whole: Tensor, start: int) -> None:
+        """Add the gradients of samples from ``start`` on to (samples, vocabulary, *row) in place."""
+        few = whole.shape[0]
+        rows, owners, tokens = self.rows, self.owners - start, self.tokens
+        mine = (owners >= 0) & (owners < few)
+        if self.even:  # nobody has to look which rows are theirs
+            each = rows.shape[0] // self.batch_size
+            rows, owners, tokens = (t[start * each : (start + few) * each] for t in (rows, owners, tokens))
+        elif rows.is_cuda:  # counting the chosen ones would make the processor wait
+            owners, rows = owners.clamp(0, few - 1), torch.where(mine.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
         else:
-            keys, rows = keys[mine], rows[mine]
-        flat = self.rows.new_zeros((stop - start) * self.vocabulary, *self.rows.shape[1:])
-        flat.index_add_(0, keys, rows)
-        return flat.view(stop - start, self.vocabulary, *self.rows.shape[1:])
+            rows, owners, tokens = rows[mine], owners[mine], tokens[mine]
+        whole.view(-1, *rows.shape[1:]).index_add_(0, owners * self.vocabulary + tokens, rows)
 
     def magnitude(self) -> Tensor:
         lengths = precision.lengths(self.rows.flatten(1), 1)
@@ -73,7 +83,7 @@ def lookup_use(weight: Tensor, n: int, padding: int | None) -> MakeUse:
         whose = sample_of(saved[0], n)
         if padding is not None:
             rows = torch.where((ids == padding).view(-1, *[1] * (rows.dim() - 1)), 0.0, rows)
-        return Lookups(ids, whose, rows, n, weight.shape[0])
+        return Lookups(ids, whose, rows, n, weight.shape[0], even=True)
 
     return make
 

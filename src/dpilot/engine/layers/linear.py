@@ -92,25 +92,48 @@ def merge(uses: Sequence[Product]) -> Product:
 
 def product(a: Tensor, e: Tensor, n: int, swapped: bool = False, shared: Shared | None = None) -> Product:
     """The use of inputs (r n, ..., d) and output gradients (r n, ..., p), in the precision the user's products have."""
-    a, e = (t if t.dim() == 3 and t.shape[0] == n else grouped_rows(t, n).flatten(1, -2) for t in (a, e))
+    a, e = tokens_of(a, n), tokens_of(e, n)
     grade, kind = precision.grade_of(a, e)
-    a = precision.fitted(a, grade, kind) if shared is None else shared.fitted(a, grade, kind)
-    return Product(a, precision.fitted(e, grade, kind), swapped, grade, shared)
+    inputs = fitted_inputs(a, grade, kind, shared)
+    return Product(inputs, precision.fitted(e, grade, kind), swapped, grade, shared)
 
 
-def product_use(n: int, swapped: bool, shared: Shared | None = None) -> MakeUse:
-    """The use a weight leaves from (inputs,) and the output gradient."""
+def tokens_of(t: Tensor, n: int) -> Tensor:
+    """(r n, ..., d) as (n, T, d)."""
+    return t if t.dim() == 3 and t.shape[0] == n else grouped_rows(t, n).flatten(1, -2)
+
+
+def fitted_inputs(a: Tensor, grade: Grade, kind: torch.dtype, shared: Shared | None) -> Tensor:
+    """Inputs that fit a grade, once for all maps that share them."""
+    return precision.fitted(a, grade, kind) if shared is None else shared.fitted(a, grade, kind)
+
+
+def product_use(n: int, swapped: bool, shared: Shared | None = None, summed: list[Tensor] | None = None) -> MakeUse:
+    """The use a weight leaves from (inputs,) and the output gradient.
+
+    ``summed`` takes the output gradient's sums over tokens, for the bias, where they are had in the same reading.
+    """
 
     def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
-        return product(saved[0], e, n, swapped, shared)
+        a, rows = saved[0], tokens_of(e, n)
+        if summed is not None and rows.is_cuda and rows.shape[1] > 1:
+            grade, kind = precision.grade_of(tokens_of(a, n), rows)
+            both = precision.cut_summed(rows) if grade is precision.TF32 and rows.dtype == kind else None
+            if both is not None:
+                summed.append(both[1])
+                inputs = fitted_inputs(tokens_of(a, n), grade, kind, shared)
+                return Product(inputs, both[0], swapped, grade, shared)
+        return product(a, rows, n, swapped, shared)
 
     return make
 
 
-def bias_use(n: int) -> MakeUse:
-    """The output gradient summed over tokens."""
+def bias_use(n: int, summed: list[Tensor] | None = None) -> MakeUse:
+    """The output gradient summed over tokens, if the weight's use has not summed it already."""
 
     def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
+        if summed:
+            return Dense(summed.pop())
         rows = grouped_rows(e, n).flatten(1, -2)
         kind = accumulator(e)
         return Dense(rows[:, 0].to(kind) if rows.shape[1] == 1 else rows.sum(1, dtype=kind))
@@ -129,14 +152,17 @@ def linear(scope: Scope, x: Tensor, weight: Tensor, bias: Tensor | None, swapped
     out = torch.nn.functional.linear(own, matrix, plain_or_none(scope, bias))
     uses: list[tuple[Tensor, MakeUse]] = []
     saved: tuple[Tensor, ...] = ()
+    biased = bias is not None and scope.is_weight(bias)
+    summed = list[Tensor]() if biased else None  # filled and emptied between two uses of one tap
     if scope.is_weight(weight):
         base = scope.transposed_from(weight)
         turned = base is not None
         record, shared = scope.input_of_several(x, own)
         saved = (record,)
-        uses.append((weight if base is None else base, product_use(scope.batch_size, swapped != turned, shared)))
-    if bias is not None and scope.is_weight(bias):
-        uses.append((bias, bias_use(scope.batch_size)))
+        make = product_use(scope.batch_size, swapped != turned, shared, summed)
+        uses.append((weight if base is None else base, make))
+    if bias is not None and biased:
+        uses.append((bias, bias_use(scope.batch_size, summed)))
     return scope.tap(out, saved, uses)
 
 

@@ -9,8 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpilot.engine import kernels
 from dpilot.engine.base import NoRule, accumulator
-from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, per_sample_rows, plain_or_none, rule
+from dpilot.engine.layers.base import (
+    Dense,
+    MakeUse,
+    Operation,
+    Scope,
+    Use,
+    lead_ratio,
+    per_sample_rows,
+    plain_or_none,
+    rule,
+)
 
 Normalise = Callable[[Tensor], Tensor]
 
@@ -63,8 +74,37 @@ def _layer(
     bias: Tensor | None = None, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     shape = tuple(normalized_shape)
-    out = F.layer_norm(input, shape, plain_or_none(scope, weight), plain_or_none(scope, bias), eps)
-    return affine(scope, out, input, lambda x: F.layer_norm(x, shape, None, None, eps), weight, bias, -1)
+    scale, shift = plain_or_none(scope, weight), plain_or_none(scope, bias)
+    both = weight is not None and bias is not None and scope.is_weight(weight) and scope.is_weight(bias)
+    float32 = all(t is not None and t.is_cuda and t.dtype == torch.float32 for t in (input, weight, bias))
+    if not (both and float32 and len(shape) == 1):
+        out = F.layer_norm(input, shape, scale, shift, eps)
+        return affine(scope, out, input, lambda x: F.layer_norm(x, shape, None, None, eps), weight, bias, -1)
+    x = input.contiguous()
+    out, mean, rate = torch.native_layer_norm(x, shape, scale, shift, eps)
+    uses = layer_uses(scope.batch_size, lambda x: F.layer_norm(x, shape, None, None, eps))
+    tapped: list[tuple[Any, MakeUse]] = list(zip((weight, bias), uses, strict=True))
+    return scope.tap(out, (x.detach(), mean.detach(), rate.detach()), tapped)
+
+
+def layer_uses(n: int, normalise: Normalise) -> tuple[MakeUse, MakeUse]:
+    """Scale and shift of a layer normalisation: both gradients in one reading, where a kernel runs."""
+    shifts: list[Tensor] = []  # filled and emptied between two uses of one tap
+    plain = scale_use(n, normalise, 1, -1), shift_use(n, 1, -1)
+
+    def scale(saved: tuple[Tensor, ...], e: Tensor) -> Use:
+        x, mean, rate = saved
+        lead_ratio(e, n)
+        found = kernels.norm_sums(x, e.contiguous(), mean, rate, n)
+        if found is None:
+            return plain[0](saved, e)
+        shifts.append(found[1])
+        return Dense(found[0])
+
+    def shift(saved: tuple[Tensor, ...], e: Tensor) -> Use:
+        return Dense(shifts.pop()) if shifts else plain[1](saved, e)
+
+    return scale, shift
 
 
 @rule("rms_norm")
@@ -90,30 +130,34 @@ def _group(
     rows, channels = x.shape[:2]
     sizes = rows, channels, x.numel() // max(1, rows * channels), num_groups, eps
     out, mean, rate = torch.native_group_norm(x, scale, shift, *sizes)
-    uses: list[tuple[Tensor, MakeUse]] = []
-    if weight is not None and scope.is_weight(weight):
-        uses.append((weight, group_scale_use(scope.batch_size)))
-    if bias is not None and scope.is_weight(bias):
-        uses.append((bias, shift_use(scope.batch_size, 1, 1)))
+    trained = [w for w in (weight, bias) if w is not None and scope.is_weight(w)]
+    made = group_uses(scope.batch_size)
+    uses = [(w, made[0] if w is weight else made[1]) for w in trained]
     return scope.tap(out, (x.detach(), mean.detach(), rate.detach()) if uses else (), uses)
 
 
-def group_scale_use(n: int) -> MakeUse:
-    """Per-sample gradients of a group normalisation's scale, from the means and rates m, r that it has found already.
+def group_uses(n: int) -> tuple[MakeUse, MakeUse]:
+    """Scale and shift of a group normalisation, from the means and rates m, r that it has found already.
 
     sum of e (x - m) r over positions = (sum e x - m sum e) r, as torch itself has it.
     """
+    shifts: list[Tensor] = []  # sums of e, filled and emptied between two uses of one tap
 
-    def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
+    def scale(saved: tuple[Tensor, ...], e: Tensor) -> Use:
         x, mean, rate = (t.to(accumulator(e)) for t in saved)
         rows, channels = e.shape[:2]
         e = e.to(x.dtype).reshape(rows, channels, -1)
+        found = kernels.row_sums(x.reshape(e.shape), e)
+        both, sums = found or ((e * x.reshape(e.shape)).sum(2), e.sum(2))
         each = channels // mean.shape[1]
         mean, rate = (t.repeat_interleave(each, 1) for t in (mean, rate))
-        found = ((e * x.reshape(e.shape)).sum(2) - mean * e.sum(2)) * rate
-        return Dense(per_sample_rows(found, n).sum(1))
+        shifts[:] = [sums]
+        return Dense(per_sample_rows((both - mean * sums) * rate, n).sum(1))
 
-    return make
+    def shift(saved: tuple[Tensor, ...], e: Tensor) -> Use:
+        return Dense(per_sample_rows(shifts.pop(), n).sum(1)) if shifts else shift_use(n, 1, 1)(saved, e)
+
+    return scale, shift
 
 
 @rule("instance_norm")
