@@ -10,18 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import _validate
-from dpilot.engine import api, capture, precision, single_backward
+from dpilot.engine import api, capture, single_backward
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, PerSample
 from dpilot.engine.capture import NotReplayable, Replayable
+from dpilot.engine.forms import form_of, is_sample, obstacle, settings, state_of, static
 from dpilot.engine.lent import Lent
 from dpilot.engine.sums import Sums
 from dpilot.errors import DpilotError, InvalidInput
 
 FORMS = 4
-"""Graphs kept for chunks of different shapes; beyond that, work is launched as usual."""
-FEW = 3
-"""Made-up samples that a graph is captured with, repeated; shorter chunks are filled up with the first."""
+"""Graphs kept for chunks of different shapes; beyond that, all are forgotten and work is launched as usual."""
+CHANGES = 4
+"""How often a graph is captured anew because a Python value of the model changed, before work is launched."""
 
 
 @final
@@ -40,7 +41,9 @@ class Graphed:
         not on a GPU, vmap or loop, parts that are no tensors       launched as usual
         waiting for the GPU, drawing on the processor, buffers      launched as usual
         parameters moved elsewhere, modes, autocast, TF32 changed   captured anew
-        Python values of model and loss                             those of the capture: make a new Graphed
+        numbers that are attributes of a module changed             captured anew, four times; then launched as usual
+        other Python values of model and loss                       those of the capture: make a new Graphed
+        more than ``forms`` shapes of chunks                        launched as usual from then on
         sums after the next chunk                                   refused: its records were replaced
 
     Example:
@@ -53,11 +56,13 @@ class Graphed:
     """
 
     def __init__(
-        self, model: nn.Module, loss_fn: LossFunction, *, rows: int, engine: str = "auto", per_batch: bool = False
-    ) -> None:
+        self, model: nn.Module, loss_fn: LossFunction, *, rows: int, engine: str = "auto", per_batch: bool = False,
+        forms: int = FORMS,
+    ) -> None:  # fmt: skip
         self._model, self._loss_fn, self._rows = model, loss_fn, _validate.count(rows=rows)
-        self._engine, self._per_batch = engine, per_batch
+        self._engine, self._per_batch, self._most = engine, per_batch, _validate.count(forms=forms)
         self._forms: dict[Any, Captured | str] = {}
+        self._changes, self._given_up = 0, ""
 
     def __call__(self, batch: Any) -> PerSample:
         """The gradients of one chunk."""
@@ -74,17 +79,28 @@ class Graphed:
         """What replays this form of chunk, or why nothing does."""
         if problem := obstacle(batch, n, self._rows):
             return problem
-        modes, places = state_of(self._model)
+        if self._given_up:
+            return self._given_up
+        modes, places, values = state_of(self._model, self._loss_fn)
         form = (form_of(batch, n), settings(), modes)
         known = self._forms.get(form)
-        if isinstance(known, Captured) and known.places != places:
+        if isinstance(known, Captured) and (known.places != places or known.values != values):
+            self._changes += known.values != values
             known = None
         if known is None:
-            if len(self._forms) >= FORMS and form not in self._forms:
-                return f"more than {FORMS} forms of chunks"
+            if len(self._forms) >= self._most and form not in self._forms:
+                return self._give_up(f"more than {self._most} forms of chunks")
+            if self._changes > CHANGES:
+                return self._give_up("values of the model keep changing")
             self._forms.pop(form, None)
             known = self._forms[form] = self._captured(batch, n)
         return known
+
+    def _give_up(self, reason: str) -> str:
+        """Launch from now on, and free what the graphs held."""
+        self._forms.clear()
+        self._given_up = reason
+        return reason
 
     def _captured(self, batch: Any, n: int) -> Captured | str:
         """The graph of one form of chunk, or why there is none."""
@@ -96,7 +112,8 @@ class Graphed:
             devices = sorted({t.device.index or 0 for t in batches.tensors(batch) if t.device.type == "cuda"})
             try:
                 with torch.random.fork_rng(devices=devices):
-                    return Captured(self._model, self._work(made_up, reason), batches.tensors(made_up), self._rows)
+                    work, inputs = self._work(made_up, reason), batches.tensors(made_up)
+                    return Captured(self._model, self._loss_fn, work, inputs, self._rows)
             except NotReplayable as problem:
                 return str(problem)
             except DpilotError:
@@ -119,7 +136,9 @@ class Graphed:
 class Captured:
     """The graphs of one form of chunk: one for the norms, one for each way in which parameters share weights."""
 
-    def __init__(self, model: nn.Module, work: Callable[[], PerSample], inputs: list[Tensor], rows: int) -> None:
+    def __init__(
+        self, model: nn.Module, loss_fn: LossFunction, work: Callable[[], PerSample], inputs: list[Tensor], rows: int
+    ) -> None:
         self._inputs, self._rows = inputs, rows
         self._fillers = [t[:1].clone() if is_sample(t, rows) else None for t in inputs]
         with capture.refusing_what_replays_forget(model):
@@ -133,7 +152,7 @@ class Captured:
         self._current = self._norms.replay()[0]
         self._sums: dict[tuple[int, ...], Summing] = {}
         self._turn = 0
-        self.places = state_of(model)[1]
+        _, self.places, self.values = state_of(model, loss_fn)
         self._summing((0,) * len(self._current.squares))
 
     def take_back(self) -> bool:
@@ -217,76 +236,3 @@ def sums_of(made: PerSample) -> Sums:
     """What single-backward sums with."""
     assert isinstance(made.sum_with, Sums)
     return made.sum_with
-
-
-def obstacle(batch: Any, n: int, rows: int) -> str:
-    """Why chunks of this form are not replayed, or nothing."""
-    held = batches.tensors(batch)
-    kinds = {t.device.type for t in held}
-    if not kinds <= capture.KINDS:
-        return f"on a {' and a '.join(sorted(kinds - capture.KINDS))}"
-    if any(t.is_cuda and t.device.index != torch.cuda.current_device() for t in held):
-        return "on another GPU than the current one"
-    if not only_tensors(batch):
-        return "parts of the chunk are not tensors"
-    if n > rows:
-        return f"more than {rows} samples"
-    if n != rows and any(is_sample(t, rows) for t in held):
-        return "a tensor that all samples share has as many rows as a chunk"
-    return ""
-
-
-def only_tensors(tree: Any) -> bool:
-    """Whether every leaf is a tensor: other values would stay those of the capture."""
-    if isinstance(tree, Mapping):
-        return all(only_tensors(value) for value in tree.values())
-    return all(only_tensors(value) for value in tree) if isinstance(tree, tuple | list) else isinstance(tree, Tensor)
-
-
-def is_sample(t: Tensor, n: int) -> bool:
-    """Whether a tensor of a batch of n has a row for each sample."""
-    return t.dim() > 0 and t.shape[0] == n
-
-
-def form_of(batch: Any, n: int) -> Any:
-    """Shapes without the number of samples, types, devices."""
-    return tuple(
-        (t.dtype, t.device, is_sample(t, n), tuple(t.shape[1:] if is_sample(t, n) else t.shape))
-        for t in batches.tensors(batch)
-    )
-
-
-def settings() -> Any:
-    """Settings that change what is computed."""
-    cuda = torch.device("cuda")
-    casts = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-    tf32 = precision.tf32_allowed(cuda), precision.tf32_allowed(cuda, convolution=True)
-    return casts, tf32, torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.enabled
-
-
-def state_of(model: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Modes and what is trained; and where parameters and buffers lie, as a graph reads them there."""
-    modes: list[Any] = []
-    places: list[int] = []
-    for module in model.modules():
-        modes += (type(module), module.training)
-        for p in module._parameters.values():
-            if p is not None:
-                modes.append(p.requires_grad)
-                places.append(p.data_ptr())
-        places += (b.data_ptr() for b in module._buffers.values() if b is not None)
-    return tuple(modes), tuple(places)
-
-
-def static(batch: Any, n: int, rows: int) -> Any:
-    """A made-up chunk of ``rows`` samples in memory of its own."""
-    few = min(FEW, rows)
-    made_up = batches.synthetic(batch, n, few, torch.Generator().manual_seed(0))
-    wanted = iter(batches.tensors(batch))
-
-    def own(t: Tensor) -> Tensor:
-        if is_sample(next(wanted), n):
-            return t[torch.arange(rows, device=t.device) % few]
-        return t.clone()
-
-    return batches.rebuild(made_up, own)

@@ -45,11 +45,21 @@ class Lent:
 
     def take_back(self) -> bool:
         """Move what is still held; whether nobody reads the memory any more."""
-        for reference in self._out:
-            if (given := reference()) is not None:
-                given.data = given.clone()
-        given, self._out = None, []
+        self._move()
+        self._out = []
         return all(now <= alone for now, alone in zip(self._holders(), self._alone, strict=True))
+
+    def _move(self) -> None:
+        """Give what is held memory of its own, in one stretch for each type."""
+        held = [given for given in (reference() for reference in self._out) if given is not None]
+        for kind in dict.fromkeys(t.dtype for t in held):
+            mine = [t for t in held if t.dtype == kind]
+            sizes = [t.numel() for t in mine]
+            whole = torch.empty(sum(sizes), dtype=kind, device=mine[0].device)
+            parts = [part.view(t.shape) for part, t in zip(torch.split(whole, sizes), mine, strict=True)]
+            torch._foreach_copy_(parts, mine)
+            for given, part in zip(mine, parts, strict=True):
+                given.data = part
 
     def _holders(self) -> list[int]:
         """How many tensors, views included, share the memory of each."""

@@ -1,0 +1,96 @@
+"""What a graph was captured for: shapes, settings, and the state of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpilot.engine import batch as batches
+from dpilot.engine import capture, precision
+from dpilot.engine.base import LossFunction
+
+FEW = 3
+"""Made-up samples that a graph is captured with, repeated; shorter chunks are filled up with the first."""
+
+
+def obstacle(batch: Any, n: int, rows: int) -> str:
+    """Why chunks of this form are not replayed, or nothing."""
+    held = batches.tensors(batch)
+    kinds = {t.device.type for t in held}
+    if not kinds <= capture.KINDS:
+        return f"on a {' and a '.join(sorted(kinds - capture.KINDS))}"
+    if any(t.is_cuda and t.device.index != torch.cuda.current_device() for t in held):
+        return "on another GPU than the current one"
+    if not only_tensors(batch):
+        return "parts of the chunk are not tensors"
+    if n > rows:
+        return f"more than {rows} samples"
+    if n != rows and any(is_sample(t, rows) for t in held):
+        return "a tensor that all samples share has as many rows as a chunk"
+    return ""
+
+
+def only_tensors(tree: Any) -> bool:
+    """Whether every leaf is a tensor: other values would stay those of the capture."""
+    if isinstance(tree, Mapping):
+        return all(only_tensors(value) for value in tree.values())
+    return all(only_tensors(value) for value in tree) if isinstance(tree, tuple | list) else isinstance(tree, Tensor)
+
+
+def is_sample(t: Tensor, n: int) -> bool:
+    """Whether a tensor of a batch of n has a row for each sample."""
+    return t.dim() > 0 and t.shape[0] == n
+
+
+def form_of(batch: Any, n: int) -> Any:
+    """Shapes without the number of samples, types, devices."""
+    return tuple(
+        (t.dtype, t.device, is_sample(t, n), tuple(t.shape[1:] if is_sample(t, n) else t.shape))
+        for t in batches.tensors(batch)
+    )
+
+
+def settings() -> Any:
+    """Settings that change what is computed."""
+    cuda = torch.device("cuda")
+    casts = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    tf32 = precision.tf32_allowed(cuda), precision.tf32_allowed(cuda, convolution=True)
+    return casts, tf32, torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.enabled
+
+
+def state_of(model: nn.Module, loss_fn: LossFunction) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]]:
+    """Modes and what is trained; where parameters and buffers lie; and Python values, which a graph keeps as well."""
+    modes: list[Any] = []
+    places: list[int] = []
+    values: list[Any] = []
+    for root in (model, loss_fn):
+        for module in root.modules() if isinstance(root, nn.Module) else ():
+            modes += (type(module), module.training)
+            values += [v for v in module.__dict__.values() if type(v) in PLAIN]
+            for p in module._parameters.values():
+                if p is not None:
+                    modes.append(p.requires_grad)
+                    places.append(p.data_ptr())
+            places += [b.data_ptr() for b in module._buffers.values() if b is not None]
+    return tuple(modes), tuple(places), tuple(values)
+
+
+PLAIN = frozenset({int, float, bool, str})
+"""Types of the attributes of a module that a graph would keep."""
+
+
+def static(batch: Any, n: int, rows: int) -> Any:
+    """A made-up chunk of ``rows`` samples in memory of its own."""
+    few = min(FEW, rows)
+    made_up = batches.synthetic(batch, n, few, torch.Generator().manual_seed(0))
+    wanted = iter(batches.tensors(batch))
+
+    def own(t: Tensor) -> Tensor:
+        if is_sample(next(wanted), n):
+            return t[torch.arange(rows, device=t.device) % few]
+        return t.clone()
+
+    return batches.rebuild(made_up, own)
