@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dpilot import Plan, Trainer, clipping
+from dpilot.engine import capture
 from tests.train.helpers import LOSS, data, model, same
 
 pytestmark = [
@@ -38,6 +39,25 @@ def test_every_rule_trains_on_the_device(rule):
 def test_amp_and_automatic_chunks():
     run = trained(amp=True, chunk_size=None)
     assert {p.dtype for p in run.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_replayed_chunks_train_as_launched_ones_do(amp, monkeypatch):
+    captured = []
+    record = capture.record
+    monkeypatch.setattr(capture, "record", lambda *args: captured.append(args) or record(*args))
+
+    def run(engine):
+        plan, net = stored("constant"), model().cuda()
+        options = {"optimizer": "sgd", "lr": 0.1, "chunk_size": 16, "device": "cuda", "test_seed": 3, "amp": amp}
+        return Trainer(net, LOSS, plan, engine=engine, **options).fit(data()).model
+
+    launched = run("single-backward")
+    assert not captured
+    replayed = run("auto")
+    assert len(captured) == 2
+    for one, other in zip(replayed.parameters(), launched.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-2 if amp else 1e-5)
 
 
 def test_a_stopped_run_goes_on(tmp_path):

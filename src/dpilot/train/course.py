@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.clipping import State
+from dpilot.engine import capture
 from dpilot.keys import Chain
 from dpilot.records import StepRecord
 from dpilot.train import averages
@@ -20,6 +23,8 @@ from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
 from dpilot.train.randomness import own_randomness
 from dpilot.train.step import Setting, private_step
+
+_STEP: Final = 8  # sizes of chunks are multiples of this: GPUs like them
 
 
 @dataclass(slots=True)
@@ -73,19 +78,47 @@ class Course:
             self.averaged += 1
 
 
-def per_sample_of(model: nn.Module, loss_fn: Callable[..., Tensor], options: Options) -> PerSampleOf:
-    """The engine as a function of a chunk, under autocast where asked for."""
+def per_sample_of(
+    model: nn.Module, loss_fn: Callable[..., Tensor], options: Options, rows: int | None = None
+) -> PerSampleOf:
+    """The engine as a function of a chunk, under autocast where asked for; with ``rows``, replayed.
+
+    Edge cases:
+        A replayed chunk's sum must be asked for before the next chunk; chunks of a second shape are launched.
+    """
     kind = next(model.parameters()).device.type
+    launched = partial(
+        engine.per_sample,
+        model,
+        loss_fn,
+        engine=options.engine,
+        per_batch=options.per_batch,
+        low_memory=options.low_memory,
+    )
+    run: PerSampleOf = launched
+    if rows is not None:
+        run = engine.Graphed(model, loss_fn, rows=rows, engine=options.engine, per_batch=options.per_batch, forms=1)
 
     def gradients(chunk: Any) -> engine.PerSample:
         with torch.autocast(kind, dtype=torch.bfloat16) if options.amp else nullcontext():
-            return engine.per_sample(
-                model,
-                loss_fn,
-                chunk,
-                options.engine,
-                per_batch=options.per_batch,
-                low_memory=options.low_memory,
-            )
+            return run(chunk)
 
     return gradients
+
+
+def replays(options: Options, device: torch.device) -> bool:
+    """Whether chunks are replayed: on a CUDA device, unless an engine was named or low memory asked for."""
+    return device.type in capture.KINDS and options.engine == "auto" and not options.low_memory
+
+
+def even_rows(expected: float, rate: float, most: int) -> int:
+    """A size for chunks that all but the largest batches fill well: m of them hold two standard deviations more than
+    the expected batch. A replayed chunk costs the same whatever it holds.
+
+    Example:
+        >>> even_rows(256, 0.01, 512), even_rows(1000, 0.01, 256), even_rows(64, 1.0, 512)
+        (288, 216, 64)
+    """
+    needed = math.ceil(expected + 2 * math.sqrt(expected * (1 - rate)))
+    each = -(-needed // -(-needed // most))
+    return min(most, -(-each // _STEP) * _STEP)

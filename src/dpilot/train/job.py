@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dpilot.mechanism import Draws, Noise
 from dpilot.train import checks, optimizers, rehearsal
-from dpilot.train.course import Course, per_sample_of
+from dpilot.train.course import Course, even_rows, per_sample_of, replays
 from dpilot.train.groups import groups_for
 from dpilot.train.nulls import guarded
 from dpilot.train.optimizers import MakeOptimizer
@@ -57,7 +57,7 @@ class Job:
             optimizer = optimizers.build(own or options.optimizer, model, options.lr, options.optimizer_options)
         checks.check_together(options, optimizer)
         options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
-        return cls(model, loss_fn, plan, options, optimizer, device, **more)
+        return cls(model, loss_fn, plan, options, optimizer, device, **more)._in_chunks(options.chunk_size)
 
     def reader(self, dataset: Any, form: Any = None) -> Reader:
         """How this run reads its records; those of another ``form`` are null."""
@@ -76,15 +76,23 @@ class Job:
             if self.options.chunk_size is not None:
                 return self
             size = rehearsal.chunk_size(per_sample, form, self.plan.expected_batch_size, per_batch=per_batch)
-        return replace(self, options=replace(self.options, chunk_size=size))
+        return self._in_chunks(size)
+
+    def _in_chunks(self, most: int | None) -> Job:
+        """The same job in chunks of at most so many records; of a size that is seldom filled up, where replayed."""
+        if most is not None and replays(self.options, self.device):
+            most = even_rows(self.plan.expected_batch_size, self.plan.sample_rate, most)
+        return replace(self, options=replace(self.options, chunk_size=most))
 
     def course(self, noise: Noise, receipt: Draws) -> Course:
         """The course of the run before its first step."""
-        per_sample = per_sample_of(self.model, self.loss_fn, self.options)
+        launched = per_sample_of(self.model, self.loss_fn, self.options)
+        rows = self.options.chunk_size if replays(self.options, self.device) else None
+        per_sample = launched if rows is None else per_sample_of(self.model, self.loss_fn, self.options, rows)
         setting = Setting(
             plan=self.plan,
             model=self.model,
-            per_sample=guarded(per_sample, self.model),
+            per_sample=guarded(per_sample, self.model, launched),
             optimizer=self.optimizer,
             noise=noise,
             receipt=receipt,

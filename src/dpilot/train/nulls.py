@@ -33,8 +33,10 @@ OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 """The machine's trouble, not a record's: these stop a run, and leave it spent."""
 
 
-def guarded(per_sample: PerSampleOf, model: torch.nn.Module) -> Callable[[Chunk], PerSample]:
-    """The same function, of a chunk that is taken record by record when the whole of it raises.
+def guarded(
+    per_sample: PerSampleOf, model: torch.nn.Module, alone: PerSampleOf | None = None
+) -> Callable[[Chunk], PerSample]:
+    """The same function, of a chunk that is taken record by record, by ``alone``, when the whole of it raises.
 
     Guarantee:
         No exception depends on a record: one that raises on its own (a label outside the classes, another shape) has
@@ -46,16 +48,17 @@ def guarded(per_sample: PerSampleOf, model: torch.nn.Module) -> Callable[[Chunk]
         made-up records, where such a mistake is raised.
     """
 
-    def gradients(chunk: Chunk) -> PerSample:
+    def gradients(chunk: Chunk, run: PerSampleOf = per_sample) -> PerSample:
         try:
-            return per_sample(chunk.whole)
+            return run(chunk.whole)
         except OUT_OF_MEMORY:
             raise
         except Exception:
-            alone = chunk.alone()
-            if len(alone) <= 1:
+            records = chunk.alone()
+            if len(records) <= 1:
                 return _null(model)
-            return _joined([_null(model) if single is None else gradients(Chunk(single)) for single in alone])
+            each = alone or per_sample
+            return _joined([_null(model) if one is None else gradients(Chunk(one), each) for one in records])
 
     return gradients
 

@@ -98,7 +98,9 @@ def _zeros(setting: Setting, state: State) -> tuple[Gradients, Tensor]:
 
 
 def _add(total: tuple[Gradients, Tensor], gradients: Gradients, extras: Tensor) -> tuple[Gradients, Tensor]:
-    return {name: total[0][name] + gradient for name, gradient in gradients.items()}, total[1] + extras
+    """Add in place: the sum over chunks takes no memory beside its own."""
+    torch._foreach_add_(list(total[0].values()), [gradients[name] for name in total[0]])
+    return total[0], total[1] + extras
 
 
 def _move(setting: Setting, released: Gradients, *, frozen: bool) -> None:

@@ -1,0 +1,94 @@
+"""Replayed chunks train as launched ones do. On the CPU the work is run again instead of replayed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dpilot import PrivateStep, engine, poisson_loader
+from dpilot.engine import capture
+from dpilot.train.course import even_rows
+from dpilot.train.nulls import Chunk, guarded
+from tests.engine.test_graphed import Again
+from tests.train.helpers import LOSS, data, fit, model, plan
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Replays on the CPU; what was captured."""
+    found = []
+
+    def record(work, pool=None):
+        found.append(Again(work, pool))
+        return found[-1]
+
+    monkeypatch.setattr(capture, "KINDS", {"cpu"})
+    monkeypatch.setattr(capture, "record", record)
+    return found
+
+
+def near(one, other):
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)
+
+
+@pytest.mark.parametrize("rule", ["constant", "slack", "psac"])
+def test_a_replayed_run_is_the_launched_one(rule, graphs):
+    replayed = fit(rule)
+    assert len(graphs) == 2
+    assert min(graph.replays for graph in graphs) >= 8
+    count = len(graphs)
+    assert near(replayed.model, fit(rule, engine="single-backward").model)
+    assert len(graphs) == count
+
+
+def test_a_named_engine_and_low_memory_are_launched(graphs):
+    fit(engine="single-backward")
+    fit(low_memory=True)
+    assert not graphs
+
+
+def test_a_step_of_ones_own_is_replayed_in_chunks_that_batches_fill(graphs):
+    chosen, net = plan(), model()
+    step = PrivateStep(net, LOSS, torch.optim.SGD(net.parameters(), lr=0.5), chosen, test_seed=7)
+    for batch in poisson_loader(data(), chosen):
+        step(batch)
+    assert len(graphs) == 2
+    assert step._job.options.chunk_size == even_rows(18.0, 0.3, 256)
+
+
+def test_records_of_another_shape_are_launched_from_then_on(graphs):
+    lengths = engine.Graphed(nn.Linear(4, 2), lambda out, y: LOSS(out.mean(1), y), rows=4, forms=1)
+    labels = torch.zeros(2, dtype=torch.long)
+    reasons = [lengths((torch.randn(2, t, 4), labels)).reason for t in (3, 5, 3)]
+    assert [reason.endswith("; replayed") for reason in reasons] == [True, False, False]
+    assert not lengths._forms
+
+
+def test_a_chunk_that_raises_is_taken_record_by_record_without_replays(graphs):
+    net = model()
+    replayed = engine.Graphed(net, LOSS, rows=4)
+    good, bad = torch.randn(3, 4), torch.tensor([0, 1, 7])  # the last label is outside the classes
+
+    def rows():
+        return [(good[i : i + 1], bad[i : i + 1]) for i in range(3)]
+
+    run = guarded(replayed, net, lambda chunk: engine.per_sample(net, LOSS, chunk))
+    found = run(Chunk((good, bad), rows))
+    assert torch.isfinite(found.norms).tolist() == [True, True, False]
+    total = found.weighted_sum(torch.tensor([0.5, 0.25, 1.0]))
+    expected = engine.per_sample(net, LOSS, (good[:2], bad[:2])).weighted_sum(torch.tensor([0.5, 0.25]))
+    assert all(torch.allclose(total[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("expected", "rate", "most"), [(64, 0.01, 512), (1000, 0.1, 256), (5, 0.5, 2048), (300, 1.0, 7)]
+)
+def test_chunks_hold_a_large_batch_and_little_more(expected, rate, most):
+    rows = even_rows(expected, rate, most)
+    spread = (expected * (1 - rate)) ** 0.5
+    pieces = -(-(expected + 2 * spread) // rows)
+    assert rows <= most
+    assert pieces * rows <= expected + 2 * spread + 8 * pieces + 1
+    assert even_rows(expected, rate, rows) == rows
