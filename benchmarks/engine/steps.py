@@ -34,7 +34,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def plain(work: Workload, device: str, half: bool) -> Step:
-    model, (x, y) = work.make().to(device), _on(work.batch(work.size), device)
+    model, (x, y) = _made(work, device), _on(work.batch(work.size), device)
     optimizer, loss_fn = sgd(model), work.loss(reduction="mean")
 
     def step() -> None:
@@ -49,7 +49,7 @@ def plain(work: Workload, device: str, half: bool) -> Step:
 
 def ours(work: Workload, device: str, half: bool, *, low_memory: bool = False, chunks: int = 0) -> Step:
     """dpilot's step; with ``chunks`` the batch is replayed in so many chunks, without it is launched as usual."""
-    model, batch = work.make().to(device), _on(work.batch(work.size), device)
+    model, batch = _made(work, device), _on(work.batch(work.size), device)
     optimizer, loss_fn = sgd(model), work.loss(reduction="none")
     rule = clipping.get("constant", threshold=1.0)
     state = rule.init(noise_multiplier=1.0, expected_batch_size=work.size, dimension=1, device=device)
@@ -65,10 +65,16 @@ def ours(work: Workload, device: str, half: bool, *, low_memory: bool = False, c
             gradients = per_sample(part)
         return gradients.weighted_sum(rule.clip(gradients.norms, state)[0])
 
-    def step() -> None:
-        total = summed(parts[0])
-        for part in parts[1:]:
+    def all_of_them() -> dict[str, torch.Tensor]:
+        if len(parts) == 1:
+            return summed(parts[0])
+        total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        for part in parts:
             torch._foreach_add_(list(total.values()), list(summed(part).values()))
+        return total
+
+    def step() -> None:
+        total = all_of_them()
         released = release(total, bound=1.0, noise_multiplier=1.0, receipt=receipt)
         torch._foreach_div_(list(released.values()), float(work.size))
         for name, parameter in parameters.items():
@@ -83,7 +89,7 @@ def opacus_hooks(work: Workload, device: str, half: bool) -> Step:
     from opacus.grad_sample import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    model = GradSampleModule(work.make().to(device))
+    model = GradSampleModule(_made(work, device))
     optimizer = DPOptimizer(sgd(model), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=work.size)
     (x, y), loss_fn = _on(work.batch(work.size), device), work.loss(reduction="mean")
 
@@ -102,7 +108,7 @@ def opacus_ghost(work: Workload, device: str, half: bool) -> Step:
     from opacus.optimizers import DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
-    module = GradSampleModuleFastGradientClipping(work.make().to(device), max_grad_norm=1.0, use_ghost_clipping=True)
+    module = GradSampleModuleFastGradientClipping(_made(work, device), max_grad_norm=1.0, use_ghost_clipping=True)
     optimizer = DPOptimizerFastGradientClipping(
         sgd(module), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=work.size
     )
@@ -130,6 +136,11 @@ WAYS: dict[str, Callable[..., Step]] = {
 }
 warnings.filterwarnings("ignore", module="opacus")
 warnings.filterwarnings("ignore", message=".*backward hook.*")
+
+
+def _made(work: Workload, device: str) -> nn.Module:
+    with torch.device(device):  # drawn there: large models take long on a processor
+        return work.make().to(device)
 
 
 def _on(batch: Any, device: str) -> Any:
