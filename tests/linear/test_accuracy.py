@@ -77,3 +77,19 @@ def test_with_few_records_the_target_still_has_a_centre():
         model = LinearRegression(0.5).fit(X, y + 1000.0)
         assert "target" in [entry.purpose for entry in model.privacy_.entries]
         assert np.abs(model.predict(X) - 1000.0).max() < 50
+
+
+@pytest.mark.parametrize(("n", "epsilon"), [(500, 0.3), (2000, 0.1)])
+def test_at_tiny_budgets_the_mean_of_the_target_is_found_and_predicted(n, epsilon):
+    scores = []
+    for seed in range(5):
+        X, y, _ = line(n, 10, seed, noise=1.0)
+        model = LinearRegression(epsilon).fit(X, 20.0 + y)
+        scores.append(model.score(X, 20.0 + y))
+        assert model.choice_ == "centre"
+    assert np.median(scores) > -0.5  # 0 is -200 away
+
+
+def test_where_noise_dominates_few_features_are_still_learnt():
+    errors = [error(seed, 2000, 10, bounds="standardised", fit_intercept=False, epsilon=0.1) for seed in range(5)]
+    assert np.median(errors) < 0.5  # 1 for no coefficients at all; 0.98 when noise alone took steps back

@@ -5,14 +5,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpilot.linear.auto import _leave, chosen, shrunk
-from dpilot.linear.descent import Descent, Schedule, _cheapest, _distribution, _quantile, descend
+from dpilot.linear.auto import _astray, _leave, chosen, shrunk
+from dpilot.linear.descent import (
+    Descent,
+    Schedule,
+    _cheapest,
+    _distribution,
+    _moved,
+    _Place,
+    _quantile,
+    _State,
+    descend,
+)
+from dpilot.linear.dpgd import Dpgd
 from dpilot.linear.estimators import LinearRegression
 from dpilot.linear.gram import Gram, gram_again
 from dpilot.linear.methods import METHODS
+from dpilot.linear.problem import Problem
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import seeded_noise
+from dpilot.privacy.budget import Budget
 from dpilot.tape import tape
 from tests.linear.helpers import line, table
 from tests.statistics.helpers import Anything, Listener
@@ -53,6 +66,41 @@ def test_steps_that_overshoot_are_taken_back():
             noise=seeded_noise(0),
         )  # fmt: skip
     assert np.abs(found.weights).max() < 1.0
+    assert found.noise > 0  # of where it was taken back to
+
+
+@pytest.mark.parametrize("rising", [True, False])
+def test_where_it_may_not_rise_the_clip_level_only_falls(rising):
+    rows = table(3000, 3) * [1.0, 1.0, 1.0, 8.0]  # residuals far longer than the first level
+    schedule = Schedule((1.0,) * 10, burn_in=6, noise=1e-6, rising=rising)
+    with tape(Listener()):
+        levels = descend(
+            MemoryRows.of(rows), np.zeros((3, 1)), schedule, threshold=1.0, size=3000, receipt=Anything(),
+            noise=seeded_noise(0),
+        ).thresholds  # fmt: skip
+    assert (max(levels) > 2.0) is rising
+    assert bool((np.diff(levels) <= 0).all()) is not rising
+
+
+@pytest.mark.parametrize(("size", "rising"), [(20_000, True), (5_000, False)])
+def test_declared_numbers_alone_say_whether_the_clip_level_may_rise(size, rising):
+    problem = Problem(20, False, float(size), Budget(0.1, 1e-5))
+    assert Dpgd().schedule(problem, 1.0).rising is rising
+
+
+def test_norms_that_grow_by_no_more_than_noise_take_no_step_back():
+    weights, gradient = np.zeros((2, 1)), np.ones((2, 1))
+    here = _Place(weights + 1.0, 0.3, 1.0)
+    state = _State(here, best=_Place(weights, 0.1, 0.5), least=0.4)
+    shares = np.array([0.0, 0.0, 0.1, 0.2, 0.2, 0.2, 0.2, 0.1, 0.0, 0.0])  # a median of 1, more than twice the least
+    quiet, loud = (
+        _moved(state, gradient, shares, sigma, Schedule((1.0,), 0, 1e-3), size=1000.0, early=False)
+        for sigma in (0.01, 40.0)
+    )
+    assert quiet.at is state.best
+    assert quiet.pace == 0.5
+    assert loud.at is not state.best
+    assert (loud.at.weights > 1.0).all()
 
 
 def test_the_distribution_of_norms_is_read_from_its_bins():
@@ -173,3 +221,11 @@ def test_a_target_of_which_nothing_is_known_is_predicted_by_its_centre():
     for _ in range(5):
         model = LinearRegression(0.1, method="dpgd").fit(X * 1e9, y)
         assert np.abs(model.predict(X * 1e9)).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("levels", "rising", "astray"), [((2, 2), False, True), ((2, 1), False, False), ((2, 2), True, False)]
+)
+def test_a_clip_level_that_only_falls_and_never_did_tells_that_steps_went_astray(levels, rising, astray):
+    found = Solution(np.zeros(1), descent=Descent(np.zeros((1, 1)), 0.0, levels))
+    assert _astray(found, Schedule((1.0, 1.0), 1, 0.1, rising=rising)) is astray

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from sklearn.compose import ColumnTransformer
@@ -14,9 +16,10 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder
 from dpilot.audit.replay import replay
 from dpilot.linear import LinearRegression, PrivateStandardScaler, check_pipeline
 from dpilot.linear.problem import Problem
-from dpilot.linear.standardise import plan_scaling
+from dpilot.linear.standardise import plan_scaling, plan_target
+from dpilot.privacy.accountant import gdp_mu
 from dpilot.privacy.budget import Budget
-from tests.linear.helpers import EXTREMES, released, table, with_record
+from tests.linear.helpers import EXTREMES, moved, released, table, with_record
 
 LEVELS = {"quartiles": 4000, "magnitudes": 150, "pooled": 20}
 
@@ -31,6 +34,25 @@ def test_every_level_keeps_its_bounds(level, record):
     found = replay(lambda values: released(PrivateStandardScaler(size=size).fit(values)), rows, more)
     assert found.differences == ()
     assert found.releases >= 1
+
+
+@pytest.mark.parametrize(
+    ("size", "level"), [(4000, "quartiles"), (500, "mean"), (150, "mean"), (50, "pooled"), (None, "quartiles")]
+)
+def test_the_target_buys_its_mean_where_quartiles_are_too_dear(size, level):
+    plan = plan_target(Problem(4, True, size, Budget(1.0, 1e-5)))
+    assert plan.level == level
+    assert plan.share <= (0.6 if size == 150 else 0.25)
+    assert gdp_mu(plan.event) <= math.sqrt(plan.share) * Problem(4, True, size, Budget(1.0, 1e-5)).mu * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("record", EXTREMES)
+@pytest.mark.parametrize("epsilon", [1.0, 0.5])
+def test_a_mean_that_is_bought_keeps_its_bounds(record, epsilon):
+    rows = table(300, 2) + np.array([0.0, 0.0, 50.0])
+    assert plan_target(Problem(2, True, 300.0, Budget(epsilon, 1e-5))).level == "mean"
+    found = moved(lambda: LinearRegression(epsilon, size=300), rows, with_record(rows, *EXTREMES[record]))
+    assert found.differences == ()
 
 
 def test_columns_of_any_scale_come_out_standard():

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from dpilot.linear.descent import Leave
+from dpilot.linear.descent import Leave, Schedule
 from dpilot.linear.dpgd import Dpgd, gram_share, walk
 from dpilot.linear.gram import Gram, gram_again, gram_stage
 from dpilot.linear.problem import Door, Problem
@@ -18,7 +18,6 @@ from dpilot.statistics.rows import Floats
 
 __all__ = ["Auto", "chosen", "shrunk"]
 
-_HOPELESS: Final = 0.1  # coefficients over mu times size
 _FLOORS: Final = (1.0, 2.0, 4.0)
 _DROWNED: Final = 0.5  # squared widths of the target
 
@@ -41,7 +40,8 @@ class Auto:
 
     Guards:
         steps are shrunk by what their own noise explains (James-Stein); another candidate must beat them, and the
-        centre must beat the chosen one, by more than the noise of the comparison.
+        centre must beat the chosen one, by more than the noise of the comparison. Where declared numbers leave no hope,
+        or the clip level of loud steps never fell, it is the centre in any case.
     """
 
     share: float = 0.65  # of the Gram matrix, where it can be precise
@@ -61,8 +61,7 @@ class Auto:
             if rest:
                 more = gram_again(rows, seen, rest, size=size, receipt=receipt, noise=door.noise)
                 found = replace(found, gram=more)
-        hopeless = problem.width / (problem.mu * size) > _HOPELESS
-        return chosen(found, problem.intercept, hopeless=hopeless)
+        return chosen(found, problem.intercept, hopeless=problem.hopeless or _astray(found, schedule))
 
     def _steps(self, problem: Problem) -> Dpgd:
         share = gram_share(problem)
@@ -93,8 +92,8 @@ def _ridges(seen: Gram) -> dict[str, tuple[Floats, float]]:
 
 
 def chosen(found: Solution, intercept: bool, *, hopeless: bool = False) -> Solution:
-    """The candidate with the least risk, as far as the noise lets one tell; the centre where declared numbers say that
-    it lets one tell nothing (``hopeless``)."""
+    """The candidate with the least risk, as far as the noise lets one tell; the centre where it lets one tell nothing
+    (``hopeless``)."""
     assert found.gram is not None
     seen, steps = found.gram, shrunk(found)
     candidates = {"steps": (steps, seen.risk(steps)), **_ridges(seen)}
@@ -107,6 +106,14 @@ def chosen(found: Solution, intercept: bool, *, hopeless: bool = False) -> Solut
     if risk > seen.risk(centre) + seen.difference_noise(theta, centre) or drowned or hopeless:
         best, theta = "centre", centre
     return replace(found, theta=theta, choice=best)
+
+
+def _astray(found: Solution, schedule: Schedule) -> bool:
+    """Whether a clip level that only falls never did: norms that do not shrink are those of steps that learn nothing,
+    or lead away."""
+    assert found.descent is not None
+    levels = found.descent.thresholds
+    return not schedule.rising and levels[-1] >= levels[0]
 
 
 def _drowned(weights: Floats, noise: float) -> bool:

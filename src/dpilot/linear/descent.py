@@ -34,6 +34,7 @@ _AT_THRESHOLD: Final = 4  # of these edges
 _LEAST_SLOPE: Final = 0.25
 _MOST_MOVE: Final = 8.0  # of the threshold in one step
 _PACE: Final = 0.8  # of a Newton step: an eigenvalue of up to 2.5 times what was whitened does not overshoot
+_DOUBT: Final = 1.6  # times the noise of a bin: the standard deviation of the share of norms below an edge
 _WORSE: Final = 2.0  # times the best median of norms: the last step overshot
 _SHAVE: Final = 1 - 1e-12
 
@@ -44,7 +45,9 @@ class Schedule:
 
     ``noise`` is what a unit of clip level costs in the averaged weights, ``alignment`` how much of what is clipped off
     is taken to point one way, ``share`` what the histogram gets of the squared bound, ``curvature`` the loss's (1, or
-    1/4 for logistic), ``early`` the quantile of norms at which the first ``tracking`` steps are clipped.
+    1/4 for logistic), ``early`` the quantile of norms at which the first ``tracking`` steps are clipped. Without
+    ``rising`` the clip level only falls: where noise is what lengthens the norms, a level that follows them up lets in
+    more of it.
     """
 
     multipliers: tuple[float, ...]
@@ -55,6 +58,7 @@ class Schedule:
     curvature: float = 1.0
     early: float = 0.5
     tracking: int = 5
+    rising: bool = True
 
     @property
     def kappa(self) -> float:
@@ -75,13 +79,20 @@ class Descent:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _Place:
+    """Weights, the standard deviation of privacy noise in each, and the clip level of the next step from there."""
+
     weights: Floats
+    spread: float
     threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    at: _Place
     pace: float = 1.0
-    best: float = math.inf  # the smallest median of norms so far, where it was, and the clip level it asked for
-    best_weights: Floats | None = None
-    best_threshold: float = math.inf
+    best: _Place | None = None  # where the median of norms was least, and
+    least: float = math.inf  # that median, at most
 
 
 def linear_residual(target: Floats, scores: Floats) -> Floats:
@@ -98,11 +109,13 @@ def descend(
     size: float,
     receipt: Draws,
     noise: Noise,
+    spread: float = 0.0,
     residual: Residual = linear_residual,
     leave: Leave | None = None,
 ) -> Descent:
     """Run all steps from ``start``, a (columns, outputs) matrix, and average those after the burn-in by their budget.
 
+    ``spread`` is the standard deviation of privacy noise that each weight of ``start`` has already.
     After the burn-in ``leave`` sees the weights and the noise in each of them, all released; if it says so, the steps
     end there, and the receipt still holds the releases of those that are left.
 
@@ -111,23 +124,23 @@ def descend(
         Its histogram entry is kappa in one bin. Together at most sqrt(1 + kappa^2): one Gaussian a step.
 
     Edge cases:
-        Where the norms grow instead of shrinking, the step is taken back and the pace halved: released values only.
+        Where the norms grow instead of shrinking, beyond what noise explains, the step is taken back and the pace
+        halved: released values only.
     """
-    state = _State(start, threshold)
+    state = _State(_Place(start, spread, threshold))
     mean, weight, variance = np.zeros_like(start), 0.0, 0.0
-    last, thresholds = 0.0, list[float]()
+    thresholds = list[float]()
     for step, sigma in enumerate(schedule.multipliers):
-        if step == schedule.burn_in and leave is not None and leave(state.weights, last):
-            return Descent(state.weights, last, tuple(thresholds))
-        gradient, counts = _released(rows, state, schedule, sigma, receipt, noise, residual)
-        thresholds.append(state.threshold)
-        early, unsure = step < min(schedule.tracking, schedule.burn_in - 1), schedule.histogram_noise(sigma) / size
-        state, length = _moved(state, gradient, counts / size, unsure, schedule, size, early)
-        last = length * sigma * math.sqrt(1 + schedule.kappa**2)
+        if step == schedule.burn_in and leave is not None and leave(state.at.weights, state.at.spread):
+            return Descent(state.at.weights, state.at.spread, tuple(thresholds))
+        gradient, counts = _released(rows, state.at, schedule, sigma, receipt, noise, residual)
+        thresholds.append(state.at.threshold)
+        early = step < min(schedule.tracking, schedule.burn_in - 1)
+        state = _moved(state, gradient, counts / size, sigma, schedule, size, early)
         if step >= schedule.burn_in:
             part = 1 / sigma**2
-            mean, weight = mean + part * state.weights, weight + part
-            variance += (part * last) ** 2
+            mean, weight = mean + part * state.at.weights, weight + part
+            variance += (part * state.at.spread) ** 2
     return Descent(mean / weight, math.sqrt(variance) / weight, tuple(thresholds))
 
 
@@ -142,44 +155,39 @@ def norm_quantile(shares: Floats, q: float) -> float:
 
 
 def _released(
-    rows: Rows, state: _State, schedule: Schedule, sigma: float, receipt: Draws, noise: Noise, residual: Residual
+    rows: Rows, at: _Place, schedule: Schedule, sigma: float, receipt: Draws, noise: Noise, residual: Residual
 ) -> tuple[Floats, Floats]:
-    size = state.weights.size
-    exact = total(rows, lambda values: _sums(values, state, schedule.kappa, residual))
+    size = at.weights.size
+    exact = total(rows, lambda values: _sums(values, at, schedule.kappa, residual))
     bound = math.sqrt(1 + schedule.kappa**2)
     noisy = release(exact, bound=bound, noise_multiplier=sigma, receipt=receipt, noise=noise)
-    return noisy[:size].reshape(state.weights.shape), noisy[size:] / schedule.kappa
+    return noisy[:size].reshape(at.weights.shape), noisy[size:] / schedule.kappa
 
 
-def _sums(values: Floats, state: _State, kappa: float, residual: Residual) -> Floats:
+def _sums(values: Floats, at: _Place, kappa: float, residual: Residual) -> Floats:
     features, target = values[:, :-1], values[:, -1]
-    pull = residual(target, features @ state.weights)  # (n, outputs)
+    pull = residual(target, features @ at.weights)  # (n, outputs)
     norms = np.linalg.norm(features, axis=1) * np.linalg.norm(pull, axis=1)
-    weights = np.minimum(_SHAVE / np.maximum(norms, 1e-300), 1 / state.threshold)
-    bins = norm_bins(norms / state.threshold)
+    weights = np.minimum(_SHAVE / np.maximum(norms, 1e-300), 1 / at.threshold)
+    bins = norm_bins(norms / at.threshold)
     return np.concatenate([(features.T @ (pull * weights[:, None])).ravel(), kappa * bins])
 
 
 def _moved(
-    state: _State, gradient: Floats, shares: Floats, noise: float, schedule: Schedule, size: float, early: bool
-) -> tuple[_State, float]:
-    """The next state, and what one unit of gradient noise moved the weights by."""
-    below = _distribution(shares)
-    middle = state.threshold * _quantile(below, 0.5)
-    if middle > _WORSE * state.best and state.best_weights is not None:
-        back = replace(state, weights=state.best_weights, threshold=state.best_threshold, pace=state.pace / 2)
-        return back, 0.0
+    state: _State, gradient: Floats, shares: Floats, sigma: float, schedule: Schedule, size: float, early: bool
+) -> _State:
+    """The state after a step along the released gradient, or where the norms were least if they have grown since."""
+    at, below, noise = state.at, _distribution(shares), schedule.histogram_noise(sigma) / size
+    least, most = (at.threshold * _quantile(below, 0.5 + z * noise) for z in (-_DOUBT, _DOUBT))  # of the median
+    if state.best is not None and least > _WORSE * state.least:
+        return replace(state, at=state.best, pace=state.pace / 2)
     slope = max(_LEAST_SLOPE, float(below[_AT_THRESHOLD]))
-    length = _PACE * state.pace * state.threshold / (size * schedule.curvature * slope)
+    length = _PACE * state.pace * at.threshold / (size * schedule.curvature * slope)
     level = _quantile(below, schedule.early) if early else _cheapest(_significant(shares, noise), below, schedule)
-    moved = replace(
-        state,
-        weights=state.weights + length * gradient,
-        threshold=state.threshold * min(max(level, 1 / _MOST_MOVE), _MOST_MOVE),
-    )
-    if middle <= state.best:
-        moved = replace(moved, best=middle, best_threshold=moved.threshold, best_weights=state.weights)
-    return moved, length
+    threshold = at.threshold * min(max(level, 1 / _MOST_MOVE), _MOST_MOVE if schedule.rising else 1.0)
+    spread = length * sigma * math.sqrt(1 + schedule.kappa**2)
+    moved = replace(state, at=_Place(at.weights + length * gradient, spread, threshold))
+    return replace(moved, best=replace(at, threshold=threshold), least=most) if most <= state.least else moved
 
 
 def _distribution(shares: Floats) -> Floats:

@@ -21,6 +21,7 @@ __all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of", "walk"]
 
 _SILENT: Final = 0.008  # coefficients over mu times size
 _LOUD: Final = 0.016
+_DEAFENING: Final = 0.08
 _PRECISE: Final = 0.5
 _HIDDEN: Final = 2.0
 
@@ -41,10 +42,9 @@ def pace_of(problem: Problem) -> Pace:
 
     Chosen on synthetic tables: normal ones for the first, collinear, skewed and outlying ones for the second.
     """
-    ratio = _LOUD if problem.size is None else problem.width / (problem.mu * max(problem.size, 1.0))
-    if ratio <= _SILENT:
+    if problem.loudness <= _SILENT:
         return Pace(28, 12, 0.25, 1.0)
-    return Pace(12, 8, 0.3, 1.0) if ratio < _LOUD else Pace(6, 4, 0.4, 0.1)
+    return Pace(12, 8, 0.3, 1.0) if problem.loudness < _LOUD else Pace(6, 4, 0.4, 0.1)
 
 
 def gram_share(problem: Problem) -> float:
@@ -116,7 +116,9 @@ class Dpgd:
         share = left * (1 - self._gram_share(problem)) / sum(weights)
         sigmas = tuple(multiplier(problem, share * weight) for weight in weights)
         noise = math.sqrt(problem.width) * multiplier(problem, share * pace.averaged) / max(problem.size or 1.0, 1.0)
-        return Schedule(sigmas, pace.burn_in, noise, pace.alignment, histogram_share(min(sigmas), problem.size))
+        share = histogram_share(min(sigmas), problem.size)
+        rising = problem.loudness <= _DEAFENING
+        return Schedule(sigmas, pace.burn_in, noise, pace.alignment, share, rising=rising)
 
 
 def walk(
@@ -131,23 +133,27 @@ def walk(
 ) -> Solution:
     """Whiten ``rows`` by the moments that were ``seen``, and take the steps from their least-squares solution."""
     whitening = seen.whitening()
+    start, spread = _start(seen, whitening)
     white = rows.mapped(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
     found = descend(
         white,
-        _start(seen, whitening)[:, None],
+        start[:, None],
         schedule,
         threshold=0.8 * math.sqrt(seen.width),
         size=size,
         receipt=receipt,
         noise=noise,
+        spread=spread,
         leave=leave,
     )
     return Solution(whitening @ found.weights[:, 0], seen, found.noise, whitening, found)
 
 
-def _start(seen: Gram, whitening: Floats) -> Floats:
-    """The whitened least-squares solution of the noisy moments, shrunk by what their noise explains."""
+def _start(seen: Gram, whitening: Floats) -> tuple[Floats, float]:
+    """The whitened least-squares solution of the noisy moments, shrunk by what their noise explains, and the standard
+    deviation of that noise in each coordinate."""
     solution = whitening.T @ seen.cross
     noise = float(np.sum(whitening**2)) * seen.noise**2 / 2
     length = float(solution @ solution)
-    return np.asarray(solution * max(0.0, 1 - noise / length)) if length > 0 else np.zeros_like(solution)
+    kept = max(0.0, 1 - noise / length) if length > 0 else 0.0
+    return np.asarray(kept * solution), kept * math.sqrt(noise / seen.width)

@@ -17,7 +17,7 @@ from dpilot.linear.declared import Declared
 from dpilot.linear.problem import Door, Privacy, Problem, multiplier, paid
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
-from dpilot.linear.standardise import Scaling, ScalingPlan, bought, plan_scaling
+from dpilot.linear.standardise import Scaling, ScalingPlan, bought, plan_scaling, plan_target
 from dpilot.mechanism import SYSTEM, Noise, seeded_noise
 from dpilot.privacy.budget import Budget, check_delta
 from dpilot.privacy.events import Event
@@ -155,7 +155,7 @@ def planned(
     wanted = _wanted(declared, numeric_target)
     scaling, target = plan_scaling(problem, int(wanted.sum())), None
     if scaling and scaling.level != "quartiles" and problem.intercept and wanted[-1]:  # too dear for all together
-        scaling, target = plan_scaling(problem, int(wanted[:-1].sum())), plan_scaling(problem, 1)
+        scaling, target = plan_scaling(problem, int(wanted[:-1].sum())), plan_target(problem)
     sized, stages = size_of(problem)
     bought_plans = {"scale": scaling, "target": target}
     stages |= {name: plan.event for name, plan in bought_plans.items() if plan}

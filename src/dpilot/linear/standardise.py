@@ -3,6 +3,7 @@
 | level | what is bought | relative noise it needs |
 |---|---|---|
 | quartiles | both quartiles of every column, in two grids; where they coincide, the spread about them | 5 % of n |
+| mean | for the target alone: octaves of \\|y\\|, a mean within those; both again about it | 6 to 8 % of n |
 | magnitudes | one histogram of octaves of \\|x\\| for every column: widths, no centres | 12 % of n |
 | pooled | one histogram for all features together, one for the target | almost none |
 
@@ -17,14 +18,14 @@ from typing import Final
 
 import numpy as np
 
-from dpilot.linear.problem import Problem, multiplier
+from dpilot.linear.problem import Problem, multiplier, repeated
 from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Scaling", "ScalingPlan", "bought", "plan_scaling"]
+__all__ = ["Scaling", "ScalingPlan", "bought", "plan_scaling", "plan_target"]
 
 WINSOR: Final = 10.0  # feature values further out than this many widths are pulled in
 REACH: Final = 10.0  # widths from the centre that predictions may go
@@ -38,9 +39,15 @@ _OCTAVES: Final = 60  # of the histogram, on either side of 1
 _CERTAIN: Final = 3.5  # standard deviations by which octaves must stand out of the noise to be believed
 _TARGET_CERTAIN: Final = 4.5  # a false alarm loses a feature; for the target it loses the fit
 _NOTHING: Final = 2.0**-_OCTAVES  # the width of a target of which nothing is known: its centre is predicted
+_SHAVE: Final = 1 - 1e-12
 _IQR: Final = 1.349  # interquartile range of a unit normal
 _SHARES: Final = (0.05, 0.08, 0.12, 0.16, 0.2, 0.25)
-_PARTS: Final = (0.4, 0.25, 0.35)  # of the level "quartiles": coarse grid, fine grid, spread
+_MEAN_SHARE: Final = 0.6  # where the mean is all there is to find
+_PARTS: Final = {
+    "quartiles": (0.4, 0.25, 0.35),  # coarse grid, fine grid, spread
+    "mean": (0.22, 0.18, 0.22, 0.38),  # how far from 0, mean, how far from it, mean within that
+}
+_MEAN_REACH: Final = 1.5  # widths at which the target is pulled in for its mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class ScalingPlan:
     @property
     def event(self) -> Event:
         if self.level != "quartiles":
-            return Gaussian(self.multipliers[0])
+            return repeated(self.multipliers)
         coarse, fine, spread = self.multipliers
         return Composed([quantile_event(coarse, grid=_COARSE), quantile_event(fine, grid=_FINE), Gaussian(spread)])
 
@@ -88,11 +95,23 @@ def plan_scaling(problem: Problem, columns: int, *, whole: bool = False) -> Scal
     return _planned(problem, plan.level, 1.0) if plan and whole else plan
 
 
+def plan_target(problem: Problem) -> ScalingPlan:
+    """The finest level for the target bought by itself: its mean, where quartiles are too dear, before mere widths."""
+    plan = _affordable(problem, 1, _SHARES)
+    if plan.level == "quartiles" or problem.size is None or not problem.intercept:
+        return plan
+    shares, most = ((_MEAN_SHARE,), 0.085) if problem.hopeless else (_SHARES, 0.06)
+    for share in shares:
+        if multiplier(problem, share * _PARTS["mean"][0]) <= most * problem.size:
+            return _planned(problem, "mean", share)
+    return plan
+
+
 def _affordable(problem: Problem, columns: int, shares: tuple[float, ...]) -> ScalingPlan:
     if problem.size is None:
         return _planned(problem, "quartiles" if problem.intercept else "magnitudes", 0.12)
     for share in shares:
-        noise = math.sqrt(1.125 * columns * _ROUNDS) / (problem.mu * math.sqrt(share * _PARTS[0]))
+        noise = math.sqrt(1.125 * columns * _ROUNDS) / (problem.mu * math.sqrt(share * _PARTS["quartiles"][0]))
         if problem.intercept and noise <= 0.05 * problem.size:
             return _planned(problem, "quartiles", share)
         if not problem.intercept and math.sqrt(columns) / (problem.mu * math.sqrt(share)) <= 0.02 * problem.size:
@@ -111,11 +130,14 @@ def bought(
     Guarantee:
         A histogram gets one entry of weight 1 for each of its k columns from a record, so it moves by at most sqrt(k)
         in L2 (which columns are asked follows from released quartiles); pooled, the k entries weigh 1/k each and it
-        moves by at most 1 (the target, which has its own, by another 1). Quartiles: see ``statistics.quantile``.
+        moves by at most 1 (the target, which has its own, by another 1). Quartiles: see ``statistics.quantile``. The
+        mean is of values pulled in to a released reach and divided by it: a record moves the sum by at most 1.
         All widths are positive and all values finite, whatever the data.
     """
     if plan.level == "pooled":
         return np.zeros(rows.columns), _pooled(rows, target, plan.multipliers[0], size, receipt, noise)
+    if plan.level == "mean":
+        return _about_the_mean(rows, plan, size, receipt, noise)
     if plan.level == "magnitudes":
         center, width = np.zeros(rows.columns), np.zeros(rows.columns)
         narrow, least = np.ones(rows.columns, dtype=np.bool_), np.zeros(rows.columns)
@@ -145,8 +167,7 @@ def _fallback(width: Floats) -> float:
 
 
 def _planned(problem: Problem, level: str, share: float) -> ScalingPlan:
-    parts = _PARTS if level == "quartiles" else (1.0,)
-    return ScalingPlan(level, share, tuple(multiplier(problem, share * part) for part in parts))
+    return ScalingPlan(level, share, tuple(multiplier(problem, share * part) for part in _PARTS.get(level, (1.0,))))
 
 
 def _quartiles(rows: Rows, plan: ScalingPlan, receipt: Draws, noise: Noise) -> tuple[Floats, Floats, Floats]:
@@ -184,6 +205,32 @@ def _spreads(
     bound = math.sqrt(rows.columns)
     noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)
     return np.array([_width(row, multiplier * bound, size, sure) for row, sure in zip(noisy, certain, strict=True)])
+
+
+def _about_the_mean(rows: Rows, plan: ScalingPlan, size: float, receipt: Draws, noise: Noise) -> tuple[Floats, Floats]:
+    """The mean of one column and how far values lie from it, twice: first about 0, then about where that put it.
+
+    The noise of a mean goes with the width it is taken within, so a target far from 0 needs the second.
+
+    Edge cases:
+        its distance from 0, or from the first mean, is all noise    what was found before stays
+    """
+    center, width, sure = np.zeros(1), np.full(1, _NOTHING), np.full(1, _TARGET_CERTAIN)
+    for search, mean in (plan.multipliers[:2], plan.multipliers[2:]):
+        found = _spreads(rows, center, np.zeros(1), sure, search, size, receipt, noise)
+        if not np.isfinite(found).all():
+            return center, width
+        center, width = center + _mean(rows, center, _MEAN_REACH * found, mean, size, receipt, noise), found
+    return center, width
+
+
+def _mean(
+    rows: Rows, center: Floats, reach: Floats, multiplier: float, size: float, receipt: Draws, noise: Noise
+) -> Floats:
+    """How far the mean of values pulled in to ``reach`` lies from ``center``; 0 if no further than its own error."""
+    exact = total(rows, lambda values: np.sum(np.clip(values - center, -reach, reach) / reach, axis=0))
+    noisy = release(exact * _SHAVE, bound=1.0, noise_multiplier=multiplier, receipt=receipt, noise=noise)
+    return np.asarray(reach * np.where(np.abs(noisy) < 2 * multiplier, 0.0, noisy / max(size, 1.0)))
 
 
 def _beyond(values: Floats, least: Floats) -> Floats:
