@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 _NAMES = """
-    eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__ equal isclose where masked_fill
-    clamp clamp_min clamp_max maximum minimum add sub mul __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ sum mean any all min max
+    eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__ equal isclose where masked_fill clamp clamp_min
+    clamp_max maximum minimum add sub mul __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ sum mean any all min max
     abs neg view reshape flatten unflatten contiguous clone detach to float long int type bool double half cpu cuda
-    transpose permute movedim squeeze unsqueeze expand repeat chunk split unbind narrow roll flip cat stack pad
-    size dim numel stride is_floating_point is_contiguous data_ptr __get__ __len__ item tolist
-    zeros_like ones_like empty_like full_like new_zeros new_ones type_as
+    transpose permute movedim squeeze unsqueeze expand repeat chunk split unbind narrow roll flip cat stack pad size
+    dim numel stride is_floating_point is_contiguous data_ptr __get__ __len__ item tolist zeros_like ones_like
+    empty_like full_like new_zeros new_ones type_as
 """
 HARMLESS = frozenset(_NAMES.split())
 """Operations that never take a number for a place."""

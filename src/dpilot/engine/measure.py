@@ -21,7 +21,7 @@ from dpilot.engine.layers.linear import Product
 
 TOGETHER = frozenset({"cuda"})
 """Kinds of device on which calls are worth saving."""
-SMALL = 1 << 14
+SMALL = 1 << 12
 """Numbers a sample up to which dense gradients are laid side by side: a copy that size is cheaper than a call."""
 
 Uses = tuple[Use, ...]

@@ -33,6 +33,8 @@ from dpilot.engine.precision import Grade
 
 CHUNK = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Numbers unfolded at a time: enough to keep the products busy, few enough for the CPU's cache or the GPU's memory."""
+LEAST = 1 << 20
+"""Numbers that a GPU unfolds at a time in any case; otherwise no more than inputs and errors have together."""
 
 
 ENTRYWISE = frozenset({"cuda"})
@@ -146,7 +148,10 @@ class Correlation:
         """Ranges of samples whose unfolded inputs fit."""
         ratio = self.inputs.shape[0] // self.batch_size
         row = self.inputs.shape[1] * math.prod(self.geometry.kernel) * math.prod(self.errors.shape[2:])
-        return even_parts(start, stop, row * ratio, CHUNK["cuda" if self.inputs.is_cuda else "cpu"])
+        most = CHUNK["cuda" if self.inputs.is_cuda else "cpu"]
+        if self.inputs.is_cuda:
+            most = min(most, max(LEAST, self.inputs.numel() + self.errors.numel()))
+        return even_parts(start, stop, row * ratio, most)
 
     def gradients(self, start: int, stop: int) -> Tensor:
         kind = accumulator(self.inputs)
