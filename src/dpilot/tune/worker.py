@@ -162,6 +162,6 @@ def _pipes() -> tuple[BinaryIO, BinaryIO]:
     """The two pipes, out of reach of what a module prints: that goes nowhere."""
     source, sink = os.dup(sys.stdin.fileno()), os.dup(sys.stdout.fileno())
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
+    for stream in (sys.stdin, sys.stdout):  # errors go nowhere from the start
         os.dup2(nowhere, stream.fileno())
     return os.fdopen(source, "rb"), os.fdopen(sink, "wb")
