@@ -21,6 +21,7 @@ from dpilot.linear.problem import Problem
 from dpilot.linear.scoring import noisy_scores, score_event
 from dpilot.linear.sources import Described
 from dpilot.mechanism import seeded_noise
+from dpilot.privacy.accountant import gdp_epsilon, gdp_mu
 from dpilot.privacy.receipt import Receipt
 from dpilot.records import FitRecord
 from dpilot.report.page import render
@@ -266,3 +267,21 @@ def test_it_clones_pickles_and_writes_its_record(tmp_path):
     assert "private score" not in page
     assert "is published" in record.privacy["unit"]
     assert made.set_params(size=500).fit(X, y).record().privacy["unit"] == "one record, added or removed"
+
+
+def test_groups_of_the_protected_column_are_compared_in_the_same_budget():
+    X, y = frame(20_000)
+    model = AutoRegressor(schema=SCHEMA).fit(X, y + 30 * (X["sex"] == "m"))
+    found = {(each.name, each.of): each for each in model.metrics_}
+    for sex in ("f", "m"):
+        assert found["group records", f"sex = {sex}"].value == pytest.approx(1000, abs=150)
+    low, high = (found["group mean residual", f"sex = {sex}"].value for sex in ("m", "f"))
+    assert high - low == pytest.approx(30, abs=10)
+    assert model.privacy_.spent.epsilon <= 1.0
+    score = next(entry for entry in model.privacy_.entries if entry.purpose == "score")
+    assert gdp_epsilon(gdp_mu(score.event), 1e-5) <= 1.0
+
+
+def test_without_the_protected_column_there_are_no_groups():
+    X, y = frame(2000)
+    assert len(AutoRegressor(schema=SCHEMA).fit(X.drop(columns="sex"), y).metrics_) == 2

@@ -218,6 +218,17 @@ def test_a_numeric_target_is_fitted_and_scored():
         run.predict_proba(made)
 
 
+def test_groups_of_a_numeric_target_are_compared_in_the_same_budget():
+    made = numeric_frame(4000)
+    run = fit(made, numeric_schema(), epsilon=2.0, delta=1e-5)
+    assert value(run, "group records", "site = north") == pytest.approx(200, abs=60)
+    assert value(run, "group RMSE", "site = south") < 5
+    public = {(each.name, each.of): each.value for each in run.score_public(made)}
+    assert public["group records", "site = north"] == pytest.approx((made["site"] == "north").sum())
+    held_out = [known_events.from_dict(each["event"]) for each in run.record.ledger if each["part"] == "held-out"]
+    assert accountant.epsilon(Composed(held_out), 1e-5) <= 2.0
+
+
 def test_a_small_network_is_fitted(tmp_path):
     run = fit(model="mlp", epsilon=8.0)
     assert (run.predict(frame()) == frame()["outcome"].to_numpy()).mean() > 0.8

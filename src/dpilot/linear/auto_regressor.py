@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Self
@@ -23,7 +23,7 @@ from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
 from dpilot.linear.problem import Privacy, Problem, paid
 from dpilot.linear.rows import MemoryRows
-from dpilot.linear.scoring import noisy_scores, score_event
+from dpilot.linear.scoring import Grouped, noisy_scores, score_event
 from dpilot.linear.sources import Described, Numbers, Source
 from dpilot.mechanism import KeyedNoise, Noise
 from dpilot.metrics.metric import Metric
@@ -65,7 +65,8 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Edge cases:
         A record that the schema does not allow, or with a value that is no finite number, is the null record: silent.
-        ``protected`` names a column of the schema that is kept from the model. ``epochs`` and ``device`` are there for
+        ``protected`` names a column of the schema that is kept from the model; if X has it, ``metrics_`` tell records,
+        error and mean residual of each of its groups too. ``epochs`` and ``device`` are there for
         the likeness with AutoClassifier: there is nothing to set, and anything but None (or "cpu") is refused.
         ``score`` is exact, for records that are public; ``private_score`` buys noisy figures of private ones.
         No records at all: noise is fitted, at the full price, unless their number is published.
@@ -119,7 +120,8 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         noise = noise_of(self.random_state)
         split = _split(noise)
         places = split.indices(source.length)
-        parts = {"train": {**source.stages(problem), **plan.stages}, "held-out": {"score": score_event(problem)}}
+        score = score_event(problem, grouped=source.grouped is not None)
+        parts = {"train": {**source.stages(problem), **plan.stages}, "held-out": {"score": score}}
         stages = [Stage(name, event, part, split.id) for part, each in parts.items() for name, event in each.items()]
         with paid(stages, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (door, story):
             encoder = source.read(places["train"], problem, door)
@@ -127,7 +129,8 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             solution, scaling, _ = plan.run(MemoryRows.of(table[places["train"]]), door)
             model = LinearModel.of(solution.theta, scaling, intercept=True)
             with door.stage("score") as receipt:
-                found = _scored(table[places["held-out"]], model, problem, receipt, noise)
+                held_out = _of(source.grouped, places["held-out"])
+                found = _scored(table[places["held-out"]], model, problem, receipt, noise, held_out)
         self.encoder_, self.model_, self.metrics_, self.privacy_ = encoder, model, found, story[0]
         self.coef_, self.intercept_, self.choice_ = model.coef, model.intercept, solution.choice
         return self
@@ -224,8 +227,16 @@ def _split(noise: Noise) -> Split:
     return Split(_PARTS, noise.state.key if isinstance(noise, KeyedNoise) else fresh_key("split"))
 
 
-def _scored(table: Floats, model: LinearModel, problem: Problem, receipt: Any, noise: Noise) -> tuple[Metric, ...]:
-    rows = MemoryRows.of(table).values
+def _of(grouped: Grouped | None, places: Any) -> Grouped | None:
+    """The groups of the records at ``places``."""
+    return None if grouped is None else replace(grouped, codes=grouped.codes[places])
+
+
+def _scored(
+    table: Floats, model: LinearModel, problem: Problem, receipt: Any, noise: Noise, grouped: Grouped | None = None
+) -> tuple[Metric, ...]:
+    known = np.isfinite(table).all(axis=1)
+    rows, grouped = table[known], _of(grouped, known)
     with np.errstate(all="ignore"):  # no warning may tell of one record
         predicted = model.predict(rows[:, :-1])
     return noisy_scores(
@@ -236,4 +247,5 @@ def _scored(table: Floats, model: LinearModel, problem: Problem, receipt: Any, n
         problem=problem,
         receipt=receipt,
         noise=noise,
+        grouped=grouped,
     )

@@ -11,10 +11,13 @@ from dpilot import _validate
 from dpilot.data.bounds import SHARE, buy, buy_event, raw_numbers
 from dpilot.data.encoder import Encoder
 from dpilot.data.frames import Frame
+from dpilot.data.reading import codes
 from dpilot.data.schema import Column, Schema
 from dpilot.errors import InvalidInput
 from dpilot.linear.inputs import target_numbers
 from dpilot.linear.problem import Door, Problem, multiplier
+from dpilot.linear.scoring import Grouped
+from dpilot.metrics.residuals import Groups
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Floats
 
@@ -41,6 +44,9 @@ class Source(Protocol):
 
     @property
     def share(self) -> float: ...
+
+    @property
+    def grouped(self) -> Grouped | None: ...
 
     def stages(self, problem: Problem, /) -> dict[str, Event]: ...
 
@@ -72,6 +78,10 @@ class Numbers:
     def share(self) -> float:
         return 0.0
 
+    @property
+    def grouped(self) -> None:
+        return None
+
     def stages(self, *_: object) -> dict[str, Event]:
         return {}
 
@@ -94,6 +104,7 @@ class Described:
     column: Column | None  # of the target
     frame: Any
     target: Floats
+    grouped: Grouped | None = None
 
     @classmethod
     def of(cls, schema: Schema, frame: Any, y: Any, protected: str | None) -> Described:
@@ -110,7 +121,7 @@ class Described:
         if column is not None and isinstance(column.bounds, tuple) and column.outside == "null":
             lower, upper = column.bounds
             target = np.where((target >= lower) & (target <= upper), target, np.nan)
-        return cls(schema.inputs_only(), column, frame, target)
+        return cls(schema.inputs_only(), column, frame, target, _grouped(schema, Frame.of(frame)))
 
     @property
     def length(self) -> int:
@@ -159,3 +170,12 @@ class Described:
     def _bare(self) -> Encoder:
         """An encoder of the same columns, to ask for their names before the bounds are bought."""
         return Encoder(self.schema.with_bounds(dict.fromkeys(self.schema.to_buy, (0.0, 1.0))))
+
+
+def _grouped(schema: Schema, frame: Frame) -> Grouped | None:
+    """The groups that are compared: those of the protected column, if it is there and has two categories or more."""
+    column = schema.protected
+    if column is None or column.categories is None or len(column.categories) < 2 or frame.names[column.name] != 1:
+        return None
+    found = codes(frame.cells(column), column.categories, schema.missing_values)
+    return Grouped(np.where(found >= 0, found.astype(np.float64), np.nan), Groups(column.categories, column.name))

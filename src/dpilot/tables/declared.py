@@ -10,6 +10,7 @@ from dpilot.data.column import Column
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.metrics.counts import Layout
+from dpilot.metrics.residuals import Groups
 from dpilot.privacy.budget import Budget, check_delta, default_delta
 from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME
 
@@ -46,6 +47,14 @@ class Task:
         """Half of what is declared for a numeric target."""
         lower, upper = self.target.interval
         return (upper - lower) / 2
+
+    @property
+    def groups(self) -> Groups | None:
+        """Whose residuals are compared, where the target is a number."""
+        column = self.schema.protected
+        if not self.numeric or column is None or column.categories is None or len(column.categories) < 2:
+            return None
+        return Groups(column.categories, column.name)
 
     @property
     def layout(self) -> Layout:

@@ -10,6 +10,7 @@ from typing import Final
 from dpilot.data import bounds
 from dpilot.metrics.counts import counts_event
 from dpilot.metrics.regression import sums_event
+from dpilot.metrics.residuals import both_events
 from dpilot.privacy import accountant
 from dpilot.privacy.batch_rule import batch_rule
 from dpilot.privacy.budget import Budget
@@ -54,7 +55,8 @@ class TablePlan:
 
     def stages(self, declared: Declared, split: str) -> list[Stage]:
         """One commitment: what is bought first, then training and metrics, each on its own part."""
-        metrics = sums_event if declared.task.numeric else counts_event
+        task = declared.task
+        metrics = both_events if task.groups else sums_event if task.numeric else counts_event
         bought = _bought(declared, {SIZE: self.size_noise, BOUNDS: self.bounds_noise})
         return [
             *(Stage(name, event) for name, event in bought.items()),

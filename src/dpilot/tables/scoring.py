@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from dpilot.mechanism import SYSTEM, Draws, Noise
 from dpilot.metrics.counts import Scored, exact_counts, noisy_counts
 from dpilot.metrics.metric import Metric
 from dpilot.metrics.regression import exact_sums, noisy_sums, regression_scores
+from dpilot.metrics.residuals import exact_residuals, noisy_residuals, residual_scores, shared
 from dpilot.metrics.scores import scores
 from dpilot.statistics.rows import Floats
 from dpilot.tables.declared import Task
@@ -29,17 +32,10 @@ def noisy_metrics(
     receipt: Draws,
     noise: Noise = SYSTEM,
 ) -> tuple[Metric, ...]:
-    """Every figure of ``records``, from one paid release."""
+    """Every figure of ``records``, from one paid release; two where a number is predicted and groups are compared."""
     if task.numeric:
-        sums = noisy_sums(
-            _target(records),
-            outputs(model, records)[:, 0],
-            half_range=task.half_range,
-            noise_multiplier=noise_multiplier,
-            receipt=receipt,
-            noise=noise,
-        )
-        return regression_scores(sums)
+        paid = {"half_range": task.half_range, "receipt": receipt, "noise": noise}
+        return _regression(model, records, task, noise_multiplier, paid)
     counts = noisy_counts(
         _scored(model, records), task.layout, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
     )
@@ -49,9 +45,26 @@ def noisy_metrics(
 def exact_metrics(model: nn.Module, records: Encoded, task: Task) -> tuple[Metric, ...]:
     """Every figure of ``records`` itself: for records that are declared public, and no others."""
     if task.numeric:
-        target, predicted = _target(records), outputs(model, records)[:, 0]
-        return regression_scores(exact_sums(target, predicted, half_range=task.half_range))
+        pair = _target(records), outputs(model, records)[:, 0]
+        whole = regression_scores(exact_sums(*pair, half_range=task.half_range))
+        if task.groups is None or records.group is None:
+            return whole
+        table = exact_residuals(*pair, records.group, task.groups, half_range=task.half_range)
+        return (*whole, *residual_scores(table))
     return scores(exact_counts(_scored(model, records), task.layout))
+
+
+def _regression(
+    model: nn.Module, records: Encoded, task: Task, noise_multiplier: float, paid: dict[str, Any]
+) -> tuple[Metric, ...]:
+    """The figures of all records, and those of each group where there are groups, in the order of their receipt."""
+    pair = _target(records), outputs(model, records)[:, 0]
+    if task.groups is None or records.group is None:
+        return regression_scores(noisy_sums(*pair, noise_multiplier=noise_multiplier, **paid))
+    whole, grouped = shared(noise_multiplier)
+    sums = noisy_sums(*pair, noise_multiplier=whole, **paid)
+    table = noisy_residuals(*pair, records.group, task.groups, noise_multiplier=grouped, **paid)
+    return (*regression_scores(sums), *residual_scores(table))
 
 
 def outputs(model: nn.Module, records: Encoded) -> Floats:
