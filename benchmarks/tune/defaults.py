@@ -21,6 +21,7 @@ from dpilot.privacy.receipt import Receipt
 from dpilot.tune import Box, Candidate, plan_scaling
 from dpilot.tune.scaling import chosen as chosen_candidate
 from dpilot.tune.scaling import search
+from dpilot.tune.scaling_plan import ScalingPlan
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0)
 DELTA = 1e-5
@@ -124,11 +125,7 @@ def tuned(case: Case, chosen: Defaults, repeats: int) -> float | None:
     Nothing is held out where nothing is tried, so that a share held out is judged by what it does for trials.
     """
     size, held_out = case.size * (1 - chosen.held_out), case.size * chosen.held_out
-    plan = plan_scaling(
-        case.budget,
-        held_out_size=held_out,
-        **chosen.plan(case.budget, size),
-    )
+    plan = planned(case, chosen)
     if plan.hopeless:
         return None
     found = []
@@ -141,6 +138,18 @@ def tuned(case: Case, chosen: Defaults, repeats: int) -> float | None:
         candidate, _ = chosen_candidate(law, plan.final_epsilon, plan.box, plan.split)
         found.append(average(case, size / plan.final.noise_multiplier, candidate.r))
     return mean(found)
+
+
+def planned(case: Case, chosen: Defaults) -> ScalingPlan:
+    """The trials of a case, if it has any."""
+    size = case.size * (1 - chosen.held_out)
+    return plan_scaling(case.budget, held_out_size=case.size * chosen.held_out, **chosen.plan(case.budget, size))
+
+
+def free_losses(every: Sequence[Case], chosen: Defaults) -> tuple[list[float], list[float]]:
+    """The same as ``losses`` for the data-free run, whole budget and all records."""
+    each = [(case, 100 * (oracle(case) - data_free(case, chosen))) for case in every]
+    return [loss for _, loss in each], [loss for case, loss in each if not planned(case, chosen).hopeless]
 
 
 def losses(every: Sequence[Case], chosen: Defaults, repeats: int = 10) -> tuple[list[float], list[float]]:
@@ -164,7 +173,9 @@ def kappa_losses(every: Sequence[Case], kappas: Sequence[float]) -> dict[float, 
     }
 
 
+FREE = "no trials"
 VARIANTS: dict[str, dict[str, object]] = {
+    FREE: {},
     "as chosen": {},
     "band 2": {"band": 2.0},
     "band 3": {"band": 3.0},
@@ -188,8 +199,10 @@ VARIANTS: dict[str, dict[str, object]] = {
     "scores of noise up to 0.01": {"too_noisy": 0.01},
     "scores of noise up to 0.05": {"too_noisy": 0.05},
     "the data-free r as one more point": {"anchored": True},
+    f"{FREE}, kappa four times as large": {"kappa": 4 * DEFAULTS.kappa},
     "kappa four times as large": {"kappa": 4 * DEFAULTS.kappa},
     "the same, with the data-free r as one more point": {"kappa": 4 * DEFAULTS.kappa, "anchored": True},
+    f"{FREE}, kappa a quarter": {"kappa": DEFAULTS.kappa / 4},
     "kappa a quarter": {"kappa": DEFAULTS.kappa / 4},
     "the same, with one more point": {"kappa": DEFAULTS.kappa / 4, "anchored": True},
 }
@@ -204,8 +217,9 @@ def table(every: Sequence[Case], base: Defaults = DEFAULTS, repeats: int = 10) -
     """(variant, mean and worst loss, cases that have trials, mean and worst of these), one thing changed at a time."""
     rows = []
     for name, change in VARIANTS.items():
-        whole, tried = losses(every, replace(base, **change), repeats)
-        rows.append((name, *summary(whole), len(tried), *summary(tried or [math.nan])))
+        chosen = replace(base, **change)
+        found = free_losses(every, chosen) if name.startswith(FREE) else losses(every, chosen, repeats)
+        rows.append((name, *summary(found[0]), len(found[1]), *summary(found[1] or [math.nan])))
     return rows
 
 

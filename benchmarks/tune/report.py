@@ -57,7 +57,7 @@ def goals(found: Found) -> Iterator[str]:
         yield "|---|---|---|---|---|"
         top = statistics.median(ways["grid_oracle"]) if "grid_oracle" in ways else None
         for name, values in ways.items():
-            seconds = f"{each['seconds'][name]:.0f}" if name in each["seconds"] else ""
+            seconds = f"{each['seconds'][name]:.2g}" if name in each["seconds"] else ""
             gap = "" if top is None else f"{100 * (statistics.median(values) - top):+.2f}"
             yield f"| {name} | {len(values)} | {_spread(values)} | {gap} | {seconds} |"
         if top is None:
@@ -138,7 +138,7 @@ def speed(found: Found) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, each in found.items():
         times = each["found"]
-        yield f"| {name} | {1000 * times['one']:.3g} | {1000 * times['seven']:.3g} | {times['ratio']:.2f} |"
+        yield f"| {name} | {1000 * times['one']:,.2f} | {1000 * times['seven']:,.2f} | {times['ratio']:.2f} |"
 
 
 def defaults(found: Found) -> Iterator[str]:
@@ -156,7 +156,7 @@ def defaults(found: Found) -> Iterator[str]:
     yield (
         "Linear scaling, everything paid, one thing changed at a time (chosen: "
         + ", ".join(f"{name} {value}" for name, value in each["chosen"].items())
-        + "):"
+        + "). Where the cases that have trials are others, only the first two columns compare:"
     )
     yield ""
     yield "| | mean loss | worst | cases that have trials | mean loss of these | worst |"
