@@ -15,6 +15,9 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder
 
 from dpilot.audit.replay import replay
 from dpilot.linear import LinearRegression, PrivateStandardScaler, check_pipeline
+from dpilot.linear.declared import declared
+from dpilot.linear.fitting import planned
+from dpilot.linear.methods import METHODS
 from dpilot.linear.problem import Problem
 from dpilot.linear.standardise import plan_scaling, plan_target
 from dpilot.privacy.accountant import gdp_mu
@@ -37,20 +40,37 @@ def test_every_level_keeps_its_bounds(level, record):
 
 
 @pytest.mark.parametrize(
-    ("size", "level"), [(4000, "quartiles"), (500, "mean"), (150, "mean"), (50, "pooled"), (None, "quartiles")]
+    ("size", "alone", "level", "share"),
+    [
+        (4000, False, "quartiles", 0.25),
+        (500, False, "mean", 0.25),
+        (150, False, "magnitudes", 0.25),
+        (150, True, "mean", 0.6),
+        (50, True, "pooled", 0.25),
+        (None, False, "quartiles", 0.25),
+    ],
 )
-def test_the_target_buys_its_mean_where_quartiles_are_too_dear(size, level):
-    plan = plan_target(Problem(4, True, size, Budget(1.0, 1e-5)))
+def test_the_target_buys_its_mean_where_quartiles_are_too_dear(size, alone, level, share):
+    problem = Problem(4, True, size, Budget(1.0, 1e-5))
+    plan = plan_target(problem, alone=alone)
     assert plan.level == level
-    assert plan.share <= (0.6 if size == 150 else 0.25)
-    assert gdp_mu(plan.event) <= math.sqrt(plan.share) * Problem(4, True, size, Budget(1.0, 1e-5)).mu * (1 + 1e-9)
+    assert plan.share <= share
+    assert gdp_mu(plan.event) == pytest.approx(math.sqrt(plan.share) * problem.mu)
+
+
+def test_only_what_abstains_spends_most_on_the_mean():
+    problem = Problem(4, True, 300.0, Budget(0.5, 1e-5))
+    assert problem.hopeless
+    left = {name: planned(problem, declared(None, 4), METHODS[name]).left for name in ("auto", "dpgd")}
+    assert left["auto"] < 0.4 < 0.7 < left["dpgd"]
 
 
 @pytest.mark.parametrize("record", EXTREMES)
 @pytest.mark.parametrize("epsilon", [1.0, 0.5])
 def test_a_mean_that_is_bought_keeps_its_bounds(record, epsilon):
     rows = table(300, 2) + np.array([0.0, 0.0, 50.0])
-    assert plan_target(Problem(2, True, 300.0, Budget(epsilon, 1e-5))).level == "mean"
+    problem = Problem(2, True, 300.0, Budget(epsilon, 1e-5))
+    assert planned(problem, declared(None, 2), METHODS["auto"]).target.level == "mean"
     found = moved(lambda: LinearRegression(epsilon, size=300), rows, with_record(rows, *EXTREMES[record]))
     assert found.differences == ()
 

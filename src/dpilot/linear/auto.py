@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class Auto:
 
     share: float = 0.65  # of the Gram matrix, where it can be precise
     again: bool = True  # moments, where they look better than the steps
+    abstains: ClassVar[bool] = True  # predicts the centre where declared numbers leave no hope
 
     def stages(self, problem: Problem, left: float) -> dict[str, Event]:
         return self._steps(problem).stages(problem, left)

@@ -155,7 +155,8 @@ def planned(
     wanted = _wanted(declared, numeric_target)
     scaling, target = plan_scaling(problem, int(wanted.sum())), None
     if scaling and scaling.level != "quartiles" and problem.intercept and wanted[-1]:  # too dear for all together
-        scaling, target = plan_scaling(problem, int(wanted[:-1].sum())), plan_target(problem)
+        alone = problem.hopeless and getattr(method, "abstains", False)  # then it predicts one value for all
+        scaling, target = plan_scaling(problem, int(wanted[:-1].sum())), plan_target(problem, alone=alone)
     sized, stages = size_of(problem)
     bought_plans = {"scale": scaling, "target": target}
     stages |= {name: plan.event for name, plan in bought_plans.items() if plan}

@@ -20,7 +20,7 @@ __all__ = ["Door", "Privacy", "Problem", "multiplier", "paid", "repeated"]
 
 
 _UNSIZED: Final = 0.016  # as if there were enough records: nothing planned may depend on their number
-_LOUDEST: Final = 0.15
+_LOUDEST: Final = 0.12
 _FEWEST: Final = 100.0  # records, in units of 1 / mu
 
 
@@ -55,7 +55,8 @@ class Problem:
     def hopeless(self) -> bool:
         """Whether noise hides any coefficients, as declared numbers tell: one value for all is then the better guess.
 
-        Chosen on synthetic tables at epsilon 0.1 and 0.3: below, coefficients had the lower error in most of them.
+        Chosen on synthetic tables at epsilon 0.1 and 0.3: within these limits the worst of 6 seeds was on average no
+        worse than the centre.
         """
         return self.size is not None and (self.loudness > _LOUDEST or self.mu * self.size < _FEWEST)
 

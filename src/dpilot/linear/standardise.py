@@ -95,12 +95,15 @@ def plan_scaling(problem: Problem, columns: int, *, whole: bool = False) -> Scal
     return _planned(problem, plan.level, 1.0) if plan and whole else plan
 
 
-def plan_target(problem: Problem) -> ScalingPlan:
-    """The finest level for the target bought by itself: its mean, where quartiles are too dear, before mere widths."""
+def plan_target(problem: Problem, *, alone: bool = False) -> ScalingPlan:
+    """The finest level for the target bought by itself: its mean, where quartiles are too dear, before mere widths.
+
+    ``alone``: nothing else will be predicted, so the mean gets most of the budget.
+    """
     plan = _affordable(problem, 1, _SHARES)
     if plan.level == "quartiles" or problem.size is None or not problem.intercept:
         return plan
-    shares, most = ((_MEAN_SHARE,), 0.085) if problem.hopeless else (_SHARES, 0.06)
+    shares, most = ((_MEAN_SHARE,), 0.085) if alone else (_SHARES, 0.06)
     for share in shares:
         if multiplier(problem, share * _PARTS["mean"][0]) <= most * problem.size:
             return _planned(problem, "mean", share)
