@@ -34,7 +34,7 @@ class Course:
         """What ``plan_scaling`` is told: trials within a factor of 4 of the walk, and r in proportion to mu.
 
         Reference:
-            On data of their own (benchmarks/tune, "defaults"): a band of 4 lost less than one of 10.
+            On data of their own (benchmarks/tune, "defaults") a band of 4 lost less than 2, 8 and 16.
         """
         return {"box": self.box, "fallback": self.walk, "band": _BAND, "degree": 0, "variable": "mu"}
 
