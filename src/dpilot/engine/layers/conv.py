@@ -35,7 +35,7 @@ CHUNK = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Numbers unfolded at a time: enough to keep the products busy, few enough for the CPU's cache or the GPU's memory."""
 LEAST = 1 << 20
 """Numbers that a GPU unfolds at a time in any case; otherwise no more than inputs and errors have together."""
-FACTOR = 16
+FACTOR = {"cpu": 16, "cuda": 12}
 """How many times T^2 must fit into d p for the Gram norm: patches are copied for the sum."""
 ENTRYWISE = frozenset({"cuda"})
 """Kinds of device on which unfolding is the slower way."""
@@ -71,7 +71,8 @@ class Correlation:
         channels, positions = self.inputs.shape[1] // self.geometry.groups, math.prod(self.errors.shape[2:])
         d, p = channels * math.prod(self.geometry.kernel), self.errors.shape[1]
         single = self.geometry.groups == 1 and self.inputs.shape[0] == self.batch_size
-        return single and gram_is_cheaper(positions, d, p, factor=FACTOR)
+        factor = FACTOR["cuda" if self.inputs.is_cuda else "cpu"]
+        return single and gram_is_cheaper(positions, d, p, factor)
 
     def _by_entry(self) -> bool:
         """On a GPU, where unfolding costs more than a product for each kernel entry and sizes suit tensor cores."""
