@@ -43,10 +43,18 @@ def test_a_replayed_run_is_the_launched_one(rule, graphs):
     assert len(graphs) == count
 
 
-def test_a_named_engine_and_low_memory_are_launched(graphs):
+def test_a_named_engine_is_launched(graphs):
     fit(engine="single-backward")
-    fit(low_memory=True)
+    fit(engine="single-backward", low_memory=True)
     assert not graphs
+
+
+def test_low_memory_is_the_same_run_in_half_the_rows(graphs):
+    low, whole = fit(low_memory=True, chunk_size=64), fit(chunk_size=64)
+    assert near(low.model, whole.model)
+    rows = [next(iter(graph.work()[0].squares.values())).shape[0] for graph in graphs[::2]]
+    assert rows == [even_rows(18.0, 0.3, 64, low_memory=True), even_rows(18.0, 0.3, 64)]
+    assert rows[0] <= rows[1] / 2 + 8
 
 
 def test_a_step_of_ones_own_is_replayed_in_chunks_that_batches_fill(graphs):
@@ -92,3 +100,6 @@ def test_chunks_hold_a_large_batch_and_little_more(expected, rate, most):
     assert rows <= most
     assert pieces * rows <= expected + 2 * spread + 8 * pieces + 1
     assert even_rows(expected, rate, rows) == rows
+    low = even_rows(expected, rate, most, low_memory=True)
+    assert low <= min(rows, (expected + 2 * spread) / 2 + 9)
+    assert even_rows(expected, rate, low, low_memory=True) == low

@@ -107,18 +107,20 @@ def per_sample_of(
 
 
 def replays(options: Options, device: torch.device) -> bool:
-    """Whether chunks are replayed: on a CUDA device, unless an engine was named or low memory asked for."""
-    return device.type in capture.KINDS and options.engine == "auto" and not options.low_memory
+    """Whether chunks are replayed: on a CUDA device, unless an engine was named."""
+    return device.type in capture.KINDS and options.engine == "auto"
 
 
-def even_rows(expected: float, rate: float, most: int) -> int:
+def even_rows(expected: float, rate: float, most: int, *, low_memory: bool = False) -> int:
     """A size for chunks that all but the largest batches fill well: m of them hold two standard deviations more than
-    the expected batch. A replayed chunk costs the same whatever it holds.
+    the expected batch. A replayed chunk costs the same whatever it holds. For low memory m is at least 2.
 
     Example:
-        >>> even_rows(256, 0.01, 512), even_rows(1000, 0.01, 256), even_rows(64, 1.0, 512)
-        (288, 216, 64)
+        >>> even_rows(256, 0.01, 512), even_rows(256, 0.01, 512, low_memory=True)
+        (288, 144)
+        >>> even_rows(1000, 0.01, 256), even_rows(64, 1.0, 512)
+        (216, 64)
     """
     needed = math.ceil(expected + 2 * math.sqrt(expected * (1 - rate)))
-    each = -(-needed // -(-needed // most))
-    return min(most, -(-each // _STEP) * _STEP)
+    chunks = max(-(-needed // most), 2 if low_memory else 1)
+    return min(most, math.ceil(needed / chunks / _STEP) * _STEP)

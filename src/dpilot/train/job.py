@@ -76,12 +76,15 @@ class Job:
             if self.options.chunk_size is not None:
                 return self
             size = rehearsal.chunk_size(per_sample, form, self.plan.expected_batch_size, per_batch=per_batch)
+            if self.options.low_memory and replays(self.options, self.device):
+                size = -(-size // 2)
         return self._in_chunks(size)
 
     def _in_chunks(self, most: int | None) -> Job:
         """The same job in chunks of at most so many records; of a size that is seldom filled up, where replayed."""
         if most is not None and replays(self.options, self.device):
-            most = even_rows(self.plan.expected_batch_size, self.plan.sample_rate, most)
+            expected, low = self.plan.expected_batch_size, self.options.low_memory
+            most = even_rows(expected, self.plan.sample_rate, most, low_memory=low)
         return replace(self, options=replace(self.options, chunk_size=most))
 
     def course(self, noise: Noise, receipt: Draws) -> Course:
