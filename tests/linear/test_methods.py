@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpilot.linear.auto import _astray, _leave, chosen, shrunk
+from dpilot.linear.auto import _astray, _leave, chosen
 from dpilot.linear.descent import (
     Descent,
     Schedule,
@@ -17,7 +17,7 @@ from dpilot.linear.descent import (
     _State,
     descend,
 )
-from dpilot.linear.dpgd import Dpgd
+from dpilot.linear.dpgd import Dpgd, shrunk
 from dpilot.linear.estimators import LinearRegression
 from dpilot.linear.gram import Gram, gram_again
 from dpilot.linear.methods import METHODS

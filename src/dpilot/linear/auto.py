@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from dpilot.linear.descent import Leave, Schedule
-from dpilot.linear.dpgd import Dpgd, gram_share, walk
+from dpilot.linear.dpgd import Dpgd, gram_share, shrunk, walk
 from dpilot.linear.gram import Gram, gram_again, gram_stage
 from dpilot.linear.problem import Door, Problem
 from dpilot.linear.rows import Rows
@@ -16,7 +16,7 @@ from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Auto", "chosen", "shrunk"]
+__all__ = ["Auto", "chosen"]
 
 _FLOORS: Final = (1.0, 2.0, 4.0)
 _DROWNED: Final = 0.5  # squared widths of the target
@@ -120,16 +120,6 @@ def _astray(found: Solution, schedule: Schedule) -> bool:
 def _drowned(weights: Floats, noise: float) -> bool:
     """Whether privacy noise alone moves predictions by most of a width of the target."""
     return bool(weights.size * noise**2 > _DROWNED)
-
-
-def shrunk(found: Solution) -> Floats:
-    """The steps' weights drawn to 0 by the part of their length that privacy noise explains."""
-    assert found.whitening is not None
-    assert found.descent is not None
-    weights = found.descent.weights[:, 0]
-    length = float(weights @ weights)
-    kept = max(0.0, 1 - weights.size * found.noise**2 / length) if length > 0 else 0.0
-    return np.asarray(found.whitening @ (kept * weights))
 
 
 def _optimism(seen: Gram, theta: Floats, floor: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from dpilot.mechanism import Draws, Noise
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Floats
 
-__all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of", "walk"]
+__all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of", "shrunk", "walk"]
 
 _SILENT: Final = 0.008  # coefficients over mu times size
 _LOUD: Final = 0.016
@@ -80,7 +80,8 @@ class Dpgd:
         P = whitening(M),   b = P^T x,   w <- w + (C / slope) (sum b r min(1, C / |b r|) / C + noise) / n
 
     The first steps get less of the budget and clip at the median norm; the last ones are averaged and clip where
-    clipping bias and privacy noise balance (``descent``). Every share follows from declared numbers.
+    clipping bias and privacy noise balance (``descent``). Every share follows from declared numbers. Where they say that
+    noise dominates, the clip level only falls, and the result is drawn to 0 by what its noise explains.
 
     Guarantee:
         One Gaussian for the radius search's every round, one for the moments, one a step: mu^2 adds.
@@ -101,8 +102,10 @@ class Dpgd:
 
     def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
         seen = gram_stage(rows, self.gram_plan(problem, left), size, door)
+        schedule = self.schedule(problem, left)
         with door.stage("gradient") as receipt:
-            return walk(rows, seen, self.schedule(problem, left), size=size, receipt=receipt, noise=door.noise)
+            found = walk(rows, seen, schedule, size=size, receipt=receipt, noise=door.noise)
+        return found if schedule.rising else replace(found, theta=shrunk(found))
 
     def gram_plan(self, problem: Problem, left: float) -> GramPlan:
         return plan_gram(problem, left * self._gram_share(problem))
@@ -147,6 +150,16 @@ def walk(
         leave=leave,
     )
     return Solution(whitening @ found.weights[:, 0], seen, found.noise, whitening, found)
+
+
+def shrunk(found: Solution) -> Floats:
+    """The steps' weights drawn to 0 by the part of their length that privacy noise explains."""
+    assert found.whitening is not None
+    assert found.descent is not None
+    weights = found.descent.weights[:, 0]
+    length = float(weights @ weights)
+    kept = max(0.0, 1 - weights.size * found.noise**2 / length) if length > 0 else 0.0
+    return np.asarray(found.whitening @ (kept * weights))
 
 
 def _start(seen: Gram, whitening: Floats) -> tuple[Floats, float]:
