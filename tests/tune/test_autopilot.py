@@ -159,6 +159,21 @@ def test_the_record_explains_each_decision_and_can_be_shown():
     assert "of mu^2 went to tuning" in page.render(record)
 
 
+def test_a_flight_prints_its_total_its_decisions_and_its_figures():
+    flight = heads(budget=BUDGET, **PROMISED)
+    shown = str(flight)
+    assert shown.startswith(f"autopilot: epsilon {flight.spent.epsilon:.4g}, delta 1e-05 in all")
+    assert all(decision in shown for decision in flight.decisions)
+    assert all(f"not protected: {what}" in shown for what in flight.record.unprotected)
+    assert f"{flight.metrics[0].name:<46}{flight.metrics[0].value:.3f}" in shown
+
+
+def test_a_sampled_run_without_trials_says_that_no_tuning_was_paid():
+    made, _ = plan_module(Budget(3.0, 1e-5), size=3000, cells=1, terms=Terms(tuning=0.0))
+    assert made.tuning_share == 0
+    assert made.scaling.final_epsilon < 3.0
+
+
 def test_the_final_run_is_where_the_law_points():
     tuned = heads(arrays(2_000), Budget(2.0, 1e-5), size=2_000, epochs=8, test_seed=1).tuned
     assert len(tuned.law.points) >= 1  # of the stages that noise let one rank

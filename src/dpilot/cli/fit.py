@@ -30,7 +30,9 @@ def fit(
     protected: Annotated[str | None, typer.Option(help="The column whose groups are compared.")] = None,
     model: Annotated[str, typer.Option(help="logistic, mlp, or auto: the autopilot tunes its step.")] = "logistic",
     epochs: Annotated[float | None, typer.Option(help="Passes over the records, on average; 10 by default.")] = None,
-    held_out: Annotated[float, typer.Option(help="Share of the records kept apart for the metrics.")] = 0.1,
+    held_out: Annotated[
+        float | None, typer.Option(help="Share of the records kept apart for the metrics; 0.1, or 0.05 to 0.1 by auto.")
+    ] = None,
     size: Annotated[str, typer.Option(help='"public", "private", or the number of records, declared.')] = "public",
     ledger: Annotated[Path | None, typer.Option(help="The data set's ledger; made if it is not there.")] = None,
     out: Annotated[Path, typer.Option(help="The run folder.")] = Path("out/fit"),
@@ -51,8 +53,7 @@ def fit(
         "protected": protected,
         "epochs": epochs,
         "model": "logistic" if model == AUTO else model,
-        "held_out": held_out,
-    }
+    } | ({} if held_out is None else {"held_out": held_out})
     if dry_run:
         _rehearse(table, declared, amount, given, json=json)
         return
@@ -74,7 +75,7 @@ def _flown(table: Table, schema: Schema, how: dict[str, Any], *, quiet: bool) ->
     from dpilot.tune.pilot.tables import fly_table
     from dpilot.tune.pilot.terms import Terms
 
-    terms = Terms(held_out=how.pop("held_out"), epochs=how.pop("epochs"))
+    terms = Terms(held_out=how.pop("held_out", None), epochs=how.pop("epochs"))
     how.pop("model")
     run = fly_table(table, schema, terms=terms, tell=silent if quiet else console.line, **how).table_run()
     run.save(how["run_folder"])

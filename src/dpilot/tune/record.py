@@ -52,6 +52,13 @@ class Tuned:
         """Whether the total covers everything that was done."""
         return not any("not private" in stamp for stamp in self.stamps)
 
+    def __str__(self) -> str:
+        kept = f"; the run that was kept {self.epsilon:.4g}" if self.private else ""
+        lines = [f"{self.method}: epsilon {self.spent.epsilon:.4g}, delta {self.spent.delta:.3g} in all{kept}"]
+        lines += [f"  {decision}" for decision in self.decisions]
+        lines += [f"  not protected: {what}" for what in self.unprotected]
+        return "\n".join([*lines, *(f"  {stamp}" for stamp in self.stamps)])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a report, the model left out."""
         names = ("method", "epsilon", "decisions", "stamps", "unprotected")

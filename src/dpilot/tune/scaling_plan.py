@@ -57,6 +57,8 @@ class ScalingPlan:
     @property
     def share(self) -> float:
         """The part of mu^2 that tuning takes from the final run."""
+        if not self.rounds:  # what a sampled run's calibration leaves unused is not tuning
+            return 0.0
         kept = gdp_mu(Budget(self.final_epsilon, self.budget.delta)) / gdp_mu(self.budget)
         return max(0.0, 1 - kept**2)
 

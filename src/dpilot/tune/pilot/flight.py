@@ -14,6 +14,7 @@ from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import FitRecord
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.paying import begun
+from dpilot.tune.pilot.figures import Figures
 from dpilot.tune.pilot.learners import Learner
 from dpilot.tune.pilot.plan import METRICS, PilotPlan
 from dpilot.tune.record import Tuned
@@ -63,6 +64,9 @@ class Flight:
     @property
     def decisions(self) -> tuple[str, ...]:
         return self.record.decisions
+
+    def __str__(self) -> str:
+        return f"{self.tuned}\n{Figures(self.metrics)}"
 
 
 def charge(plan: PilotPlan, book: Ledger, split: str) -> Committed:
