@@ -80,8 +80,8 @@ class Dpgd:
         P = whitening(M),   b = P^T x,   w <- w + (C / slope) (sum b r min(1, C / |b r|) / C + noise) / n
 
     The first steps get less of the budget and clip at the median norm; the last ones are averaged and clip where
-    clipping bias and privacy noise balance (``descent``). Every share follows from declared numbers. Where they say that
-    noise dominates, the clip level only falls, and the result is drawn to 0 by what its noise explains.
+    clipping bias and privacy noise balance (``descent``). Every share follows from declared numbers. Where these say
+    that noise dominates, the clip level only falls, and the result is drawn to 0 by what its noise explains.
 
     Guarantee:
         One Gaussian for the radius search's every round, one for the moments, one a step: mu^2 adds.

@@ -55,7 +55,7 @@ class Problem:
     def hopeless(self) -> bool:
         """Whether noise hides any coefficients, as declared numbers tell: one value for all is then the better guess.
 
-        Chosen on synthetic tables at epsilon 0.1 and 0.3: within these limits the worst of 6 seeds was on average no
+        Chosen on synthetic tables at epsilon 0.1 and 0.3: within these limits the worst of 5 or 6 seeds was about no
         worse than the centre.
         """
         return self.size is not None and (self.loudness > _LOUDEST or self.mu * self.size < _FEWEST)
