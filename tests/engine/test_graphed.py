@@ -19,14 +19,24 @@ ROWS = N + 3
 
 
 class Again:
-    """Work that is done again from the start, its sums written where they were: what a replay must amount to."""
+    """Work that is done again from the start, its sums written where they were: what a replay must amount to.
 
-    def __init__(self, work: Callable[[], Any], _: Any = None) -> None:
-        self.work, self.pool, self.made, self.replays = work, None, None, 0
+    Norms use the memory of sums, as graphs of one pool do.
+    """
+
+    def __init__(self, work: Callable[[], Any], pool: Again | None = None) -> None:
+        self.work, self.pool, self.replays = work, self, 0
+        self.made: dict[str, Tensor] = {}
+        self.sharing: list[Again] = []
+        if pool is not None:
+            pool.sharing.append(self)
 
     def replay(self) -> Any:
         found = self.work()
         self.replays += 1
+        for other in self.sharing:
+            for t in other.made.values():
+                t.fill_(math.nan)
         if not isinstance(found, dict):
             return found
         self.made = self.made or {name: t.clone() for name, t in found.items()}
@@ -146,7 +156,7 @@ def views(t: Tensor) -> Tensor:
     return t.flatten()[1:]
 
 
-@pytest.mark.parametrize("look", [lambda t: t, views, lambda t: t.detach().T], ids=["itself", "part", "transpose"])
+@pytest.mark.parametrize("look", [lambda t: t, views, lambda t: t.detach().T], ids=["itself", "part", "transposed"])
 @pytest.mark.parametrize("again", [False, True], ids=["next chunk", "same chunk"])
 def test_sums_somebody_holds_are_not_written_over(look: Callable[[Tensor], Tensor], again: bool) -> None:
     model, ones = small(), torch.ones(3, device=DEVICE)
@@ -154,7 +164,9 @@ def test_sums_somebody_holds_are_not_written_over(look: Callable[[Tensor], Tenso
     first = gradients(chunk(3, 0))
     held = {name: look(t) if t.dim() > 1 else t for name, t in first.weighted_sum(ones).items()}
     before = {name: t.clone() for name, t in held.items()}
-    second = (first if again else gradients(chunk(3, 1))).weighted_sum(2 * ones)
+    following = first if again else gradients(chunk(3, 1))
+    assert again or following.reason.endswith("; replayed") == (look(ones[None]).shape == (1, 3))
+    second = following.weighted_sum(2 * ones)
     assert all(torch.equal(held[name], t) for name, t in before.items())
     expected = engine.per_sample(model, cross_entropy, chunk(3, 0 if again else 1)).weighted_sum(2 * ones)
     assert same(second, expected)
@@ -325,6 +337,26 @@ def test_chunks_that_do_not_fit_are_launched_and_say_so() -> None:
     assert "cpu" in Graphed(small().cpu(), cross_entropy, rows=4)(tuple(t.cpu() for t in chunk(3))).reason or (
         DEVICE.type == "cpu"
     )
+
+
+class Tempered(nn.Linear):
+    temperature = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.temperature
+
+
+def test_a_number_of_the_model_that_changes_is_captured_anew_and_then_launched() -> None:
+    model = Tempered(6, 5).to(DEVICE)
+    gradients = Graphed(model, cross_entropy, rows=ROWS)
+    replayed = []
+    for temperature in (1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0):
+        model.temperature = temperature
+        ours, plain = gradients(chunk(3)), engine.per_sample(model, cross_entropy, chunk(3))
+        assert torch.allclose(ours.norms, plain.norms, rtol=1e-5)
+        replayed.append(ours.reason.endswith("; replayed"))
+    assert replayed == [True] * 6 + [False] * 2
+    assert "keep changing" in ours.reason
 
 
 def test_only_so_many_forms_are_captured() -> None:
