@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import statistics
 import sys
 import time
@@ -35,17 +36,20 @@ class Reader(nn.Module):
 
 
 def measure(steps: int = 150, rounds: int = 3, workers: int = 2) -> dict[str, float]:
-    """Median seconds of each way, taken in turns, and the median of their ratios; starting processes is included."""
-    ways = {"apart": 1, "pool": workers}
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    """Median seconds of each way, taken in turns, and the median of their ratios; starting processes is included.
+
+    Seconds of processors, of all processes together, are given beside those of the clock: others' work moves them less.
+    """
+    ways = {"apart": (1, steps), "pool": (workers, steps), "pool of one step": (workers, 1)}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(rounds):
-        for name, count in ways.items():
-            taken[name].append(_seconds(_task(count), steps))
+        for name, (count, length) in ways.items():
+            taken[name].append(_seconds(_task(count), length))
     pairs = zip(taken["pool"], taken["apart"], strict=True)
     return {
-        **{f"{name} (s)": round(statistics.median(values), 2) for name, values in taken.items()},
-        "starting two processes (s)": round(_seconds(_task(workers), 1), 2),
-        "pool / apart": round(statistics.median(pool / apart for pool, apart in pairs), 3),
+        **{f"{name} (s)": round(statistics.median(clock for clock, _ in each), 2) for name, each in taken.items()},
+        **{f"{name} (CPU s)": round(statistics.median(used for _, used in each), 2) for name, each in taken.items()},
+        "pool / apart": round(statistics.median(pool[0] / apart[0] for pool, apart in pairs), 3),
         "steps": steps,
         "threads": torch.get_num_threads(),
     }
@@ -65,13 +69,19 @@ def make() -> nn.Module:
     return Reader()
 
 
-def _seconds(task: ModuleTask, steps: int) -> float:
+def _seconds(task: ModuleTask, steps: int) -> tuple[float, float]:
+    """By the clock, and of processors: this process and those that ended meanwhile."""
     outlay = Outlay(1.0, RATE, steps)
     trials = [outlay.trial(Candidate(0.1, steps), Receipt(outlay.event)) for _ in range(TRIALS)]
     task.recipe.plan(trials[0])  # the price that a plan shows takes longer than some runs: once, and before
-    started = time.perf_counter()
+    started, used = time.perf_counter(), _used()
     task.train(trials)
-    return time.perf_counter() - started
+    return time.perf_counter() - started, _used() - used
+
+
+def _used() -> float:
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(each.ru_utime + each.ru_stime for each in map(resource.getrusage, whose))
 
 
 if __name__ == "__main__":
