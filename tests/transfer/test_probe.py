@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -129,17 +130,39 @@ def test_the_order_of_heads_does_not_matter():
 
 def test_blocks_of_rows_add_up(monkeypatch):
     whole = fit(HEADS)
-    monkeypatch.setattr(residuals, "block_rows", lambda values: 7)
+    monkeypatch.setattr(residuals, "block_rows", lambda values, size: 7)
     for one, other in zip(whole, fit(HEADS), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
 
 def test_blocks_as_an_accelerator_takes_them_add_up(monkeypatch):
     whole = fit(HEADS)
-    monkeypatch.setattr(residuals, "block_rows", lambda values: 32)
+    monkeypatch.setattr(residuals, "block_rows", lambda values, size: 32)
     monkeypatch.setattr(residuals, "_DEPTH", 8)
     for one, other in zip(whole, fit(HEADS), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_records_filled_up_beforehand_add_up(monkeypatch):
+    records = residuals.Records.of(features())
+    rows, labels = residuals.filled(features().values, features().labels, 64)
+    assert len(rows) % 64 == 0
+    assert len(rows) > COUNT
+    longer = residuals.Records.of(Features(rows, labels, CLASSES))
+    weights = torch.randn(2, CLASSES, WIDTH, generator=torch.Generator().manual_seed(3))
+    sums = [
+        each.clipped_sum(weights, residuals.reach(each.lengths, torch.ones(2), CLASSES)) for each in (records, longer)
+    ]
+    assert torch.allclose(*sums, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [0.3, 1, 2048, 47_500.5, 60_000, 1e6, 1e9])
+def test_a_block_of_an_accelerator_holds_what_coins_may_bring(size):
+    rows = residuals.accelerated_rows(size)
+    assert rows % residuals._DEPTH == 0
+    assert rows <= residuals._ACCELERATED_ROWS
+    blocks = math.ceil(size / residuals._ACCELERATED_ROWS)
+    assert (blocks + 1) * rows >= size + 6 * math.sqrt(size)
 
 
 def test_a_record_is_multiplied_alike_whatever_the_number_of_records():

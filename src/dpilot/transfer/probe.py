@@ -102,7 +102,7 @@ def fit_heads(
     """
     heads, size = tuple(heads), _validate.positive("It is declared, not counted.", size=size)
     _check_counts(len(heads), receipts=receipts, noises=heads if noises is None else noises)
-    records = Records.of(features, device)
+    records = Records.of(features, device, size)
     team = _Team.start(heads, records)
     fitted: dict[int, Tensor] = {}
     with torch.no_grad(), precision.using(records.grade):

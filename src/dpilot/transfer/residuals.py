@@ -22,6 +22,7 @@ off where others round: 8.4e-4 at most in arithmetic written after theirs, and a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -40,7 +41,7 @@ _LONGEST: Final = 1e15  # what a row of zeros may send: anything, as it is multi
 _BLOCK_BYTES: Final = 5 << 19  # of features at a time: about what stays in a core's cache between the two products
 _BLOCK_ROWS: Final = (256, 2048)  # at least and at most
 _DEPTH: Final = 2048  # records that float32 adds up
-_ACCELERATED_ROWS: Final = 8 * _DEPTH  # of a block on an accelerator: enough work to start its kernels for
+_ACCELERATED_ROWS: Final = 64 * _DEPTH  # of a block on an accelerator, at most
 _SUM_SHAVE: Final = 2.0**-11  # of the threshold, for the roundings of a sum of so many
 _CORES_SHAVE: Final = 2.0**-9  # the same on tensor cores
 
@@ -62,17 +63,20 @@ class Records:
     grade: precision.Grade
 
     @classmethod
-    def of(cls, features: Features, device: torch.device | str | None = None) -> Records:
+    def of(cls, features: Features, device: torch.device | str | None = None, size: float | None = None) -> Records:
+        """Those of ``features``; ``size`` is the declared number of them, which blocks on an accelerator are cut by."""
         values = features.values if device is None else features.values.to(device)
         labels = features.labels.to(values.device)
-        grade = grade_of(values.device)
+        grade, block = grade_of(values.device), block_rows(values, size)
+        if values.device.type != "cpu":
+            values, labels = filled(values, labels, block)
         values = precision.cut(values) if grade is precision.TF32 else values
         lengths = torch.cat([torch.linalg.vector_norm(rows.double(), dim=1) for rows in chunked(values)])
         null = (labels == NULL) | ~torch.isfinite(lengths)
         if bool(null.any()):  # a product of 0 and nan would be nan
             values = torch.where(null[:, None], 0.0, values)
         lengths = torch.where(null, torch.inf, lengths)
-        return cls(values, labels.clamp_min(0), lengths, features.classes, block_rows(values), grade)
+        return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade)
 
     def clipped_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
         """sum_i R_i x_i^T for each head, in float64: weights (heads, classes, d), limits (heads, n) -> as weights."""
@@ -122,12 +126,34 @@ def grade_of(device: torch.device) -> precision.Grade:
     return precision.TF32 if device.type == "cuda" else precision.FULL
 
 
-def block_rows(values: Tensor) -> int:
-    """Rows of a block, from device and width alone: on the CPU the whole of a block's work fits a cache."""
+def block_rows(values: Tensor, size: float | None = None) -> int:
+    """Rows of a block, from device, width and declared size alone: on the CPU the whole of a block's work fits a cache.
+
+    On an accelerator kernels are few where blocks are large: one block holds the declared size and six standard
+    deviations more, as parts are drawn by coins.
+    """
     if values.device.type != "cpu":
-        return _ACCELERATED_ROWS
+        return accelerated_rows(_ACCELERATED_ROWS if size is None else size)
     least, most = _BLOCK_ROWS
     return min(max(least, _BLOCK_BYTES // max(4 * values.shape[1], 1)), most)
+
+
+def accelerated_rows(size: float) -> int:
+    """Rows of a block on an accelerator, a multiple of what float32 adds up.
+
+    Example:
+        >>> accelerated_rows(50_000), accelerated_rows(1.0), accelerated_rows(1e6)
+        (53248, 2048, 126976)
+    """
+    needed = size + 6 * math.sqrt(size)
+    blocks = math.ceil(needed / _ACCELERATED_ROWS)
+    return math.ceil(needed / blocks / _DEPTH) * _DEPTH
+
+
+def filled(values: Tensor, labels: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """Null records behind the others, so that whole blocks are had without a copy at every step."""
+    missing = -len(values) % block
+    return pad(values, (0, 0, 0, missing)), pad(labels, (0, missing), value=NULL)
 
 
 def _product(residuals: Tensor, rows: Tensor, kind: torch.dtype) -> Tensor:
