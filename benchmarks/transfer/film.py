@@ -108,7 +108,9 @@ def plain(images: Images, lr: float, setting: Setting, batch: int = 512) -> floa
     shuffled = torch.cat([torch.randperm(len(labels)) for _ in range(1 + steps * batch // len(labels))])
     for rows in shuffled.to(labels.device).split(batch)[:steps]:
         optimizer.zero_grad()
-        LOSS(model(inputs[rows]), labels[rows]).mean().backward()
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=setting.amp):
+            loss = LOSS(model(inputs[rows]), labels[rows]).mean()
+        loss.backward()
         optimizer.step()
         schedule.step()
     return accuracy(images, model)
