@@ -22,7 +22,7 @@ from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.noise import KeyedNoise, SystemNoise
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.tune import Candidate, ModuleTask, private_selection, random_search, worker
+from dpilot.tune import Candidate, ModuleTask, autopilot, private_selection, random_search, worker
 from dpilot.tune import pool as pools
 from dpilot.tune.moved import Moved
 from dpilot.tune.recipe import Lot
@@ -319,3 +319,10 @@ def test_workers_share_the_cores(monkeypatch):
     assert [worker.Conditions.here(workers).threads for workers in (1, 2, 3, 9)] == [8, 4, 2, 1]
     torch.set_num_threads(2)
     assert worker.Conditions.here(2).threads == 2
+
+
+def test_the_autopilot_hands_its_workers_on_and_refuses_before_anything_is_paid(tmp_path):
+    path = tmp_path / "flight.ledger"
+    with pytest.raises(InvalidInput, match="model_fn cannot be sent"):
+        autopilot(lambda: torch.nn.Linear(3, 2), dataset(), Budget(1.0, 1e-5), classes=2, workers=2, ledger=path)
+    assert Ledger.read(path).spent().epsilon == 0

@@ -17,7 +17,7 @@ from dpilot.metrics.counts import Layout
 from dpilot.noise import SystemNoise, seeded_noise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
-from dpilot.records import PUBLISHED_SIZE, StepRecord
+from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME, StepRecord
 from dpilot.tables.declared import known_size
 from dpilot.tables.fitting import open_ledger
 from dpilot.transfer.features import Features
@@ -39,7 +39,6 @@ _MODULE_CLIPPING: Final = (
     "clipping adapts from 1, floor 0.1 (bounded-slack): its signal is free, and gradients in units of the threshold "
     "keep the step size what it is"
 )
-_TIME: Final = "running time and memory"
 
 
 def autopilot(
@@ -61,6 +60,7 @@ def autopilot(
     example: Any = None,
     ledger: Ledger | str | Path | None = None,
     device: str | None = None,
+    workers: int = 1,
     tell: Tell = silent,
     test_seed: int | None = None,
     unprotected: tuple[str, ...] = (),
@@ -68,7 +68,8 @@ def autopilot(
     """A model of ``what``, tuned and trained within ``budget``: nothing to choose but the budget and the compute.
 
     ``what`` is ``Features``, for a linear head on their unit rows, or a function that makes a fresh module, trained on
-    ``dataset`` of (x, y) with y one of 0 .. ``classes`` - 1. ``epochs`` is the compute: the most passes of one run.
+    ``dataset`` of (x, y) with y one of 0 .. ``classes`` - 1. ``epochs`` is the compute: the most passes of one run;
+    ``workers`` trials of a module go at a time, in processes of their own (``ModuleTask``).
 
     Guarantee:
         Trials, scores, final run and figures are one commitment: all noise is fixed, and the whole price is in the
@@ -107,7 +108,7 @@ def autopilot(
         terms=terms,
         book=open_ledger(ledger, budget, "autopilot"),
         own=ledger is None,
-        unprotected=(*unprotected, *((PUBLISHED_SIZE, _TIME) if public else (_TIME,))),
+        unprotected=(*unprotected, *((PUBLISHED_SIZE, RUNNING_TIME) if public else (RUNNING_TIME,))),
         device=device,
         tell=tell,
         test_seed=test_seed,
@@ -115,7 +116,8 @@ def autopilot(
     )
     if isinstance(what, Features):
         return _fly_heads(what, way, groups, group_count)
-    return _fly_module(what, dataset, way, classes, loss_fn, example)
+    more = {"example": example, "workers": workers}
+    return _fly_module(what, dataset, way, classes, loss_fn, more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,9 @@ def _fly_heads(features: Features, way: _Way, groups: Any, group_count: int) -> 
     return recorded(plan, flown, told, book=way.book, committed=committed, own=way.own, stamp=task.stamp)
 
 
-def _fly_module(model_fn: Any, dataset: Any, way: _Way, classes: int | None, loss_fn: Any, example: Any) -> Flight:
+def _fly_module(
+    model_fn: Any, dataset: Any, way: _Way, classes: int | None, loss_fn: Any, more: dict[str, Any]
+) -> Flight:
     if dataset is None or not callable(model_fn):
         raise InvalidInput("what is neither Features nor a function with a data set: expected one of them.")
     count = _validate.count("Declare how many classes there are.", least=2, classes=classes)
@@ -195,9 +199,9 @@ def _fly_module(model_fn: Any, dataset: Any, way: _Way, classes: int | None, los
         sample_rate=rate,
         clipping=clipping.get("bounded-slack", normalized=True),
         options={"schedule": "cosine", "device": way.device},
-        example=example,
         noise=noise_for(way.test_seed),
         watch=seen.append,
+        **more,
     )
     committed = charge(plan, way.book, split.id)
     flown = fly(plan, Modules(task), committed, way.layout(count), way.tell)
