@@ -8,6 +8,7 @@ from torch import nn
 
 from dpilot import PrivateStep, engine, poisson_loader
 from dpilot.engine import capture
+from dpilot.errors import InvalidInput
 from dpilot.train.course import even_rows
 from dpilot.train.nulls import Chunk, guarded
 from tests.engine.test_graphed import Again
@@ -55,6 +56,13 @@ def test_low_memory_is_the_same_run_in_half_the_rows(graphs):
     rows = [next(iter(graph.work()[0].squares.values())).shape[0] for graph in graphs[::2]]
     assert rows == [even_rows(18.0, 0.3, 64, low_memory=True), even_rows(18.0, 0.3, 64)]
     assert rows[0] <= rows[1] / 2 + 8
+
+
+def test_low_memory_goes_with_autocast_where_half_a_batch_is_replayed(graphs):
+    fit(low_memory=True, amp=True, chunk_size=64)
+    assert len(graphs) == 2
+    with pytest.raises(InvalidInput, match="amp and low_memory"):
+        fit(low_memory=True, amp=True, engine="single-backward")
 
 
 def test_a_step_of_ones_own_is_replayed_in_chunks_that_batches_fill(graphs):

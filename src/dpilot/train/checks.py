@@ -35,11 +35,11 @@ def check_loss(loss_fn: object) -> None:
         _validate.refuse("the loss's reduction", reduction, "'none', one loss a sample", 'Use reduction="none".')
 
 
-def check_together(options: Options, optimizer: torch.optim.Optimizer) -> None:
+def check_together(options: Options, optimizer: torch.optim.Optimizer, *, two_passes: bool) -> None:
     """Refuse options that contradict each other."""
     if options.free_step and not remembers(optimizer):
         raise InvalidInput('free_step is True without a momentum to step along: use optimizer="momentum".')
-    if options.amp and options.low_memory:
+    if options.amp and two_passes:
         raise InvalidInput("amp and low_memory are both on: expected one, so that both passes compute the same.")
 
 

@@ -86,21 +86,21 @@ def per_sample_of(
     Edge cases:
         A replayed chunk's sum must be asked for before the next chunk; chunks of a second shape are launched.
     """
-    kind = next(model.parameters()).device.type
+    device = next(model.parameters()).device
     launched = partial(
         engine.per_sample,
         model,
         loss_fn,
         engine=options.engine,
         per_batch=options.per_batch,
-        low_memory=options.low_memory,
+        low_memory=two_passes(options, device),
     )
     run: PerSampleOf = launched
     if rows is not None:
         run = engine.Graphed(model, loss_fn, rows=rows, engine=options.engine, per_batch=options.per_batch, forms=1)
 
     def gradients(chunk: Any) -> engine.PerSample:
-        with torch.autocast(kind, dtype=torch.bfloat16) if options.amp else nullcontext():
+        with torch.autocast(device.type, dtype=torch.bfloat16) if options.amp else nullcontext():
             return run(chunk)
 
     return gradients
@@ -109,6 +109,11 @@ def per_sample_of(
 def replays(options: Options, device: torch.device) -> bool:
     """Whether chunks are replayed: on a CUDA device, unless an engine was named."""
     return device.type in capture.KINDS and options.engine == "auto"
+
+
+def two_passes(options: Options, device: torch.device) -> bool:
+    """Whether memory is saved by a second backward pass: not where half a batch is replayed at a time."""
+    return options.low_memory and not replays(options, device)
 
 
 def even_rows(expected: float, rate: float, most: int, *, low_memory: bool = False) -> int:

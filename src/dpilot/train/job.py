@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dpilot.mechanism import Draws, Noise
 from dpilot.train import checks, optimizers, rehearsal
-from dpilot.train.course import Course, even_rows, per_sample_of, replays
+from dpilot.train.course import Course, even_rows, per_sample_of, replays, two_passes
 from dpilot.train.groups import groups_for
 from dpilot.train.nulls import guarded
 from dpilot.train.optimizers import MakeOptimizer
@@ -55,7 +55,7 @@ class Job:
             optimizer = optimizers.check_own(own, model)
         else:
             optimizer = optimizers.build(own or options.optimizer, model, options.lr, options.optimizer_options)
-        checks.check_together(options, optimizer)
+        checks.check_together(options, optimizer, two_passes=two_passes(options, device))
         options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
         return cls(model, loss_fn, plan, options, optimizer, device, **more)._in_chunks(options.chunk_size)
 
