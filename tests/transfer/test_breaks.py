@@ -9,11 +9,12 @@ import torch
 from dpilot import audit
 from dpilot.errors import InvalidInput
 from dpilot.privacy.receipt import Receipt
+from dpilot.transfer import residuals
 from dpilot.transfer.features import Features
 from dpilot.transfer.probe import Head, fit_heads, predict
 from dpilot.transfer.residuals import Records, reach
 
-MANY, WIDTH, CLASSES = 1 << 20, 5, 3
+MANY, WIDTH, CLASSES, DEPTH = 1 << 20, 5, 3, 2048
 
 
 def one_way():
@@ -33,6 +34,33 @@ def test_an_early_record_moves_a_long_sum_by_no_more_than_the_threshold():
         records = Records.of(Features.of(values, found, CLASSES))
         sums.append(records.clipped_sum(torch.zeros(1, CLASSES, WIDTH), reach(records.lengths, torch.ones(1), CLASSES)))
     assert 0.99 < float((sums[0] - sums[1]).norm()) <= 1
+
+
+def drifting(top, last):
+    """Numbers whose sum comes close to ``top``, and ones so small that beyond it their roundings all lean one way."""
+    unit, bulk = top * 2.0**-23, 0.6875
+    many = int(top / bulk)
+    first = [*[bulk] * many, top - bulk * many - 4 * unit]
+    small = [unit / 2 * 1.001, -unit / 2 * 0.999] * DEPTH
+    return first, small[: last - len(first)]
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("top", [16.0, 32.0, 64.0, 512.0, 1024.0])
+def test_a_record_that_carries_a_sum_over_a_power_of_two_moves_it_by_no_more_than_the_threshold(top, classes):
+    length = (1 - 1 / classes) * (1 + 1 / (classes - 1)) ** 0.5  # of a residual at weights 0
+    first, small = drifting(top, residuals._STRETCH - 1)
+    entries = torch.tensor([*first, 0.995 / length, *small]).float()
+    values = torch.zeros(len(entries), WIDTH)
+    values[:, 0] = entries / (1 - 1 / classes)
+    here, gone = torch.zeros(len(entries)), torch.zeros(len(entries))
+    gone[len(first)] = -1
+    sums = []
+    for labels in (here, gone):
+        records = Records.of(Features.of(values, labels, classes))
+        limits = reach(records.lengths, torch.ones(1), classes)
+        sums.append(records.clipped_sum(torch.zeros(1, classes, WIDTH), limits))
+    assert float((sums[0] - sums[1]).norm()) <= 1
 
 
 def test_an_early_record_moves_a_release_over_many_records_by_no_more_than_its_bound():

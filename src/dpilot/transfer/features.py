@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
+from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import SYSTEM, Draws, Noise
 from dpilot.statistics.mean import Ball, mean
 from dpilot.transfer.numbers import as_numbers
@@ -36,7 +37,7 @@ class Features:
     """One row of finite float32 features a record, and its class; a null record has a row of zeros and label -1.
 
     Guarantee:
-        ``of``, ``unit``, ``grouped`` and ``take`` treat each record on its own.
+        ``of``, ``unit``, ``grouped``, ``take`` and ``shuffled`` treat each record on its own.
 
     Edge cases:
         A row with a value that is not finite, or a label that is not one of 0 .. classes - 1, is a null record:
@@ -74,6 +75,15 @@ class Features:
         places = torch.as_tensor(indices, device=self.values.device)
         places = places if places.dtype == torch.bool else places.to(torch.int64)
         return replace(self, values=self.values[places], labels=self.labels[places])
+
+    def shuffled(self) -> Features:
+        """The same records in a secret order: nobody can choose beside which others a record is added up.
+
+        Guarantee:
+            One record more or less is, in distribution, one place filled or empty: roundings of sums that follow the
+            order change beside that place alone.
+        """
+        return self.take(Chain(fresh_key("order of records")).generator("order").permutation(len(self)))
 
     def to(self, device: torch.device | str) -> Features:
         """The same features on another device."""

@@ -97,6 +97,8 @@ def fit_heads(
         Null records add nothing. No records at all: the heads learn noise, and it costs what it always costs.
         A head that is done drops out; the others go on.
         A record longer than 1e15 thresholds is null.
+        A record put in before others moves the roundings of their sums too, on records built for it by more than the
+        bound: where others may choose the order, give ``features.shuffled()``.
         On a GPU features are cut to TF32 (10 bits), whatever is set for other products: quicker, and most so for many
         heads.
     """

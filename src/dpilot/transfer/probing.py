@@ -78,15 +78,16 @@ def fit_probe(
         ([0, 1], True)
     """
     count, told = _declared(size, features)
+    rows = features if isinstance(size, str) else features.shuffled()  # a published size leaves every record its place
     bought = _share(center, share, features.width)
     mu, steps = gdp_mu(budget), _validate.count(steps=steps)
     sigma = 1 / (mu * math.sqrt(bought)) if bought else math.inf
     head = Head(lr, steps, math.sqrt(steps) / (mu * math.sqrt(1 - bought)), momentum, threshold)
     stages = [Stage(_CENTER, gaussian_event(sigma))] if bought else []
     with commitment([*stages, Stage(_HEAD, head.event)], budget, ledger, dataset="one probe") as (made, cost):
-        middle = _bought(features, made, sigma, count, noise) if isinstance(center, str) else center
+        middle = _bought(rows, made, sigma, count, noise) if isinstance(center, str) else center
         with made.stage(_HEAD) as receipt:
-            moved = _moved(features, middle)
+            moved = _moved(rows, middle)
             (weights,) = fit_heads(moved, [head], receipts=[receipt], size=count, noises=[noise])
         return Probe(weights, middle, cost, made.entries(), told, noise.stamp)
 

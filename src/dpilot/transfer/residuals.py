@@ -13,11 +13,15 @@ Precision: |x| is taken once in float64; |p - y| and the shortened residual are 
 are multiplied. On a GPU features and shortened residuals are cut to TF32 first (which shortens them), so their products
 are exact and run on tensor cores, whatever is set for other products.
 
-A sum in float32 rounds by its own length, so that one record less makes all later additions round otherwise: over
-1e7 records that alone is half a threshold. Here float32 adds up at most 2048 records, and those sums are added in
-float64, so the excess does not grow with the number of records; what is left of it (2.5e-4 of the threshold at most
-where it was measured, on records that all point one way) is taken off the threshold too, twice over. Tensor cores cut
-off where others round: 8.4e-4 at most in arithmetic written after theirs, and again more than twice that is taken off.
+A sum in float32 rounds by its own length. Here float32 adds up at most k = 128 records, and those sums are added in
+float64. A record that is there, or null in its place, changes the roundings of its own 128 only: each of k additions
+rounds by at most 2^-24 of a sum no longer than k C, with the record and without it, so by k^2 2^-24 C = 2^-10 C in all,
+in whatever order they are added; that is taken off the threshold. Tensor cores cut off by twice what others round, each
+product and each sum of four of them or more: 2.5 times as much at most, and four times is taken off.
+
+A record put in before others moves those into other sums of 128. On records that were built for it all their roundings
+can lean one way, up to n 2^-17 C for n records; where nobody can choose the order (coins of a split, ``shuffled``)
+they cannot be built.
 """
 
 from __future__ import annotations
@@ -40,10 +44,11 @@ _SHORTEST: Final = 1e-15  # a record longer than 1e15 thresholds is null: its re
 _LONGEST: Final = 1e15  # what a row of zeros may send: anything, as it is multiplied by 0
 _BLOCK_BYTES: Final = 5 << 19  # of features at a time: about what stays in a core's cache between the two products
 _BLOCK_ROWS: Final = (256, 2048)  # at least and at most
-_DEPTH: Final = 2048  # records that float32 adds up
-_ACCELERATED_ROWS: Final = 64 * _DEPTH  # of a block on an accelerator, at most
-_SUM_SHAVE: Final = 2.0**-11  # of the threshold, for the roundings of a sum of so many
-_CORES_SHAVE: Final = 2.0**-9  # the same on tensor cores
+_DEPTH: Final = 128  # records that float32 adds up
+_STRETCH: Final = 16 * _DEPTH  # rows of a block on an accelerator are a multiple of this
+_ACCELERATED_ROWS: Final = 64 * _STRETCH  # and no more than this
+_SUM_SHAVE: Final = _DEPTH**2 * 2.0**-24  # of the threshold, for the roundings of a sum of so many
+_CORES_SHAVE: Final = 4 * _SUM_SHAVE  # the same on tensor cores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,11 +140,12 @@ def block_rows(values: Tensor, size: float | None = None) -> int:
     if values.device.type != "cpu":
         return accelerated_rows(_ACCELERATED_ROWS if size is None else size)
     least, most = _BLOCK_ROWS
-    return min(max(least, _BLOCK_BYTES // max(4 * values.shape[1], 1)), most)
+    rows = min(max(least, _BLOCK_BYTES // max(4 * values.shape[1], 1)), most)
+    return rows - rows % _DEPTH
 
 
 def accelerated_rows(size: float) -> int:
-    """Rows of a block on an accelerator, a multiple of what float32 adds up.
+    """Rows of a block on an accelerator, for a declared size.
 
     Example:
         >>> accelerated_rows(50_000), accelerated_rows(1.0), accelerated_rows(1e6)
@@ -147,7 +153,7 @@ def accelerated_rows(size: float) -> int:
     """
     needed = size + 6 * math.sqrt(size)
     blocks = math.ceil(needed / _ACCELERATED_ROWS)
-    return math.ceil(needed / blocks / _DEPTH) * _DEPTH
+    return math.ceil(needed / blocks / _STRETCH) * _STRETCH
 
 
 def filled(values: Tensor, labels: Tensor, block: int) -> tuple[Tensor, Tensor]:
