@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dpilot.engine import kernels, measure, per_sample, precision
 from dpilot.engine.base import inflate
+from dpilot.engine.layers import conv
 from dpilot.engine.layers.base import Dense
 from dpilot.engine.layers.conv import Correlation, convolution_use
 from dpilot.engine.layers.geometry import Geometry, unfold
@@ -99,7 +100,7 @@ def test_rounding_is_what_the_bound_is_for() -> None:
 def test_norms_finished_together_are_those_finished_alone() -> None:
     torch.manual_seed(0)
     uses = [cut_product(torch.randn(4, 6, 40), torch.randn(4, 6, 30 + j)) for j in range(3)]
-    parts = [gram_parts(u.inputs, u.errors, u.grade) for u in uses]
+    parts = [gram_parts(u.inputs, u.errors, u.grade, rounds_inputs=False) for u in uses]
     together = finished(parts)
     alone = [u.measure()[0] for u in uses]
     assert all(torch.allclose(t, s, rtol=1e-6) for t, s in zip(together, alone, strict=True))
@@ -196,6 +197,42 @@ def test_norms_from_pixels_bound_those_of_gradients(size: int, monkeypatch: pyte
     norms = inflate(finished([use.gram_parts()])[0]).double()
     assert (norms >= true * (1 + use.grade.shave / 50)).all()
     assert (norms <= true * 1.03).all()
+
+
+def leaning(grade: precision.Grade, tokens: int, p: int) -> tuple[Tensor, float]:
+    """Errors (1, p, 1, T) that nearly cancel, and a weight whose rounding makes those of the larger side larger."""
+    whole = 1024 if grade is precision.TF32 else 128
+    fit = precision.cut if grade is precision.TF32 else (lambda t: t.bfloat16().float())
+    grid, weights = 1 + torch.arange(whole) / whole, torch.linspace(0.5, 1, 997)[:, None]
+    moved = fit(grid * weights) / (grid * weights)
+    best = int((moved.amax(1) - moved.amin(1)).argmax())
+    up, down = float(grid[moved[best].argmax()]), float(grid[moved[best].argmin()])
+    share = 0.55 * down / (0.45 * up + 0.55 * down)
+    return torch.where(torch.rand(1, p, 1, tokens) < share, up, -down), float(weights[best])
+
+
+@pytest.mark.parametrize("kernel", [1, 2], ids=["1x1", "1x2"])
+@pytest.mark.parametrize(("tokens", "d", "p"), [(77, 256, 288), (49, 512, 2048), (77, 288, 256)])
+@pytest.mark.parametrize("grade", [precision.TF32, precision.BFLOAT16], ids=["tf32", "bfloat16"])
+def test_norms_of_convolutions_bound_sums_of_rounded_errors_whatever_the_widths_are(
+    tokens: int, d: int, p: int, kernel: int, grade: precision.Grade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal inputs in every position: rounding of errors then moves the sum by far more than rounding of inputs."""
+    torch.manual_seed(0)
+    kind = torch.bfloat16 if grade is precision.BFLOAT16 else torch.float32
+    monkeypatch.setattr(precision, "using", lambda _: precision.NOTHING)
+    monkeypatch.setattr(precision, "bmm", lambda x, y: torch.bmm(*(precision.cut(t.float()) for t in (x, y))))
+    monkeypatch.setattr(conv, "FACTOR", {"cpu": 12, "cuda": 12})
+    errors, weight = leaning(grade, tokens, p)
+    inputs = torch.ones(1, d // kernel, 1, tokens + kernel - 1)
+    geometry = Geometry((1, kernel), (1, 1), (0, 0), (1, 1), 1)
+    use = Correlation(inputs.to(kind), errors.to(kind), geometry, 1, grade)
+    added = float(use.weighted_sum(torch.tensor([weight])).double().norm()) / weight
+    together, (alone, kept) = use.gram_parts(), use.measure()
+    assert together is not None
+    assert kept is use
+    assert float(inflate(finished([together])[0])) >= added
+    assert float(inflate(alone)) >= added
 
 
 def test_the_settings_of_newer_names_are_put_back() -> None:

@@ -39,6 +39,8 @@ FACTOR = {"cpu": 16, "cuda": 12}
 """How many times T^2 must fit into d p for the Gram norm: patches are copied for the sum."""
 ENTRYWISE = frozenset({"cuda"})
 """Kinds of device on which unfolding is the slower way."""
+ROUNDS_INPUTS = False
+"""A sum weighs, and so rounds, the errors whatever the widths are: weighted inputs would have to be unfolded."""
 EVEN = 8
 """Tensor cores want channels in multiples of this."""
 
@@ -92,7 +94,7 @@ class Correlation:
                 inputs = patch_gram(self.inputs, self.geometry, positions)
             else:
                 inputs = torch.cat([precision.gram(self._columns(*few)[:, 0].mT) for few in self._all_chunks()])
-            return parts_of(inputs, precision.gram(e), sizes, self.grade)
+            return parts_of(inputs, precision.gram(e), sizes, self.grade, ROUNDS_INPUTS)
 
     def _gram_measure(self) -> tuple[Tensor, Use]:
         if math.prod(self.errors.shape[2:]) == 1:
@@ -101,7 +103,7 @@ class Correlation:
         for start, stop in self._all_chunks():
             a, e = self._columns(start, stop)[:, 0].mT, self._error_columns(start, stop)[:, 0].mT
             few = self._part(start, stop)
-            parts.append(gram_bound(a, e, self.grade, few._exact))
+            parts.append(gram_bound(a, e, self.grade, few._exact, ROUNDS_INPUTS))
         return torch.cat(parts) if len(parts) > 1 else parts[0], self
 
     def _part(self, start: int, stop: int) -> Correlation:

@@ -41,7 +41,7 @@ class Shared:
 
 
 def weighs_inputs(d: int, p: int) -> bool:
-    """Whether a sum multiplies the weights into the inputs: into the narrower of the two."""
+    """Whether a linear map's sum multiplies the weights into the inputs: into the narrower of the two."""
     return d < p
 
 
@@ -75,11 +75,19 @@ class GramParts:
 
 
 def gram_bound(
-    a: Tensor, e: Tensor, grade: Grade, exact: Callable[[Tensor], Tensor], shared: Shared | None = None
+    a: Tensor,
+    e: Tensor,
+    grade: Grade,
+    exact: Callable[[Tensor], Tensor],
+    rounds_inputs: bool,
+    shared: Shared | None = None,
 ) -> Tensor:
-    """Upper bounds of the squared norms of sum_t e_t a_t^T by the Gram form, a (n, T, d) and e (n, T, p)."""
+    """Upper bounds of the squared norms of sum_t e_t a_t^T by the Gram form, a (n, T, d) and e (n, T, p).
+
+    ``rounds_inputs`` says which of the two the caller's sum weighs, and so rounds: the inputs or else the errors.
+    """
     if grade.shave:
-        return finished([gram_parts(a, e, grade, shared)])[0]
+        return finished([gram_parts(a, e, grade, rounds_inputs, shared)])[0]
     inputs, errors = precision.lengths(a, 2), precision.lengths(e, 2)
     scale, vanished = along(inputs, errors, roots_of(a, e, inputs.dtype))
     unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
@@ -102,24 +110,25 @@ def along(inputs: Tensor, errors: Tensor, roots: kernels.Roots) -> tuple[Tensor,
     return torch.sum(inputs * errors, 1), torch.sum(errors * roots[0] + inputs * roots[1], 1)
 
 
-def gram_parts(a: Tensor, e: Tensor, grade: Grade, shared: Shared | None = None) -> GramParts:
+def gram_parts(a: Tensor, e: Tensor, grade: Grade, rounds_inputs: bool, shared: Shared | None = None) -> GramParts:
     """The parts of the Gram norms of records whose sum rounds: everything that needs the records.
 
     The tokens' lengths are read off the diagonals: they only scale what is added for rounding.
     """
     with precision.using(grade):
         inputs, errors = precision.gram(a) if shared is None else shared.gram(a), precision.gram(e)
-    return parts_of(inputs, errors, (a.shape[1], a.shape[2], e.shape[2]), grade)
+    return parts_of(inputs, errors, (a.shape[1], a.shape[2], e.shape[2]), grade, rounds_inputs)
 
 
-def parts_of(inputs: Tensor, errors: Tensor, sizes: tuple[int, int, int], grade: Grade) -> GramParts:
+def parts_of(
+    inputs: Tensor, errors: Tensor, sizes: tuple[int, int, int], grade: Grade, rounds_inputs: bool
+) -> GramParts:
     """The same from the Gram matrices, of T tokens with d and p numbers; the errors' may be overwritten."""
     tokens, d, p = sizes
-    narrow = weighs_inputs(d, p)
     roots = precision.root(d, torch.float32), precision.root(p, torch.float32)
-    found = kernels.gram_sums(inputs, errors, narrow, roots)
+    found = kernels.gram_sums(inputs, errors, rounds_inputs, roots)
     if found is None:
-        found = gram_sums(inputs, errors, narrow, roots)
+        found = gram_sums(inputs, errors, rounds_inputs, roots)
     return GramParts(*found, precision.gram_slack(d, p, torch.float32, grade), grade.shave, tokens)
 
 

@@ -48,14 +48,16 @@ class Product:
         if tokens == 1:
             return (self.magnitude() * (1 + self.grade.shave)).square(), self
         if gram_is_cheaper(tokens, d, p):
-            return gram_bound(self.inputs, self.errors, self.grade, self._exact, self.shared), self
+            return gram_bound(self.inputs, self.errors, self.grade, self._exact, weighs_inputs(d, p), self.shared), self
         return Dense(self.gradients(0, self.inputs.shape[0])).measure()
 
     def gram_parts(self) -> GramParts | None:
         """The parts of a norm that is finished together with others, where it is of that kind."""
         tokens, d, p = self.inputs.shape[1], self.inputs.shape[2], self.errors.shape[2]
         together = self.grade.shave and tokens > 1 and gram_is_cheaper(tokens, d, p)
-        return gram_parts(self.inputs, self.errors, self.grade, self.shared) if together else None
+        if not together:
+            return None
+        return gram_parts(self.inputs, self.errors, self.grade, weighs_inputs(d, p), self.shared)
 
     def _exact(self, chosen: Tensor) -> Tensor:
         return Dense(Product(self.inputs[chosen], self.errors[chosen]).gradients(0, self.inputs.shape[0])).magnitude()
