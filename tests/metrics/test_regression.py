@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.metrics import regression
 from dpilot.metrics.regression import exact_sums, noisy_sums, regression_scores, sums_event
 from dpilot.noise import seeded_noise
 from dpilot.privacy.events import Gaussian
@@ -34,6 +35,13 @@ def test_neighbours_move_the_sums_by_no_more_than_the_bound(replay):
     extreme = (np.append(drawn(20, 0)[0], 1.0), np.append(drawn(20, 0)[1], -1.0))
     results += replay(run, extreme)
     assert max(result.largest for result in results) > 0.99
+
+
+@pytest.mark.parametrize("size", [1000, 200_000])
+def test_one_record_moves_the_sums_by_itself_though_sums_are_long(size):
+    y, p = drawn(size, 4)
+    whole, but_one, alone = (regression._vector(*each) for each in ((y, p), (y[1:], p[1:]), (y[:1], p[:1])))
+    assert np.array_equal(whole - but_one, alone)
 
 
 def test_sums_without_a_receipt_are_refused():

@@ -48,6 +48,15 @@ def test_neighbours_move_the_table_by_no_more_than_the_bound(replay):
     assert max(result.largest for result in results) > 0.99
 
 
+def test_one_record_moves_the_table_by_itself_though_sums_are_long():
+    """Sums about a power of two, where floats become coarser: each small number is rounded one way or the other."""
+    small = 2.0**-38
+    rest = np.concatenate([np.ones(2**14 - 1), [0.5], np.tile([small / 2 * 1.0000001] * 4 + [-2 * small], 10_000)])
+    held = [np.concatenate([first, rest]) for first in ([], [1.0])]
+    one, two = (exact_residuals(np.zeros(len(r)), r, np.zeros(len(r)), SITES, half_range=1.0).table for r in held)
+    assert np.array_equal((two - one)[0], [1.0, 1.0, 1.0])
+
+
 def test_figures_of_all_and_of_groups_cost_what_figures_of_all_alone_would():
     assert gdp_mu(both_events(2.0)) == pytest.approx(gdp_mu(Gaussian(2.0)))
     assert shared(2.0)[0] < shared(2.0)[1]

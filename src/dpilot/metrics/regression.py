@@ -5,6 +5,8 @@ e = min((prediction - y)^2, 1), an error beyond half the declared range counted 
 
     (1, y, y^2 - 1/2, y^3, y^4 - 1/2, e - 1/2, e^2 - 1/2)     times weights     (1, 0.7, 0.7, 0.25, 0.25, 2, 0.5)
 
+rounded towards zero to multiples of 2^-30, so that the sums are exact (``grid.on_grid``).
+
 The weights give most of the sensitivity to what the error is read from; the high powers only shape intervals.
 """
 
@@ -22,6 +24,7 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.metrics.counts import Floats
+from dpilot.metrics.grid import on_grid
 from dpilot.metrics.interval import Interval, Spread, quantile
 from dpilot.metrics.metric import Metric, metric
 from dpilot.privacy.events import Event
@@ -30,8 +33,8 @@ __all__ = ["Sums", "exact_sums", "noisy_sums", "regression_scores", "sums_event"
 
 _CENTRES: Final = np.array([0.0, 0.0, 0.5, 0.0, 0.5, 0.5, 0.5])
 _WEIGHTS: Final = np.array([1.0, 0.7, 0.7, 0.25, 0.25, 2.0, 0.5])
-_BOUND: Final = float(np.linalg.norm(_WEIGHTS * np.where(_CENTRES > 0, 0.5, 1.0)))
-_SHAVE: Final = 1 - 1e-12  # so that rounding cannot carry a record over the bound
+_BOUND: Final = float(np.linalg.norm(_WEIGHTS * np.where(_CENTRES > 0, 0.5, 1.0))) * (1 + 1e-12)
+"""Of the weighted vector of a record; the last factor so that rounding cannot carry one over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +69,20 @@ def noisy_sums(
     """The sums that may be shown, of targets and predictions that are scaled so that the bounds are [-1, 1].
 
     Guarantee:
-        One record moves the weighted vector by at most 1.66 in L2. A Gaussian of ``noise_multiplier``.
+        One record moves the weighted vector by at most 1.66 in L2. A Gaussian of ``noise_multiplier``. Sums are
+        exact to 2^23 records.
 
     Edge cases:
         A target outside [-1, 1], and what is not finite, is the null record. Predictions are clipped to [-1, 1].
     """
-    vector = _vector(target, predicted) * _WEIGHTS
+    vector = _vector(target, predicted)
     noisy = release(vector, bound=_BOUND, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     return _sums(noisy / _WEIGHTS, _BOUND * noise_multiplier, half_range)
 
 
 def exact_sums(target: Floats, predicted: Floats, *, half_range: float) -> Sums:
     """The sums themselves: for records that are declared public, and no others."""
-    return _sums(_vector(target, predicted), 0.0, half_range)
+    return _sums(_vector(target, predicted) / _WEIGHTS, 0.0, half_range)
 
 
 def regression_scores(sums: Sums) -> tuple[Metric, ...]:
@@ -102,6 +106,7 @@ def regression_scores(sums: Sums) -> tuple[Metric, ...]:
 
 
 def _vector(target: Floats, predicted: Floats) -> Floats:
+    """The weighted sums."""
     y, p = np.asarray(target, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if y.ndim != 1 or y.shape != p.shape:
         raise InvalidInput(f"targets have shape {y.shape} and predictions {p.shape}: expected one of each a record.")
@@ -110,7 +115,7 @@ def _vector(target: Floats, predicted: Floats) -> Floats:
     y, p = y[kept], np.clip(p[kept], -1.0, 1.0)
     e = np.minimum((p - y) ** 2, 1.0)
     rows = np.column_stack([np.ones_like(y), y, y**2, y**3, y**4, e, e**2]) - _CENTRES
-    return np.asarray((rows * _SHAVE).sum(axis=0))
+    return np.asarray(on_grid(rows * _WEIGHTS).sum(axis=0))
 
 
 def _sums(vector: Floats, deviation: float, half_range: float) -> Sums:

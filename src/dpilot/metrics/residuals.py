@@ -4,6 +4,8 @@ In units where the bounds of the target are [-1, 1], a record of target y and cl
 group, with r = prediction - y clipped to [-1, 1]::
 
     (1, r^2 - 1/2, r)     times weights     (1, 2, 1)
+
+rounded towards zero to multiples of 2^-30, so that the sums are exact (``grid.on_grid``).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.metrics.counts import Floats
+from dpilot.metrics.grid import on_grid
 from dpilot.metrics.interval import Interval, Spread, hull, quantile
 from dpilot.metrics.metric import Metric, metric
 from dpilot.privacy.events import Composed, Event
@@ -37,10 +40,8 @@ __all__ = [
 SHARE: Final = 0.4
 """Of the squared mu of all figures, for this table: the figures of all records are then noisier by 29 %."""
 _WEIGHTS: Final = np.array([1.0, 2.0, 1.0])
-_BOUND: Final = math.sqrt(3.0)
+_BOUND: Final = math.sqrt(3.0) * (1 + 1e-12)  # so that its own rounding cannot carry a record over it
 Sums = tuple[float, ...]  # records, squared residuals, residuals
-
-_SHAVE: Final = 1 - 1e-12  # so that rounding cannot carry a record over the bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,13 @@ def noisy_residuals(
     """The table that may be shown, of targets and predictions that are scaled so that the bounds are [-1, 1].
 
     Guarantee:
-        A record is in one row, whose weighted entries it moves by at most sqrt(3) in L2. One Gaussian.
+        A record is in one row, whose weighted entries it moves by at most sqrt(3) in L2. One Gaussian. Sums are
+        exact to 2^23 records.
 
     Edge cases:
         A target outside [-1, 1], what is not finite, and a group that is none of the declared, is the null record.
     """
-    exact = _table(target, predicted, group, len(groups.names)) * _WEIGHTS
+    exact = _table(target, predicted, group, len(groups.names))
     noisy = release(exact, bound=_BOUND, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     return _residuals(groups, noisy / _WEIGHTS, _BOUND * noise_multiplier, half_range)
 
@@ -107,7 +109,7 @@ def exact_residuals(
     target: Floats, predicted: Floats, group: Floats, groups: Groups, *, half_range: float
 ) -> Residuals:
     """The table itself: for records that are declared public, and no others."""
-    return _residuals(groups, _table(target, predicted, group, len(groups.names)), 0.0, half_range)
+    return _residuals(groups, _table(target, predicted, group, len(groups.names)) / _WEIGHTS, 0.0, half_range)
 
 
 def residual_scores(found: Residuals) -> tuple[Metric, ...]:
@@ -181,6 +183,7 @@ def _inside(t: Floats, score: Floats, variance: Floats) -> list[float]:
 
 
 def _table(target: Floats, predicted: Floats, group: Floats, groups: int) -> Floats:
+    """The weighted sums of each group."""
     y, p, g = (np.asarray(values, dtype=np.float64) for values in (target, predicted, group))
     if y.ndim != 1 or y.shape != p.shape or y.shape != g.shape:
         raise InvalidInput(
@@ -189,7 +192,7 @@ def _table(target: Floats, predicted: Floats, group: Floats, groups: int) -> Flo
     with np.errstate(invalid="ignore"):
         kept = np.isfinite(p) & (np.abs(y) <= 1) & (g >= 0) & (g < groups) & (g == np.floor(g))
     r = np.clip(np.clip(p[kept], -1.0, 1.0) - y[kept], -1.0, 1.0)
-    rows = np.column_stack([np.ones_like(r), r**2 - 0.5, r]) * _SHAVE
+    rows = on_grid(np.column_stack([np.ones_like(r), r**2 - 0.5, r]) * _WEIGHTS)
     table = np.zeros((_validate.count(groups=groups), 3))
     np.add.at(table, g[kept].astype(np.int64), rows)
     return table
