@@ -31,14 +31,29 @@ def rebuild(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(tree, Tensor):
         return change(tree)
     if isinstance(tree, Mapping):
-        twin: Any = copy.copy(tree)
-        for key, value in tree.items():
-            twin[key] = rebuild(value, change)
-        return twin
+        return mapping_like(tree, {key: rebuild(value, change) for key, value in tree.items()})
     if isinstance(tree, (tuple, list)):
-        values = [rebuild(value, change) for value in tree]
-        return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)
+        return sequence_like(tree, [rebuild(value, change) for value in tree])
     return tree
+
+
+def mapping_like(like: Any, values: Mapping[Any, Any]) -> Any:
+    """A mapping of the kind of ``like``, with its keys in its order and other values; ``like`` stays as it is."""
+    if type(like) is dict:
+        return {key: values[key] for key in like}
+    twin = copy.copy(like)
+    for key, value in values.items():
+        before = like[key]
+        twin[key] = value
+        if value is not before and like[key] is value:  # a shallow copy of this kind shares what it holds
+            like[key] = before
+            return type(like)({key: values[key] for key in like})
+    return twin
+
+
+def sequence_like(like: Any, values: list[Any]) -> Any:
+    """A tuple or list of the kind of ``like``."""
+    return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
 
 
 def size(batch: Any, per_batch: bool) -> int:

@@ -34,10 +34,14 @@ def obstacle(batch: Any, n: int, rows: int) -> str:
 
 
 def only_tensors(tree: Any) -> bool:
-    """Whether every leaf is a tensor: other values would stay those of the capture."""
+    """Whether every leaf is a plain tensor: other values, also those beside the items, would be the capture's."""
     if isinstance(tree, Mapping):
-        return all(only_tensors(value) for value in tree.values())
-    return all(only_tensors(value) for value in tree) if isinstance(tree, tuple | list) else isinstance(tree, Tensor)
+        items = {id(value) for value in tree.values()}
+        beside = (value for value in getattr(tree, "__dict__", {}).values() if isinstance(value, Tensor))
+        return all(id(value) in items for value in beside) and all(only_tensors(value) for value in tree.values())
+    if isinstance(tree, tuple | list):
+        return all(only_tensors(value) for value in tree)
+    return type(tree) in (Tensor, nn.Parameter) and tree.layout == torch.strided
 
 
 def is_sample(t: Tensor, n: int) -> bool:
@@ -45,12 +49,18 @@ def is_sample(t: Tensor, n: int) -> bool:
     return t.dim() > 0 and t.shape[0] == n
 
 
-def form_of(batch: Any, n: int) -> Any:
-    """Shapes without the number of samples, types, devices."""
-    return tuple(
-        (t.dtype, t.device, is_sample(t, n), tuple(t.shape[1:] if is_sample(t, n) else t.shape))
-        for t in batches.tensors(batch)
-    )
+def form_of(tree: Any, n: int) -> Any:
+    """What a graph takes for granted of a chunk: containers, keys in their order; shapes without n, types, devices.
+
+    Chunks of one form have their tensors in the same places, so they may be told apart by where they come in a walk.
+    """
+    if isinstance(tree, Mapping):
+        beside = tuple((name, v) for name, v in getattr(tree, "__dict__", {}).items() if type(v) in PLAIN)
+        return type(tree), beside, tuple((key, form_of(value, n)) for key, value in tree.items())
+    if isinstance(tree, tuple | list):
+        return type(tree), tuple(form_of(value, n) for value in tree)
+    rows = is_sample(tree, n)
+    return tree.dtype, tree.device, rows, tuple(tree.shape[1:] if rows else tree.shape)
 
 
 def settings() -> Any:
@@ -79,7 +89,7 @@ def state_of(model: nn.Module, loss_fn: LossFunction) -> tuple[tuple[Any, ...], 
 
 
 PLAIN = frozenset({int, float, bool, str})
-"""Types of the attributes of a module that a graph would keep."""
+"""Types of the attributes, of a module or of a chunk, that a graph would keep."""
 
 
 def static(batch: Any, n: int, rows: int) -> Any:

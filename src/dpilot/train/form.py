@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from dpilot.engine import batch as batches
 
 Made = TypeVar("Made")
 
@@ -19,36 +20,45 @@ class Differs(Exception):
 
 
 def brought(tree: Any, form: Any, *, joint: bool) -> Any:
-    """The chunk in the public form: the same keys, counts and dimensions, with its tensors in the form's types.
+    """The chunk in the public form: its containers, keys and their order, counts, dimensions and types.
 
     Sizes are free, as sequences have lengths. A type is changed only where torch casts it (never 0.5 to a whole
     number, never a complex number to a real one).
 
     Guarantee:
-        In a ``joint`` chunk of several records, a type narrower than the form's is another form: one record may have
+        Nothing of how the first record was written (the order of its keys, a list for a tuple) stays in the chunk. In
+        a ``joint`` chunk of several records, a type narrower than the form's is another form: one record may have
         rounded the others. A wider one is cast back, which is exact for records that had the form's type.
+
+    Edge cases:
+        keys that the form lacks    another form if ``joint``; left out of a record alone, as they are where records
+                                    before it have not got them: what a record counts for must not depend on them
 
     Example:
         >>> brought([torch.zeros(2, 3, dtype=torch.float64)], [torch.zeros(1, 5)], joint=True)[0].dtype
         torch.float32
+        >>> one = torch.ones(1)
+        >>> list(brought({"b": one, "a": one}, {"a": one, "b": one}, joint=True))
+        ['a', 'b']
     """
     if isinstance(form, Tensor):
         return _tensor(tree, form, joint)
     if isinstance(form, Mapping):
-        if not isinstance(tree, Mapping) or set(tree) != set(form):
-            raise Differs
-        twin: Any = copy.copy(tree)
-        for key in form:
-            twin[key] = brought(tree[key], form[key], joint=joint)
-        return twin
+        return _mapping(tree, form, joint)
     if _opaque(form) or _opaque(tree):
         if not (_opaque(form) and _opaque(tree)):
             raise Differs
         return tree
-    if len(tree) != len(form):
+    if not isinstance(tree, tuple | list) or len(tree) != len(form):
         raise Differs
     values = [brought(part, like, joint=joint) for part, like in zip(tree, form, strict=True)]
-    return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)
+    return batches.sequence_like(form, values)
+
+
+def _mapping(tree: Any, form: Mapping[Any, Any], joint: bool) -> Any:
+    if not isinstance(tree, Mapping) or not set(form) <= set(tree) or (joint and len(tree) != len(form)):
+        raise Differs
+    return batches.mapping_like(form, {key: brought(tree[key], like, joint=joint) for key, like in form.items()})
 
 
 def _tensor(tree: Any, form: Tensor, joint: bool) -> Tensor:
@@ -58,7 +68,8 @@ def _tensor(tree: Any, form: Tensor, joint: bool) -> Tensor:
     wide = not joint or torch.promote_types(tree.dtype, form.dtype) == tree.dtype
     if not (same and wide and torch.can_cast(tree.dtype, form.dtype)):
         raise Differs
-    return tree.detach().to(form.dtype)
+    made = tree.detach().to(form.dtype)
+    return made.as_subclass(Tensor) if type(form) is Tensor else made
 
 
 def _opaque(tree: Any) -> bool:

@@ -1,0 +1,146 @@
+"""Breaks of replayed chunks that were found by attack and must stay mended; on the CPU work is run again instead."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, UserDict, namedtuple
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPooling as ModelOutput
+
+from dpilot import engine
+from dpilot.engine import Graphed, batch, capture
+from tests.contracts.zoo import DEVICE
+from tests.engine.test_graphed import Again
+
+Named = namedtuple("Named", ["a", "b"])
+Turned = namedtuple("Turned", ["b", "a"])
+WEIGHTS = torch.tensor([0.5, 1.0, 0.25], device=DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def _replays_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr(capture, "KINDS", {"cpu"})
+        monkeypatch.setattr(capture, "record", Again)
+
+
+def parts(seed: int) -> tuple[Tensor, Tensor]:
+    made = torch.Generator(DEVICE).manual_seed(seed)
+    return torch.randn(3, 3, generator=made, device=DEVICE), torch.randn(3, 3, generator=made, device=DEVICE)
+
+
+class Shared(MutableMapping[str, Tensor]):
+    """A mapping whose shallow copy holds the same items."""
+
+    def __init__(self, items: dict[str, Tensor]) -> None:
+        self.items_held = dict(items)
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.items_held[key]
+
+    def __setitem__(self, key: str, value: Tensor) -> None:
+        self.items_held[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.items_held[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.items_held)
+
+    def __len__(self) -> int:
+        return len(self.items_held)
+
+
+class Scaled(dict[str, Tensor]):
+    scale: Any = 1.0
+
+
+def scaled(scale: Any, a: Tensor, b: Tensor) -> Scaled:
+    made = Scaled(a=a, b=b)
+    made.scale = scale
+    return made
+
+
+def read(found: Any) -> tuple[Tensor, Tensor]:
+    """The two parts, as a user's loss may take them: by name where there are names, else by place."""
+    if isinstance(found, Turned | Named | ModelOutput):
+        return (found.a, found.b) if hasattr(found, "a") else (found.last_hidden_state, found.pooler_output)
+    if isinstance(found, tuple | list):
+        first, second = found if isinstance(found, tuple) else reversed(found)
+        return (first["x"], second) if isinstance(first, dict) else (first, second)
+    inner = found.get("inner", found)
+    return getattr(found, "scale", 1.0) * (inner["a"] if "a" in inner else inner["c"]), inner["b"]
+
+
+def loss(model: nn.Module, found: Any) -> Tensor:
+    a, b = read(found)
+    return (model(a) - b).square().sum(1)
+
+
+def by_place(model: nn.Module, found: Any) -> Tensor:
+    """A loss that goes by the order of keys."""
+    a, b = found.values()
+    return (model(a) - b).square().sum(1)
+
+
+FORMS = {
+    "keys": (lambda a, b: {"a": a, "b": b}, lambda a, b: {"b": b, "a": a}),
+    "keys of another kind": (lambda a, b: OrderedDict(a=a, b=b), lambda a, b: UserDict(b=b, a=a)),
+    "nested keys": (lambda a, b: {"inner": {"a": a, "b": b}}, lambda a, b: {"inner": {"b": b, "a": a}}),
+    "other names": (lambda a, b: {"a": a, "b": b}, lambda a, b: {"b": b, "c": a}),
+    "list for a tuple": (lambda a, b: (a, b), lambda a, b: [a, b]),
+    "other fields": (Named, Turned),
+    "fields for a tuple": (lambda a, b: (a, b), Turned),
+    "dict inside a tuple": (lambda a, b: (a, b), lambda a, b: ({"x": a}, b)),
+    "output of a model": (
+        lambda a, b: ModelOutput(last_hidden_state=a, pooler_output=b),
+        lambda a, b: {"b": a, "a": b},
+    ),
+    "number beside the items": (lambda a, b: scaled(1.0, a, b), lambda a, b: scaled(3.0, a, b)),
+    "tensor beside the items": (
+        lambda a, b: scaled(torch.tensor(1.0, device=DEVICE), a, b),
+        lambda a, b: scaled(torch.tensor(3.0, device=DEVICE), a, b),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "reads"), [*((name, loss) for name in FORMS), ("keys", by_place), ("keys of another kind", by_place)]
+)
+def test_a_chunk_of_another_structure_is_replayed_as_it_is_launched(name: str, reads: Any) -> None:
+    usual, odd = FORMS[name]
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3).to(DEVICE)
+    replayed = Graphed(model, reads, rows=4, per_batch=True)
+    for seed, form in enumerate((usual, odd, usual, odd)):
+        chunk = form(*parts(seed))
+        ours, plain = replayed(chunk), engine.per_sample(model, reads, chunk, per_batch=True)
+        assert torch.allclose(ours.norms, plain.norms, rtol=1e-4)
+        total, expected = ours.weighted_sum(WEIGHTS), plain.weighted_sum(WEIGHTS)
+        assert all(torch.allclose(total[key], t, rtol=1e-4, atol=1e-5) for key, t in expected.items())
+    assert ours.reason.endswith("; replayed") == ("tensor beside" not in name)
+
+
+def test_tensors_that_are_more_than_their_numbers_are_launched() -> None:
+    class Tagged(Tensor):
+        pass
+
+    a, b = parts(0)
+    gradients = Graphed(nn.Linear(3, 3).to(DEVICE), loss, rows=4, per_batch=True)
+    assert gradients({"a": a, "b": b}).reason.endswith("; replayed")
+    assert "not tensors" in gradients({"a": a.as_subclass(Tagged), "b": b}).reason
+
+
+def test_a_changed_twin_leaves_a_mapping_that_shares_what_it_holds_as_it_is() -> None:
+    a, b = parts(0)
+    tree = Shared({"a": a, "b": b})
+    twin = batch.rebuild(tree, lambda t: t + 1)
+    assert isinstance(twin, Shared)
+    assert tree["a"] is a
+    assert tree["b"] is b
+    assert torch.equal(twin["a"], a + 1)
+    assert torch.equal(twin["b"], b + 1)

@@ -1,0 +1,149 @@
+"""How one record is written (the order of its keys, more of them, a list for a tuple) changes no other record."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpilot import Budget, Plan, Trainer, engine
+from dpilot.engine import capture
+from dpilot.train import step
+from dpilot.train.form import Differs, brought
+from dpilot.train.nulls import guarded
+from dpilot.train.reading import Reader
+from tests.engine.test_graphed import Again
+
+Pair = namedtuple("Pair", ["a", "b"])
+Turned = namedtuple("Turned", ["b", "a"])
+PLACES = {"front": 0, "middle": 3, "second chunk": 8, "inside the second chunk": 11}
+
+
+@pytest.fixture(autouse=True)
+def _replays(monkeypatch):
+    monkeypatch.setattr(capture, "KINDS", {"cpu"})
+    monkeypatch.setattr(capture, "record", Again)
+
+
+def values(seed):
+    made = torch.Generator().manual_seed(seed)
+    return torch.randn(3, generator=made), 3 * torch.randn(3, generator=made)
+
+
+def as_dict(a, b):
+    return {"a": a, "b": b}
+
+
+ODD = {
+    "order": lambda a, b: {"b": b, "a": a},
+    "order and kind": lambda a, b: OrderedDict(b=b, a=a),
+    "frozen": lambda a, b: MappingProxyType({"b": b, "a": a}),
+    "more keys": lambda a, b: {"extra": a, "b": b, "a": a},
+    "missing key": lambda a, b: {"b": b},
+    "no mapping": lambda a, b: (b, a),
+}
+COUNTED = {"order", "order and kind", "frozen", "more keys"}
+FORM = {"a": torch.zeros(2, 3), "b": torch.zeros(2, 3)}
+
+
+def by_name(model, batch):
+    return (model(batch["a"]) - batch["b"]).square().sum(1)
+
+
+def by_place(model, batch):
+    a, b = batch.values()
+    return (model(a) - b).square().sum(1)
+
+
+class Records(torch.utils.data.Dataset):
+    def __init__(self, records):
+        self.records = records
+
+    def __len__(self):
+        return len(self.records)
+
+    def __getitem__(self, i):
+        return self.records[i]
+
+
+def released(records, loss, name, monkeypatch):
+    """The sum that a step of full batch adds noise to."""
+    seen, real = [], step.release
+
+    def spy(total, **options):
+        seen.append(torch.cat([t.flatten().double() for t in total[0].values()]).clone())
+        return real(total, **options)
+
+    plan = Plan.calibrate(Budget(8.0, 1e-5), size=20, batch_size=20, steps=1, clipping="constant")
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(step, "release", spy)
+        options = {"lr": 0.1, "per_batch": True, "engine": name, "chunk_size": 8, "example": FORM, "test_seed": 1}
+        Trainer(model, loss, plan, **options).fit(Records(records))
+    return seen[0]
+
+
+@pytest.mark.parametrize("name", ["single-backward", "auto"])
+@pytest.mark.parametrize("loss", [by_name, by_place])
+@pytest.mark.parametrize("odd", ODD)
+def test_a_record_written_in_another_way_moves_the_sum_as_any_record_does(odd, loss, name, monkeypatch):
+    others = [as_dict(*values(seed)) for seed in range(19)]
+    without = released(others, loss, name, monkeypatch)
+    moved = {
+        place: released([*others[:at], ODD[odd](*values(99)), *others[at:]], loss, name, monkeypatch) - without
+        for place, at in PLACES.items()
+    }
+    first = moved["front"]
+    assert float(first.norm()) == pytest.approx(1.0 if odd in COUNTED else 0.0, abs=1e-4)
+    assert all(torch.allclose(each, first, atol=1e-4) for each in moved.values())
+
+
+@pytest.mark.parametrize("at", [0, 3, 6])
+@pytest.mark.parametrize("named", [False, True])
+def test_chunks_of_tuples_are_replayed_in_the_kind_of_the_form(named, at):
+    def loss(model, batch):
+        a, b = (batch.a, batch.b) if named else batch
+        return (model(a) - b).square().sum(1) * (1.0 if type(batch) is (Pair if named else tuple) else 5.0)
+
+    kind = Pair if named else lambda a, b: (a, b)
+    odd = (lambda a, b: Turned(b=a, a=b)) if named else lambda a, b: [a, b]
+    records = [kind(*values(seed)) for seed in range(7)]
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3)
+    expected = engine.per_sample(model, loss, kind(*map(torch.stack, zip(*records, strict=True))), per_batch=True)
+    records[at] = odd(*values(at))
+    replayed = engine.Graphed(model, loss, rows=8, per_batch=True, forms=1)
+    reader = Reader(records, None, kind(torch.zeros(1, 3), torch.zeros(1, 3)))
+    (found,) = [guarded(replayed, model)(chunk) for chunk in reader.chunks([np.arange(7)])]
+    assert found.reason.endswith("; replayed")
+    assert torch.allclose(found.norms, expected.norms, rtol=1e-4)
+
+
+def test_a_chunk_has_the_containers_and_the_order_of_the_form():
+    one, two = torch.zeros(1), torch.ones(1)
+    form = OrderedDict(x=(one, {"b": one, "a": one}), y=[one])
+    made = brought({"y": (two,), "x": [one, {"a": two, "b": one}]}, form, joint=True)
+    assert type(made) is OrderedDict
+    assert list(made) == ["x", "y"]
+    assert type(made["x"]) is tuple
+    assert type(made["y"]) is list
+    assert list(made["x"][1]) == ["b", "a"]
+    assert made["x"][1]["a"] is not one
+    assert float(made["x"][1]["a"]) == 1.0
+    assert form["x"][1]["a"] is one
+
+
+def test_a_tensor_is_no_tuple_and_a_further_key_is_left_out_of_a_record_alone_only():
+    one = torch.zeros(1)
+    with pytest.raises(Differs):
+        brought(torch.zeros(2, 1), (one, one), joint=False)
+    with pytest.raises(Differs):
+        brought({"a": one, "b": one}, (one, one), joint=False)
+    with pytest.raises(Differs):
+        brought({"a": one, "b": one}, {"a": one}, joint=True)
+    assert list(brought({"a": one, "b": one}, {"a": one}, joint=False)) == ["a"]
