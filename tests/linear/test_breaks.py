@@ -284,3 +284,22 @@ def test_no_record_at_all_runs_like_one_record(what):
 def test_a_published_number_of_no_records_is_refused():
     with pytest.raises(InvalidInput, match="0 sample"):
         AutoRegressor().fit(ROWS[:0], ROWS[:0, 0])
+
+
+FITS = {
+    "regression": lambda X, y: LinearRegression(size=300).fit(X, y),
+    "automatic": lambda X, y: AutoRegressor(size=300).fit(X, y),
+    "bought size": lambda X, y: AutoRegressor(size="private").fit(X, y),
+    "classes": lambda X, y: LogisticRegression(classes=[0, 1], size=300).fit(X, (y > 0).astype(int)),
+    "scaler": lambda X, y: PrivateStandardScaler(size=300).fit(X),
+    "score": lambda X, y: AutoRegressor(size=300).fit(ROWS, ROWS[:, 0]).private_score(X, y, epsilon=1.0),
+}
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-200, 1e308])
+@pytest.mark.parametrize("what", FITS)
+def test_no_number_raises_though_the_caller_lets_numpy_raise(what, value):
+    X, y = np.concatenate([ROWS, np.full((1, 2), value)]), np.append(ROWS[:, 0], value)
+    with np.errstate(all="raise"):
+        FITS[what](X, y)
+        assert np.geterr() == dict.fromkeys(("divide", "over", "under", "invalid"), "raise")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+import pytest
+
 import dpilot
 from dpilot.data.schema import Schema
 from dpilot.tables.fitting import fit_table
 from dpilot.tables.run import load_table
-from tests.tables.helpers import SCHEMA, frame
+from tests.tables.helpers import SCHEMA, frame, numeric_frame, numeric_schema
 
 
 def test_what_is_shown_and_saved_is_the_price_of_the_whole_fit(tmp_path):
@@ -32,3 +35,12 @@ def test_what_is_shown_and_saved_is_the_price_of_the_whole_fit(tmp_path):
     assert {fitted.run.delta, record["delta"], *(update.delta for update in told)} == {fitted.delta}
     train = next(entry for entry in fitted.record.ledger if entry["part"] == "train")
     assert train["cost"]["epsilon"] < 0.99  # the stages that were bought are not in it
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e308])
+def test_no_number_raises_though_the_caller_lets_numpy_raise(value):
+    records = numeric_frame(60)
+    records.loc[0, ["signal", "outcome"]] = str(value)
+    with np.errstate(all="raise"):
+        fitted = fit_table(records, numeric_schema(), epsilon=1.0, delta=1e-5, size=60, epochs=1)
+    assert fitted.metrics

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from dpilot import _validate
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event
 from dpilot.privacy.budget import Budget, Cost
@@ -122,8 +124,10 @@ def paid(
 
     Guarantee:
         The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing.
+        numpy raises and warns of no number in the body, whatever the caller set by ``np.seterr``: that would tell of
+        one record.
     """
-    with commitment(stages, budget, ledger, dataset="one fit") as (made, cost):
+    with commitment(stages, budget, ledger, dataset="one fit") as (made, cost), np.errstate(all="ignore"):
         story: list[Privacy] = []
         yield Door(made, noise), story
         story.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from dpilot.data import bounds
@@ -67,6 +68,7 @@ class _Paid:
     manner: Manner
 
 
+@np.errstate(all="ignore")  # whatever the caller set: an underflow would tell of one record
 def fit_table(
     source: Any,
     schema: Schema,
