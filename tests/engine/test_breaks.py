@@ -15,7 +15,6 @@ from dpilot.engine import measure, precision
 from dpilot.engine.base import inflate
 from dpilot.engine.layers import conv, gram
 from dpilot.engine.layers.linear import Product
-from dpilot.engine.masking import LookingFirst, Unsafe
 from dpilot.errors import UnsupportedModel
 from tests.contracts.zoo import DEVICE
 
@@ -96,21 +95,8 @@ def test_a_label_that_is_looked_up_is_never_negative() -> None:
     """On a GPU -100 as an index would end the process."""
     batch = torch.randint(10, (4, 6)), torch.randint(5, (4, 6))
     assert torch.isfinite(engine.per_sample(Tokens(), looked_up, batch).norms).all()
-    with pytest.raises(Unsafe, match="gather"), LookingFirst():
-        looked_up(torch.ones(4, 6, 5), torch.full((4, 6), -100))
     with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Tokens(), cleaned, batch)
-
-
-@pytest.mark.parametrize("ignored", [-100, -1])
-def test_a_label_that_a_loss_ignores_may_be_negative(ignored: int) -> None:
-    labels = torch.full((4,), -100)
-    with LookingFirst():
-        if ignored == -100:
-            assert not nn.functional.cross_entropy(torch.ones(4, 3), labels, reduction="none").any()
-        else:
-            with pytest.raises(Unsafe, match="cross_entropy"):
-                nn.functional.cross_entropy(torch.ones(4, 3), labels, ignore_index=ignored)
 
 
 def test_a_loss_divided_by_a_mask_of_all_samples_is_refused() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import loop, precision, single_backward
 from dpilot.engine.base import LossFunction, NoRule, trainable
-from dpilot.engine.masking import LookingFirst
+from dpilot.engine.masking import LookingFirst, on_accelerator
 from dpilot.engine.recorder import Recorder
 from dpilot.errors import DpilotError, UnsupportedModel
 
@@ -65,18 +65,31 @@ def stays_apart(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per
 
 
 def masked_samples_agree(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
-    """The same where samples differ in what is masked or ignored; a variant that does not run says nothing."""
-    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        return True  # what a script does with -100 cannot be looked at before
+    """The same where samples differ in what is masked or ignored; a variant that does not run says nothing.
+
+    On an accelerator -100 is tried where places are looked at first. A model that cannot run so at all raises: what
+    the CPU would have found is then not known.
+    """
+    careful = on_accelerator(model, made_up)
     for variant in batches.variants(made_up):
-        try:
+        looking = careful and ignores(made_up, variant)
+        if looking:
             with LookingFirst():
+                agrees_with_loop(model, loss_fn, made_up, per_batch)
+        try:
+            with LookingFirst() if looking else nullcontext():
                 same = agrees_with_loop(model, loss_fn, variant, per_batch)
-            if not same:
-                return False
         except Exception:  # an id or a label that this model does not know
             continue
+        if not same:
+            return False
     return True
+
+
+def ignores(made_up: Any, variant: Any) -> bool:
+    """Whether whole numbers were made -100, not booleans false."""
+    both = zip(batches.tensors(made_up), batches.tensors(variant), strict=True)
+    return any(old is not new and new.dtype != torch.bool for old, new in both)
 
 
 def agrees_with_loop(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:

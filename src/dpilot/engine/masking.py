@@ -1,68 +1,113 @@
-"""Trying -100 on a GPU, where as an index it would end the process: whatever might index is looked at first."""
+"""Trying -100 on a GPU, where a place that does not exist ends the process: places are looked at before they are used.
+
+On the CPU such a place is an IndexError. Here it is made one on every device, so that a variant runs on a GPU where it
+runs on the CPU, and only there. Operations that do not take numbers for places are left alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, final
 
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-_NAMES = """
-    eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__ equal isclose where masked_fill clamp clamp_min
-    clamp_max maximum minimum add sub mul __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ sum mean any all min max
-    abs neg view reshape flatten unflatten contiguous clone detach to float long int type bool double half cpu cuda
-    transpose permute movedim squeeze unsqueeze expand repeat chunk split unbind narrow roll flip cat stack pad size
-    dim numel stride is_floating_point is_contiguous data_ptr __get__ __len__ item tolist zeros_like ones_like
-    empty_like full_like new_zeros new_ones type_as
-"""
-HARMLESS = frozenset(_NAMES.split())
-"""Operations that never take a number for a place."""
-LOSSES = {"cross_entropy": 4, "nll_loss": 4}
-"""Losses that ignore a label, and where they are told which."""
+from dpilot.engine import batch as batches
+
+Places = Iterator[tuple[Tensor, int, int]]
+"""Whole numbers, and the least and the greatest that exist."""
+MANY = torch.iinfo(torch.int64).max
 
 
-class Unsafe(RuntimeError):
-    """A negative number is about to be used as an index."""
+def of_table(args: Any) -> Places:
+    """(table, ids, ...): rows of a table."""
+    yield args[1], 0, args[0].shape[0] - 1
 
 
-class LookingFirst(TorchFunctionMode):
-    """Raise Unsafe before a negative whole number reaches an operation that may take it for a place.
+def along(args: Any) -> Places:
+    """(self, dimension, places, ...)."""
+    shape = args[0].shape or (1,)
+    yield args[2], 0, shape[args[1]] - 1
+
+
+def flat(args: Any) -> Places:
+    """(self, places, ...): numbers of elements, counted from the end where they are negative."""
+    yield args[1], -args[0].numel(), args[0].numel() - 1
+
+
+def subscripts(args: Any) -> Places:
+    """(self, (places or None, ...), ...): self[places]; a mask stands for as many dimensions as it has."""
+    dimension = 0
+    for places in args[1]:
+        if places is not None and places.dtype not in (torch.bool, torch.uint8):
+            yield places, -args[0].shape[dimension], args[0].shape[dimension] - 1
+        dimension += 1 if places is None or places.dtype not in (torch.bool, torch.uint8) else places.dim()
+
+
+def labels(args: Any) -> Places:
+    """(logarithms, labels, weight, reduction, ignored)."""
+    known = args[0].shape[0] if args[0].dim() == 1 else args[0].shape[1]
+    yield args[1].masked_fill(args[1] == args[4], 0), 0, known - 1
+
+
+def margins(args: Any) -> Places:
+    """(scores, labels, ...); -1 ends a list of labels."""
+    yield args[1], -1, args[0].shape[-1] - 1
+
+
+def spelling(args: Any) -> Places:
+    """(logarithms, labels, lengths, lengths, ...)."""
+    yield args[1], 0, args[0].shape[-1] - 1
+    yield from ((lengths, 0, MANY) for lengths in args[2:4] if isinstance(lengths, Tensor))
+
+
+def counts(args: Any) -> Places:
+    """(repeats, ...)."""
+    yield args[0], 0, MANY
+
+
+TAKERS: dict[Callable[[Any], Places], str] = {
+    of_table: "embedding embedding_renorm_ _embedding_bag _embedding_bag_forward_only",
+    along: """gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_select index_add
+        index_add_ index_copy index_copy_ index_fill index_fill_ index_reduce index_reduce_""",
+    flat: "take put put_",
+    subscripts: "index _unsafe_index index_put index_put_ _unsafe_index_put _index_put_impl_",
+    labels: "nll_loss_forward nll_loss2d_forward",
+    margins: "multi_margin_loss multilabel_margin_loss_forward",
+    spelling: "_ctc_loss _cudnn_ctc_loss",
+    counts: "repeat_interleave",
+}
+"""The operations of torch that take numbers for places, below every function and every script that uses them."""
+PLACES = {name: places for places, names in TAKERS.items() for name in names.split()}
+
+
+@final
+class LookingFirst(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Raise IndexError before an operation takes a number for a place that does not exist.
 
     Example:
-        >>> import torch
         >>> with LookingFirst():
-        ...     print(int((torch.tensor([-100, 1]) != -100).sum()))
+        ...     print(int((torch.tensor([-100, 1]) != -100).sum()), float(torch.eye(3)[torch.tensor([-1])].sum()))
         ...     torch.eye(3)[torch.tensor([-100, 1])]
         Traceback (most recent call last):
             ...
-        dpilot.engine.masking.Unsafe: __getitem__ with a negative number
+        IndexError: index: a place that does not exist
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in LOSSES:
-            told = kwargs.get("ignore_index", args[LOSSES[name]] if len(args) > LOSSES[name] else -100)
-            self._look(name, (*args, *kwargs.values()), ignored=told)
-        elif name not in HARMLESS:
-            looked_at = args[1:] if name == "__getitem__" else (*args, *kwargs.values())
-            self._look(name, looked_at)
-        return func(*args, **kwargs)
+    supports_higher_order_operators = True
 
-    def _look(self, name: str, values: Iterable[Any], ignored: int = 0) -> None:
-        for t in whole_numbers(values):
-            if bool(((t < 0) & (t != ignored)).any()):
-                raise Unsafe(f"{name} with a negative number")
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__ if isinstance(func, torch._ops.OpOverload) else ""
+        for t, least, greatest in PLACES[name](args) if name in PLACES else ():
+            if bool(((t < least) | (t > greatest)).any()):
+                raise IndexError(f"{name}: a place that does not exist")
+        return func(*args, **(kwargs or {}))
 
 
-def whole_numbers(values: Iterable[Any]) -> Iterable[Tensor]:
-    """The tensors of whole numbers among arguments."""
-    for value in values:
-        if isinstance(value, Tensor):
-            if not (value.is_floating_point() or value.is_complex()):
-                yield value
-        elif isinstance(value, Mapping):
-            yield from whole_numbers(value.values())
-        elif isinstance(value, (tuple, list)):
-            yield from whole_numbers(value)
+def on_accelerator(model: nn.Module, batch: Any) -> bool:
+    """Whether anything of the model or the batch lies elsewhere than on the CPU."""
+    return any(t.device.type != "cpu" for t in (*model.parameters(), *model.buffers(), *batches.tensors(batch)))

@@ -1,0 +1,235 @@
+"""Samples that meet only where they are masked, and buffers that remember them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpilot import engine
+from dpilot.engine import locality
+from dpilot.engine.masking import LookingFirst
+from dpilot.errors import UnsupportedModel
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+IDS = 5
+Batch = dict[str, Tensor]
+
+
+class Sequence(nn.Module):
+    def __init__(self, scripted: bool) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(IDS, 8), nn.Linear(8, IDS)
+        self.between = torch.jit.script(nn.ReLU()) if scripted else nn.ReLU()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.between(self.embed(ids)))
+
+
+def written(labels: Tensor) -> Tensor:
+    shifted = labels.new_full(labels.shape, 0)
+    shifted[:] = labels
+    return shifted
+
+
+def same_places(labels: Tensor) -> Tensor:
+    return torch.arange(labels.shape[1], device=labels.device).expand_as(labels)
+
+
+COUNTED: dict[str, Callable[[Tensor], Tensor]] = {
+    "ne": lambda y: y != -100,
+    "setitem": lambda y: written(y) != -100,
+    "copy_": lambda y: torch.empty_like(y).copy_(y) != -100,
+    "not_equal": lambda y: torch.not_equal(y, -100),
+    "sign": lambda y: torch.sign(y) >= 0,
+    "sort": lambda y: y.sort(1)[0] != -100,
+    "isin": lambda y: ~torch.isin(y, torch.tensor([-100], device=y.device)),
+    "swapaxes": lambda y: y.swapaxes(0, 1).swapaxes(0, 1) != -100,
+    "gather": lambda y: y.gather(1, same_places(y)) != -100,
+    "scatter": lambda y: torch.zeros_like(y).scatter(1, same_places(y), y) != -100,
+    "masked_fill_": lambda y: y.clone().masked_fill_(y == -100, -1) != -1,
+    "division": lambda y: (y // 100) != -1,
+    "index_select": lambda y: y.index_select(0, torch.arange(len(y), device=y.device)) != -100,
+    "repr": lambda y: torch.full_like(y, len(repr(y)) > 0) * y != -100,
+}
+
+
+def mean_count(kind: str) -> Callable[[nn.Module, Batch], Tensor]:
+    """Losses divided by how many labels the samples of the batch have on average."""
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        y = batch["labels"]
+        each = F.cross_entropy(model(batch["ids"]).flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+        return each.sum(1) / COUNTED[kind](y).sum(1).float().mean().clamp_min(1)
+
+    return loss
+
+
+def ids_and_labels() -> Batch:
+    return {"ids": torch.randint(IDS, (4, 6)), "labels": torch.randint(IDS, (4, 6))}
+
+
+@pytest.fixture(params=["as it is", "as on a GPU"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """On the CPU nothing is looked at first; the second time it is, as it would be on a GPU."""
+    if request.param == "as on a GPU":
+        monkeypatch.setattr(locality, "on_accelerator", lambda model, batch: True)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("where")
+@pytest.mark.parametrize("scripted", [False, True])
+@pytest.mark.parametrize("kind", COUNTED)
+def test_a_mean_over_the_labels_of_all_samples_is_refused_however_they_are_counted(kind: str, scripted: bool) -> None:
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Sequence(scripted), mean_count(kind), ids_and_labels(), per_batch=True)
+
+
+class Relative(nn.Module):
+    """Attention with relative positions: negative whole numbers of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.bias, self.head = nn.Linear(4, 4), nn.Embedding(7, 1), nn.Linear(4, 1)
+        self.side = nn.Parameter(torch.randn(8))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        place = torch.arange(x.shape[1], device=x.device)
+        apart = place[None] - place[:, None]
+        bucket = (torch.sign(apart) * torch.log2(apart.abs().float() + 1).long()).clamp(-3, 3) + 3
+        bias = self.bias(bucket.expand(x.shape[0], -1, -1)).squeeze(-1) + self.side[apart]
+        scores = (self.inner(x) @ x.mT + bias).masked_fill(~mask[:, None, :], -1e4)
+        return self.head(scores.softmax(-1) @ x).squeeze(-1)
+
+
+def mean_length(model: nn.Module, batch: Batch) -> Tensor:
+    kept = batch["mask"].float()
+    return ((model(batch["x"], batch["mask"]) - batch["y"]).square() * kept).sum(1) / kept.sum(1).mean()
+
+
+def own_length(model: nn.Module, batch: Batch) -> Tensor:
+    kept = batch["mask"].float()
+    return ((model(batch["x"], batch["mask"]) - batch["y"]).square() * kept).sum(1) / kept.sum(1).clamp_min(1)
+
+
+@pytest.mark.usefixtures("where")
+def test_negative_numbers_of_the_model_hide_no_mask() -> None:
+    batch = {"x": torch.randn(4, 6, 4), "mask": torch.ones(4, 6, dtype=torch.bool), "y": torch.randn(4, 6)}
+    assert engine.per_sample(Relative(), own_length, batch, per_batch=True).engine == "single-backward"
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Relative(), mean_length, batch, per_batch=True)
+
+
+def rectangle(model: nn.Module, batch: Batch) -> Tensor:
+    """Negative subscripts, masked labels, a mean over all of them."""
+    y = batch["labels"]
+    scores = model(batch["x"], torch.ones_like(y, dtype=torch.bool))
+    return (scores * (y != -100)).sum(1) / (y != -100).sum(1).float().mean()
+
+
+@pytest.mark.usefixtures("where")
+def test_negative_subscripts_hide_no_label() -> None:
+    batch = {"x": torch.randn(4, 6, 4), "labels": torch.randint(2, (4, 6))}
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Relative(), rectangle, batch, per_batch=True)
+
+
+def ours(labels: Tensor) -> dict[str, Callable[[], Any]]:
+    """Uses of labels as places, all of which fail on the CPU if one of them is -100."""
+    table, wide = torch.eye(3), torch.zeros(4, 3)
+    ones = torch.ones_like(labels)
+    return {
+        "embedding": lambda: F.embedding(labels, table),
+        "embedding_bag": lambda: F.embedding_bag(labels[:, None], table),
+        "getitem": lambda: table[labels],
+        "getitem behind a mask": lambda: wide[None][torch.ones(1, 4, dtype=torch.bool)][:, labels],
+        "setitem": lambda: wide.__setitem__((slice(None), labels), 1.0),
+        "gather": lambda: wide.gather(1, labels[:, None]),
+        "take": lambda: torch.take(wide, labels),
+        "scatter_": lambda: torch.zeros(4, 3).scatter_(1, labels[:, None], 1.0),
+        "scatter_add": lambda: wide.scatter_add(1, labels[:, None], torch.ones(4, 1)),
+        "one_hot": lambda: F.one_hot(labels, 3),
+        "index_select": lambda: table.index_select(0, labels),
+        "index_add": lambda: table.index_add(0, labels, torch.ones(4, 3)),
+        "put": lambda: table.put(labels, torch.ones(4)),
+        "cross_entropy": lambda: F.cross_entropy(wide, labels, ignore_index=-1),
+        "nll_loss of images": lambda: F.nll_loss(wide[:, :, None, None], labels[:, None, None], ignore_index=-1),
+        "multi_margin_loss": lambda: F.multi_margin_loss(wide, labels),
+        "multilabel_margin_loss": lambda: F.multilabel_margin_loss(wide, labels[:, None].expand(4, 3)),
+        "repeat_interleave": lambda: torch.repeat_interleave(ones, labels),
+    }
+
+
+@pytest.mark.parametrize("kind", ours(torch.zeros(4, dtype=torch.long)))
+def test_a_place_that_does_not_exist_is_found_before_it_is_used(kind: str) -> None:
+    good, negative, large = torch.tensor([0, 1, 2, 1]), torch.tensor([0, -100, 2, 1]), torch.tensor([0, 1, 156, 1])
+    with LookingFirst():
+        ours(good)[kind]()
+        with pytest.raises((IndexError, RuntimeError), match=r"a place that does not exist|must be non-negative"):
+            ours(negative)[kind]()
+        if kind not in ("repeat_interleave", "one_hot"):
+            with pytest.raises(IndexError, match="a place that does not exist"):
+                ours(large)[kind]()
+
+
+def test_scripts_are_looked_into() -> None:
+    scripted = torch.jit.script(nn.Embedding(3, 2))
+    with pytest.raises(RuntimeError) as itself:
+        scripted(torch.tensor([-100]))
+    with pytest.raises(RuntimeError) as looked, LookingFirst():
+        scripted(torch.tensor([-100]))
+    assert "index out of range" in str(itself.value)
+    assert "index out of range" not in str(looked.value)
+
+
+def test_labels_of_a_spelling_are_looked_at() -> None:
+    """Where torch reads beyond its memory, on the CPU too."""
+    sounds, lengths = torch.zeros(5, 2, 3).log_softmax(-1), torch.tensor([2, 2])
+    with LookingFirst():
+        F.ctc_loss(sounds, torch.ones(2, 2, dtype=torch.long), lengths + 3, lengths)
+        with pytest.raises(IndexError, match="_ctc_loss"):
+            F.ctc_loss(sounds, torch.full((2, 2), -100), lengths + 3, lengths)
+
+
+def test_a_label_that_a_loss_ignores_is_no_place() -> None:
+    labels = torch.full((4,), -100)
+    with LookingFirst():
+        assert not F.cross_entropy(torch.ones(4, 3), labels, reduction="none").any()
+        with pytest.raises(IndexError, match="nll_loss"):
+            F.cross_entropy(torch.ones(4, 3), labels, ignore_index=-1)
+
+
+def looked_up(model: nn.Module, batch: Batch) -> Tensor:
+    return model(batch["ids"]).flatten(1).gather(1, batch["labels"]).sum(1)
+
+
+@pytest.mark.usefixtures("where")
+def test_a_label_that_is_looked_up_refuses_no_model() -> None:
+    assert engine.per_sample(Sequence(False), looked_up, ids_and_labels(), per_batch=True).engine == "single-backward"
+
+
+def test_a_model_that_cannot_be_looked_at_is_run_one_sample_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the CPU would have found out about its masks is not known: no verdict, so an engine that needs none."""
+
+    def fails(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError("no rule for this operation under this mode")
+
+    monkeypatch.setattr(locality, "on_accelerator", lambda model, batch: True)
+    monkeypatch.setattr(LookingFirst, "__torch_dispatch__", fails)
+    ps = engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
+    assert ps.engine != "single-backward"
+    assert "under this mode" in ps.reason
+
+
+def test_nothing_is_looked_at_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(self: Any) -> None:
+        raise AssertionError("looked at")
+
+    monkeypatch.setattr(LookingFirst, "__enter__", never)
+    if torch.get_default_device().type == "cpu":
+        with pytest.raises(UnsupportedModel, match="depends on the others"):
+            engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
