@@ -18,10 +18,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass, replace
-from numbers import Real
+from hashlib import sha256
+from numbers import Integral, Real
 from typing import Any, Final, NotRequired, Protocol, Required, TypedDict, Unpack
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpilot import _validate
@@ -141,7 +144,12 @@ class State:
 
 
 def identity(rule: Any) -> str:
-    """A rule as text, numbers as floats: equal rules have equal texts, and no others.
+    """A rule as text: equal rules have equal texts, and no others (where what they hold tells all of it by ``repr``).
+
+    Edge cases:
+        a number          as a float, where that is the same number: 1 and 1.0 are one
+        array, tensor     by type, shape and a hash of all its bytes
+        a rule of yours   by module and name: rules of one name in two modules are two
 
     Example:
         >>> from dpilot.clipping import Constant, Normalized
@@ -149,7 +157,9 @@ def identity(rule: Any) -> str:
         'Normalized(rule=Constant(threshold=1.0))'
     """
     told = ", ".join(f"{field.name}={_told(getattr(rule, field.name))}" for field in fields(rule))
-    return f"{type(rule).__name__}({told})"
+    kind = type(rule)
+    own = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return f"{kind.__name__ if own else f'{kind.__module__}.{kind.__qualname__}'}({told})"
 
 
 def check_own(rule: Any, state: State) -> None:
@@ -243,10 +253,29 @@ def _moved_to(tensor: Tensor, device: torch.device) -> Tensor:
 
 def _told(value: Any) -> str:
     if isinstance(value, Real):
-        return repr(float(value))
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_told, value))}]"
+        return _told_number(value)
+    if isinstance(value, Tensor | np.ndarray):
+        return _told_array(value)
+    if isinstance(value, tuple | list):
+        return f"{'' if isinstance(value, tuple) else 'list'}[{', '.join(map(_told, value))}]"
     return identity(value) if is_dataclass(value) else repr(value)
+
+
+def _told_number(value: Any) -> str:
+    value = int(value) if isinstance(value, Integral) else value  # numpy compares its own with floats as floats
+    try:
+        same = float(value) == value or value != value
+    except OverflowError:  # a whole number beyond all floats
+        same = False
+    return repr(float(value)) if same else str(value)
+
+
+def _told_array(values: Tensor | NDArray[Any]) -> str:
+    if isinstance(values, Tensor):
+        held = values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    else:
+        held = repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes()
+    return f"array({values.dtype}, {tuple(values.shape)}, {sha256(held).hexdigest()})"
 
 
 def _plain(value: Any) -> Any:
