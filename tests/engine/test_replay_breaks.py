@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling as ModelOutput
 
 from dpilot import engine
-from dpilot.engine import Graphed, batch, capture
+from dpilot.engine import Graphed, batch, capture, graphed
 from tests.contracts.zoo import DEVICE
 from tests.engine.test_graphed import Again
 
@@ -144,3 +144,97 @@ def test_a_changed_twin_leaves_a_mapping_that_shares_what_it_holds_as_it_is() ->
     assert tree["b"] is b
     assert torch.equal(twin["a"], a + 1)
     assert torch.equal(twin["b"], b + 1)
+
+
+class Peak(nn.Module):
+    """Keeps the largest number it saw in a buffer, in one of several ways."""
+
+    def __init__(self, way: str, start: float) -> None:
+        super().__init__()
+        self.way, self.layer = way, nn.Linear(2, 1)
+        self.register_buffer("kept", torch.full((), start))
+        self.register_buffer("wide", torch.full((1, 1), start).expand(3, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        largest = torch.maximum(self.kept, x.detach().abs().max())
+        if self.way == "data":
+            self.kept.data.copy_(largest)
+        elif self.way == "data of a view":
+            self.wide[:1, :1].data.copy_(largest)
+        elif self.way == "other memory":
+            self.kept.data = largest
+        elif self.way == "assigned":
+            self.kept = largest
+        elif self.way == "in place":
+            self.kept.copy_(largest)
+        return self.layer(x) + 0 * self.wide[0, 0]
+
+
+def of_one(out: Tensor, y: Tensor) -> Tensor:
+    return (out[:, 0] - y).square()
+
+
+UNSEEN = ["data", "other memory"]
+
+
+@pytest.mark.parametrize("start", [5.0, 50.0])
+@pytest.mark.parametrize("way", [*UNSEEN, "data of a view"])
+def test_no_buffer_remembers_the_samples_of_a_replay(way: str, start: float) -> None:
+    model = Peak(way, start).to(DEVICE)
+    before = model.kept, model.kept.data_ptr()
+    gradients = Graphed(model, of_one, rows=4)
+    for largest in (7.0, 1234.5):
+        found = gradients._found((torch.zeros(3, 2, device=DEVICE), torch.zeros(3, device=DEVICE)), 3)
+        assert isinstance(found, graphed.Captured)
+        found.replay([torch.full((3, 2), largest, device=DEVICE), torch.zeros(3, device=DEVICE)], 3)
+        assert float(model.kept) == start
+        assert bool((model.wide == start).all())
+    assert model.kept is before[0]
+
+
+@pytest.mark.parametrize("way", [*UNSEEN, "assigned", "in place"])
+def test_capturing_leaves_every_buffer_as_it_was(way: str) -> None:
+    model = Peak(way, 0.0).to(DEVICE)
+    batch_of = torch.full((3, 2), 7.0, device=DEVICE), torch.zeros(3, device=DEVICE)
+    gradients = Graphed(model, of_one, rows=4)
+    engine.per_sample(model, of_one, batch_of)  # the verdict: from here on only the capture runs
+    model.kept.data.zero_()
+    before, version, place = model.kept, model.kept._version, model.kept.data_ptr()
+    found = gradients._found(batch_of, 3)
+    assert isinstance(found, graphed.Captured) == (way in UNSEEN)
+    assert way in UNSEEN or found == "the forward pass changes a buffer"
+    assert model.kept is before
+    assert model.kept.data_ptr() == place
+    assert way == "in place" or model.kept._version == version
+    assert float(model.kept) == 0.0
+
+
+def test_a_buffer_that_is_set_between_chunks_is_read_and_kept() -> None:
+    model = Peak("none", 1.0).to(DEVICE)
+    gradients = Graphed(model, lambda out, y: of_one(out, y) * model.kept, rows=4)
+    chunk, zeros = torch.ones(3, 2, device=DEVICE), torch.zeros(3, device=DEVICE)
+    first = gradients((chunk, zeros))
+    assert first.reason.endswith("; replayed")
+    model.kept.fill_(2.0)
+    assert torch.allclose(gradients((chunk, zeros)).norms, 2 * first.norms, rtol=1e-4)
+    assert float(model.kept) == 2.0
+
+
+def test_a_buffer_of_the_loss_is_put_back_too() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", torch.zeros(()))
+
+        def forward(self, out: Tensor, y: Tensor) -> Tensor:
+            self.kept.data.copy_(y.abs().max())
+            return of_one(out, y)
+
+    criterion = Loss().to(DEVICE)
+    gradients = Graphed(nn.Linear(2, 1).to(DEVICE), criterion, rows=4)
+    batch_of = torch.ones(3, 2, device=DEVICE), torch.full((3,), 9.0, device=DEVICE)
+    captured = gradients._found(batch_of, 3)
+    criterion.kept.zero_()
+    assert isinstance(captured, graphed.Captured)
+    captured.replay(list(batch_of), 3)
+    assert float(criterion.kept) == 0.0

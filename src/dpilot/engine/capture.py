@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Made = TypeVar("Made")
 Result = TypeVar("Result", covariant=True)
@@ -140,6 +140,42 @@ def refusing_what_replays_forget(model: nn.Module) -> Iterator[None]:
     now = list(model.buffers())
     if len(now) != len(buffers) or any(b is not c or b._version != v for b, (c, v) in zip(now, buffers, strict=True)):
         raise NotReplayable("the forward pass changes a buffer")
+
+
+@contextmanager
+def putting_back(*roots: Any) -> Iterator[None]:
+    """Leave every buffer of the modules among ``roots`` as it was: the tensor, its memory and its values.
+
+    Always, as a write through ``.data`` does not show. In a captured piece of work the copies are part of the graph,
+    so that every replay leaves the buffers as it found them. They count as no change of a buffer.
+    """
+    modules = [module for root in roots if isinstance(root, nn.Module) for module in root.modules()]
+    held = [(m._buffers, name, b, b.data) for m in modules for name, b in m._buffers.items() if b is not None]
+    memory = [stretch(data) for *_, data in held]
+    values = [torch.empty_like(t) for t in memory]
+    copied(values, memory)
+    try:
+        yield
+    finally:
+        for buffers, name, buffer, data in held:
+            buffers[name] = buffer
+            buffer.data = data
+        copied(memory, values)
+
+
+def stretch(t: Tensor) -> Tensor:
+    """All the memory from the first entry of a tensor to its last: entries that share memory cannot be copied into."""
+    if t.layout != torch.strided or not t.numel():
+        return t
+    return t.as_strided((1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)),), (1,))
+
+
+def copied(into: list[Tensor], values: list[Tensor]) -> None:
+    """Copy tensor by tensor, those of one type and device at once."""
+    for kind in dict.fromkeys((t.dtype, t.device) for t in into):
+        chosen = [j for j, t in enumerate(into) if (t.dtype, t.device) == kind]
+        with torch.no_grad():
+            torch._foreach_copy_([into[j] for j in chosen], [values[j] for j in chosen])
 
 
 def drawn_on_the_processor() -> tuple[Any, ...]:

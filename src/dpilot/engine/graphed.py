@@ -143,11 +143,12 @@ class Captured:
     ) -> None:
         self._inputs, self._rows = inputs, rows
         self._fillers = [t[:1].clone() if is_sample(t, rows) else None for t in inputs]
-        with capture.refusing_what_replays_forget(model):
+        with capture.putting_back(model, loss_fn), capture.refusing_what_replays_forget(model):
             work()
 
         def measured() -> tuple[PerSample, Tensor]:
-            made = work()
+            with capture.putting_back(model, loss_fn):
+                made = work()
             return made, torch.stack([made.norms, *made.squares.values()])
 
         self._norms = capture.record(measured)
