@@ -276,6 +276,29 @@ def test_which_records_are_scored_together_follows_from_their_places(count, monk
         assert sizes[-1] == (count - 1) % 512 + 1
 
 
+@pytest.mark.parametrize("count", [1, 3, 513, 515])
+def test_one_more_held_out_record_changes_no_bit_of_what_others_are_scored_by(count, monkeypatch):
+    torch.manual_seed(0)
+    inputs, model = torch.randn(count + 1, 240), nn.Sequential(nn.Linear(240, 100), nn.Linear(100, 2))
+    labels, outputs = torch.zeros(count + 1, dtype=torch.long), []
+
+    def noted(model, inputs):
+        outputs.append(predict(model, inputs))
+        return outputs[-1]
+
+    monkeypatch.setattr("dpilot.tune.module_task.predict", noted)
+    monkeypatch.setattr("dpilot.tune.pilot.learners.predict", noted)
+    scores = (lambda task: task.exact_table(model, "accuracy"), lambda task: Modules(task).scored(model))
+    for score in scores:
+        seen = []
+        for size in (count, count + 1):
+            outputs.clear()
+            data = torch.utils.data.TensorDataset(inputs[:size], labels[:size])
+            score(module_task(lambda: nn.Linear(240, 2), data, data))
+            seen.append(torch.cat(outputs))
+        assert torch.equal(seen[0], seen[1][:count])
+
+
 def test_a_table_too_wide_for_a_run_folder_is_refused_before_it_is_paid(tmp_path):
     columns = {f"x{place}": {"type": "numeric", "bounds": [0, 1]} for place in range(65)}
     target = {"type": "categorical", "categories": ["no", "yes"], "role": "target"}
