@@ -233,3 +233,155 @@ def test_nothing_is_looked_at_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Non
     if torch.get_default_device().type == "cpu":
         with pytest.raises(UnsupportedModel, match="depends on the others"):
             engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
+
+
+def test_masks_are_tried_on_a_gpu_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(self: Any) -> None:
+        raise AssertionError("looked at")
+
+    monkeypatch.setattr(locality, "on_accelerator", lambda model, batch: True)
+    monkeypatch.setattr(LookingFirst, "__enter__", never)
+    batch = {"x": torch.randn(4, 6, 4), "mask": torch.ones(4, 6, dtype=torch.bool), "y": torch.randn(4, 6)}
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Relative(), mean_length, batch, per_batch=True)
+
+
+def by_data(module: nn.Module, x: Tensor) -> None:
+    module.seen.data.copy_(torch.maximum(module.seen, x))
+
+
+def by_other_data(module: nn.Module, x: Tensor) -> None:
+    module.seen.data = torch.maximum(module.seen, x)
+
+
+def by_larger_data(module: nn.Module, x: Tensor) -> None:
+    module.seen.data = torch.maximum(module.seen, x).expand(3).clone()
+
+
+def by_view(module: nn.Module, x: Tensor) -> None:
+    module.seen.detach().copy_(torch.maximum(module.seen, x))
+
+
+def by_name(module: nn.Module, x: Tensor) -> None:
+    module.seen = torch.maximum(module.seen, x)
+
+
+def by_numpy(module: nn.Module, x: Tensor) -> None:
+    module.seen.numpy()[...] = max(float(module.seen), float(x))
+
+
+def by_a_new_one(module: nn.Module, x: Tensor) -> None:
+    if x > module.seen:
+        module.register_buffer("another", x)
+
+
+def by_one_that_was_none(module: nn.Module, x: Tensor) -> None:
+    module.later = x if x > module.seen else None
+
+
+def by_deletion(module: nn.Module, x: Tensor) -> None:
+    if x > module.seen and "other" in module._buffers:
+        del module.other
+
+
+def by_saving_it(module: nn.Module, x: Tensor) -> None:
+    module.register_buffer("other", module.other, persistent=bool(x > module.seen))
+
+
+WRITES = [
+    by_data, by_other_data, by_larger_data, by_view, by_name, by_numpy, by_a_new_one, by_one_that_was_none, by_deletion,
+    by_saving_it,
+]  # fmt: skip
+
+
+class Peak(nn.Module):
+    """Remembers the largest number it saw, if that is larger than where it starts."""
+
+    def __init__(self, write: Callable[[nn.Module, Tensor], None], start: float) -> None:
+        super().__init__()
+        self.write, self.inner = write, nn.Linear(2, 1)
+        self.register_buffer("seen", torch.tensor(start))
+        self.register_buffer("later", None)
+        self.register_buffer("other", torch.ones(2), persistent=False)
+        self.register_buffer("spread", torch.tensor([3.0]).expand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.write(self, x.detach().abs().max())
+        return self.inner(x)
+
+
+def distance(out: Tensor, y: Tensor) -> Tensor:
+    return (out[:, 0] - y).square()
+
+
+@pytest.mark.parametrize("name", ["single-backward", "loop"])
+@pytest.mark.parametrize("write", WRITES)
+def test_every_buffer_is_put_back_however_it_was_written(write: Any, name: str) -> None:
+    if write is by_numpy and torch.get_default_device().type != "cpu":
+        pytest.skip("no numpy there")
+    model = Peak(write, 500.0)
+    before, saved = dict(model.named_buffers()), list(model.state_dict())
+    batch = torch.full((3, 2), 1234.5), torch.zeros(3)
+    for _ in range(2):
+        engine.per_sample(model, distance, batch, name)
+        after = dict(model.named_buffers())
+        assert list(after) == list(before)
+        assert list(model.state_dict()) == saved
+        assert all(after[kind] is buffer for kind, buffer in before.items())
+        assert float(model.seen) == 500.0
+        assert model.seen.shape == ()
+        assert model.later is None
+
+
+@pytest.mark.parametrize("start", [0.0, 5.0])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_buffer_that_keeps_what_is_large_is_refused(write: Any, start: float) -> None:
+    model = Peak(write, start)
+    if write is by_saving_it or (write is by_deletion and start == 0.0):
+        pytest.skip("the same buffers for all samples: they are only put back")
+    with pytest.raises(UnsupportedModel, match="keeps statistics"):
+        engine.per_sample(model, distance, (torch.zeros(3, 2), torch.zeros(3)))
+    assert float(model.seen) == start
+
+
+class Written(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.tensor(500.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = torch.maximum(self.seen, x.abs().max())
+        return x
+
+
+def test_buffers_of_scripts_are_put_back() -> None:
+    model = nn.Sequential(torch.jit.script(Written()), nn.Linear(2, 1))
+    engine.per_sample(model, distance, (torch.full((3, 2), 1234.5), torch.zeros(3)), "loop")
+    assert float(model[0].seen) == 500.0
+
+
+def counts_calls(module: nn.Module, x: Tensor) -> None:
+    module.seen.add_(1)
+
+
+def test_a_buffer_that_counts_calls_is_put_back_and_not_refused() -> None:
+    model = Peak(counts_calls, 5.0)
+    engine.per_sample(model, distance, (torch.zeros(3, 2), torch.zeros(3)), "single-backward")
+    assert float(model.seen) == 5.0
+
+
+class Scaled(nn.Module):
+    """Multiplies by a buffer that nothing writes to; its backward pass needs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.register_buffer("scale", torch.tensor([2.0, 3.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * self.scale
+
+
+def test_putting_back_leaves_a_second_backward_pass_possible() -> None:
+    ps = engine.per_sample(Scaled(), distance, (torch.randn(3, 2), torch.zeros(3)), low_memory=True)
+    assert torch.isfinite(ps.weighted_sum(torch.full((3,), 0.3))["inner.weight"]).all()

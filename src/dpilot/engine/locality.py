@@ -6,8 +6,8 @@ weighted sum with random weights must equal the one of the loop oracle, in which
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from dpilot.engine.recorder import Recorder
 from dpilot.errors import DpilotError, UnsupportedModel
 
 SAMPLES = 3
+SCALE = 10.0
+"""How much larger samples are the second time they are made up: a buffer may keep only what is large."""
 MIXES = (
     "the gradient of one sample depends on the others, or samples are not first in the input of every layer. "
     "Remedy: batch_first=True, no batch statistics, no loss divided by a count over the batch."
@@ -141,22 +143,31 @@ def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: 
 
 
 def refuse_leaking_buffers(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> None:
-    """A buffer that remembers the samples is a release without noise."""
-    before = {name: b.detach().clone() for name, b in model.named_buffers()}
-    after = []
-    for sign in (1, -1):
-        turned = batches.rebuild(made_up, lambda t, s=sign: t * s if t.is_floating_point() else t)  # type: ignore[misc]
-        batches.losses(model, loss_fn, turned, per_batch)
-        after.append({name: b.detach().clone() for name, b in model.named_buffers()})
-        restore(model, before)
-        if all(torch.equal(b, before[name]) for name, b in after[0].items() if name in before):
-            return
-    for name in before:
-        if not torch.equal(after[0][name], after[1][name]):
+    """A buffer that remembers the samples is a release without noise: all samples must leave the same in it."""
+    put_back = buffers_kept(model)
+
+    def left(samples: Any) -> dict[str, Tensor]:
+        try:
+            batches.losses(model, loss_fn, samples, per_batch)
+            return {name: b.detach().clone() for name, b in model.named_buffers()}
+        finally:
+            put_back()
+
+    first, others = left(made_up), [left(scaled(made_up, -1.0))]
+    again = batches.synthetic(made_up, SAMPLES, SAMPLES, torch.Generator().manual_seed(1))
+    with suppress(Exception):  # numbers of a size that this model does not take
+        others.append(left(scaled(again, SCALE)))
+    for name in {name: None for found in (first, *others) for name in found}:
+        if not all(name in first and name in found and torch.equal(first[name], found[name]) for found in others):
             raise UnsupportedModel(
                 f"buffer {name!r} keeps statistics of the samples, without noise. Remedy: put that layer in eval mode, "
                 "or switch its running statistics off."
             )
+
+
+def scaled(samples: Any, factor: float) -> Any:
+    """The samples with every float multiplied."""
+    return batches.rebuild(samples, lambda t: t * factor if t.is_floating_point() else t)
 
 
 @contextmanager
@@ -178,36 +189,56 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
     cuDNN picks other algorithms for other batch sizes, whose rounding differs more than a mistake may: it is off.
     """
-    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+    put_back = buffers_kept(model)
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     steady = torch.backends.cudnn.flags(enabled=False) if devices else nullcontext()
     with torch.random.fork_rng(devices=devices), precision.full(), steady:
         try:
             yield
         finally:
-            restore(model, buffers)
+            put_back()
 
 
 @contextmanager
 def remembering_nothing(model: nn.Module) -> Iterator[None]:
     """Put every buffer back: what a forward pass left in one of them would be a release without noise."""
-    before = {name: (b, b._version, b.clone()) for name, b in model.named_buffers()}
+    put_back = buffers_kept(model)
     try:
         yield
     finally:
+        put_back()
+
+
+def buffers_kept(model: nn.Module) -> Callable[[], None]:
+    """A function that puts the buffers back: which there are, where they lie and what is in them.
+
+    It looks at no value, so it waits for no device, and a write that torch does not count (``.data``) is undone too.
+    """
+    places = [(m, dict(m._buffers.items()), set(m._non_persistent_buffers_set)) for m in model.modules()]
+    values = {b: (b._version, b.data, once(b.detach()).clone()) for b in model.buffers()}
+
+    def put_back() -> None:
+        for module, buffers, unsaved in places:
+            if not isinstance(module, torch.jit.ScriptModule):  # which can have no other buffers
+                module._buffers.clear()
+                module._non_persistent_buffers_set = set(unsaved)
+            for name, buffer in buffers.items():
+                module._buffers[name] = buffer
         with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                same, version, value = before.get(name, (None, 0, buffer))
-                if buffer is not same or buffer._version != version:  # known without waiting for a device
-                    buffer.copy_(value)
+            for b, (version, memory, value) in values.items():
+                b.data = memory
+                # a buffer that nothing wrote to stays good for a second backward pass: its copy is not counted
+                once(memory if b._version == version else b).copy_(value)
+
+    return put_back
 
 
-def restore(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
-    """Write back the buffers that changed."""
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            if name in buffers and not torch.equal(buffer, buffers[name]):
-                buffer.copy_(buffers[name])
+def once(t: Tensor) -> Tensor:
+    """Every element in memory once: an expanded tensor cannot be written to."""
+    if t.layout == torch.strided:
+        for dimension, step in enumerate(t.stride()):
+            t = t.narrow(dimension, 0, 1) if step == 0 and t.shape[dimension] > 1 else t
+    return t
 
 
 def mixing_weights(norms: Tensor) -> Tensor:
