@@ -385,3 +385,26 @@ class Scaled(nn.Module):
 def test_putting_back_leaves_a_second_backward_pass_possible() -> None:
     ps = engine.per_sample(Scaled(), distance, (torch.randn(3, 2), torch.zeros(3)), low_memory=True)
     assert torch.isfinite(ps.weighted_sum(torch.full((3,), 0.3))["inner.weight"]).all()
+
+
+class Small(nn.Module):
+    """Takes small numbers only, and may remember their sum."""
+
+    def __init__(self, remembers: bool) -> None:
+        super().__init__()
+        self.remembers, self.inner = remembers, nn.Linear(2, 1)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.abs().max() > 5:
+            raise ValueError("too large")
+        if self.remembers:
+            self.seen += x.detach().sum()
+        return self.inner(x)
+
+
+def test_a_model_that_takes_small_numbers_only_is_judged_by_those() -> None:
+    batch = torch.zeros(3, 2), torch.zeros(3)
+    assert engine.per_sample(Small(False), distance, batch).engine == "single-backward"
+    with pytest.raises(UnsupportedModel, match="keeps statistics"):
+        engine.per_sample(Small(True), distance, batch)
