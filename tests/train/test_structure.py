@@ -147,3 +147,10 @@ def test_a_tensor_is_no_tuple_and_a_further_key_is_left_out_of_a_record_alone_on
     with pytest.raises(Differs):
         brought({"a": one, "b": one}, {"a": one}, joint=True)
     assert list(brought({"a": one, "b": one}, {"a": one}, joint=False)) == ["a"]
+
+
+def test_a_tensor_of_another_class_is_plain_where_the_forms_is():
+    class Tagged(torch.Tensor):
+        pass
+
+    assert type(brought(torch.ones(2).as_subclass(Tagged), torch.ones(1), joint=True)) is torch.Tensor
