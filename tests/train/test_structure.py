@@ -154,3 +154,19 @@ def test_a_tensor_of_another_class_is_plain_where_the_forms_is():
         pass
 
     assert type(brought(torch.ones(2).as_subclass(Tagged), torch.ones(1), joint=True)) is torch.Tensor
+
+
+def numbered(odd):
+    """Records whose second part is a number, and one in which it is written otherwise."""
+    return [(torch.ones(3), float(i)) for i in range(3)], (torch.ones(3), odd)
+
+
+@pytest.mark.parametrize("odd", [torch.tensor([7.0]), np.array([7.0]), [7.0], torch.tensor(7.0), 7, np.float64(7), "7"])
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_what_a_record_counts_for_does_not_depend_on_who_is_before_it(odd, place):
+    form = (torch.zeros(1, 3), torch.zeros(1, dtype=torch.float64))
+    others, record = numbered(odd)
+    alone = [float(x) for chunk in Reader([record], None, form).chunks([np.arange(1)]) for x in chunk.whole[1]]
+    mixed = [*others[:place], record, *others[place:]]
+    found = [float(x) for chunk in Reader(mixed, None, form).chunks([np.arange(4)]) for x in chunk.whole[1]]
+    assert sorted(found) == sorted([*alone, 0.0, 1.0, 2.0])

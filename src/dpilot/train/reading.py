@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import Subset, TensorDataset, default_collate
 
 from dpilot.engine import batch as batches
@@ -78,6 +79,8 @@ class Reader:
         return [self._chunk([record]) for record in records]
 
     def _chunk(self, records: list[Any]) -> Any:
+        if self.collate is None and not alike(records):
+            return None
         return quietly(lambda: self._ready((self.collate or default_collate)(list(records)), len(records)))
 
     def _ready(self, chunk: Any, count: int) -> Any:
@@ -91,6 +94,30 @@ def _fetch(dataset: Any, indices: list[int]) -> list[Any]:
     if len(records) != len(indices):
         raise ValueError(f"{len(records)} records for {len(indices)} numbers")
     return records
+
+
+def alike(records: list[Any]) -> bool:
+    """Whether torch's collating would read every record as it reads the first one.
+
+    It goes by the first: among numbers a tensor of one entry would count as a number, which it is not where it is
+    first, or alone. What a record counts for must not depend on who is before it.
+
+    Example:
+        >>> alike([(1.0, 2), (0.5, 3.0)]), alike([(1.0, 2), (torch.tensor([0.5]), 3)])
+        (True, False)
+    """
+    kinds = quietly(lambda: [_kind(record) for record in records])
+    return kinds is not None and all(kind == kinds[0] for kind in kinds)
+
+
+def _kind(part: Any) -> Any:
+    if isinstance(part, Tensor | np.ndarray):
+        return ("tensor" if isinstance(part, Tensor) else "array", part.ndim)
+    if isinstance(part, Mapping):
+        return {key: _kind(value) for key, value in part.items()}
+    if isinstance(part, tuple | list):
+        return [_kind(value) for value in part]
+    return "number" if isinstance(part, int | float | np.number) else type(part)
 
 
 def slices(chunk: Any, n: int) -> list[Any]:

@@ -48,7 +48,7 @@ class Trainer:
         example                       a public batch; shows the records' form before anything is spent, where the
                                       data set does not (a TensorDataset does). Without it the first record's form
                                       stands in, and counts as public
-        record of another form        null, in silence: other keys, dimensions, or types that do not cast
+        record of another form        null, in silence: missing keys, dimensions, or types that do not cast
         layer-wise rules              groups of parameters are shared out by the model's order, or given as ``groups``
 
     Example:
