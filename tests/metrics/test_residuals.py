@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.metrics import regression, residuals
 from dpilot.metrics.residuals import (
     SHARE,
     Groups,
@@ -117,3 +118,10 @@ def test_null_records_add_nothing():
 def test_shapes_are_checked():
     with pytest.raises(InvalidInput, match="groups"):
         exact_residuals(np.zeros(3), np.zeros(3), np.zeros(2), SITES, half_range=1.0)
+
+
+def test_no_number_of_a_record_raises_whatever_numpy_is_set_to():
+    small = np.array([1e-200, 1e-100, 5e-324, 0.5])
+    with np.errstate(all="raise"):
+        assert np.isfinite(residuals._table(small, np.zeros(4), np.zeros(4), 1)).all()
+        assert np.isfinite(regression._vector(small, np.zeros(4))).all()

@@ -105,13 +105,13 @@ def regression_scores(sums: Sums) -> tuple[Metric, ...]:
     )
 
 
+@np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
 def _vector(target: Floats, predicted: Floats) -> Floats:
     """The weighted sums."""
     y, p = np.asarray(target, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if y.ndim != 1 or y.shape != p.shape:
         raise InvalidInput(f"targets have shape {y.shape} and predictions {p.shape}: expected one of each a record.")
-    with np.errstate(invalid="ignore"):
-        kept = np.isfinite(p) & (np.abs(y) <= 1)
+    kept = np.isfinite(p) & (np.abs(y) <= 1)
     y, p = y[kept], np.clip(p[kept], -1.0, 1.0)
     e = np.minimum((p - y) ** 2, 1.0)
     rows = np.column_stack([np.ones_like(y), y, y**2, y**3, y**4, e, e**2]) - _CENTRES

@@ -182,6 +182,7 @@ def _inside(t: Floats, score: Floats, variance: Floats) -> list[float]:
     return [float(each) for each in t[score**2 <= quantile() ** 2 * variance]]
 
 
+@np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
 def _table(target: Floats, predicted: Floats, group: Floats, groups: int) -> Floats:
     """The weighted sums of each group."""
     y, p, g = (np.asarray(values, dtype=np.float64) for values in (target, predicted, group))
@@ -189,8 +190,7 @@ def _table(target: Floats, predicted: Floats, group: Floats, groups: int) -> Flo
         raise InvalidInput(
             f"targets have shape {y.shape}, predictions {p.shape} and groups {g.shape}: expected one of each a record."
         )
-    with np.errstate(invalid="ignore"):
-        kept = np.isfinite(p) & (np.abs(y) <= 1) & (g >= 0) & (g < groups) & (g == np.floor(g))
+    kept = np.isfinite(p) & (np.abs(y) <= 1) & (g >= 0) & (g < groups) & (g == np.floor(g))
     r = np.clip(np.clip(p[kept], -1.0, 1.0) - y[kept], -1.0, 1.0)
     rows = on_grid(np.column_stack([np.ones_like(r), r**2 - 0.5, r]) * _WEIGHTS)
     table = np.zeros((_validate.count(groups=groups), 3))

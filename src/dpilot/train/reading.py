@@ -21,6 +21,7 @@ from dpilot.train.nulls import Chunk
 
 Collate = Callable[[list[Any]], Any]
 _TRIES = 100
+_EXACT = 2**53  # whole numbers up to this are floats as well: torch reads them alike among either
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +107,20 @@ def alike(records: list[Any]) -> bool:
         >>> alike([(1.0, 2), (0.5, 3.0)]), alike([(1.0, 2), (torch.tensor([0.5]), 3)])
         (True, False)
     """
-    kinds = quietly(lambda: [_kind(record) for record in records])
-    return kinds is not None and all(kind == kinds[0] for kind in kinds)
+    return bool(quietly(lambda: len({_kind(record) for record in records}) == 1))
 
 
 def _kind(part: Any) -> Any:
+    """What decides how torch reads a part, alone or behind others: its class, and what is in it."""
     if isinstance(part, Tensor | np.ndarray):
-        return ("tensor" if isinstance(part, Tensor) else "array", part.ndim)
+        return type(part), part.ndim
     if isinstance(part, Mapping):
-        return {key: _kind(value) for key, value in part.items()}
+        return type(part), frozenset((key, _kind(value)) for key, value in part.items())
     if isinstance(part, tuple | list):
-        return [_kind(value) for value in part]
-    return "number" if isinstance(part, int | float | np.number) else type(part)
+        plain = type(part) in (tuple, list)
+        return "sequence" if plain else type(part), tuple(_kind(value) for value in part)
+    exact = type(part) in (bool, float) or (type(part) is int and abs(part) <= _EXACT)
+    return "number" if exact else type(part)
 
 
 def slices(chunk: Any, n: int) -> list[Any]:
