@@ -149,9 +149,9 @@ def test_a_changed_twin_leaves_a_mapping_that_shares_what_it_holds_as_it_is() ->
 
 
 class Peak(nn.Module):
-    """Keeps the largest number it saw above 50, or counts its calls, in a buffer, in one of several ways."""
+    """Keeps the largest number it saw above 5e8, or counts its calls, in a buffer, in one of several ways."""
 
-    def __init__(self, way: str, start: float = 50.0, *, counts: bool = False) -> None:
+    def __init__(self, way: str, start: float = 5e8, *, counts: bool = False) -> None:
         super().__init__()
         self.way, self.counts, self.layer = way, counts, nn.Linear(2, 1)
         self.register_buffer("kept", torch.full((), start))
@@ -184,12 +184,12 @@ def test_no_buffer_remembers_the_samples_of_a_replay(way: str) -> None:
     model = Peak(way).to(DEVICE)
     before = model.kept, model.kept.data_ptr()
     gradients = Graphed(model, of_one, rows=4)
-    for largest in (77.0, 1234.5):
+    for largest in (7.7e8, 1.2e9):
         found = gradients._found((torch.zeros(3, 2, device=DEVICE), torch.zeros(3, device=DEVICE)), 3)
         assert isinstance(found, graphed.Captured)
         found.replay([torch.full((3, 2), largest, device=DEVICE), torch.zeros(3, device=DEVICE)], 3)
-        assert float(model.kept) == 50.0
-        assert bool((model.wide == 50.0).all())
+        assert float(model.kept) == 5e8
+        assert bool((model.wide == 5e8).all())
     assert model.kept is before[0]
 
 
@@ -228,12 +228,12 @@ def test_a_buffer_of_the_loss_is_put_back_too() -> None:
             self.register_buffer("kept", torch.zeros(()))
 
         def forward(self, out: Tensor, y: Tensor) -> Tensor:
-            self.kept.data.copy_(torch.maximum(self.kept, y.abs().max() - 8.0))
+            self.kept.data.copy_(torch.maximum(self.kept, y.abs().max() - 1e8))
             return of_one(out, y)
 
     criterion = Loss().to(DEVICE)
     gradients = Graphed(nn.Linear(2, 1).to(DEVICE), criterion, rows=4)
-    batch_of = torch.ones(3, 2, device=DEVICE), torch.full((3,), 9.0, device=DEVICE)
+    batch_of = torch.ones(3, 2, device=DEVICE), torch.full((3,), 2e8, device=DEVICE)
     captured = gradients._found(batch_of, 3)
     criterion.kept.zero_()
     assert isinstance(captured, graphed.Captured)

@@ -15,7 +15,8 @@ from dpilot.engine import batch as batches
 from dpilot.engine import loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.check import check
-from dpilot.engine.locality import remembering_nothing, untouched, verify
+from dpilot.engine.keeping import modules_of, remembering_nothing
+from dpilot.engine.locality import refuse_writes, untouched, verify
 from dpilot.errors import UnsupportedModel
 
 ENGINES: dict[str, Callable[..., PerSample]] = {
@@ -58,7 +59,8 @@ def per_sample(
         not finite in a sample    that sample is null, the others are untouched
         scalar loss               refused: use reduction="none"
         BatchNorm                 refused: use replace_batch_norm
-        buffer moved by samples   put back after the call: nothing of a sample may stay in the model
+        buffer moved by samples   put back after the call: nothing of a sample may stay in model or loss
+        frozen parameter moved    the same; beyond a million frozen numbers refused
 
     Example:
         >>> import torch
@@ -80,10 +82,11 @@ def per_sample(
     if n == 0:
         refuse_problems(model)
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
-    with torch.inference_mode(False), torch.enable_grad(), eager(model), remembering_nothing(model):
+    with torch.inference_mode(False), torch.enable_grad(), eager(model):
         chosen, reason = choose(model, loss_fn, batch, engine, n, per_batch)
         options = {"low_memory": True} if low_memory and chosen == "single-backward" else {}
-        return ENGINES[chosen](model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason, **options)
+        with remembering_nothing(model, loss_fn):
+            return ENGINES[chosen](model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason, **options)
 
 
 @contextmanager
@@ -103,6 +106,7 @@ def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: 
     known = _known.setdefault(model, {})
     if key not in known:
         refuse_problems(model)
+        refuse_writes(model, loss_fn, batch, n, per_batch)
         asked = engine in ("vmap", "loop")
         known[key] = (engine, "asked for") if asked else test(model, loss_fn, batch, engine, n, per_batch)
     return known[key]
@@ -120,7 +124,7 @@ def kind_of_call(model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch:
         per_batch,
         getattr(getattr(loss_fn, "func", loss_fn), "__code__", type(loss_fn)),  # a lambda made anew has the same code
         tuple(trainable(model)),
-        hash(tuple((type(module), module.training) for module in model.modules())),
+        hash(tuple((type(module), module.training) for module in modules_of(model, loss_fn))),
         tuple((t.dtype, t.dim()) for t in batches.tensors(batch)),
     )
 
@@ -138,7 +142,7 @@ def test(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: in
 def second_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
     """vmap if it runs on made-up samples, else loop."""
     made_up = batches.synthetic(batch, n, 2, torch.Generator().manual_seed(0))
-    with untouched(model):
+    with untouched(model, loss_fn):
         try:
             vmap.run(model, loss_fn, made_up, n=2, per_batch=per_batch, reason="")
         except Exception:  # torch.func raises many kinds; the loop has no such limits

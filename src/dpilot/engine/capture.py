@@ -11,7 +11,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from dpilot.engine.keeping import buffers_of, copied, frozen_in, modules_of, places_kept
 
 Made = TypeVar("Made")
 Result = TypeVar("Result", covariant=True)
@@ -127,39 +129,47 @@ def casts_uncached() -> Iterator[None]:
 
 
 @contextmanager
-def refusing_what_replays_forget(model: nn.Module) -> Iterator[None]:
-    """Refuse work that draws on the processor or changes buffers: a replay would do neither, or do it unseen.
+def refusing_what_replays_forget(*roots: Any) -> Iterator[None]:
+    """Refuse work that draws on the processor or changes what is kept: a replay would do neither, or do it unseen.
 
+    Kept are the buffers and frozen parameters of ``roots``.
     Random numbers drawn on the GPU are drawn anew by every replay.
     """
     before = drawn_on_the_processor()
-    buffers = [(b, b._version) for b in model.buffers()]
+    held = [(t, t._version) for t in state_of(*roots)]
     yield
     if before != drawn_on_the_processor():
         raise NotReplayable("random numbers are drawn on the processor")
-    now = list(model.buffers())
-    if len(now) != len(buffers) or any(b is not c or b._version != v for b, (c, v) in zip(now, buffers, strict=True)):
+    now = state_of(*roots)
+    if len(now) != len(held) or any(t is not u or t._version != v for t, (u, v) in zip(now, held, strict=True)):
         raise NotReplayable("the forward pass changes a buffer")
+
+
+def state_of(*roots: Any) -> list[Tensor]:
+    """Every buffer and every frozen parameter."""
+    modules = modules_of(*roots)
+    small, large = frozen_in(modules)
+    return buffers_of(modules) + small + large
 
 
 @contextmanager
 def putting_back(*roots: Any) -> Iterator[None]:
-    """Leave every buffer of the modules among ``roots`` as it was: the tensor, its memory and its values.
+    """Leave every buffer and small frozen parameter of ``roots`` as it was: the tensor, its memory and its values.
 
     Always, as a write through ``.data`` does not show. In a captured piece of work the copies are part of the graph,
     so that every replay leaves the buffers as it found them. They count as no change of a buffer.
     """
-    modules = [module for root in roots if isinstance(root, nn.Module) for module in root.modules()]
-    held = [(m._buffers, name, b, b.data) for m in modules for name, b in m._buffers.items() if b is not None]
-    memory = [stretch(data) for *_, data in held]
+    modules = modules_of(*roots)
+    places, held = places_kept(modules), [(t, t.data) for t in buffers_of(modules) + frozen_in(modules)[0]]
+    memory = [stretch(data) for _, data in held]
     values = [torch.empty_like(t) for t in memory]
     copied(values, memory)
     try:
         yield
     finally:
-        for buffers, name, buffer, data in held:
-            buffers[name] = buffer
-            buffer.data = data
+        places()
+        for t, data in held:
+            t.data = data
         copied(memory, values)
 
 
@@ -168,14 +178,6 @@ def stretch(t: Tensor) -> Tensor:
     if t.layout != torch.strided or not t.numel():
         return t
     return t.as_strided((1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)),), (1,))
-
-
-def copied(into: list[Tensor], values: list[Tensor]) -> None:
-    """Copy tensor by tensor, those of one type and device at once."""
-    for kind in dict.fromkeys((t.dtype, t.device) for t in into):
-        chosen = [j for j, t in enumerate(into) if (t.dtype, t.device) == kind]
-        with torch.no_grad():
-            torch._foreach_copy_([into[j] for j in chosen], [values[j] for j in chosen])
 
 
 def drawn_on_the_processor() -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import capture, precision
 from dpilot.engine.base import LossFunction
+from dpilot.engine.keeping import modules_of
 
 FEW = 3
 """Made-up samples that a graph is captured with, repeated; shorter chunks are filled up with the first."""
@@ -76,15 +77,14 @@ def state_of(model: nn.Module, loss_fn: LossFunction) -> tuple[tuple[Any, ...], 
     modes: list[Any] = []
     places: list[int] = []
     values: list[Any] = []
-    for root in (model, loss_fn):
-        for module in root.modules() if isinstance(root, nn.Module) else ():
-            modes += (type(module), module.training)
-            values += [v for v in module.__dict__.values() if type(v) in PLAIN]
-            for p in module._parameters.values():
-                if p is not None:
-                    modes.append(p.requires_grad)
-                    places.append(p.data_ptr())
-            places += [b.data_ptr() for b in module._buffers.values() if b is not None]
+    for module in modules_of(model, loss_fn):
+        modes += (type(module), module.training)
+        values += [v for v in module.__dict__.values() if type(v) in PLAIN]
+        for p in module._parameters.values():
+            if p is not None:
+                modes.append(p.requires_grad)
+                places.append(p.data_ptr())
+        places += [b.data_ptr() for b in module._buffers.values() if b is not None]
     return tuple(modes), tuple(places), tuple(values)
 
 

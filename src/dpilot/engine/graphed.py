@@ -143,7 +143,7 @@ class Captured:
     ) -> None:
         self._inputs, self._rows = inputs, rows
         self._fillers = [t[:1].clone() if is_sample(t, rows) else None for t in inputs]
-        with capture.putting_back(model, loss_fn), capture.refusing_what_replays_forget(model):
+        with capture.putting_back(model, loss_fn), capture.refusing_what_replays_forget(model, loss_fn):
             work()
 
         def measured() -> tuple[PerSample, Tensor]:

@@ -6,8 +6,8 @@ weighted sum with random weights must equal the one of the loop oracle, in which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import loop, precision, single_backward
 from dpilot.engine.base import LossFunction, NoRule, trainable
+from dpilot.engine.keeping import Kept, named_state, refusing_writes
 from dpilot.engine.masking import LookingFirst, on_accelerator
 from dpilot.engine.recorder import Recorder
 from dpilot.errors import DpilotError, UnsupportedModel
 
 SAMPLES = 3
-SCALE = 10.0
-"""How much larger samples are the second time they are made up: a buffer may keep only what is large."""
+SCALES = (10.0, 1e2, 1e4, 1e6)
+"""How much larger samples are when they are made up again: a buffer may keep only what is large."""
 MIXES = (
     "the gradient of one sample depends on the others, or samples are not first in the input of every layer. "
     "Remedy: batch_first=True, no batch statistics, no loss divided by a count over the batch."
@@ -38,9 +39,9 @@ def verify(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batc
     tested without looking at records, so there is no verdict (NoRule) and ``auto`` takes an engine that needs none.
     """
     made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(0))
-    with untouched(model):
+    with untouched(model, loss_fn):
         try:
-            refuse_leaking_buffers(model, loss_fn, made_up, per_batch)
+            refuse_leaking_state(model, loss_fn, made_up, per_batch)
             random = is_random(model, loss_fn, made_up, per_batch)
             with evaluating(model, random):
                 same = agrees_with_loop(model, loss_fn, made_up, per_batch)
@@ -100,8 +101,8 @@ def agrees_with_loop(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_
     weights = mixing_weights(ours.norms)
     sums = ours.weighted_sum(weights)
     oracle = {name: torch.zeros_like(g) for name, g in sums.items()}
-    for i, weight in enumerate(weights):
-        alone = loop.gradient(model, loss_fn, batches.rows(made_up, SAMPLES, i, i + 1), per_batch)
+    alones = loop.gradients(model, loss_fn, made_up, SAMPLES, per_batch)
+    for weight, alone in zip(weights, alones, strict=True):
         for name, g in alone.items():
             oracle[name] += weight * g
     return not far(sums, oracle, tolerance(model))
@@ -142,27 +143,50 @@ def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: 
     return not torch.equal(first, second)
 
 
-def refuse_leaking_buffers(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> None:
-    """A buffer that remembers the samples is a release without noise: all samples must leave the same in it."""
-    put_back = buffers_kept(model)
+def refuse_leaking_state(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> None:
+    """A buffer that remembers the samples is a release without noise: all samples must leave the same in it.
 
-    def left(samples: Any) -> dict[str, Tensor]:
+    So is a frozen parameter; those too large to be copied at every call must not be written at all.
+    """
+    kept = Kept.of(model, loss_fn)
+
+    def left(samples: Any) -> dict[tuple[int, str], Tensor]:
         try:
             batches.losses(model, loss_fn, samples, per_batch)
-            return {name: b.detach().clone() for name, b in model.named_buffers()}
+            return {name: t.detach().clone() for name, t in named_state(model, loss_fn).items()}
         finally:
-            put_back()
+            kept.put_back()
 
     first, others = left(made_up), [left(scaled(made_up, -1.0))]
     again = batches.synthetic(made_up, SAMPLES, SAMPLES, torch.Generator().manual_seed(1))
-    with suppress(Exception):  # numbers of a size that this model does not take
-        others.append(left(scaled(again, SCALE)))
-    for name in {name: None for found in (first, *others) for name in found}:
-        if not all(name in first and name in found and torch.equal(first[name], found[name]) for found in others):
+    for factor in SCALES:
+        with suppress(Exception), careful(model, made_up):  # numbers of a size that this model does not take
+            others.append(left(scaled(again, factor)))
+    for key in {key: None for found in (first, *others) for key in found}:
+        if not all(key in first and key in found and torch.equal(first[key], found[key]) for found in others):
             raise UnsupportedModel(
-                f"buffer {name!r} keeps statistics of the samples, without noise. Remedy: put that layer in eval mode, "
-                "or switch its running statistics off."
+                f"buffer or frozen parameter {key[1]!r} keeps statistics of the samples, without noise. Remedy: put "
+                "that layer in eval mode, or switch its running statistics off."
             )
+
+
+def refuse_writes(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> None:
+    """Refuse a model that writes into large frozen parameters; one that does not run on made-up samples is not judged.
+
+    They are too large to be copied at every call, so this is asked whatever the engine.
+    """
+    if not Kept.of(model, loss_fn).large:
+        return
+    made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(0))
+    with untouched(model, loss_fn), refusing_writes(model, loss_fn):
+        for factor in (1.0, *SCALES):
+            with suppress(Exception), careful(model, made_up):  # whatever a user's model does with made-up samples
+                batches.losses(model, loss_fn, scaled(made_up, factor), per_batch)
+
+
+def careful(model: nn.Module, made_up: Any) -> AbstractContextManager[Any]:
+    """Look at places first on an accelerator, where a number too large for one would end the process."""
+    return LookingFirst() if on_accelerator(model, made_up) else nullcontext()
 
 
 def scaled(samples: Any, factor: float) -> Any:
@@ -184,61 +208,19 @@ def evaluating(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Leave buffers and random generators as they were; compute in full precision, so that only mistakes differ.
+def untouched(model: nn.Module, loss_fn: LossFunction) -> Iterator[None]:
+    """Leave all but trained parameters as it was; compute in full precision, so that only mistakes differ.
 
     cuDNN picks other algorithms for other batch sizes, whose rounding differs more than a mistake may: it is off.
     """
-    put_back = buffers_kept(model)
+    kept = Kept.of(model, loss_fn)
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     steady = torch.backends.cudnn.flags(enabled=False) if devices else nullcontext()
     with torch.random.fork_rng(devices=devices), precision.full(), steady:
         try:
             yield
         finally:
-            put_back()
-
-
-@contextmanager
-def remembering_nothing(model: nn.Module) -> Iterator[None]:
-    """Put every buffer back: what a forward pass left in one of them would be a release without noise."""
-    put_back = buffers_kept(model)
-    try:
-        yield
-    finally:
-        put_back()
-
-
-def buffers_kept(model: nn.Module) -> Callable[[], None]:
-    """A function that puts the buffers back: which there are, where they lie and what is in them.
-
-    It looks at no value, so it waits for no device, and a write that torch does not count (``.data``) is undone too.
-    """
-    places = [(m, dict(m._buffers.items()), set(m._non_persistent_buffers_set)) for m in model.modules()]
-    values = {b: (b._version, b.data, once(b.detach()).clone()) for b in model.buffers()}
-
-    def put_back() -> None:
-        for module, buffers, unsaved in places:
-            if not isinstance(module, torch.jit.ScriptModule):  # which can have no other buffers
-                module._buffers.clear()
-                module._non_persistent_buffers_set = set(unsaved)
-            for name, buffer in buffers.items():
-                module._buffers[name] = buffer
-        with torch.no_grad():
-            for b, (version, memory, value) in values.items():
-                b.data = memory
-                # a buffer that nothing wrote to stays good for a second backward pass: its copy is not counted
-                once(memory if b._version == version else b).copy_(value)
-
-    return put_back
-
-
-def once(t: Tensor) -> Tensor:
-    """Every element in memory once: an expanded tensor cannot be written to."""
-    if t.layout == torch.strided:
-        for dimension, step in enumerate(t.stride()):
-            t = t.narrow(dimension, 0, 1) if step == 0 and t.shape[dimension] > 1 else t
-    return t
+            kept.put_back()
 
 
 def mixing_weights(norms: Tensor) -> Tensor:

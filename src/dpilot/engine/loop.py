@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import precision
 from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, refilled, trainable
+from dpilot.engine.keeping import Kept
 
 
 def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
@@ -19,9 +20,22 @@ def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batc
     Edge cases: random layers (dropout) draw sample after sample from the global generator.
     """
     parameters = trainable(model)
-    each = [gradient(model, loss_fn, batches.rows(batch, n, i, i + 1), per_batch) for i in range(n)]
+    each = list(gradients(model, loss_fn, batch, n, per_batch))
     stacked = {name: torch.stack([g[name] for g in each]) for name in parameters}
     return materialised("loop", reason, stacked)
+
+
+def gradients(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool
+) -> Iterator[dict[str, Tensor]]:
+    """The gradient of each sample, with buffers as they were: samples could meet in them."""
+    kept = Kept.of(model, loss_fn)
+    for i in range(n):
+        try:
+            found = gradient(model, loss_fn, batches.rows(batch, n, i, i + 1), per_batch)
+        finally:
+            kept.put_back()
+        yield found
 
 
 def gradient(model: nn.Module, loss_fn: LossFunction, sample: Any, per_batch: bool) -> dict[str, Tensor]:

@@ -43,7 +43,7 @@ def self_check(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch
         return problems
     n = batches.size(batch, per_batch)
     made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(1))
-    with untouched(model):
+    with untouched(model, loss_fn):
         try:
             with evaluating(model, is_random(model, loss_fn, made_up, per_batch)):
                 return found(model, loss_fn, made_up, per_batch)
