@@ -140,6 +140,34 @@ def test_state_is_copied_before_weights_are() -> None:
     assert [id(p) for p in large] == [id(model[0].weight)]
 
 
+class Wrapped(Tensor):
+    """Another kind of tensor."""
+
+
+def test_frozen_parameters_of_every_kind_can_be_held() -> None:
+    with torch.inference_mode():
+        fixed = nn.Linear(2, 2).requires_grad_(False)
+    model = nn.Sequential(fixed, nn.Linear(2, 1))
+    kinds = {
+        "none": torch.zeros(0),
+        "spread": torch.ones(1).expand(3),
+        "turned": torch.ones(2, 3).T,
+        "complex": torch.ones(2, dtype=torch.complex64),
+        "truth": torch.ones(2, dtype=torch.bool),
+        "short": torch.ones(2, dtype=torch.float16),
+        "wrapped": torch.ones(2).as_subclass(Wrapped),
+    }
+    for name, t in kinds.items():
+        model[1].register_parameter(name, nn.Parameter(t, requires_grad=False))
+    for most in (keeping.MOST, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(keeping, "MOST", most)
+            ps = engine.per_sample(model, distance, (torch.randn(3, 2), torch.zeros(3)), "single-backward")
+            assert torch.isfinite(ps.norms).all()
+            with keeping.refusing_writes(model):
+                pass
+
+
 class Slow(nn.Module):
     """A loss divided by a running mean of losses."""
 

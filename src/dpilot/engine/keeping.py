@@ -78,7 +78,9 @@ def frozen_in(modules: list[nn.Module]) -> tuple[list[Tensor], list[Tensor]]:
 
 def is_frozen(p: Tensor) -> bool:
     """Whether a parameter is not trained, and of a kind that can be read and written."""
-    return not (p.requires_grad or is_lazy(p) or p.is_inference()) and p.layout == torch.strided
+    if p.requires_grad or is_lazy(p) or p.is_inference():
+        return False
+    return p.layout == torch.strided and type(p.data) is Tensor  # other kinds (quantised, sharded) cannot be copied so
 
 
 @dataclass(frozen=True, slots=True)
