@@ -152,13 +152,16 @@ def test_frozen_parameters_of_every_kind_can_be_held() -> None:
         "none": torch.zeros(0),
         "spread": torch.ones(1).expand(3),
         "turned": torch.ones(2, 3).T,
-        "complex": torch.ones(2, dtype=torch.complex64),
+        "complex": torch.ones(2, dtype=torch.complex128),
         "truth": torch.ones(2, dtype=torch.bool),
         "short": torch.ones(2, dtype=torch.float16),
         "wrapped": torch.ones(2).as_subclass(Wrapped),
     }
     for name, t in kinds.items():
         model[1].register_parameter(name, nn.Parameter(t, requires_grad=False))
+    held, _ = keeping.frozen_in(keeping.modules_of(model))
+    assert len(held) == len(kinds) - 1
+    assert not any(p is model[1].wrapped for p in held)
     for most in (keeping.MOST, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(keeping, "MOST", most)
@@ -214,6 +217,19 @@ def test_what_a_loss_remembers_is_put_back(kind: str, name: str, frozen: bool) -
     loss.after = 1e16
     engine.per_sample(nn.Linear(2, 1), behind(kind, loss), (torch.ones(3, 2), torch.full((3,), HIGHER)), name)
     assert float(loss.mean) == 1.0
+
+
+def test_a_variable_without_a_value_hides_no_loss() -> None:
+    def made(loss: Slow) -> Callable[..., Tensor]:
+        def chosen(out: Tensor, y: Tensor) -> Tensor:
+            return loss(out, y) if loss is not None else later(out, y)
+
+        found = keeping.tops(chosen)
+        later = distance
+        assert found == [loss]
+        return chosen
+
+    assert len(keeping.tops(made(Slow(False)))) == 1
 
 
 class Meeting(nn.Module):

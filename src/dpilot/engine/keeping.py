@@ -197,7 +197,7 @@ def refusing_writes(*roots: Any) -> Iterator[None]:
 
 def checksum(p: Tensor) -> int:
     """A number that changes with what a parameter holds: the sum of its bits as whole numbers."""
-    bits = p.detach().contiguous().flatten()
+    bits = p.detach().flatten()
     bits = torch.view_as_real(bits).flatten() if bits.is_complex() else bits
     return int(bits.view(WHOLE[bits.element_size()]).sum(dtype=torch.int64))
 
