@@ -125,5 +125,5 @@ def test_lengths_are_those_of_the_numbers_that_are_multiplied():
 
 def test_more_is_taken_off_where_sums_are_cut_off():
     full, cores = (reach(torch.ones(1).double(), torch.ones(1), 10, g) for g in (precision.FULL, precision.TF32))
-    assert float(cores) == pytest.approx(1 - 2.0**-8, abs=1e-5)
-    assert float(full) == pytest.approx(1 - 2.0**-10, abs=1e-5)
+    assert float(cores) == pytest.approx(1 - 6 * 2.0**-10, abs=1e-5)
+    assert float(full) == pytest.approx(1 - 2.0**-9, abs=1e-5)

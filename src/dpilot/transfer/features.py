@@ -80,8 +80,8 @@ class Features:
         """The same records in a secret order: nobody can choose beside which others a record is added up.
 
         Guarantee:
-            One record more or less is, in distribution, one place filled or empty: roundings of sums that follow the
-            order change beside that place alone.
+            One record more is, in distribution, one that takes a place while who was there goes to the end: roundings
+            of sums that follow the order change beside these two places alone.
         """
         return self.take(Chain(fresh_key("order of records")).generator("order").permutation(len(self)))
 

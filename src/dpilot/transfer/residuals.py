@@ -16,8 +16,9 @@ are exact and run on tensor cores, whatever is set for other products.
 A sum in float32 rounds by its own length. Here float32 adds up at most k = 128 records, and those sums are added in
 float64. A record that is there, or null in its place, changes the roundings of its own 128 only: each of k additions
 rounds by at most 2^-24 of a sum no longer than k C, with the record and without it, so by k^2 2^-24 C = 2^-10 C in all,
-in whatever order they are added; that is taken off the threshold. Tensor cores cut off by twice what others round, each
-product and each sum of four of them or more: 2.5 times as much at most, and four times is taken off.
+in whatever order they are added. In a secret order (``shuffled``) one record more takes a place, and who was there goes
+to the end: two sums of 128 change, so twice that is taken off the threshold. Tensor cores cut off by twice what others
+round, each product and each sum of four of them or more: 2.5 times as much at most, and three times is taken off.
 
 A record put in before others moves those into other sums of 128. On records that were built for it all their roundings
 can lean one way, up to n 2^-17 C for n records; where nobody can choose the order (coins of a split, ``shuffled``)
@@ -47,8 +48,8 @@ _BLOCK_ROWS: Final = (256, 2048)  # at least and at most
 _DEPTH: Final = 128  # records that float32 adds up
 _STRETCH: Final = 16 * _DEPTH  # rows of a block on an accelerator are a multiple of this
 _ACCELERATED_ROWS: Final = 64 * _STRETCH  # and no more than this
-_SUM_SHAVE: Final = _DEPTH**2 * 2.0**-24  # of the threshold, for the roundings of a sum of so many
-_CORES_SHAVE: Final = 4 * _SUM_SHAVE  # the same on tensor cores
+_SUM_SHAVE: Final = 2 * _DEPTH**2 * 2.0**-24  # of the threshold, for the roundings of two sums of so many
+_CORES_SHAVE: Final = 3 * _SUM_SHAVE  # the same on tensor cores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
