@@ -37,6 +37,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dpilot.engine import precision
+from dpilot.transfer import kernels
 from dpilot.transfer.features import NULL, Features, chunked
 
 __all__ = ["Records", "reach", "shortened"]
@@ -61,7 +62,7 @@ class Records:
         a product of the same shape, whatever the number of records.
     """
 
-    values: Tensor  # (n, d) float32, cut to the grade
+    values: Tensor  # (n, d) float32, cut to the grade; on tensor cores a column's numbers lie side by side
     labels: Tensor  # (n,) int64, null records 0
     lengths: Tensor  # (n,) float64, null records inf
     classes: int
@@ -82,6 +83,8 @@ class Records:
         if bool(null.any()):  # a product of 0 and nan would be nan
             values = torch.where(null[:, None], 0.0, values)
         lengths = torch.where(null, torch.inf, lengths)
+        if grade.tensor_cores:  # which multiply fast what lies side by side along the sum
+            values = values.T.contiguous().T
         return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade)
 
     def clipped_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
@@ -91,9 +94,7 @@ class Records:
         total = torch.zeros_like(flat, dtype=_sum_type(flat.device))
         for rows, labels, limit in self._blocks(limits):
             scores = torch.mm(flat, rows.T).view(heads, classes, len(rows))
-            residuals = shortened(scores, labels, limit)
-            if self.grade is precision.TF32:
-                residuals.view(torch.int32).bitwise_and_(precision.KEPT_BITS)
+            residuals = _fitted(scores, labels, limit, self.grade)
             total.add_(_product(residuals.view(heads * classes, len(rows)), rows, total.dtype))
         return total.view(heads, classes, d)
 
@@ -163,12 +164,24 @@ def filled(values: Tensor, labels: Tensor, block: int) -> tuple[Tensor, Tensor]:
     return pad(values, (0, 0, 0, missing)), pad(labels, (0, missing), value=NULL)
 
 
+def _fitted(scores: Tensor, labels: Tensor, limits: Tensor, grade: precision.Grade) -> Tensor:
+    """Shortened residuals, as the products of a grade want them."""
+    if grade is precision.TF32 and (made := kernels.shortened(scores, labels, limits)) is not None:
+        return made
+    residuals = shortened(scores, labels, limits)
+    if grade is precision.TF32:
+        residuals.view(torch.int32).bitwise_and_(precision.KEPT_BITS)
+    return residuals
+
+
 def _product(residuals: Tensor, rows: Tensor, kind: torch.dtype) -> Tensor:
     """residuals (m, b) times rows (b, d), at most ``_DEPTH`` of the b added in float32, these sums in ``kind``."""
     if len(rows) <= _DEPTH:
         return torch.mm(residuals, rows)
+    if (made := kernels.deep_product(residuals, rows, _DEPTH)) is not None:
+        return made
     pieces = residuals.view(len(residuals), -1, _DEPTH).transpose(0, 1)
-    return torch.bmm(pieces, rows.view(-1, _DEPTH, rows.shape[1])).sum(0, dtype=kind)
+    return torch.bmm(pieces, rows.unfold(0, _DEPTH, _DEPTH).mT).sum(0, dtype=kind)
 
 
 def _sum_type(device: torch.device) -> torch.dtype:
