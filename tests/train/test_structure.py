@@ -184,7 +184,8 @@ class Other(list):
 
 
 ODD_NUMBERS = [torch.tensor([7.0]), np.array([7.0]), [7.0], torch.tensor(7.0), 7, True, np.float64(7), "7", None]
-ODD_NUMBERS += [np.uint64(5), np.longdouble(5), np.complex64(5), np.timedelta64(5), 2**63, 2**60, 10**400, {"a": 1.0}]
+ODD_NUMBERS += [np.uint64(5), np.longdouble(5), np.complex64(5), np.timedelta64(5, "s")]
+ODD_NUMBERS += [2**63, 2**60, 10**400, {"a": 1.0}]
 
 
 def test_a_key_that_raises_when_compared_is_its_own_trouble():
