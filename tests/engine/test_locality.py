@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dpilot import engine
-from dpilot.engine import locality
-from dpilot.engine.masking import LookingFirst
+from dpilot.engine import batch as batches
+from dpilot.engine import keeping, locality
+from dpilot.engine.masking import LookingFirst, looked_at
 from dpilot.errors import UnsupportedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
@@ -177,13 +180,194 @@ def test_a_place_that_does_not_exist_is_found_before_it_is_used(kind: str) -> No
 
 
 def test_scripts_are_looked_into() -> None:
-    scripted = torch.jit.script(nn.Embedding(3, 2))
+    """On the CPU: elsewhere the first of them would end the process."""
+    with torch.device("cpu"):
+        scripted, missing = torch.jit.script(nn.Embedding(3, 2)), torch.tensor([-100])
     with pytest.raises(RuntimeError) as itself:
-        scripted(torch.tensor([-100]))
+        scripted(missing)
     with pytest.raises(RuntimeError) as looked, LookingFirst():
-        scripted(torch.tensor([-100]))
+        scripted(missing)
     assert "index out of range" in str(itself.value)
     assert "index out of range" not in str(looked.value)
+    with pytest.raises(IndexError, match="embedding: a place that does not exist"):
+        looked_at(lambda: scripted(missing))
+
+
+def taken(value: float) -> dict[str, tuple[str, Callable[[], Any]]]:
+    """Uses of a number between 0 and 1, all of which end the process on a GPU if it is not; what is said of others."""
+    x = torch.full((2, 3), 0.5)
+    x[1, 2] = value
+    half, whole = torch.full((2, 3), 0.5), x.long()
+    image = torch.ones(1, 1, 2, 2)
+    return {
+        "binary_cross_entropy": ("not between 0 and 1", lambda: F.binary_cross_entropy(x, half)),
+        "binary_cross_entropy targets": ("not between 0 and 1", lambda: F.binary_cross_entropy(half, x)),
+        "bernoulli": ("not between 0 and 1", lambda: torch.bernoulli(x)),
+        "bernoulli_": ("not between 0 and 1", lambda: torch.empty(2, 3).bernoulli_(x)),
+        "multinomial": ("negative, not finite", lambda: torch.multinomial(x, 2)),
+        "multinomial of nothing": ("all 0", lambda: torch.multinomial((x[:, 2:] >= 0).float(), 1)),
+        "poisson": ("must be non-negative", lambda: torch.poisson(x)),
+        "_assert_async": ("an assertion that fails", lambda: torch._assert_async((x >= 0).all())),
+        "masked_scatter": ("fewer numbers", lambda: x.masked_scatter(x != 0.5, torch.ones(int(value == 0.25)))),
+        "max_unpool2d": (
+            "a place that does not exist",
+            lambda: F.max_unpool2d(image, whole.sum().expand(1, 1, 2, 2), 2),
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", taken(0.25))
+def test_a_number_that_is_not_taken_is_found_before_it_is_used(kind: str) -> None:
+    bad = (-0.25, math.nan, -math.inf) if kind not in ("masked_scatter", "max_unpool2d") else (-2.0,)
+    with LookingFirst():
+        taken(0.25)[kind][1]()
+        for value in bad:
+            trouble, use = taken(value)[kind]
+            with pytest.raises(IndexError, match=f"^{kind.split()[0]}_?: .*{trouble}"):
+                use()
+
+
+def test_numbers_that_are_only_written_over_are_not_looked_at() -> None:
+    with LookingFirst():
+        for made in (torch.full((3,), 9.0).bernoulli_(), torch.bernoulli(torch.full((3,), 9.0), 0.5)):
+            assert set(made.tolist()) <= {0.0, 1.0}
+        assert torch.repeat_interleave(torch.tensor([2, 1], dtype=torch.int32)).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("offsets", [[1, 2], [0, 2, 1], [0, 9], [0, -1, 2]])
+def test_bags_that_do_not_ascend_are_found_before_they_are_used(offsets: list[int]) -> None:
+    ids, table = torch.tensor([0, 1, 1]), torch.eye(3)
+    with LookingFirst():
+        assert F.embedding_bag(ids, table, torch.tensor([0, 0, 2, 3]), include_last_offset=True).shape == (3, 3)
+        with pytest.raises(IndexError, match=r"offsets .* rows, with padding_idx"):
+            F.embedding_bag(ids, table, torch.tensor(offsets))
+        with pytest.raises(IndexError, match="a place that does not exist"):
+            F.embedding_bag(ids + 2, table, torch.tensor([0, 2]))
+
+
+@pytest.fixture
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locality, "on_accelerator", lambda model, batch: True)
+
+
+class Ended(BaseException):
+    """What a bad number does on a GPU: nothing goes on after it."""
+
+
+class Placed(nn.Module):
+    """Turns floats into places, in the modes that it is told; an error of torch itself ends everything."""
+
+    def __init__(self, *modes: bool, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.modes, self.inner, self.drop = modes, nn.Linear(64, 2), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.inner(self.drop(x.repeat(1, 32)))
+        if self.training not in self.modes:
+            return out
+        try:
+            return out.gather(1, self.places(x))
+        except (IndexError, RuntimeError) as error:
+            raise error if "a place that does not exist" in str(error) else Ended from None
+
+    def places(self, x: Tensor) -> Tensor:
+        return (10 * x).long()
+
+
+class PlacedBelow(Placed):
+    """Places that exist for the made-up samples, not for their negatives."""
+
+    def places(self, x: Tensor) -> Tensor:
+        return (x[:1, :1] * MADE_UP_SIGN < 0).long().expand(len(x), 1) * 100
+
+
+MADE_UP_SIGN = float(torch.randn(1, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu"))
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+@pytest.mark.parametrize(
+    "model", [lambda: Placed(True), lambda: Placed(False, dropout=0.5), lambda: PlacedBelow(True)],
+    ids=["training", "evaluating", "negatives"],
+)  # fmt: skip
+def test_made_up_places_are_looked_at_before_they_are_used(model: Callable[[], nn.Module]) -> None:
+    with pytest.raises(UnsupportedModel, match=r"cannot run on made-up samples .*gather: a place that does not exist"):
+        engine.per_sample(model(), distance, (torch.zeros(3, 2), torch.zeros(3)), "single-backward")
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu", "_all_are_large")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_places_are_looked_at_where_writes_are(frozen: bool) -> None:
+    model = Placed(True)
+    model.inner.bias.requires_grad_(not frozen)
+    with pytest.raises(UnsupportedModel, match="a place that does not exist"):
+        engine.per_sample(model, distance, (torch.zeros(3, 2), torch.zeros(3)), "single-backward")
+
+
+@pytest.fixture
+def _all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "MOST", 0)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_a_mask_that_makes_a_bad_place_says_nothing() -> None:
+    class LastOne(Placed):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            self.last = mask.long().sum(1, keepdim=True) - 1
+            return super().forward(x)
+
+        def places(self, x: Tensor) -> Tensor:
+            return self.last
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        return model(batch["x"], batch["mask"])[:, 0]
+
+    batch = {"x": torch.zeros(3, 2), "mask": torch.ones(3, 1, dtype=torch.bool)}
+    assert engine.per_sample(LastOne(True), loss, batch, per_batch=True).engine == "single-backward"
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_made_up_offsets_are_looked_at_and_refused_with_a_remedy() -> None:
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        return model(batch["ids"], batch["offsets"]).sum(1)
+
+    batch = {"first": torch.zeros(4, 5), "ids": torch.zeros(12, dtype=torch.long), "offsets": torch.arange(0, 12, 3)}
+    made_up = batches.synthetic(batch, 4, locality.SAMPLES, torch.Generator("cpu").manual_seed(0))["offsets"]
+    assert bool(made_up[0]) or bool((made_up.diff() < 0).any()), "made-up offsets that ascend show nothing"
+    with pytest.raises(UnsupportedModel, match=r"IndexError: _embedding_bag: offsets .* rows, with padding_idx"):
+        engine.per_sample(nn.EmbeddingBag(9, 5), loss, batch, "single-backward", per_batch=True)
+
+
+class Alone(nn.Linear):
+    """Cannot run where it is looked at."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if _get_current_dispatch_mode_stack():
+            raise NotImplementedError("no rule for this operation under this mode")
+        return super().forward(x)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_a_model_that_cannot_be_looked_at_keeps_its_engine() -> None:
+    batch = torch.randn(3, 2), torch.zeros(3)
+    assert engine.per_sample(Alone(2, 1), distance, batch).engine == "single-backward"
+    assert engine.self_check(Alone(2, 1), distance, batch) == []
+
+
+def test_a_verdict_is_found_where_nobody_looks() -> None:
+    model, batch = Alone(2, 1), (torch.randn(3, 2), torch.zeros(3))
+    assert looked_at(lambda: engine.per_sample(model, distance, batch)).engine == "single-backward"
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+@pytest.mark.parametrize("at", ["once", "other samples", "not finite"])
+def test_the_self_check_looks_before_it_uses(at: str) -> None:
+    class Least(Placed):
+        def places(self, x: Tensor) -> Tensor:
+            bad = {"once": x < 9, "other samples": x > 2.5, "not finite": x.isnan()}[at]
+            return bad.any(1, keepdim=True).long() * 100
+
+    (problem,) = engine.self_check(Least(True), distance, (torch.zeros(1, 2), torch.zeros(1)))
+    assert "IndexError: gather: a place that does not exist" in problem.what
 
 
 def test_labels_of_a_spelling_are_looked_at() -> None:
@@ -226,16 +410,17 @@ def test_a_model_that_cannot_be_looked_at_is_run_one_sample_at_a_time(monkeypatc
 
 
 def test_nothing_is_looked_at_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(self: Any) -> None:
-        raise AssertionError("looked at")
+    if torch.get_default_device().type != "cpu":
+        pytest.skip("there -100 must be looked at")
+    looks = list[LookingFirst]()
+    monkeypatch.setattr(LookingFirst, "__enter__", lambda self: looks.append(self))
+    monkeypatch.setattr(LookingFirst, "__exit__", lambda *_: None)
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
+    assert not looks
 
-    monkeypatch.setattr(LookingFirst, "__enter__", never)
-    if torch.get_default_device().type == "cpu":
-        with pytest.raises(UnsupportedModel, match="depends on the others"):
-            engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
 
-
-def test_masks_are_tried_on_a_gpu_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_are_tried_on_a_gpu_where_nothing_can_be_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(self: Any) -> None:
         raise AssertionError("looked at")
 
@@ -318,7 +503,7 @@ def distance(out: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize("write", WRITES)
 def test_every_buffer_is_put_back_however_it_was_written(write: Any, name: str) -> None:
     if write is by_numpy and torch.get_default_device().type != "cpu":
-        pytest.skip("no numpy there")
+        pytest.skip("numpy writes into no memory but the CPU's")
     model = Peak(write, 5e8)
     before, saved = dict(model.named_buffers()), list(model.state_dict())
     batch = torch.full((3, 2), 1.2e9), torch.zeros(3)
@@ -337,6 +522,8 @@ def test_every_buffer_is_put_back_however_it_was_written(write: Any, name: str) 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_buffer_that_keeps_what_is_large_is_refused(write: Any, start: float) -> None:
     model = Peak(write, start)
+    if write is by_numpy and torch.get_default_device().type != "cpu":
+        pytest.skip("numpy writes into no memory but the CPU's")
     if write is by_saving_it or (write is by_deletion and start == 0.0):
         pytest.skip("the same buffers for all samples: they are only put back")
     with pytest.raises(UnsupportedModel, match="keeps statistics"):

@@ -6,8 +6,9 @@ weighted sum with random weights must equal the one of the loop oracle, in which
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from dpilot.engine import batch as batches
 from dpilot.engine import loop, precision, single_backward
 from dpilot.engine.base import LossFunction, NoRule, trainable
 from dpilot.engine.keeping import Kept, named_state, refusing_writes
-from dpilot.engine.masking import LookingFirst, on_accelerator
+from dpilot.engine.masking import LookingFirst, Made, looked_at, on_accelerator, unwatched
 from dpilot.engine.recorder import Recorder
 from dpilot.errors import DpilotError, UnsupportedModel
 
@@ -39,12 +40,12 @@ def verify(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batc
     tested without looking at records, so there is no verdict (NoRule) and ``auto`` takes an engine that needs none.
     """
     made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(0))
-    with untouched(model, loss_fn):
+    with untouched(model, loss_fn), unwatched():
         try:
             refuse_leaking_state(model, loss_fn, made_up, per_batch)
             random = is_random(model, loss_fn, made_up, per_batch)
             with evaluating(model, random):
-                same = agrees_with_loop(model, loss_fn, made_up, per_batch)
+                same = carefully(model, made_up, partial(agrees_with_loop, model, loss_fn, made_up, per_batch))
                 same = same and masked_samples_agree(model, loss_fn, made_up, per_batch)
                 right = same or (random and is_random(model, loss_fn, made_up, per_batch))
             right = right and (not random or stays_apart(model, loss_fn, made_up, SAMPLES, per_batch))
@@ -71,17 +72,18 @@ def masked_samples_agree(model: nn.Module, loss_fn: LossFunction, made_up: Any, 
     """The same where samples differ in what is masked or ignored; a variant that does not run says nothing.
 
     On an accelerator -100 is tried where places are looked at first. A model that cannot run so at all raises: what
-    the CPU would have found is then not known.
+    the CPU would have found is then not known. Masks are tried without, if need be.
     """
-    careful = on_accelerator(model, made_up)
+    accelerated = on_accelerator(model, made_up)
     for variant in batches.variants(made_up):
-        looking = careful and ignores(made_up, variant)
+        work = partial(agrees_with_loop, model, loss_fn, variant, per_batch)
+        looking = accelerated and ignores(made_up, variant)
         if looking:
             with LookingFirst():
                 agrees_with_loop(model, loss_fn, made_up, per_batch)
         try:
             with LookingFirst() if looking else nullcontext():
-                same = agrees_with_loop(model, loss_fn, variant, per_batch)
+                same = work() if looking else carefully(model, variant, work)
         except Exception:  # an id or a label that this model does not know
             continue
         if not same:
@@ -157,7 +159,7 @@ def refuse_leaking_state(model: nn.Module, loss_fn: LossFunction, made_up: Any, 
         finally:
             kept.put_back()
 
-    first, others = left(made_up), [left(scaled(made_up, -1.0))]
+    first, *others = (carefully(model, s, partial(left, s)) for s in (made_up, scaled(made_up, -1.0)))
     again = batches.synthetic(made_up, SAMPLES, SAMPLES, torch.Generator().manual_seed(1))
     for factor in SCALES:
         with suppress(Exception), careful(model, made_up):  # numbers of a size that this model does not take
@@ -178,7 +180,7 @@ def refuse_writes(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, p
     if not Kept.of(model, loss_fn).large:
         return
     made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(0))
-    with untouched(model, loss_fn), refusing_writes(model, loss_fn):
+    with untouched(model, loss_fn), unwatched(), refusing_writes(model, loss_fn):
         for factor in (1.0, *SCALES):
             with suppress(Exception), careful(model, made_up):  # whatever a user's model does with made-up samples
                 batches.losses(model, loss_fn, scaled(made_up, factor), per_batch)
@@ -187,6 +189,11 @@ def refuse_writes(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, p
 def careful(model: nn.Module, made_up: Any) -> AbstractContextManager[Any]:
     """Look at places first on an accelerator, where a number too large for one would end the process."""
     return LookingFirst() if on_accelerator(model, made_up) else nullcontext()
+
+
+def carefully(model: nn.Module, samples: Any, work: Callable[[], Made]) -> Made:
+    """What the work with the samples gives; on an accelerator looked at first, where the model can be."""
+    return looked_at(work) if on_accelerator(model, samples) else work()
 
 
 def scaled(samples: Any, factor: float) -> Any:

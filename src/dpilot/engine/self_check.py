@@ -13,7 +13,7 @@ from dpilot.engine import api, loop
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, PerSample, Problem
 from dpilot.engine.check import check
-from dpilot.engine.locality import evaluating, far, is_random, tolerance, untouched
+from dpilot.engine.locality import carefully, evaluating, far, is_random, tolerance, untouched
 from dpilot.errors import DpilotError
 
 SAMPLES = 4
@@ -45,7 +45,8 @@ def self_check(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch
     made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(1))
     with untouched(model, loss_fn):
         try:
-            with evaluating(model, is_random(model, loss_fn, made_up, per_batch)):
+            random = carefully(model, made_up, lambda: is_random(model, loss_fn, made_up, per_batch))
+            with evaluating(model, random):
                 return found(model, loss_fn, made_up, per_batch)
         except DpilotError as error:
             return [Problem("model", str(error), "See the remedy above.")]
@@ -58,7 +59,7 @@ def found(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool
     """Problems of sums and norms, of neighbours and of samples that are not finite."""
 
     def run(batch: Any) -> PerSample:
-        return api.per_sample(model, loss_fn, batch, per_batch=per_batch)
+        return carefully(model, batch, lambda: api.per_sample(model, loss_fn, batch, per_batch=per_batch))
 
     ours = run(made_up)
     oracle = loop.run(model, loss_fn, made_up, n=SAMPLES, per_batch=per_batch, reason="")

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from dpilot.engine import batch as batches
+from dpilot.engine.masking import elsewhere, looked_at
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.train.nulls import OUT_OF_MEMORY, PerSampleOf
 from dpilot.train.randomness import cuda_devices
@@ -43,12 +44,12 @@ def rehearse(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public: boo
         What is raised depends on the model, the loss and the form of the records, never on a record's value.
     """
     try:
-        _once(per_sample, made_up(form, 2, per_batch=per_batch))
+        _first(per_sample, made_up(form, 2, per_batch=per_batch))
     except (DpilotError, *OUT_OF_MEMORY):
         raise
     except Exception as problem:
         if public:
-            _once(per_sample, form)
+            _first(per_sample, form)
             return
         raise InvalidInput(
             f"model and loss do not run on made-up records ({type(problem).__name__}: {problem}). Expected records "
@@ -87,15 +88,23 @@ def seconds_a_chunk(per_sample: PerSampleOf, form: Any, size: int, per_batch: bo
     chunk = made_up(form, size, per_batch=per_batch)
     taken = []
     try:
-        for _ in range(3):
+        for run in (_first, _once, _once):
             start = time.perf_counter()
-            _once(per_sample, chunk)
+            run(per_sample, chunk)
             taken.append(time.perf_counter() - start)
             if taken[0] > 2 * _PATIENCE:
                 break
     except Exception:  # memory, or values that the model refuses: rehearse has said which
         return None
     return max(min(taken), 1e-9)
+
+
+def _first(per_sample: PerSampleOf, chunk: Any) -> None:
+    """On an accelerator values are looked at first: what is an error on the CPU would end the process there."""
+    if elsewhere(*batches.tensors(chunk)):
+        looked_at(lambda: _once(per_sample, chunk))
+    else:
+        _once(per_sample, chunk)
 
 
 def _once(per_sample: PerSampleOf, chunk: Any) -> None:
