@@ -294,6 +294,14 @@ def test_made_up_places_are_looked_at_before_they_are_used(model: Callable[[], n
         engine.per_sample(model(), distance, (torch.zeros(3, 2), torch.zeros(3)), "single-backward")
 
 
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_places_are_looked_at_before_another_engine_is_tried() -> None:
+    batch = torch.zeros(3, 2), torch.zeros(3)
+    ps = engine.per_sample(Placed(True), distance, batch)
+    assert ps.engine == "loop"
+    assert "gather: a place that does not exist" in ps.reason
+
+
 @pytest.mark.usefixtures("_as_on_a_gpu", "_all_are_large")
 @pytest.mark.parametrize("frozen", [False, True])
 def test_places_are_looked_at_where_writes_are(frozen: bool) -> None:

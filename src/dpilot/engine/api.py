@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,8 @@ from dpilot.engine import loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.check import check
 from dpilot.engine.keeping import modules_of, remembering_nothing
-from dpilot.engine.locality import refuse_writes, untouched, verify
+from dpilot.engine.locality import carefully, refuse_writes, untouched, verify
+from dpilot.engine.masking import unwatched
 from dpilot.errors import UnsupportedModel
 
 ENGINES: dict[str, Callable[..., PerSample]] = {
@@ -142,9 +144,10 @@ def test(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: in
 def second_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
     """vmap if it runs on made-up samples, else loop."""
     made_up = batches.synthetic(batch, n, 2, torch.Generator().manual_seed(0))
-    with untouched(model, loss_fn):
+    work = partial(vmap.run, model, loss_fn, made_up, n=2, per_batch=per_batch, reason="")
+    with untouched(model, loss_fn), unwatched():
         try:
-            vmap.run(model, loss_fn, made_up, n=2, per_batch=per_batch, reason="")
+            carefully(model, made_up, work)
         except Exception:  # torch.func raises many kinds; the loop has no such limits
             return "loop"
     return "vmap"
