@@ -187,7 +187,10 @@ def _add_accelerated(values: Sequence[Any], scale: float, generator: np.random.G
         sizes = [v.numel() for v in mine]
         drawn = torch.empty(sum(sizes), dtype=kind[1], device=kind[0]).normal_(0.0, scale, generator=seeded)
         parts = [part.view(v.shape) for part, v in zip(torch.split(drawn, sizes), mine, strict=True)]
-        torch._foreach_add_(parts, mine)
+        if len(mine) == 1:  # kernels for many leave a GPU idle on one
+            parts[0].add_(mine[0])
+        else:
+            torch._foreach_add_(parts, mine)
         for j, value in zip(places, parts, strict=True):
             noisy[j] = value
     return noisy

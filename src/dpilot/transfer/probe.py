@@ -167,10 +167,25 @@ class _Team:
         limits = reach(records.lengths, thresholds.flatten(), records.classes, records.grade)
         scale = thresholds * sigmas  # of a head's noise, so that its sum over the scale moves by at most 1 / sigma
         weights, velocity, stop = self.weights.clone(), self.velocity.clone(), min(head.steps for head in self.heads)
-        sums = recorded(lambda: records.clipped_sum(weights, limits) / scale, weights.device, stop - self.step)
-        for _ in range(self.step, stop):
-            velocity.mul_(momentum).addcmul_(joint.release(sums()).to(velocity), scale / size)
+        released, rate = torch.zeros_like(weights), scale / size
+
+        def sums() -> Tensor:
+            return records.clipped_sum(weights, limits) / scale
+
+        def moved() -> None:
+            velocity.mul_(momentum).addcmul_(released, rate)
             weights.addcmul_(velocity, lr, value=-1)
+
+        def moved_sums() -> Tensor:
+            moved()
+            return sums()
+
+        steps, first = stop - self.step, sums()  # the move of a step is recorded with the sums of the next
+        again = recorded(moved_sums, weights.device, steps, changes=(weights, velocity))
+        released.copy_(joint.release(first))
+        for _ in range(1, steps):
+            released.copy_(joint.release(again()))
+        moved()
         return replace(self, weights=weights, velocity=velocity, step=stop)
 
     def finished(self) -> dict[int, Tensor]:
