@@ -118,6 +118,21 @@ def beside(device: int) -> torch.cuda.Stream:
 
 
 @contextmanager
+def on_its_stream() -> Iterator[None]:
+    """Set graphs up where they are captured: used on the caller's stream too, libraries would take memory twice."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    stream, callers = beside(torch.cuda.current_device()), torch.cuda.current_stream()
+    stream.wait_stream(callers)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        callers.wait_stream(stream)
+
+
+@contextmanager
 def casts_uncached() -> Iterator[None]:
     """Autocast as it is set, but weights are cast in each replay: a cast kept from before would be an old weight."""
     if not torch.is_autocast_enabled("cuda"):

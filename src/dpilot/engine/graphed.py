@@ -95,7 +95,8 @@ class Graphed:
             if self._changes > CHANGES:
                 return self._give_up("values of the model keep changing")
             self._forms.pop(form, None)
-            known = self._forms[form] = self._captured(batch, n)
+            with capture.on_its_stream():
+                known = self._forms[form] = self._captured(batch, n)
         return known
 
     def _give_up(self, reason: str) -> str:
