@@ -46,6 +46,14 @@ def held(step: Callable[[], None], device: str) -> float:
     return min(once() for _ in range(3))
 
 
+def forget() -> None:
+    """Leave the GPU as a fresh process finds it: working memory of libraries would count for whoever comes next."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+
+
 def measure(
     work: Workload, device: str, half: bool, repeats: int, wanted: Sequence[str] = ()
 ) -> dict[str, tuple[float, float] | str]:
@@ -67,8 +75,7 @@ def measure(
                 times = [clock(step, device) for _ in range(10 * repeats if short else repeats)]
                 found[name] = (statistics.median(times), held(step, device))
                 del step
-                gc.collect()
-                torch.cuda.empty_cache()
+                forget()
             else:
                 steps[name] = step
         except Exception as problem:

@@ -66,11 +66,9 @@ def ours(work: Workload, device: str, half: bool, *, low_memory: bool = False, c
         return gradients.weighted_sum(rule.clip(gradients.norms, state)[0])
 
     def all_of_them() -> dict[str, torch.Tensor]:
-        if len(parts) == 1:
-            return summed(parts[0])
-        total = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        for part in parts:
-            torch._foreach_add_(list(total.values()), list(summed(part).values()))
+        total = summed(parts[0])
+        for part in parts[1:]:
+            total = dict(zip(total, torch._foreach_add(list(total.values()), list(summed(part).values())), strict=True))
         return total
 
     def step() -> None:
