@@ -98,6 +98,26 @@ def test_every_chunk_is_clipped_with_the_state_from_before_the_step():
     assert float(after.threshold) != float(state.threshold)
 
 
+def test_sums_that_an_engine_handed_out_are_not_written_to():
+    chosen, net, handed = plan(), model(), []
+
+    def remembering(chunk):
+        made = engine.per_sample(net, LOSS, chunk)
+
+        def sum_with(weights):
+            sums = made.sum_with(weights)
+            handed.append([(t, t.clone()) for t in sums.values()])
+            return sums
+
+        return replace(made, sum_with=sum_with)
+
+    inputs, targets = records()
+    chunks = zip(inputs.split(10), targets.split(10), strict=True)
+    private_step(replace(setting(chosen, net), per_sample=remembering), initial_state(chosen, net), chunks)
+    assert len(handed) > 2
+    assert all(torch.equal(now, before) for sums in handed for now, before in sums)
+
+
 def test_the_optimizer_does_not_move_while_a_rule_measures():
     chosen, net = plan(clipping.get("one-shot", measure=2)), model()
     made, state = setting(chosen, net, drawn=1.0), initial_state(chosen, net)

@@ -44,16 +44,16 @@ class Seen:
             weights (n, groups), extras (n, groups, k) each group has its own bound
         """
         n, work = self.norms, self.norms.dtype
-        x = weights.new_zeros((*weights.shape, 0)) if extras is None else extras
+        x = weights.new_zeros((*weights.shape, 0), dtype=self.dtype) if extras is None else extras.to(self.dtype)
         together = weights.ndim == x.ndim  # of a record's groups
-        w, x = weights.to(self.dtype), x.to(self.dtype)
+        w = weights.to(self.dtype)
         w = torch.where(w >= torch.finfo(self.dtype).tiny, w, 0.0).clamp_max(torch.finfo(self.dtype).max)
         squares = (w.to(work) * n).square()
         joint = squares.sum(-1) if together else squares
         if x.shape[-1]:
             joint = joint + x.to(work).square().sum(-1)
         keep = self._factor(joint, self.valid.all(-1) if together else self.valid)
-        return w * (keep.unsqueeze(-1) if together else keep), x * keep.unsqueeze(-1)
+        return w * (keep.unsqueeze(-1) if together else keep), x * keep.unsqueeze(-1) if x.shape[-1] else x
 
     def _factor(self, joint: Tensor, valid: Tensor) -> Tensor:
         """1 for a row that clearly fits, a little less for one that may not, 0 for a null record."""

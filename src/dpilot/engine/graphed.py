@@ -95,8 +95,7 @@ class Graphed:
             if self._changes > CHANGES:
                 return self._give_up("values of the model keep changing")
             self._forms.pop(form, None)
-            with capture.on_its_stream():
-                known = self._forms[form] = self._captured(batch, n)
+            known = self._forms[form] = self._captured(batch, n)
         return known
 
     def _give_up(self, reason: str) -> str:
@@ -108,13 +107,14 @@ class Graphed:
     def _captured(self, batch: Any, n: int) -> Captured | str:
         """The graph of one form of chunk, or why there is none."""
         with torch.inference_mode(False), torch.enable_grad(), api.eager(self._model):
-            engine, reason = api.choose(self._model, self._loss_fn, batch, self._engine, n, self._per_batch)
+            with capture.on_its_stream():
+                engine, reason = api.choose(self._model, self._loss_fn, batch, self._engine, n, self._per_batch)
             if engine != "single-backward":
                 return f"the engine is {engine}"
             made_up = static(batch, n, self._rows)
             devices = sorted({t.device.index or 0 for t in batches.tensors(batch) if t.device.type == "cuda"})
             try:
-                with torch.random.fork_rng(devices=devices):
+                with torch.random.fork_rng(devices=devices), capture.on_its_stream():
                     work, inputs = self._work(made_up, reason), batches.tensors(made_up)
                     return Captured(self._model, self._loss_fn, work, inputs, self._rows)
             except NotReplayable as problem:

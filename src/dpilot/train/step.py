@@ -47,15 +47,16 @@ def private_step(setting: Setting, state: State, chunks: Iterable[Any]) -> State
         receipt is that of plain DP-SGD, whatever the rule. The divisor is the plan's expected batch size.
     """
     bound = float(state.bound)  # read while nothing of this step is under way: later, the processor would wait for it
-    plan, total = setting.plan, _zeros(setting, state)
+    plan, total = setting.plan, None
     with silent():
-        for chunk in chunks:
+        for place, chunk in enumerate(chunks):
             gradients = setting.per_sample(chunk)
             weights, extras = plan.clipping.clip(_norms(setting, gradients), state)
-            total = _add(total, gradients.weighted_sum(weights, setting.groups), extras.sum(0))
+            sums = _widened(setting, gradients.weighted_sum(weights, setting.groups), extras.sum(0))
+            total = sums if total is None else _added(total, sums, own=place > 1)
 
     released, heard = release(  # the door
-        total,
+        _zeros(setting, state) if total is None else total,
         bound=bound,
         noise_multiplier=plan.noise_multiplier,
         sample_rate=plan.sample_rate,
@@ -84,30 +85,43 @@ def _norms(setting: Setting, gradients: engine.PerSample) -> Tensor:
 
 
 def _zeros(setting: Setting, state: State) -> tuple[Gradients, Tensor]:
-    """The sum over no records: a zero for every trained parameter and every extra coordinate, float32 or better.
+    """The sum over no records: a zero for every trained parameter and every extra coordinate."""
+    zeros = {name: torch.zeros_like(p, requires_grad=False) for name, p in _trained(setting).items()}
+    first = next(iter(zeros.values()))
+    none = first.new_zeros(0) if setting.groups is None else first.new_zeros(0, len(setting.groups))
+    return _widened(setting, zeros, setting.plan.clipping.clip(none, state)[1].sum(0))
+
+
+def _widened(setting: Setting, gradients: Gradients, extras: Tensor) -> tuple[Gradients, Tensor]:
+    """Sums in the precision in which they are added up and released: float32 or better.
 
     A batch that is expected to be large is summed, and released, in float64: in float32 each addition rounds by the
     length of the sum, and what one record changes in those roundings grows with the batch.
     """
     many = setting.plan.expected_batch_size > _MANY
-    trained = {name: p for name, p in setting.model.named_parameters() if p.requires_grad}
-    zeros = {name: torch.zeros_like(p, dtype=_wide(p, many), requires_grad=False) for name, p in trained.items()}
-    first = next(iter(zeros.values()))
-    none = first.new_zeros(0) if setting.groups is None else first.new_zeros(0, len(setting.groups))
-    return zeros, setting.plan.clipping.clip(none, state)[1].sum(0).to(first.dtype)
+    sums = {name: gradients[name].to(_wide(p, many)) for name, p in _trained(setting).items()}
+    return sums, extras.to(next(iter(sums.values())).dtype)
 
 
-def _add(total: tuple[Gradients, Tensor], gradients: Gradients, extras: Tensor) -> tuple[Gradients, Tensor]:
-    """Add in place: the sum over chunks takes no memory beside its own."""
-    torch._foreach_add_(list(total[0].values()), [gradients[name] for name in total[0]])
-    return total[0], total[1] + extras
+def _added(total: tuple[Gradients, Tensor], more: tuple[Gradients, Tensor], *, own: bool) -> tuple[Gradients, Tensor]:
+    """One chunk's sums and another's; in place where the total is this step's ``own`` memory, not the engine's."""
+    left, right = list(total[0].values()), list(more[0].values())
+    if not own:
+        left = list(torch._foreach_add(left, right))
+    else:
+        torch._foreach_add_(left, right)
+    return dict(zip(total[0], left, strict=True)), total[1] + more[1]
+
+
+def _trained(setting: Setting) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in setting.model.named_parameters() if p.requires_grad}
 
 
 def _move(setting: Setting, released: Gradients, *, frozen: bool) -> None:
     """Hand the noisy mean to the optimizer. While a rule only measures, the optimizer does not move."""
-    for name, parameter in setting.model.named_parameters():
-        if parameter.requires_grad:
-            parameter.grad = (released[name] / setting.plan.expected_batch_size).to(parameter.dtype)
+    means = torch._foreach_div(list(released.values()), setting.plan.expected_batch_size)
+    for parameter, mean in zip(_trained(setting).values(), means, strict=True):
+        parameter.grad = mean.to(parameter.dtype)
     if not frozen:
         setting.optimizer.step()
     setting.optimizer.zero_grad(set_to_none=True)
