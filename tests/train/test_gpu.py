@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
-from dpilot import Plan, Trainer, clipping, engine
+from dpilot import Plan, Trainer, clipping
 from dpilot.engine import capture
-from dpilot.train import rehearsal
 from tests.train.helpers import LOSS, data, model, same
 
 pytestmark = [
@@ -75,16 +72,6 @@ def test_a_stopped_run_goes_on(tmp_path):
         trained(checkpoint=tmp_path / "run", checkpoint_every=2, callback=stop, average="ema")
     found = Trainer.resume(tmp_path / "run", model(seed=9, dropout=0.2), LOSS, data())
     assert same(found.model, trained(average="ema").model)
-
-
-@pytest.mark.parametrize(("width", "little"), [(8, True), (4096, False)])
-def test_what_a_chunk_of_made_up_records_takes_is_measured(width, little):
-    wide = torch.nn.Sequential(
-        torch.nn.Linear(4, width), torch.nn.Linear(width, width), torch.nn.Linear(width, 3)
-    ).cuda()
-    form = torch.zeros(1, 4, device="cuda"), torch.zeros(1, dtype=torch.long, device="cuda")
-    found = rehearsal.takes_little(partial(engine.per_sample, wide, LOSS), form, 4096, per_batch=False)
-    assert found is little
 
 
 def test_low_memory_trains_in_chunks_of_its_own_choice():

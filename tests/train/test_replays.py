@@ -9,7 +9,6 @@ from torch import nn
 from dpilot import PrivateStep, engine, poisson_loader
 from dpilot.engine import capture
 from dpilot.errors import InvalidInput
-from dpilot.train import rehearsal
 from dpilot.train.course import even_rows
 from dpilot.train.nulls import Chunk, guarded
 from tests.engine.test_graphed import Again
@@ -57,15 +56,6 @@ def test_low_memory_is_the_same_run_in_half_the_rows(graphs):
     rows = [next(iter(graph.work()[0].squares.values())).shape[0] for graph in graphs[::2]]
     assert rows == [even_rows(18.0, 0.3, 64, low_memory=True), even_rows(18.0, 0.3, 64)]
     assert rows[0] <= rows[1] / 2 + 8
-
-
-@pytest.mark.parametrize("little", [False, True])
-def test_a_batch_that_takes_little_memory_is_not_halved(little, graphs, monkeypatch):
-    monkeypatch.setattr(rehearsal, "takes_little", lambda *args, **options: little)
-    monkeypatch.setattr(rehearsal, "chunk_size", lambda *args, **options: 64)
-    fit(low_memory=True, chunk_size=None)
-    rows = next(iter(graphs[0].work()[0].squares.values())).shape[0]
-    assert rows == even_rows(18.0, 0.3, 64 if little else 32, low_memory=not little)
 
 
 def test_low_memory_goes_with_autocast_where_half_a_batch_is_replayed(graphs):

@@ -57,9 +57,7 @@ class Job:
             optimizer = optimizers.build(own or options.optimizer, model, options.lr, options.optimizer_options)
         checks.check_together(options, optimizer, two_passes=two_passes(options, device))
         options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
-        return cls(model, loss_fn, plan, options, optimizer, device, **more)._in_chunks(
-            options.chunk_size, halved=options.low_memory
-        )
+        return cls(model, loss_fn, plan, options, optimizer, device, **more)._in_chunks(options.chunk_size)
 
     def reader(self, dataset: Any, form: Any = None) -> Reader:
         """How this run reads its records; those of another ``form`` are null."""
@@ -78,15 +76,15 @@ class Job:
             if self.options.chunk_size is not None:
                 return self
             size = rehearsal.chunk_size(per_sample, form, self.plan.expected_batch_size, per_batch=per_batch)
-            halved = self.options.low_memory and replays(self.options, self.device)
-            halved = halved and not rehearsal.takes_little(per_sample, form, size, per_batch=per_batch)
-        return self._in_chunks(-(-size // 2) if halved else size, halved=halved)
+            if self.options.low_memory and replays(self.options, self.device):
+                size = -(-size // 2)
+        return self._in_chunks(size)
 
-    def _in_chunks(self, most: int | None, *, halved: bool) -> Job:
+    def _in_chunks(self, most: int | None) -> Job:
         """The same job in chunks of at most so many records; of a size that is seldom filled up, where replayed."""
         if most is not None and replays(self.options, self.device):
-            expected = self.plan.expected_batch_size
-            most = even_rows(expected, self.plan.sample_rate, most, low_memory=halved)
+            expected, low = self.plan.expected_batch_size, self.options.low_memory
+            most = even_rows(expected, self.plan.sample_rate, most, low_memory=low)
         return replace(self, options=replace(self.options, chunk_size=most))
 
     def course(self, noise: Noise, receipt: Draws) -> Course:

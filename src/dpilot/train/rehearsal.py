@@ -20,7 +20,6 @@ _SMALLEST: Final = 32
 _LARGEST: Final = 2048
 _ABOUT: Final = 0.97
 _PATIENCE: Final = 1.0  # seconds a chunk may take before no larger one is tried
-_LITTLE: Final = 1 << 28  # bytes of a chunk that are not worth saving: libraries take as much
 
 
 @contextmanager
@@ -98,17 +97,6 @@ def seconds_a_chunk(per_sample: PerSampleOf, form: Any, size: int, per_batch: bo
     except Exception:  # memory, or values that the model refuses: rehearse has said which
         return None
     return max(min(taken), 1e-9)
-
-
-def takes_little(per_sample: PerSampleOf, form: Any, size: int, *, per_batch: bool) -> bool:
-    """Whether a chunk of made-up records takes so little memory of a CUDA device that half of it saves nothing."""
-    chunk, before = made_up(form, size, per_batch=per_batch), torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    try:
-        _once(per_sample, chunk)
-    except Exception:  # memory, or values that the model refuses: rehearse has said which
-        return False
-    return torch.cuda.max_memory_allocated() - before < _LITTLE
 
 
 def _first(per_sample: PerSampleOf, chunk: Any) -> None:
