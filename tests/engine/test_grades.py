@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpilot.engine import precision
+from dpilot.engine import kernels, precision
 from dpilot.engine.base import inflate
 from dpilot.engine.combine import combine
 from dpilot.engine.layers.gram import gram
@@ -18,6 +18,12 @@ from tests.contracts.zoo import DEVICE
 LARGE = [(8, 197, 768, 768), (8, 197, 768, 3072), (8, 512, 768, 768), (4, 64, 4096, 1024)]
 SHAPES = [(8, 1, 768, 768), (8, 16, 256, 128), *(LARGE if DEVICE.type == "cuda" else [])]
 GRADES = {"float32": (False, torch.float32), "tf32": (True, torch.float32), "bfloat16": (True, torch.bfloat16)}
+
+
+@pytest.fixture(params=["products", "kernel"] if DEVICE.type == "cuda" else ["products"], autouse=True)
+def _gram_matrices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gram norms from matrices that are written, and from ones that are not."""
+    monkeypatch.setattr(kernels, "PROGRAMS", 1 if request.param == "kernel" else 1 << 40)
 
 
 @pytest.fixture(params=GRADES if DEVICE.type == "cuda" else ["float32"])

@@ -298,6 +298,7 @@ def test_maps_of_one_input_share_its_record_and_its_gram_matrix(monkeypatch: pyt
     made: list[int] = []
     original = precision.gram
     monkeypatch.setattr(precision, "gram", lambda rows: made.append(rows.shape[2]) or original(rows))
+    monkeypatch.setattr(kernels, "gram_products", lambda *_: None)
     shared = Shared(users=3)
     x, errors = torch.randn(4, 5, 40), [torch.randn(4, 5, 32) for _ in range(3)]
     monkeypatch.setattr(precision, "grade_of", lambda *_: (precision.TF32, torch.float32))

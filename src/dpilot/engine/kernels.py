@@ -32,6 +32,12 @@ WIDE = 1024
 """Numbers of a row that one program reads at a time; of shorter rows it reads several."""
 KINDS = frozenset({torch.float32, torch.bfloat16})
 """Types of numbers that the kernels take."""
+MOST = 3
+"""Errors whose Gram norms with one input are formed together."""
+SHORT, LONGER = 64, 128
+"""Tokens of a stretch: where a sample has no more than the first, and where it has more."""
+PROGRAMS = 48
+"""Programs from which Gram norms are formed in one reading: with fewer, plain products fill an H200 better."""
 
 
 def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots) -> FiveSums | None:
@@ -42,6 +48,39 @@ def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots)
     """
     fits = inputs.dtype == errors.dtype == torch.float32 and runs_on(inputs)
     return summed(inputs, errors, rounds_inputs, roots) if fits else None
+
+
+def gram_products(
+    inputs: Tensor, errors: Sequence[Tensor], rounds_inputs: bool, roots: Sequence[Roots]
+) -> list[FiveSums] | None:
+    """The same five sums for up to ``MOST`` errors (n, T, p) beside one input (n, T, d), their Gram matrices unwritten.
+
+    Of each pair of stretches of tokens both tiles are formed and meet where they are; a pair off the diagonal counts
+    twice. None where no kernel runs, or where products and ``gram_sums`` take less time (on an H200).
+    """
+    if not (forms_products(inputs) and all(even(e) and e.dtype == inputs.dtype for e in errors)):
+        return None
+    return multiplied(inputs, errors, rounds_inputs, roots)
+
+
+def forms_products(inputs: Tensor) -> bool:
+    """Whether ``gram_products`` runs for such inputs; on other GPUs nobody has measured whether it is worth it."""
+    if not (runs_on(inputs) and even(inputs)):
+        return False
+    return inputs.shape[0] * stretches(inputs.shape[1])[1] >= PROGRAMS and multiplies(inputs.device)
+
+
+def stretches(tokens: int) -> tuple[int, int]:
+    """The tokens of a stretch, and the pairs of stretches of so many tokens."""
+    side = SHORT if tokens <= SHORT else LONGER
+    down = -(-tokens // side)
+    return side, down * (down + 1) // 2
+
+
+def even(rows: Tensor) -> bool:
+    """Whether these are tokens (n, T, width) that a kernel can read sixteen bytes at a time."""
+    whole = rows.dtype in KINDS and rows.dim() == 3 and rows.is_contiguous()
+    return whole and rows.shape[2] % 16 == 0 and rows.data_ptr() % 16 == 0
 
 
 def weighted(rows: Tensor, weights: Tensor) -> Tensor | None:
@@ -124,6 +163,38 @@ def usable(device: torch.device) -> bool:
         return False
 
 
+@cache
+def multiplies(device: torch.device) -> bool:
+    """Whether this is a GPU like the one measured, and the products of made-up numbers are right there."""
+    if torch.cuda.get_device_capability(device) != (9, 0):
+        return False
+    try:
+        ones = torch.ones(1, 2, 16, device=device)
+        found = multiplied(ones, [ones, 2 * ones], False, [(1.0, 2.0), (1.0, 1.0)])
+        return [[float(s) for s in sums] for sums in found] == [
+            [1024.0, 1024.0, 60.0, 72.0, 32.0],
+            [4096.0, 1024.0, 90.0, 162.0, 28.0],
+        ]
+    except Exception:  # another Triton
+        return False
+
+
+def multiplied(inputs: Tensor, errors: Sequence[Tensor], rounds_inputs: bool, roots: Sequence[Roots]) -> list[FiveSums]:
+    """The five sums for each of the errors, by the kernel; the sizes are the fastest of those tried on an H200."""
+    (n, tokens, d), count = inputs.shape, len(errors)
+    side, pairs = stretches(tokens)
+    step, warps, stages = (256, 4, 3) if side == SHORT else (128, 8, 4)  # bytes of a token at a time
+    parts = torch.empty(count, 5, n, pairs, dtype=torch.float32, device=inputs.device)
+    all_errors, all_roots = ([*given, *[given[0]] * (MOST - count)] for given in (errors, roots))
+    compiled().gram_products[(n * pairs,)](
+        inputs, *all_errors, parts, n, tokens, d, *(e.shape[2] for e in all_errors), roots[0][0],
+        *(root for _, root in all_roots), count, rounds_inputs, side, step // inputs.element_size(), pairs == 1,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    sums = parts[..., 0] if pairs == 1 else parts.sum(3)
+    return [(both, kept, scale, mass, vanished) for both, kept, scale, mass, vanished in (s.unbind(0) for s in sums)]
+
+
 def summed(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots) -> FiveSums:
     """The five sums, by the kernel."""
     n, tokens = inputs.shape[:2]
@@ -140,4 +211,6 @@ def compiled() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
     written, triton = import_module("dpilot.engine.triton_kernels"), import_module("triton")
     names = "gram_sums", "weighted", "on_grid", "norm_sums", "row_sums", "cut_summed"
-    return SimpleNamespace(**{name: triton.jit(getattr(written, name)) for name in names})
+    tiled = import_module("dpilot.engine.triton_gram")
+    products = triton.jit(tiled.gram_products, do_not_specialize=["samples", "tokens"])
+    return SimpleNamespace(gram_products=products, **{name: triton.jit(getattr(written, name)) for name in names})

@@ -17,7 +17,7 @@ from dpilot.engine.combine import combine
 from dpilot.engine.layers.base import Dense, Use, rows_of
 from dpilot.engine.layers.conv import Correlation
 from dpilot.engine.layers.gram import GramParts, finished
-from dpilot.engine.layers.linear import Product
+from dpilot.engine.layers.linear import Product, mates_parts
 
 TOGETHER = frozenset({"cuda"})
 """Kinds of device on which calls are worth saving."""
@@ -36,12 +36,18 @@ class Measured:
     parts: dict[str, GramParts] = field(default_factory=dict)
     small: dict[str, Dense] = field(default_factory=dict)
     side_by_side: list[SideBySide] = field(default_factory=list)
+    waiting: dict[int, dict[str, Product]] = field(default_factory=dict)
 
     def add(self, name: str, found: Sequence[Use]) -> None:
         """Take the uses of one parameter."""
         use = found[0]
         if len(found) == 1 and isinstance(use, Dense) and joins(use):
             self.small[name] = use
+        elif len(found) == 1 and isinstance(use, Product) and (mates := use.mates()) > 1:
+            present = self.waiting.setdefault(id(use.shared), {})
+            present[name] = use
+            if len(present) == mates:
+                self._meet(id(use.shared))
         elif len(found) == 1 and isinstance(use, (Product, Correlation)) and (parts := use.gram_parts()) is not None:
             self.parts[name], self.uses[name] = parts, (use,)
         else:
@@ -51,8 +57,16 @@ class Measured:
             else:
                 self.uses[name] = uses
 
+    def _meet(self, shared: int) -> None:
+        """Form the Gram norms of maps of one input."""
+        mates = self.waiting.pop(shared)
+        self.parts.update(zip(mates, mates_parts(list(mates.values())), strict=True))
+        self.uses.update((name, (use,)) for name, use in mates.items())
+
     def finish(self) -> None:
         """Make the squared norms of all parameters."""
+        for shared in list(self.waiting):
+            self._meet(shared)
         self.squares.update(zip(self.parts, finished(list(self.parts.values())), strict=True))
         kinds = {(d.values.device, d.values.dtype) for d in self.small.values()}
         for kind in kinds:

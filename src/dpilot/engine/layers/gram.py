@@ -115,9 +115,30 @@ def gram_parts(a: Tensor, e: Tensor, grade: Grade, rounds_inputs: bool, shared: 
 
     The tokens' lengths are read off the diagonals: they only scale what is added for rounding.
     """
+    alone = joint_parts(a, [e], grade, rounds_inputs) if shared is None or shared.users == 1 else None
+    if alone is not None:
+        return alone[0]
     with precision.using(grade):
         inputs, errors = precision.gram(a) if shared is None else shared.gram(a), precision.gram(e)
     return parts_of(inputs, errors, (a.shape[1], a.shape[2], e.shape[2]), grade, rounds_inputs)
+
+
+def joint_parts(a: Tensor, errors: Sequence[Tensor], grade: Grade, rounds_inputs: bool) -> list[GramParts] | None:
+    """The same for several maps of one input, without writing Gram matrices; None where no kernel does that.
+
+    Its tiles are formed by the instructions of plain products, every entry by one chain over d or p, so that
+    ``gram_slack`` holds as for those: tensor cores cut off once every eight products or more. Products of entries are
+    summed by chains of at most four in a thread, then over lanes, warps and tiles: fewer roundings than its 32.
+    """
+    if grade not in (precision.TF32, precision.BFLOAT16):
+        return None
+    (_, tokens, d), widths = a.shape, [e.shape[2] for e in errors]
+    roots = [roots_of(a, e, torch.float32) for e in errors]
+    found = kernels.gram_products(a, errors, rounds_inputs, roots)
+    if found is None:
+        return None
+    units = [precision.gram_slack(d, p, torch.float32, grade) for p in widths]
+    return [GramParts(*sums, unit, grade.shave, tokens) for sums, unit in zip(found, units, strict=True)]
 
 
 def parts_of(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpilot.engine import precision
+from dpilot.engine import kernels, precision
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import (
     Dense,
@@ -23,7 +23,15 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
-from dpilot.engine.layers.gram import GramParts, Shared, gram_bound, gram_is_cheaper, gram_parts, weighs_inputs
+from dpilot.engine.layers.gram import (
+    GramParts,
+    Shared,
+    gram_bound,
+    gram_is_cheaper,
+    gram_parts,
+    joint_parts,
+    weighs_inputs,
+)
 from dpilot.engine.precision import Grade
 
 
@@ -53,11 +61,22 @@ class Product:
 
     def gram_parts(self) -> GramParts | None:
         """The parts of a norm that is finished together with others, where it is of that kind."""
-        tokens, d, p = self.inputs.shape[1], self.inputs.shape[2], self.errors.shape[2]
-        together = self.grade.shave and tokens > 1 and gram_is_cheaper(tokens, d, p)
-        if not together:
-            return None
+        return self.own_parts() if self._finished_later() else None
+
+    def own_parts(self) -> GramParts:
+        """The same, of a use that is of that kind."""
+        d, p = self.inputs.shape[2], self.errors.shape[2]
         return gram_parts(self.inputs, self.errors, self.grade, weighs_inputs(d, p), self.shared)
+
+    def _finished_later(self) -> bool:
+        tokens, d, p = self.inputs.shape[1], self.inputs.shape[2], self.errors.shape[2]
+        return bool(self.grade.shave) and tokens > 1 and gram_is_cheaper(tokens, d, p)
+
+    def mates(self) -> int:
+        """How many maps of this input, itself among them, have their Gram norms formed together."""
+        if self.shared is None or not (self._finished_later() and kernels.forms_products(self.inputs)):
+            return 1
+        return min(self.shared.users, kernels.MOST)
 
     def _exact(self, chosen: Tensor) -> Tensor:
         return Dense(Product(self.inputs[chosen], self.errors[chosen]).gradients(0, self.inputs.shape[0])).magnitude()
@@ -84,6 +103,17 @@ class Product:
         rows = finite[:, None, None]
         inputs, errors = torch.where(rows, self.inputs, 0.0), torch.where(rows, self.errors, 0.0)
         return replace(self, inputs=inputs, errors=errors, shared=None)
+
+
+def mates_parts(uses: Sequence[Product]) -> list[GramParts]:
+    """The parts of maps of one input, formed together where that can be done."""
+    kinds = {(u.grade, weighs_inputs(u.inputs.shape[2], u.errors.shape[2]), id(u.inputs)) for u in uses}
+    if len(kinds) == 1:
+        grade, rounds_inputs, _ = kinds.pop()
+        together = joint_parts(uses[0].inputs, [u.errors for u in uses], grade, rounds_inputs)
+        if together is not None:
+            return together
+    return [u.own_parts() for u in uses]
 
 
 def merge(uses: Sequence[Product]) -> Product:
