@@ -213,6 +213,9 @@ def test_predict_takes_features_and_values():
         ({"noise_multiplier": 0.0}, "noise_multiplier is 0.0"),
         ({"momentum": 1.0}, "momentum is 1.0"),
         ({"threshold": -1.0}, "threshold is -1.0"),
+        ({"threshold": 2e37}, r"threshold is 2e\+37: expected 1e-30 to 1e30"),
+        ({"threshold": 1e-44}, "threshold is 1e-44: expected 1e-30 to 1e30"),
+        ({"threshold": 1e-20, "noise_multiplier": 1e-20}, "threshold times noise_multiplier is 1e-40"),
     ],
 )
 def test_a_recipe_that_cannot_be_run_is_refused(wrong, message):

@@ -31,6 +31,9 @@ from dpilot.transfer.residuals import Records, reach
 __all__ = ["Head", "fit_heads", "predict"]
 
 _ROWS: Final = 2048  # that are predicted at a time
+_LEAST: Final = (
+    1e-30  # of a threshold and of its noise: below, float32 drops bits of sums; beyond 1e30 they may overflow
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,10 @@ class Head:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        scale = self.threshold * self.noise_multiplier
+        for name, value in (("threshold", self.threshold), ("threshold times noise_multiplier", scale)):
+            if not _LEAST <= value <= 1 / _LEAST:
+                _validate.refuse(name, value, "1e-30 to 1e30, what float32 adds up", "Scale the features instead.")
 
     @property
     def event(self) -> Event:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
+
+from dpilot.engine.capture import beside
 
 __all__ = ["recorded"]
 
@@ -25,12 +27,12 @@ def recorded(
     """
     if device.type != "cuda" or times < _WORTH_IT:
         return work
-    before = [t.clone() for t in changes]
-    _warm_up(work, device)
+    before, stream = [t.clone() for t in changes], beside(_index(device))
+    _warm_up(work, device, stream)
     for t, kept in zip(changes, before, strict=True):
         t.copy_(kept)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), torch.cuda.graph(graph):
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream):
         result = work()
 
     def again() -> Tensor:
@@ -40,11 +42,13 @@ def recorded(
     return again
 
 
-def _warm_up(work: Callable[[], Tensor], device: torch.device) -> None:
-    """Once beside the main stream, as recording asks: libraries take their workspace in a first call."""
-    cuda: Any = torch.cuda
-    side = cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
+def _warm_up(work: Callable[[], Tensor], device: torch.device, stream: torch.cuda.Stream) -> None:
+    """Once where it will be recorded: libraries take their workspace in a first call."""
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
         work()
-    torch.cuda.current_stream(device).wait_stream(side)
+    torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
