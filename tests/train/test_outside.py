@@ -185,7 +185,7 @@ def test_one_record_more_moves_a_release_by_its_bound_at_most_and_nothing_else(r
         return fit(dataset, rule="slack", test_seed=None)
 
     results = replay(run, pairs=outside)
-    assert {result.largest for result in results} == {0.0}
+    assert max(result.largest for result in results) < 1e-5, "a null record adds nothing but roundings of other shapes"
 
 
 def test_predictions_raise_as_on_the_cpu(monkeypatch):
