@@ -268,11 +268,13 @@ def test_nothing_is_left_behind() -> None:
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     assert known(model, LOSS, (torch.zeros(4, 2), whole(4)), 4, False) is not None
     assert float(model.calls) == 0.0
-    assert len(model.drawn) == 3, "what is taken must not depend on what was drawn before"
     assert model.training
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
     assert all(p.grad is None for p in model.parameters())
+    random.random(), np.random.random(), torch.rand(())
+    known(model, LOSS, (torch.zeros(4, 2), whole(4)), 4, False)
+    assert len(model.drawn) == 3, "the same whatever was drawn before"
 
 
 def test_what_is_found_is_found_under_the_runs_own_autocast() -> None:
@@ -343,6 +345,19 @@ def test_where_every_number_is_taken_none_is_compared() -> None:
     found = within.usual_for_others(batch, (None, Range(WHOLE.min, WHOLE.max, (), 0)))
     assert found[0] is batch
     assert found[1] is None
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+def test_every_whole_type_is_compared_and_stays_what_it_is(dtype: torch.dtype) -> None:
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return LOSS(out, y.long())
+
+    labels = torch.tensor([0, 99, 2]).to(dtype)
+    made = safe(nn.Linear(2, 3), loss, engine="loop")((torch.randn(3, 2), labels))
+    assert torch.isinf(made.norms).tolist() == [False, True, False]
+    chunk, _ = within.usual_for_others((labels,), (Range(0, 2, (), 0),))
+    assert chunk[0].dtype == dtype
+    assert chunk[0].long().tolist() == [0, 0, 2]
 
 
 def test_an_empty_chunk_has_no_records(monkeypatch: pytest.MonkeyPatch) -> None:

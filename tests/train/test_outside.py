@@ -126,6 +126,14 @@ def test_without_ranges_the_process_ends(monkeypatch):
         fit(bad())
 
 
+@pytest.mark.parametrize("options", [{}, {"amp": True}, {"engine": "vmap"}], ids=str)
+def test_records_that_are_taken_train_as_on_the_cpu(options, monkeypatch):
+    """Finding out what is taken moves nothing of the run: no generator, and no weight that autocast keeps."""
+    found = fit(bad({}), NONE, **options)
+    monkeypatch.undo()
+    assert same(found, fit(bad({}), NONE, **options))
+
+
 class Words(nn.Module):
     def __init__(self):
         super().__init__()

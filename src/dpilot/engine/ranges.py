@@ -279,5 +279,6 @@ def aside(*roots: Any) -> Iterator[None]:
             yield
         finally:
             kept.put_back()
+            torch.clear_autocast_cache()  # weights cast on the way are not the run's own
             random.setstate(others[0])
             np.random.set_state(others[1])

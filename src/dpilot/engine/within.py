@@ -90,7 +90,8 @@ def usual_for_others(chunk: Any, ranges: tuple[Range | None, ...]) -> tuple[Any,
         limits = next(each)
         if limits is None:
             return t
-        return torch.where(null.view(-1, *(1,) * (t.dim() - 1)), limits.usual, t)
+        rows = null.view(-1, *(1,) * (t.dim() - 1))
+        return torch.where(rows, limits.usual, t.long()).to(t.dtype)  # unsigned types cannot be chosen from everywhere
 
     return batches.rebuild(chunk, usual), null
 
