@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -40,9 +40,12 @@ def ended(work: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 @pytest.fixture(autouse=True)
-def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """On the CPU always, where torch's own error stands for a process that ends; a GPU's are in train/test_gpu."""
     monkeypatch.setattr(within, "elsewhere", lambda *tensors: True)
     monkeypatch.setattr(locality, "on_accelerator", lambda model, batch: True)
+    with torch.device("cpu"):
+        yield
 
 
 class Words(nn.Module):
@@ -360,6 +363,14 @@ def test_every_whole_type_is_compared_and_stays_what_it_is(dtype: torch.dtype) -
     assert chunk[0].long().tolist() == [0, 0, 2]
 
 
+def test_looking_that_fails_makes_no_record_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> None:
+        raise RuntimeError("not on this device")
+
+    monkeypatch.setattr(within, "known", fails)
+    assert torch.isfinite(safe(nn.Linear(2, 3), LOSS)((torch.randn(3, 2), whole(3))).norms).all()
+
+
 def test_an_empty_chunk_has_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(within, "known", None)
     assert safe(nn.Linear(2, 3), LOSS)((torch.randn(0, 2), whole(0))).norms.shape == (0,)
@@ -448,5 +459,4 @@ def test_parts_that_are_no_tensors_are_left_as_they_are() -> None:
 def test_on_the_cpu_nothing_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     run = partial(engine.per_sample, nn.Linear(2, 3), LOSS)
-    if torch.get_default_device().type == "cpu":
-        assert Within(nn.Linear(2, 3), LOSS, False).of(run, run) is run
+    assert Within(nn.Linear(2, 3), LOSS, False).of(run, run) is run

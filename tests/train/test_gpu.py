@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 
 from dpilot import Plan, Trainer, clipping
 from dpilot.engine import capture
+from dpilot.engine.ranges import Range, known
 from dpilot.train.predict import predict
 from tests.train.helpers import LOSS, data, model, records, same
 
@@ -105,6 +106,8 @@ def test_a_record_that_a_kernel_does_not_take_is_null_and_the_process_lives(opti
         return Trainer(net, LOSS, stored("constant"), **chosen).fit(dataset).model
 
     found, expected = run(outside(absent=False)), run(outside(absent=True))
+    nobody = run(TensorDataset(torch.full((60, 4), math.nan), records()[1]))
+    assert not all(torch.equal(a, b) for a, b in zip(found.parameters(), nobody.parameters(), strict=True))
     torch.cuda.synchronize()
     assert float(torch.ones(2, device="cuda").sum()) == 2.0
     for one, other in zip(found.parameters(), expected.parameters(), strict=True):
@@ -138,3 +141,11 @@ def test_ids_outside_the_vocabulary_are_an_error_of_predictions_and_the_process_
     with pytest.raises(IndexError, match="a place that does not exist"):
         predict(net, ids)
     torch.cuda.synchronize()
+
+
+def test_what_is_taken_is_found_where_tensors_are_made_on_the_device_by_default():
+    with torch.device("cuda"):
+        net, batch = nn.Linear(4, 3), (torch.zeros(5, 4), torch.zeros(5, dtype=torch.long))
+        found = known(net, LOSS, batch, 5, False)
+    assert found is not None
+    assert found.ranges[1] == Range(0, 2, (-100,), 0)

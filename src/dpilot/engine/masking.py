@@ -79,7 +79,7 @@ def labels(args: Any) -> Spans:
     """(logarithms, labels, weight, reduction, ignored)."""
     known = args[0].shape[0] if args[0].dim() == 1 else args[0].shape[1]
     yield Span(args[1].masked_fill(args[1] == args[4], 0), 0, known - 1)
-    yield Span(args[1].new_empty(0), args[4], args[4])  # nothing to look at: it says which label is taken beside the others
+    yield Span(args[1].new_empty(0), args[4], args[4])  # none to look at: it names a label taken beside the others
 
 
 def margins(args: Any) -> Spans:

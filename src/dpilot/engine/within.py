@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -67,11 +68,17 @@ class Within:
     def _found(self, chunk: Any, n: int, launched: PerSampleOf) -> Known | None:
         form = form_of(chunk, n)
         if form not in self._known:
-            self._known[form] = self._usable(known(self._model, self._loss_fn, chunk, n, self._per_batch), launched)
+            self._known[form] = self._usable(chunk, n, launched)
         return self._known[form]
 
-    def _usable(self, taken: Known | None, launched: PerSampleOf) -> Known | None:
-        """What is known, unless records would have to be looked at where even made-up ones cannot be."""
+    def _usable(self, chunk: Any, n: int, launched: PerSampleOf) -> Known | None:
+        """What is known, unless records would have to be looked at where even made-up ones cannot be.
+
+        Looking must not raise: who called would take it for the trouble of every record.
+        """
+        taken = None
+        with suppress(Exception):
+            taken = known(self._model, self._loss_fn, chunk, n, self._per_batch)
         if taken is None or not taken.floats_decide:
             return taken
         return taken if strictly(partial(launched, taken.made_up), self._model, self._loss_fn)[0] else None
