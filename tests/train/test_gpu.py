@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
 from dpilot import Plan, Trainer, clipping
 from dpilot.engine import capture
-from dpilot.engine.ranges import Range, known
-from dpilot.train.predict import predict
-from tests.train.helpers import LOSS, data, model, records, same
+from tests.train.helpers import LOSS, data, model, same
 
 pytestmark = [
     pytest.mark.gpu,
@@ -83,69 +77,3 @@ def test_a_stopped_run_goes_on(tmp_path):
 def test_low_memory_trains_in_chunks_of_its_own_choice():
     run = trained("constant", low_memory=True, chunk_size=None)
     assert all(torch.isfinite(p).all() for p in run.model.parameters())
-
-
-def outside(*, absent):
-    """Labels of no class, and a row that is not a number; ``absent``: rows that every engine makes null."""
-    inputs, y = records()
-    y = y + (inputs[:, 0] > 1).long()
-    inputs[50] = math.nan
-    if absent:
-        inputs[[3, 17]] = math.nan
-    else:
-        y[3], y[17] = -1, 7
-    return TensorDataset(inputs, y)
-
-
-@pytest.mark.parametrize("options", [{}, {"engine": "single-backward"}, {"engine": "loop"}, {"amp": True}], ids=str)
-def test_a_record_that_a_kernel_does_not_take_is_null_and_the_process_lives(options):
-    def run(dataset):
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-        chosen = {"optimizer": "sgd", "lr": 0.1, "chunk_size": 16, "device": "cuda", "test_seed": 3, **options}
-        return Trainer(net, LOSS, stored("constant"), **chosen).fit(dataset).model
-
-    found, expected = run(outside(absent=False)), run(outside(absent=True))
-    nobody = run(TensorDataset(torch.full((60, 4), math.nan), records()[1]))
-    assert not all(torch.equal(a, b) for a, b in zip(found.parameters(), nobody.parameters(), strict=True))
-    torch.cuda.synchronize()
-    assert float(torch.ones(2, device="cuda").sum()) == 2.0
-    for one, other in zip(found.parameters(), expected.parameters(), strict=True):
-        assert torch.isfinite(one).all()
-        assert torch.allclose(one, other, atol=1e-2 if "amp" in options else 1e-5)
-
-
-def test_floats_that_a_kernel_does_not_take_are_null_and_the_process_lives():
-    def loss(out, y):
-        return nn.functional.binary_cross_entropy(out.softmax(1)[:, 1], (y > 0).float(), reduction="none")
-
-    plan, net = stored("constant"), model().cuda()
-    trainer = Trainer(net, loss, plan, lr=0.1, chunk_size=16, device="cuda", test_seed=3)
-    found = trainer.fit(outside(absent=False)).model
-    torch.cuda.synchronize()
-    assert all(torch.isfinite(p).all() for p in found.parameters())
-
-
-def test_ids_outside_the_vocabulary_are_an_error_of_predictions_and_the_process_lives():
-    class Words(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table, self.last = nn.Embedding(9, 4), nn.Linear(4, 2)
-
-        def forward(self, ids):
-            return self.last(self.table(ids).mean(1))
-
-    net, ids = Words().cuda(), torch.zeros(5, 6, dtype=torch.long)
-    assert predict(net, ids).shape == (5, 2)
-    ids[2, 2] = 9
-    with pytest.raises(IndexError, match="a place that does not exist"):
-        predict(net, ids)
-    torch.cuda.synchronize()
-
-
-def test_what_is_taken_is_found_where_tensors_are_made_on_the_device_by_default():
-    with torch.device("cuda"):
-        net, batch = nn.Linear(4, 3), (torch.zeros(5, 4), torch.zeros(5, dtype=torch.long))
-        found = known(net, LOSS, batch, 5, False)
-    assert found is not None
-    assert found.ranges[1] == Range(0, 2, (-100,), 0)

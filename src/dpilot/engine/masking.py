@@ -79,7 +79,6 @@ def labels(args: Any) -> Spans:
     """(logarithms, labels, weight, reduction, ignored)."""
     known = args[0].shape[0] if args[0].dim() == 1 else args[0].shape[1]
     yield Span(args[1].masked_fill(args[1] == args[4], 0), 0, known - 1)
-    yield Span(args[1].new_empty(0), args[4], args[4])  # none to look at: it names a label taken beside the others
 
 
 def margins(args: Any) -> Spans:
@@ -167,8 +166,7 @@ LIMITS = {name: spans for spans, names in TAKERS.items() for name in names.split
 class LookingFirst(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raise IndexError before an operation takes a number that it does not know, such as a place that does not exist.
 
-    ``found`` says so afterwards, also where a script or the model turned the error into something else; ``ends`` are
-    the least and the greatest numbers that the operations take.
+    ``found`` says so afterwards, also where a script or the model turned the error into something else.
 
     Example:
         >>> with LookingFirst():
@@ -184,12 +182,10 @@ class LookingFirst(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = ""
-        self.ends = set[float]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__ if isinstance(func, torch._ops.OpOverload) else ""
         for span in LIMITS[name](args) if name in LIMITS else ():
-            self.ends |= {span.least, span.greatest}
             if not span.holds():
                 self.found = f"{name}: {span.trouble}"
                 raise IndexError(self.found)

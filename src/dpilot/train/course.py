@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from dpilot import engine
 from dpilot.clipping import State
 from dpilot.engine import capture
-from dpilot.engine.within import Within
 from dpilot.keys import Chain
 from dpilot.records import StepRecord
 from dpilot.train import averages
@@ -80,15 +79,9 @@ class Course:
 
 
 def per_sample_of(
-    model: nn.Module,
-    loss_fn: Callable[..., Tensor],
-    options: Options,
-    rows: int | None = None,
-    within: Within | None = None,
+    model: nn.Module, loss_fn: Callable[..., Tensor], options: Options, rows: int | None = None
 ) -> PerSampleOf:
     """The engine as a function of a chunk, under autocast where asked for; with ``rows``, replayed.
-
-    With ``within``, for records: those that model and loss do not take are null on an accelerator too.
 
     Edge cases:
         A replayed chunk's sum must be asked for before the next chunk; chunks of a second shape are launched.
@@ -105,8 +98,6 @@ def per_sample_of(
     run: PerSampleOf = launched
     if rows is not None:
         run = engine.Graphed(model, loss_fn, rows=rows, engine=options.engine, per_batch=options.per_batch, forms=1)
-    if within is not None:
-        run = within.of(run, launched)
 
     def gradients(chunk: Any) -> engine.PerSample:
         with torch.autocast(device.type, dtype=torch.bfloat16) if options.amp else nullcontext():

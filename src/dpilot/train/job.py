@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine.within import Within
 from dpilot.mechanism import Draws, Noise
 from dpilot.train import checks, optimizers, rehearsal
 from dpilot.train.course import Course, even_rows, per_sample_of, replays, two_passes
@@ -91,14 +89,13 @@ class Job:
 
     def course(self, noise: Noise, receipt: Draws) -> Course:
         """The course of the run before its first step."""
-        within = Within(self.model, self.loss_fn, self.options.per_batch)
-        gradients = partial(per_sample_of, self.model, self.loss_fn, self.options, within=within)
+        launched = per_sample_of(self.model, self.loss_fn, self.options)
         rows = self.options.chunk_size if replays(self.options, self.device) else None
-        launched = gradients()
+        per_sample = launched if rows is None else per_sample_of(self.model, self.loss_fn, self.options, rows)
         setting = Setting(
             plan=self.plan,
             model=self.model,
-            per_sample=guarded(launched if rows is None else gradients(rows=rows), self.model, launched),
+            per_sample=guarded(per_sample, self.model, launched),
             optimizer=self.optimizer,
             noise=noise,
             receipt=receipt,

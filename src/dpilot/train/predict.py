@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine.masking import elsewhere, looked_at
 from dpilot.errors import InvalidInput
 
 _ROWS: Final = (8, 512)  # at a time: of the first records, so that few of them are quick, and at most
@@ -26,7 +24,6 @@ def predict(model: nn.Module, inputs: Any) -> Tensor:
     Guarantee:
         The model sees batches whose sizes follow from the place alone, the last one filled up with copies of a record:
         if it treats each record on its own, one record more changes no bit of another's output.
-        An id outside the vocabulary is an IndexError on a GPU too, where it would end the process.
 
     Example:
         >>> from torch import nn
@@ -44,7 +41,7 @@ def predict(model: nn.Module, inputs: Any) -> Tensor:
     model.eval()
     try:
         outputs = [
-            _safely(model, batches.rebuild(_filled(inputs, n, start, rows), lambda t: t.to(device)))[: n - start].cpu()
+            _called(model, batches.rebuild(_filled(inputs, n, start, rows), lambda t: t.to(device)))[: n - start].cpu()
             for start, rows in _blocks(n)
         ]
     finally:
@@ -69,13 +66,6 @@ def _filled(inputs: Any, n: int, start: int, rows: int) -> Any:
     places = torch.arange(start, start + rows)
     places = torch.where(places < n, places, start)
     return batches.rebuild(inputs, lambda t: t[places.to(t.device)] if t.dim() and t.shape[0] == n else t)
-
-
-def _safely(model: nn.Module, piece: Any) -> Tensor:
-    """The outputs; numbers that no kernel takes are looked at before they are used, where they would be the end."""
-    if elsewhere(*model.parameters()):
-        return looked_at(partial(_called, model, piece))
-    return _called(model, piece)
 
 
 def _called(model: nn.Module, piece: Any) -> Tensor:

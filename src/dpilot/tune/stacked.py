@@ -21,10 +21,8 @@ from torch.utils.data import TensorDataset
 from dpilot.engine import PerSample
 from dpilot.engine.base import accumulator, empty, trainable
 from dpilot.engine.loop import materialised
-from dpilot.engine.masking import elsewhere
 from dpilot.engine.quiet import no_batching_warnings
 from dpilot.engine.vmap import BatchLoss
-from dpilot.engine.within import looked_at
 from dpilot.sampling import Batch, PoissonSampler
 from dpilot.train.course import Course
 from dpilot.train.form import quietly
@@ -110,8 +108,7 @@ def _gradients(
         masks = [np.isin(indices, batch.indices) for batch in issued]
         rows = tuple(each.to(device) for each in dataset[torch.from_numpy(indices)])
         models = [runner.model for runner in runners]
-        work = partial(_stacked, models, loss_fn, rows)
-        found = quietly(partial(looked_at, work) if elsewhere(*rows) else work)
+        found = quietly(partial(_stacked, models, loss_fn, rows))
         if found is None:  # one record may have broken the pass for all: each trial looks for itself
             yield [_apart(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
         else:
