@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
 from dpilot import Plan, Trainer, clipping
 from dpilot.engine import capture
-from tests.train.helpers import LOSS, data, model, same
+from tests.train.helpers import LOSS, data, model, records, same
 
 pytestmark = [
     pytest.mark.gpu,
@@ -77,3 +79,21 @@ def test_a_stopped_run_goes_on(tmp_path):
 def test_low_memory_trains_in_chunks_of_its_own_choice():
     run = trained("constant", low_memory=True, chunk_size=None)
     assert all(torch.isfinite(p).all() for p in run.model.parameters())
+
+
+@pytest.mark.parametrize("options", [{}, {"engine": "single-backward"}, {"engine": "loop"}, {"amp": True}], ids=str)
+def test_a_label_outside_the_classes_is_null_and_the_process_lives(options):
+    def run(inputs, labels):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+        chosen = {"optimizer": "sgd", "lr": 0.1, "chunk_size": 16, "device": "cuda", "test_seed": 3, **options}
+        return Trainer(net, LOSS, stored("constant"), **chosen).fit(TensorDataset(inputs, labels)).model
+
+    inputs, labels = records()
+    bad, absent = labels.clone(), inputs.clone()
+    bad[[3, 17]], absent[[3, 17]] = torch.tensor([-1, 7]), torch.nan
+    found, expected, nobody = run(inputs, bad), run(absent, labels), run(torch.full_like(inputs, torch.nan), labels)
+    assert float(torch.ones(2, device="cuda").sum()) == 2.0
+    for one, other in zip(found.parameters(), expected.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-2 if "amp" in options else 1e-5)
+    assert not all(torch.equal(a, b) for a, b in zip(found.parameters(), nobody.parameters(), strict=True))

@@ -13,6 +13,7 @@ from dpilot.mechanism import Draws, Noise
 from dpilot.train import checks, optimizers, rehearsal
 from dpilot.train.course import Course, even_rows, per_sample_of, replays, two_passes
 from dpilot.train.groups import groups_for
+from dpilot.train.labels import null_outside_classes
 from dpilot.train.nulls import guarded
 from dpilot.train.optimizers import MakeOptimizer
 from dpilot.train.options import Options
@@ -57,6 +58,7 @@ class Job:
             optimizer = optimizers.build(own or options.optimizer, model, options.lr, options.optimizer_options)
         checks.check_together(options, optimizer, two_passes=two_passes(options, device))
         options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
+        loss_fn = null_outside_classes(loss_fn, device)
         return cls(model, loss_fn, plan, options, optimizer, device, **more)._in_chunks(options.chunk_size)
 
     def reader(self, dataset: Any, form: Any = None) -> Reader:

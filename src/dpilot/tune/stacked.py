@@ -26,6 +26,7 @@ from dpilot.engine.vmap import BatchLoss
 from dpilot.sampling import Batch, PoissonSampler
 from dpilot.train.course import Course
 from dpilot.train.form import quietly
+from dpilot.train.labels import null_outside_classes
 from dpilot.train.nulls import Chunk
 from dpilot.train.randomness import own_randomness
 from dpilot.train.reading import slices
@@ -81,7 +82,7 @@ def train_together(
     Guarantee:
         At each step each trial claims a batch of its own sampler, and its released sum is over that batch alone.
     """
-    going = list(runners)
+    going, loss_fn = list(runners), null_outside_classes(loss_fn, device)
     while going:
         issued = [(runner, runner.sampler.state, runner.sampler.issue(len(dataset))) for runner in going]
         for runner, _, batch in issued:
