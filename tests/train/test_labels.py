@@ -57,6 +57,14 @@ def test_bytes_are_labels_and_none_is_taken_for_what_is_ignored():
     assert torch.isnan(safe(torch.randn(3, 3), y)).tolist() == [False, False, True]
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_a_model_with_that_loss_is_found_to_keep_samples_apart(dtype):
+    y = torch.tensor([0, 2, 9, 1]).to(dtype)
+    made = engine.per_sample(nn.Linear(4, 3), null_outside_classes(LOSS, GPU), (torch.randn(4, 4), y))
+    assert made.engine == "single-backward"
+    assert torch.isfinite(made.norms).tolist() == [True, True, False, True]
+
+
 def test_probabilities_and_images_go_to_the_loss_as_they_are():
     safe, out = null_outside_classes(LOSS, GPU), torch.randn(2, 3)
     shares = out.softmax(1)

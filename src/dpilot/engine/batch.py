@@ -109,13 +109,13 @@ def variants(made_up: Any) -> Iterator[Any]:
     """The made-up batch with half of the first sample masked: each boolean, and each whole-number tensor, in turn.
 
     A loss that divides by a count over the batch shows only where samples differ in what they count. -100 is what
-    losses ignore; as an index it ends a process on an accelerator (see ``masking``).
+    losses ignore; as an index it ends a process on an accelerator (see ``masking``). Types that cannot hold it get 0.
     """
     for place, chosen in enumerate(tensors(made_up)):
         if chosen.dtype == torch.bool:
             yield _with(made_up, place, False)
         elif chosen.dim() and not chosen.dtype.is_floating_point:
-            yield _with(made_up, place, IGNORED)
+            yield _with(made_up, place, IGNORED if chosen.dtype.is_signed else 0)
 
 
 def _with(tree: Any, place: int, value: Any) -> Any:

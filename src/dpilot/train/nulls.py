@@ -44,7 +44,7 @@ def guarded(
         collated alone: a slice of the chunk could still hold what a record did to it (padding to its length).
 
     Edge cases:
-        On a GPU a number that a kernel takes for a place which does not exist ends the process: no exception helps there.
+        On a GPU a number that a kernel takes for a place which does not exist ends the process, exceptions or not.
         ``labels`` sees to labels outside the classes; ids outside a vocabulary are left.
         A mistake in the model or the loss would make every record null. That is why a run first rehearses on
         made-up records, where such a mistake is raised.
