@@ -14,7 +14,8 @@ from dpilot.data.splits import Split
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.tune import Box, Candidate, ModuleTask, autopilot, linear_scaling
+from dpilot.train.labels import null_outside_classes
+from dpilot.tune import Box, Candidate, ModuleTask, autopilot, linear_scaling, stacked
 from dpilot.tune.task import Outlay, Trial, fixed_noise
 from tests.tune.helpers import LOSS, arrays, dataset, seen
 from tests.tune.test_scaling import pairs
@@ -179,6 +180,25 @@ def test_trials_together_are_the_trials_apart(rule):
 def test_a_record_that_breaks_the_pass_for_all_is_null_for_each():
     values, labels = arrays()
     labels[-1] = 7  # no class: the loss raises
+    made = []
+    for data in ((values, labels), (values[:-1], labels[:-1])):
+        task = module_task(data, noise=fixed_noise(5), sample_rate=1.0, together=True)
+        made.append(task.train([trial(3, rate=1.0), trial(3, rate=1.0)]))
+    assert all(equal(one, other, 1e-5) for one, other in zip(*made, strict=True))
+
+
+def test_on_a_gpu_such_a_record_breaks_nothing(monkeypatch):
+    """There the kernel would end the process: the loss of trials together must not hand it that label."""
+
+    def never(*args):
+        raise AssertionError("the pass for all was broken")
+
+    monkeypatch.setattr(
+        stacked, "null_outside_classes", lambda loss, _: null_outside_classes(loss, torch.device("cuda"))
+    )
+    monkeypatch.setattr(stacked, "_apart", never)
+    values, labels = arrays()
+    labels[-1] = 7
     made = []
     for data in ((values, labels), (values[:-1], labels[:-1])):
         task = module_task(data, noise=fixed_noise(5), sample_rate=1.0, together=True)
