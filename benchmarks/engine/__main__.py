@@ -81,7 +81,7 @@ def measure(
         except Exception as problem:
             if not name.startswith("opacus"):
                 raise
-            found[name] = f"fails: {type(problem).__name__}"
+            found[name] = f"fails: {type(problem).__name__}: {str(problem)[:200]}"
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(repeats if steps else 0):
         for name, step in steps.items():  # interleaved, so that a busy moment hits all

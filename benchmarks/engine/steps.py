@@ -20,6 +20,7 @@ from dpilot import clipping, engine
 from dpilot.mechanism import release
 from dpilot.privacy.events import Gaussian, Repeated
 from dpilot.privacy.receipt import Receipt
+from dpilot.train.clips import Clips
 
 Step = Callable[[], None]
 RATE = 1e-3
@@ -59,11 +60,12 @@ def ours(work: Workload, device: str, half: bool, *, low_memory: bool = False, c
     parts = [tuple(t[start : start + rows] for t in batch) for start in range(0, work.size, rows)]
     launched = partial(engine.per_sample, model, loss_fn, engine="single-backward", low_memory=low_memory)
     per_sample = engine.Graphed(model, loss_fn, rows=rows, engine="single-backward") if chunks else launched
+    clip = Clips(rule, rows) if chunks else rule.clip
 
     def summed(part: Any) -> dict[str, torch.Tensor]:
         with casts(device, half):
             gradients = per_sample(part)
-        return gradients.weighted_sum(rule.clip(gradients.norms, state)[0])
+        return gradients.weighted_sum(clip(gradients.norms, state)[0])
 
     def all_of_them() -> dict[str, torch.Tensor]:
         total = summed(parts[0])

@@ -148,5 +148,5 @@ GPU = {
     "resnet18": Workload(resnet18, images(3, 32), 512),
     "cnn2": Workload(cnn2, images(1, 28), 1024),
     "gpt2": Workload(gpt2, sequences(512, 50257), 16, SequenceLoss, peers=False),
-    "gpt2-flat": Workload(gpt2, sequences(512, 50257), 16, TokenLoss, peers=False),
+    "gpt2-flat": Workload(gpt2, sequences(512, 50257), 16, TokenLoss),
 }

@@ -37,7 +37,7 @@ def near(one, other):
 @pytest.mark.parametrize("rule", ["constant", "slack", "psac"])
 def test_a_replayed_run_is_the_launched_one(rule, graphs):
     replayed = fit(rule)
-    assert len(graphs) == 2
+    assert len(graphs) == 3  # norms, sums, the rule
     assert min(graph.replays for graph in graphs) >= 8
     count = len(graphs)
     assert near(replayed.model, fit(rule, engine="single-backward").model)
@@ -53,14 +53,14 @@ def test_a_named_engine_is_launched(graphs):
 def test_low_memory_is_the_same_run_in_half_the_rows(graphs):
     low, whole = fit(low_memory=True, chunk_size=64), fit(chunk_size=64)
     assert near(low.model, whole.model)
-    rows = [next(iter(graph.work()[0].squares.values())).shape[0] for graph in graphs[::2]]
+    rows = [next(iter(graph.work()[0].squares.values())).shape[0] for graph in graphs[::3]]
     assert rows == [even_rows(18.0, 0.3, 64, low_memory=True), even_rows(18.0, 0.3, 64)]
     assert rows[0] <= rows[1] / 2 + 8
 
 
 def test_low_memory_goes_with_autocast_where_half_a_batch_is_replayed(graphs):
     fit(low_memory=True, amp=True, chunk_size=64)
-    assert len(graphs) == 2
+    assert len(graphs) == 3
     with pytest.raises(InvalidInput, match="amp and low_memory"):
         fit(low_memory=True, amp=True, engine="single-backward")
 
@@ -70,7 +70,7 @@ def test_a_step_of_ones_own_is_replayed_in_chunks_that_batches_fill(graphs):
     step = PrivateStep(net, LOSS, torch.optim.SGD(net.parameters(), lr=0.5), chosen, test_seed=7)
     for batch in poisson_loader(data(), chosen):
         step(batch)
-    assert len(graphs) == 2
+    assert len(graphs) == 3
     assert step._job.options.chunk_size == even_rows(18.0, 0.3, 256)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dpilot.mechanism import Draws, Noise
 from dpilot.train import checks, optimizers, rehearsal
+from dpilot.train.clips import Clips
 from dpilot.train.course import Course, even_rows, per_sample_of, replays, two_passes
 from dpilot.train.groups import groups_for
 from dpilot.train.labels import null_outside_classes
@@ -102,6 +103,7 @@ class Job:
             noise=noise,
             receipt=receipt,
             groups=self.options.groups,
+            clip=None if rows is None else Clips(self.plan.clipping, rows),
         )
         rates = [group["lr"] for group in self.optimizer.param_groups]
         return Course(setting, self.options, initial_state(self.plan, self.model, self.device), rates)

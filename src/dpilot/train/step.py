@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dpilot import engine
 from dpilot.clipping import State
 from dpilot.mechanism import Draws, Noise, release
+from dpilot.train.clips import Clips
 from dpilot.train.form import silent
 from dpilot.train.plan import Plan
 
@@ -25,7 +26,10 @@ _MANY: Final = 4096  # records of a batch, from which on the roundings of a floa
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What stays the same through a run: the plan, the model, how gradients are had, and what pays and adds noise."""
+    """What stays the same through a run: the plan, the model, how gradients are had, and what pays and adds noise.
+
+    ``clip`` is the plan's own rule where that is replayed.
+    """
 
     plan: Plan
     model: nn.Module
@@ -34,6 +38,7 @@ class Setting:
     noise: Noise
     receipt: Draws
     groups: Sequence[Sequence[str]] | None = None
+    clip: Clips | None = None
 
 
 def private_step(setting: Setting, state: State, chunks: Iterable[Any]) -> State:
@@ -47,11 +52,11 @@ def private_step(setting: Setting, state: State, chunks: Iterable[Any]) -> State
         receipt is that of plain DP-SGD, whatever the rule. The divisor is the plan's expected batch size.
     """
     bound = float(state.bound)  # read while nothing of this step is under way: later, the processor would wait for it
-    plan, total = setting.plan, None
+    plan, total, clip = setting.plan, None, setting.clip or setting.plan.clipping.clip
     with silent():
         for place, chunk in enumerate(chunks):
             gradients = setting.per_sample(chunk)
-            weights, extras = plan.clipping.clip(_norms(setting, gradients), state)
+            weights, extras = clip(_norms(setting, gradients), state)
             sums = _widened(setting, gradients.weighted_sum(weights, setting.groups), extras.sum(0))
             total = sums if total is None else _added(total, sums, own=place > 1)
 
