@@ -18,6 +18,7 @@ from dpilot.engine.layers.base import Dense, Use, rows_of
 from dpilot.engine.layers.conv import Correlation
 from dpilot.engine.layers.gram import GramParts, finished
 from dpilot.engine.layers.linear import Product, mates_parts
+from dpilot.engine.tied import tied_parts
 
 TOGETHER = frozenset({"cuda"})
 """Kinds of device on which calls are worth saving."""
@@ -50,6 +51,8 @@ class Measured:
                 self._meet(id(use.shared))
         elif len(found) == 1 and isinstance(use, (Product, Correlation)) and (parts := use.gram_parts()) is not None:
             self.parts[name], self.uses[name] = parts, (use,)
+        elif (parts := tied_parts(found)) is not None:
+            self.parts[name], self.uses[name] = parts, tuple(found)
         else:
             self.squares[name], uses = combine(found)
             if len(uses) == 1 and isinstance(uses[0], Dense) and joins(uses[0]):

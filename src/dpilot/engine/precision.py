@@ -55,10 +55,15 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 def gram_slack(d: int, p: int, dtype: torch.dtype, grade: Grade = FULL) -> float:
     """k u: the computed Gram norm is within k u S^2 of the true square.
 
-    k = sqrt(d) + sqrt(p) + 16, and (d + p) / 8 + 32 on tensor cores.
+    k = sqrt(d) + sqrt(p) + 16, and (d + p) / 8 + 32 on tensor cores, with what stretches cost instead of wide rows.
     """
-    k = (d + p) / 8 + 32 if grade.tensor_cores else math.sqrt(d) + math.sqrt(p) + 16
+    k = chain(d) + chain(p) + 32 if grade.tensor_cores else math.sqrt(d) + math.sqrt(p) + 16
     return k * unit_roundoff(dtype)
+
+
+def chain(width: int) -> float:
+    """Roundings of one inner product on tensor cores: one in eight products of a stretch, one a further stretch."""
+    return min(width, STRETCH) / 8 + (width - 1) // STRETCH
 
 
 def product_slack(tokens: int, dtype: torch.dtype, grade: Grade = FULL) -> float:
@@ -103,28 +108,36 @@ def cut(values: Tensor) -> Tensor:
 def cut_summed(values: Tensor) -> tuple[Tensor, Tensor] | None:
     """The same of tokens (n, T, d), and their sums over T before they were cut; None where no kernel runs."""
     kept = room_for(values)
-    sums = kernels.cut_summed(values, kept, KEPT_BITS)
+    sums = kernels.cut_summed(values, kept, KEPT_BITS) if kept.is_contiguous() else None
     return None if sums is None else (kept.view(torch.float32), sums)
 
 
 def room_for(values: Tensor) -> Tensor:
     """Memory for the bits of values.
 
-    Room is left behind tokens whose number tensor cores do not like, for ``gram``; where it is not needed, a tensor
-    larger than those it replaces would not fit where they were.
+    Room is left behind tokens whose number tensor cores do not like, for ``gram``, and behind each of wide tokens that
+    would not begin where sixteen bytes do. Where it is not needed, a tensor larger than those it replaces would not fit
+    where they were.
     """
-    uneven = values.dim() == 3 and values.shape[1] % STEP
-    room = STEP * values.shape[-1] if uneven else 0
-    numbers = torch.empty(values.numel() + room, dtype=torch.int32, device=values.device)
-    return numbers[: values.numel()].view(values.shape)
+    if values.dim() != 3:
+        return torch.empty(values.shape, dtype=torch.int32, device=values.device)
+    n, tokens, width = values.shape
+    step = -(-width // VECTOR) * VECTOR if width > STRETCH else width
+    behind = STEP if tokens % STEP else 0
+    numbers = torch.empty((n * tokens + behind) * step, dtype=torch.int32, device=values.device)
+    return numbers[: n * tokens * step].view(n, tokens, step)[..., :width]
 
 
 STEP = 8
 """Tensor cores like sizes that are multiples of this."""
+VECTOR = 4
+"""Numbers that are read at a time."""
+STRETCH = 4096
+"""Numbers of a token whose products are summed in one chain; wider ones are added up."""
 
 
 def gram(rows: Tensor) -> Tensor:
-    """Inner products of each sample's tokens, (n, T, d) -> (n, T, T).
+    """Inner products of each sample's tokens, (n, T, d) -> (n, T, T), those of wide tokens stretch by stretch.
 
     A number of tokens that tensor cores do not like is rounded up by reading on into the next sample (and into room
     left behind the last); those inner products are dropped again.
@@ -132,13 +145,24 @@ def gram(rows: Tensor) -> Tensor:
     n, tokens, d = rows.shape
     wide = -(-tokens // STEP) * STEP
     if wide == tokens or not rows.is_cuda:
-        return bmm(rows, rows.mT)
-    end = rows.storage_offset() + rows.numel() + (wide - tokens) * d
-    if not rows.is_contiguous() or rows.untyped_storage().nbytes() < end * rows.element_size():
+        return added_up(rows)
+    step = rows.stride(1)
+    end = rows.storage_offset() + (n * tokens + wide - tokens) * step
+    together = rows.stride() == (tokens * step, step, 1)
+    if not together or rows.untyped_storage().nbytes() < end * rows.element_size():
+        step = d
         roomy = rows.new_empty(rows.numel() + (wide - tokens) * d)[: rows.numel()].view(rows.shape)
         rows = roomy.copy_(rows)
-    read_on = rows.as_strided((n, wide, d), (tokens * d, d, 1))
-    return bmm(read_on, read_on.mT)[:, :tokens, :tokens]
+    return added_up(rows.as_strided((n, wide, d), (tokens * step, step, 1)))[:, :tokens, :tokens]
+
+
+def added_up(rows: Tensor) -> Tensor:
+    """Inner products: what tensor cores cut off grows with the length of a chain, so no chain is long."""
+    first, *others = torch.split(rows, STRETCH, dim=2)
+    found = bmm(first, first.mT)
+    for part in others:
+        found += bmm(part, part.mT)
+    return found
 
 
 def tf32_allowed(device: torch.device, *, convolution: bool = False) -> bool:

@@ -133,6 +133,8 @@ def joint_parts(a: Tensor, errors: Sequence[Tensor], grade: Grade, rounds_inputs
     if grade not in (precision.TF32, precision.BFLOAT16):
         return None
     (_, tokens, d), widths = a.shape, [e.shape[2] for e in errors]
+    if max(d, *widths) > precision.STRETCH:
+        return None
     roots = [roots_of(a, e, torch.float32) for e in errors]
     found = kernels.gram_products(a, errors, rounds_inputs, roots)
     if found is None:

@@ -1,0 +1,62 @@
+"""A table that is both looked up and multiplied with: language models whose output layer is their embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dpilot.engine import precision
+from dpilot.engine.layers.base import Use
+from dpilot.engine.layers.embedding import Lookups
+from dpilot.engine.layers.gram import GramParts
+from dpilot.engine.layers.linear import Product
+
+Pair = tuple[Product, Lookups]
+
+
+def tied_parts(uses: Sequence[Use]) -> GramParts | None:
+    """The parts of the norm of a product P and look-ups L in one table, the gradient unformed; None for other uses.
+
+    A look-up is a token like any: its input is the gradient r_s of its row, its error the unit vector of its id. So
+    |P + L|^2 = |P|^2 + 2 sum_st e_t[id_s] <a_t, r_s> + |L|^2, and only the first is a Gram norm of wide errors.
+
+    Guarantee:
+        What rounding can hide of the last two terms is in the square: u_L (2 S_P S_L + S_L^2), S_L = sum_s |r_s|.
+    """
+    pair = one_of_each(uses)
+    if pair is None:
+        return None
+    multiplied, looked_up = pair
+    parts = multiplied.gram_parts()
+    if parts is None:
+        return None
+    length, (d, p) = looked_up.magnitude(), (multiplied.inputs.shape[2], multiplied.errors.shape[2])
+    each = looked_up.rows.shape[0] // looked_up.batch_size
+    unit = precision.gram_slack(d, each, length.dtype) + 2 * precision.product_slack(each, length.dtype)
+    hidden = unit * (2 * parts.scale + length) * length
+    vanished = each * precision.root(d, length.dtype) + precision.root(p, length.dtype) * length
+    return replace(
+        parts,
+        squares=parts.squares + 2 * across(multiplied, looked_up) + looked_up.measure()[0] + hidden,
+        vanished=parts.vanished + vanished,
+        tokens=parts.tokens + each,
+    )
+
+
+def one_of_each(uses: Sequence[Use]) -> Pair | None:
+    """The product and the look-ups, where these are all there is and lie in the samples' order."""
+    products = [u for u in uses if isinstance(u, Product) and not u.swapped]
+    lookups = [u for u in uses if isinstance(u, Lookups) and u.even and u.rows.dim() == 2]
+    return (products[0], lookups[0]) if len(products) == len(lookups) == 1 and len(uses) == 2 else None
+
+
+def across(multiplied: Product, looked_up: Lookups) -> Tensor:
+    """The inner product <P, L> of each sample, (n,)."""
+    n, a, e = looked_up.batch_size, multiplied.inputs, multiplied.errors
+    ids, rows = looked_up.tokens.long().view(n, 1, -1), looked_up.rows.view(n, -1, a.shape[2])
+    chosen = e.gather(2, ids.expand(-1, e.shape[1], -1))
+    with precision.full():
+        return torch.bmm(a.to(rows.dtype), rows.mT).mul_(chosen).sum((1, 2))
