@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,14 +25,18 @@ ON_CPU = DEVICE.type == "cpu"
 
 
 @pytest.fixture(autouse=True)
-def _tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def _tensor_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Products in TF32; on the CPU, of numbers cut as tensor cores cut them."""
     if not ON_CPU:
-        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        yield
+        torch.set_float32_matmul_precision(before)
         return
     monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
     monkeypatch.setattr(precision, "mm", lambda x, y: torch.mm(precision.cut(x), precision.cut(y)))
     monkeypatch.setattr(precision, "bmm", lambda x, y: torch.bmm(precision.cut(x), precision.cut(y)))
+    yield
 
 
 def both(

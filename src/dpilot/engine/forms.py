@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from itertools import chain
+from operator import is_
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import capture, precision
 from dpilot.engine.base import LossFunction
-from dpilot.engine.keeping import modules_of
+from dpilot.engine.keeping import modules_of, tops
 
 FEW = 3
 """Made-up samples that a graph is captured with, repeated; shorter chunks are filled up with the first."""
@@ -72,7 +74,15 @@ def settings() -> Any:
     return casts, tf32, torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.enabled
 
 
-def state_of(model: nn.Module, loss_fn: LossFunction) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]]:
+def place_of(t: Tensor) -> int:
+    """Where a tensor lies; what is not laid out in one stretch is known as itself."""
+    return t.data_ptr() if t.layout is torch.strided else id(t)
+
+
+State = tuple[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]]
+
+
+def state_of(model: nn.Module, loss_fn: LossFunction) -> State:
     """Modes and what is trained; where parameters and buffers lie; and Python values, which a graph keeps as well."""
     modes: list[Any] = []
     places: list[int] = []
@@ -83,9 +93,44 @@ def state_of(model: nn.Module, loss_fn: LossFunction) -> tuple[tuple[Any, ...], 
         for p in module._parameters.values():
             if p is not None:
                 modes.append(p.requires_grad)
-                places.append(p.data_ptr())
-        places += [b.data_ptr() for b in module._buffers.values() if b is not None]
+                places.append(place_of(p))
+        places += [place_of(b) for b in module._buffers.values() if b is not None]
     return tuple(modes), tuple(places), tuple(values)
+
+
+@final
+class Found:
+    """``state_of`` as it was found, and whether it still holds: asked before every chunk, while the GPU has no work.
+
+    It holds if every module holds the very objects that it held, and tensors lie where they lay. Then the state is the
+    same: what it is made of cannot change within an object. If it does not hold, the state may still be the same.
+    """
+
+    __slots__ = ("_held", "_kinds", "_modules", "_objects", "_tensors", "_tops", "state")
+
+    def __init__(self, model: nn.Module, loss_fn: LossFunction) -> None:
+        self.state = state_of(model, loss_fn)
+        self._tops, self._modules = tops(model, loss_fn), modules_of(model, loss_fn)
+        self._kinds = [type(module) for module in self._modules]
+        self._held = [d for m in self._modules for d in (m.__dict__, m._parameters, m._buffers, m._modules)]
+        self._objects = [value for held in self._held for value in held.values()]
+        tensors = [t for m in self._modules for d in (m._parameters, m._buffers) for t in d.values() if t is not None]
+        self._tensors = [(t, place_of(t), t.requires_grad) for t in tensors]
+
+    def holds(self, model: nn.Module, loss_fn: LossFunction) -> bool:
+        now = chain.from_iterable(held.values() for held in self._held)
+        return (
+            same_objects(tops(model, loss_fn), self._tops)
+            and all(map(is_, map(type, self._modules), self._kinds))
+            and sum(map(len, self._held)) == len(self._objects)
+            and all(map(is_, now, self._objects))
+            and all(place_of(t) == place and t.requires_grad is grad for t, place, grad in self._tensors)
+        )
+
+
+def same_objects(one: list[Any], other: list[Any]) -> bool:
+    """Whether two lists hold the same objects in the same order."""
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
 PLAIN = frozenset({int, float, bool, str})

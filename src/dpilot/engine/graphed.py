@@ -14,7 +14,7 @@ from dpilot.engine import api, capture, single_backward
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, PerSample
 from dpilot.engine.capture import NotReplayable, Replayable
-from dpilot.engine.forms import form_of, is_sample, obstacle, settings, state_of, static
+from dpilot.engine.forms import Found, State, form_of, is_sample, obstacle, settings, state_of, static
 from dpilot.engine.lent import Lent
 from dpilot.engine.sums import Sums
 from dpilot.errors import DpilotError, InvalidInput
@@ -65,6 +65,7 @@ class Graphed:
         self._engine, self._per_batch, self._most = engine, per_batch, _validate.count(forms=forms)
         self._forms: dict[Any, Captured | str] = {}
         self._changes, self._given_up = 0, ""
+        self._found_state: Found | None = None
 
     def __call__(self, batch: Any) -> PerSample:
         """The gradients of one chunk."""
@@ -83,7 +84,7 @@ class Graphed:
             return problem
         if self._given_up:
             return self._given_up
-        modes, places, values = state_of(self._model, self._loss_fn)
+        modes, places, values = self._state()
         form = (form_of(batch, n), settings(), modes)
         known = self._forms.get(form)
         if isinstance(known, Captured) and (known.places != places or known.values != values):
@@ -97,6 +98,12 @@ class Graphed:
             self._forms.pop(form, None)
             known = self._forms[form] = self._captured(batch, n)
         return known
+
+    def _state(self) -> State:
+        """The state of model and loss; read again only where something may have changed."""
+        if self._found_state is None or not self._found_state.holds(self._model, self._loss_fn):
+            self._found_state = Found(self._model, self._loss_fn)
+        return self._found_state.state
 
     def _give_up(self, reason: str) -> str:
         """Launch from now on, and free what the graphs held."""
@@ -203,12 +210,13 @@ class Captured:
         for column, given in zip(columns, shared.values(), strict=True):
             column[:n] = given
         sums, each = sums_of(self._current), {name: columns[order[id(w)]] for name, w in weights.items()}
-        if sums.any_null():
+        any_null = sums.any_null_asked()
+        mine = self.take_back()
+        if mine:
+            summing.graph.replay()  # before it is known: most often no sample is null, and then nobody waited
+        if any_null():
             return sums.zeroed(each)
-        if not self.take_back():
-            return sums.steady(each)
-        summing.graph.replay()
-        return summing.lent.out()
+        return summing.lent.out() if mine else sums.steady(each)
 
     def _summing(self, pattern: tuple[int, ...]) -> Summing:
         """What sums with columns of weights; ``pattern`` says which column a parameter takes."""

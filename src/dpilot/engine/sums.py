@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +39,24 @@ class Sums:
 
     def any_null(self) -> bool:
         """Whether a sample is null, where ``steady`` has to be told."""
-        return self.waits and not bool(self.finite.all())
+        return self.any_null_asked()()
+
+    def any_null_asked(self) -> Callable[[], bool]:
+        """The same, asked now and told when called: work that is launched in between is not waited for."""
+        if not self.waits:
+            return lambda: False
+        none = self.finite.all()
+        if not none.is_cuda:
+            return lambda: not bool(none)
+        told = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(none, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(none.device))
+
+        def answer() -> bool:
+            event.synchronize()
+            return not bool(told)
+
+        return answer
 
     def steady(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sums without waiting; where records are large, right if no sample is null."""
