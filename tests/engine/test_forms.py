@@ -102,8 +102,10 @@ def test_a_change_is_noticed(name: str) -> None:
 def test_training_changes_nothing_that_a_graph_keeps() -> None:
     model, loss = Scaled(), closure(nn.Linear(1, 1))
     found = Found(model, loss)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    model.inside(torch.ones(1, 2)).sum().backward()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.1)
+    for p in trained:
+        p.grad = torch.ones_like(p)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     assert found.holds(model, loss)

@@ -43,21 +43,21 @@ def both(
     way: str, tokens: int, looked_up: int, d: int, p: int, kind: torch.dtype = torch.float32, size: float = 1.0
 ) -> tuple[Product, Lookups]:
     """Tokens of a product and look-ups, some of the same id; cancelling ones add up to a small part of their size."""
-    made = torch.Generator().manual_seed(0)
-    a, e, rows = (torch.randn(N, t, w, generator=made) for t, w in ((tokens, d), (tokens, p), (looked_up, d)))
+    torch.manual_seed(0)
+    a, e, rows = (torch.randn(N, t, w) for t, w in ((tokens, d), (tokens, p), (looked_up, d)))
     if way == "positive":
         a, e, rows = a.abs(), e.abs(), rows.abs()
     if way == "cancelling":
         a = (a[:, :1].abs() + 0.5).expand_as(a) + 1e-2 * a
         e = e - e.mean(1, keepdim=True)
-    ids = torch.randint(min(p, 2 * looked_up), (N, looked_up), generator=made)
+    ids = torch.randint(min(p, 2 * looked_up), (N, looked_up))
     if way == "opposed":  # what is looked up takes away most of what the product adds to those rows
         rows = -torch.einsum("nts,ntd->nsd", e.gather(2, ids[:, None].expand(-1, tokens, -1)), a)
     fit = precision.cut if kind == torch.float32 else (lambda t: t.to(kind))
     grade = precision.TF32 if kind == torch.float32 else precision.BFLOAT16
-    a, e, rows, ids = (t.to(DEVICE) for t in (a, e, rows * size, ids))
-    owners = torch.arange(N, device=DEVICE).repeat_interleave(looked_up)
-    return Product(fit(a), fit(e), grade=grade), Lookups(ids.flatten(), owners, rows.flatten(0, 1), N, p, even=True)
+    owners = torch.arange(N).repeat_interleave(looked_up)
+    rows = (rows * size).flatten(0, 1)
+    return Product(fit(a), fit(e), grade=grade), Lookups(ids.flatten(), owners, rows, N, p, even=True)
 
 
 def gradients(multiplied: Product, looked_up: Lookups) -> Tensor:
@@ -85,7 +85,7 @@ def test_the_norm_bounds_the_gradient_and_what_is_summed(way: str, sizes: tuple[
     ours, true = bounds(*uses), gradients(*uses).flatten(1).norm(dim=1)
     assert (ours >= true).all()
     for weight in (1.0, 0.7371, 3e-5):
-        one = weight * torch.eye(N, device=DEVICE)
+        one = weight * torch.eye(N)
         added = [sum(u.weighted_sum(w).double() for u in uses).norm() / weight for w in one]  # type: ignore[union-attr]
         assert (ours >= torch.stack(added)).all()
     if way in ("random", "positive"):
@@ -138,7 +138,7 @@ def test_a_bad_sample_is_its_own_affair(odd: float, where: str) -> None:
     else:
         looked_up.rows[2 * 8 + 3, 5] = odd
     after = bounds(multiplied, looked_up)
-    others = torch.arange(N, device=DEVICE) != 2
+    others = torch.arange(N) != 2
     assert torch.equal(after[others], before[others])
     assert not (torch.isfinite(after[2]) and after[2] < 1e29)
 
@@ -158,7 +158,7 @@ def test_other_uses_are_left_alone() -> None:
     turned = Product(multiplied.inputs, multiplied.errors, swapped=True, grade=precision.TF32)
     apart = Lookups(looked_up.tokens, looked_up.owners, looked_up.rows, N, 301)
     long = both("random", 90, 8, 96, 301)
-    values = Dense(torch.zeros(N, 301, 96, device=DEVICE))
+    values = Dense(torch.zeros(N, 301, 96))
     for uses in (
         [multiplied],
         [looked_up],
@@ -197,7 +197,7 @@ def test_a_language_model_is_measured_without_its_gradients(
 ) -> None:
     torch.manual_seed(0)
     model = Tied(vocabulary).to(DEVICE)
-    ids, targets = torch.randint(50, (2, N, 7), device=DEVICE).unbind(0)
+    ids, targets = torch.randint(50, (2, N, 7)).unbind(0)
     batch: Any = ids.to(kind), targets
     formed: list[Any] = []
     monkeypatch.setattr(Product, "gradients", lambda *_: formed.append(_) or 1 / 0)
@@ -206,7 +206,7 @@ def test_a_language_model_is_measured_without_its_gradients(
     assert not formed
     assert (found.norms >= expected.norms * (1 - 2e-3)).all()  # of records that were cut
     assert (found.norms <= expected.norms * 1.02).all()
-    weights = torch.rand(N, device=DEVICE)
+    weights = torch.rand(N)
     ours, theirs = found.weighted_sum(weights), expected.weighted_sum(weights)
     for name, total in theirs.items():
         assert (ours[name] - total).norm() <= 5e-3 * total.norm()
@@ -214,7 +214,7 @@ def test_a_language_model_is_measured_without_its_gradients(
 
 def test_wide_rows_are_added_up_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    e = precision.cut(torch.rand(2, 16, 3 * 512 + 7, device=DEVICE))
+    e = precision.cut(torch.rand(2, 16, 3 * 512 + 7))
     lengths = []
     plain = precision.bmm
     monkeypatch.setattr(precision, "STRETCH", 512)
@@ -231,14 +231,14 @@ def test_wide_rows_are_added_up_in_stretches(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("tokens", [8, 5])
 def test_wide_records_begin_where_sixteen_bytes_do_and_hold_the_same(tokens: int) -> None:
     torch.manual_seed(0)
-    values = torch.randn(3, tokens, precision.STRETCH + 5, device=DEVICE)
+    values = torch.randn(3, tokens, precision.STRETCH + 5)
     kept = precision.cut(values)
     assert kept.stride(1) % 4 == 0
     assert kept.stride(1) - kept.shape[2] < 4
     assert torch.equal(kept, precision.cut(values.flatten(0, 1)).view_as(values))
-    a = precision.cut(torch.randn(3, tokens, 24, device=DEVICE))
+    a = precision.cut(torch.randn(3, tokens, 24))
     wide, plain = (Product(a, e, grade=precision.TF32) for e in (kept, kept.contiguous()))
-    weights = torch.rand(3, device=DEVICE)
+    weights = torch.rand(3)
     assert torch.allclose(wide.weighted_sum(weights), plain.weighted_sum(weights), atol=1e-5)
     with precision.using(precision.TF32):
         assert torch.allclose(gram(wide.inputs, wide.errors), gram(plain.inputs, plain.errors), rtol=1e-4)
