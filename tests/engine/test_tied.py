@@ -74,7 +74,8 @@ def bounds(*uses: Use) -> Tensor:
     return inflate(finished([parts])[0]).double()
 
 
-SIZES = [(4, 4, 96, 64), (6, 3, 64, 130), (1 + 7, 9, 48, 5001), (24, 24, 128, 301)]
+LARGE = [] if ON_CPU else [(512, 512, 768, 50257)]
+SIZES = [(4, 4, 96, 64), (6, 3, 64, 130), (8, 9, 48, 5001), (24, 24, 128, 301), *LARGE]
 WAYS = ["random", "positive", "cancelling", "opposed"]
 
 
@@ -89,7 +90,7 @@ def test_the_norm_bounds_the_gradient_and_what_is_summed(way: str, sizes: tuple[
         added = [sum(u.weighted_sum(w).double() for u in uses).norm() / weight for w in one]  # type: ignore[union-attr]
         assert (ours >= torch.stack(added)).all()
     if way in ("random", "positive"):
-        assert (ours <= 1.01 * true).all()
+        assert (ours <= 1.02 * true).all()
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e3, 1e-25, 1e-35])
