@@ -12,6 +12,20 @@ from torch import Tensor, nn
 from dpilot.engine.forms import Found, state_of
 
 
+class Elsewhere(nn.Module):
+    """A module whose mode is no attribute of its own, as that of a scripted one."""
+
+    modes: list[bool] = []  # noqa: RUF012
+
+    @property
+    def training(self) -> bool:
+        return self.modes[-1]
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self.modes.append(mode)
+
+
 class Scaled(nn.Module):
     """Numbers, buffers, frozen and trained parameters, and modules inside."""
 
@@ -22,6 +36,8 @@ class Scaled(nn.Module):
         self.register_buffer("shift", torch.zeros(2))
         self.register_buffer("sparse", torch.eye(3).to_sparse())
         self.register_buffer("nothing", None)
+        self.square = nn.Parameter(torch.rand(3, 3))
+        self.elsewhere = Elsewhere()
         self.factor, self.name = 1.5, "one"
 
 
@@ -65,6 +81,14 @@ def one_for_another(model: Any, _: Any) -> None:
     model.label = "two"
 
 
+def turned(model: Any, _: Any) -> None:
+    model.square.data = model.square.data.T
+
+
+def other_attributes(model: Any, _: Any) -> None:
+    model.inside[0].__dict__ = {**model.inside[0].__dict__, "in_features": 9}
+
+
 CHANGES: dict[str, Callable[[Any, Any], Any]] = {
     "mode": lambda model, _: model.eval(),
     "mode inside": lambda model, _: model.inside[1].eval(),
@@ -84,6 +108,9 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
     "a module more": lambda model, _: model.inside.append(nn.Tanh()),
     "a number of a module inside": lambda model, _: setattr(model.inside[0], "in_features", 7),
     "the class": another_class,
+    "the order of memory": turned,
+    "all attributes": other_attributes,
+    "mode kept elsewhere": lambda model, _: model.elsewhere.eval(),
     "the loss's module": lambda _, loss: loss.change(nn.Linear(1, 1)),
 }
 

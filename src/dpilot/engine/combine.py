@@ -28,7 +28,8 @@ def combine(uses: Sequence[Use]) -> tuple[Tensor, tuple[Use, ...]]:
     if len(merged) == 1:
         squares, use = merged[0].measure()
         return squares, (use,)
-    return materialise(merged), tuple(merged)
+    apart = [use.merged() if isinstance(use, Lookups) else use for use in merged]
+    return materialise(apart), tuple(apart)
 
 
 def merge_alike(uses: Sequence[Use]) -> list[Use]:
@@ -64,7 +65,7 @@ def materialise(uses: Sequence[Use]) -> Tensor:
     n = scales.shape[0]
     one = uses[0].gradients(0, 1).numel()
     step = max(1, MEMORY // one)
-    norms = [precision.lengths(gradients(uses, at, min(at + step, n)).flatten(1), 1) for at in range(0, n, step)]
+    norms = [precision.lengths(gradients(uses, at, min(at + step, n)).flatten(1)) for at in range(0, n, step)]
     grade = max((getattr(u, "grade", precision.FULL) for u in uses), key=lambda g: g.shave)
     slack = precision.product_slack(MEASURED_TOKENS, scales.dtype, grade) * scales
     return torch.square(torch.cat(norms) + slack)

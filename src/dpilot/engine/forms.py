@@ -74,18 +74,18 @@ def settings() -> Any:
     return casts, tf32, torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.enabled
 
 
-def place_of(t: Tensor) -> int:
-    """Where a tensor lies; what is not laid out in one stretch is known as itself."""
-    return t.data_ptr() if t.layout is torch.strided else id(t)
+def place_of(t: Tensor) -> Any:
+    """Where and how a tensor lies; what is not laid out in one stretch is known as itself."""
+    return (t.data_ptr(), t.numel(), t.stride()) if t.layout is torch.strided else id(t)
 
 
-State = tuple[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]]
+State = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 
 
 def state_of(model: nn.Module, loss_fn: LossFunction) -> State:
     """Modes and what is trained; where parameters and buffers lie; and Python values, which a graph keeps as well."""
     modes: list[Any] = []
-    places: list[int] = []
+    places: list[Any] = []
     values: list[Any] = []
     for module in modules_of(model, loss_fn):
         modes += (type(module), module.training)
@@ -106,12 +106,14 @@ class Found:
     same: what it is made of cannot change within an object. If it does not hold, the state may still be the same.
     """
 
-    __slots__ = ("_held", "_kinds", "_modules", "_objects", "_tensors", "_tops", "state")
+    __slots__ = ("_held", "_kinds", "_modes", "_modules", "_objects", "_own", "_tensors", "_tops", "state")
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction) -> None:
         self.state = state_of(model, loss_fn)
         self._tops, self._modules = tops(model, loss_fn), modules_of(model, loss_fn)
-        self._kinds = [type(module) for module in self._modules]
+        self._kinds = [type(m) for m in self._modules]
+        self._modes = [m.training for m in self._modules]
+        self._own = [m.__dict__ for m in self._modules]
         self._held = [d for m in self._modules for d in (m.__dict__, m._parameters, m._buffers, m._modules)]
         self._objects = [value for held in self._held for value in held.values()]
         tensors = [t for m in self._modules for d in (m._parameters, m._buffers) for t in d.values() if t is not None]
@@ -122,6 +124,8 @@ class Found:
         return (
             same_objects(tops(model, loss_fn), self._tops)
             and all(map(is_, map(type, self._modules), self._kinds))
+            and [m.training for m in self._modules] == self._modes
+            and all(map(is_, [m.__dict__ for m in self._modules], self._own))
             and sum(map(len, self._held)) == len(self._objects)
             and all(map(is_, now, self._objects))
             and all(place_of(t) == place and t.requires_grad is grad for t, place, grad in self._tensors)

@@ -51,8 +51,8 @@ class Measured:
                 self._meet(id(use.shared))
         elif len(found) == 1 and isinstance(use, (Product, Correlation)) and (parts := use.gram_parts()) is not None:
             self.parts[name], self.uses[name] = parts, (use,)
-        elif (parts := tied_parts(found)) is not None:
-            self.parts[name], self.uses[name] = parts, tuple(found)
+        elif (tied := tied_parts(found)) is not None:
+            self.parts[name], self.uses[name] = tied
         else:
             self.squares[name], uses = combine(found)
             if len(uses) == 1 and isinstance(uses[0], Dense) and joins(uses[0]):

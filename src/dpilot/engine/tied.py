@@ -17,33 +17,38 @@ from dpilot.engine.layers.linear import Product
 Pair = tuple[Product, Lookups]
 
 
-def tied_parts(uses: Sequence[Use]) -> GramParts | None:
-    """The parts of the norm of a product P and look-ups L in one table, the gradient unformed; None for other uses.
+def tied_parts(uses: Sequence[Use]) -> tuple[GramParts, Pair] | None:
+    """The norm of a product P and look-ups L in one table, its gradient unformed, and what to sum; None for other uses.
 
     A look-up is a token like any: its input is the gradient r_s of its row, its error the unit vector of its id. So
     |P + L|^2 = |P|^2 + 2 sum_st e_t[id_s] <a_t, r_s> + |L|^2, and only the first is a Gram norm of wide errors.
 
     Guarantee:
-        What rounding can hide of the last two terms is in the square: u_L (2 S_P S_L + S_L^2), S_L = sum_s |r_s|.
+        What rounding can hide of the last two terms is in the square: u_L (2 S_P S_L + S_L^2), S_L = sum_s |r_s|. It
+        is no number wherever the inner product could overflow: then the sample is null.
     """
     pair = one_of_each(uses)
-    if pair is None:
+    parts = None if pair is None else pair[0].gram_parts()
+    if pair is None or parts is None:
         return None
-    multiplied, looked_up = pair
-    parts = multiplied.gram_parts()
-    if parts is None:
-        return None
+    multiplied, looked_up = pair[0], pair[1].merged()
     length, (d, p) = looked_up.magnitude(), (multiplied.inputs.shape[2], multiplied.errors.shape[2])
     each = looked_up.rows.shape[0] // looked_up.batch_size
-    unit = precision.gram_slack(d, each, length.dtype) + 2 * precision.product_slack(each, length.dtype)
-    hidden = unit * (2 * parts.scale + length) * length
+    unit = precision.gram_slack(d, each, length.dtype)
+    hidden = (2 * parts.scale + length) * length * unit  # the small number last: it must not hide an overflow
     vanished = each * precision.root(d, length.dtype) + precision.root(p, length.dtype) * length
-    return replace(
+    joint = replace(
         parts,
-        squares=parts.squares + 2 * across(multiplied, looked_up) + looked_up.measure()[0] + hidden,
+        squares=parts.squares + 2 * across(multiplied, looked_up) + squares_of(looked_up) + hidden,
         vanished=parts.vanished + vanished,
         tokens=parts.tokens + each,
     )
+    return joint, (multiplied, looked_up)
+
+
+def squares_of(merged: Lookups) -> Tensor:
+    """|L|^2 of each sample, of look-ups that have every token once."""
+    return precision.norms(merged.rows.view(merged.batch_size, -1)).square()
 
 
 def one_of_each(uses: Sequence[Use]) -> Pair | None:

@@ -105,8 +105,7 @@ class Dense:
     values: Tensor
 
     def measure(self) -> tuple[Tensor, Use]:
-        flat = rows_of(self.values)
-        return torch.linalg.vector_norm(flat, dim=1).square(), self
+        return precision.norms(rows_of(self.values)).square(), self
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return torch.mv(rows_of(self.values).T, weights).view(self.values.shape[1:])
@@ -115,7 +114,7 @@ class Dense:
         return self.values[start:stop]
 
     def magnitude(self) -> Tensor:
-        return precision.lengths(rows_of(self.values), 1)
+        return precision.lengths(rows_of(self.values))
 
     def keep(self, finite: Tensor) -> Dense:
         return Dense(torch.where(finite.view(-1, *[1] * (self.values.dim() - 1)), self.values, 0.0))

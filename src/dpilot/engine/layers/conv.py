@@ -179,7 +179,7 @@ class Correlation:
 
     def magnitude(self) -> Tensor:
         a, e = self._columns(0, self.batch_size), self._error_columns(0, self.batch_size)
-        lengths = [precision.lengths(t.flatten(1, 2), 1) for t in (a, e)]
+        lengths = [precision.lengths(t.flatten(1, 2).mT) for t in (a, e)]
         return torch.sum(lengths[0] * lengths[1], 1).view(self.batch_size, -1).sum(1)
 
     def keep(self, finite: Tensor) -> Correlation:

@@ -18,8 +18,9 @@ from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, lead_ratio
 class Lookups:
     """g_i = sum over the tokens of sample i of one_hot(token) e^T: rows (N, *row) for token ids and owners (N,).
 
-    Norm: rows of the same sample and token are added first, so that a repeated word counts once with its full gradient.
-    What is left over of the rows then is zero: their number stays the same, so that nobody has to wait for a count.
+    Norm: rows of the same sample and token are added first, so that a repeated word counts once with its full gradient,
+    and are summed as they were measured. What is left over of the rows then is zero: their number stays the same, so
+    that nobody has to wait for a count.
     ``even`` says that every sample has as many rows as any, those of one sample together and in the samples' order.
     """
 
@@ -31,14 +32,21 @@ class Lookups:
     even: bool = False
 
     def measure(self) -> tuple[Tensor, Use]:
-        keys, order = torch.sort(self.owners * self.vocabulary + self.tokens)
-        fresh = F.pad(keys[1:] != keys[:-1], (1, 0))[: keys.shape[0]]
-        place = torch.cumsum(fresh, 0)  # equal keys are added in one place
-        rows = torch.zeros_like(self.rows).index_add_(0, place, self.rows[order])
-        found = torch.zeros_like(keys).scatter_(0, place, keys)
-        owners = found // self.vocabulary
-        squares = rows.new_zeros(self.batch_size).index_add_(0, owners, rows.flatten(1).square().sum(1))
-        return squares, replace(self, tokens=found % self.vocabulary, owners=owners, rows=rows, even=False)
+        merged = self.merged()
+        each = merged.rows.flatten(1).square().sum(1)
+        if self.even:
+            return each.view(self.batch_size, -1).sum(1), merged
+        wide = each.double() if each.device.type != "mps" else each  # one after the other: float32 would lean
+        squares = wide.new_zeros(self.batch_size).index_add_(0, merged.owners, wide)
+        return squares.to(each.dtype), merged
+
+    def merged(self) -> Lookups:
+        """The same with every token of a sample once."""
+        if self.even:
+            tokens, rows = added_where_equal(self.tokens.view(self.batch_size, -1), self.rows)
+            return replace(self, tokens=tokens, rows=rows)
+        keys, rows = added_where_equal((self.owners * self.vocabulary + self.tokens)[None], self.rows)
+        return replace(self, tokens=keys % self.vocabulary, owners=keys // self.vocabulary, rows=rows)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         rows = self.rows * weights[self.owners].view(-1, *[1] * (self.rows.dim() - 1))
@@ -64,7 +72,7 @@ class Lookups:
         whole.view(-1, *rows.shape[1:]).index_add_(0, owners * self.vocabulary + tokens, rows)
 
     def magnitude(self) -> Tensor:
-        lengths = precision.lengths(self.rows.flatten(1), 1)
+        lengths = precision.lengths(self.rows.flatten(1))
         return torch.zeros(self.batch_size, dtype=lengths.dtype, device=lengths.device).index_add_(
             0, self.owners, lengths
         )
@@ -72,6 +80,17 @@ class Lookups:
     def keep(self, finite: Tensor) -> Lookups:
         mine = finite[self.owners].view(-1, *[1] * (self.rows.dim() - 1))
         return replace(self, rows=torch.where(mine, self.rows, 0.0))
+
+
+def added_where_equal(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys (groups, S) once each, with the sums of their rows (groups S, *row); left over are keys 0 with zeros."""
+    groups, size = keys.shape
+    ordered, order = torch.sort(keys, dim=1)
+    fresh = F.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))[:, :size]
+    place = torch.cumsum(fresh, 1)  # equal keys are added in one place
+    first = torch.arange(groups, device=keys.device)[:, None] * size
+    found = torch.zeros_like(rows).index_add_(0, (first + place).flatten(), rows[(first + order).flatten()])
+    return torch.zeros_like(ordered).scatter_(1, place, ordered).flatten(), found
 
 
 def lookup_use(weight: Tensor, n: int, padding: int | None) -> MakeUse:

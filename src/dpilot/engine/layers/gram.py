@@ -88,7 +88,7 @@ def gram_bound(
     """
     if grade.shave:
         return finished([gram_parts(a, e, grade, rounds_inputs, shared)])[0]
-    inputs, errors = precision.lengths(a, 2), precision.lengths(e, 2)
+    inputs, errors = precision.lengths(a), precision.lengths(e)
     scale, vanished = along(inputs, errors, roots_of(a, e, inputs.dtype))
     unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
     with precision.full():
@@ -179,8 +179,13 @@ def finished(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
     tiny = torch.finfo(squares.dtype).tiny
     lost = constants(tuple(2 * tiny * p.tokens**2 for p in parts), squares.device)
     rounded = torch.minimum(scale, other.add_(lost).sqrt_().sqrt_().mul_(mass.sqrt_())).mul_(shave)
-    upper = torch.addcmul(squares.clamp_min_(0).add_(lost), scale.square(), unit).addcmul_(vanished, vanished)
+    upper = torch.addcmul(not_below_0(squares).add_(lost), scale.square(), unit).addcmul_(vanished, vanished)
     return upper.sqrt_().add_(rounded).square_().unbind(0)
+
+
+def not_below_0(squares: Tensor) -> Tensor:
+    """Squares that rounding left below 0 are 0; one that fell below all floats is no number: its sample is null."""
+    return squares.clamp_min(0).masked_fill_(squares == -torch.inf, torch.nan)
 
 
 LOOKED_AT = frozenset({"cpu"})
@@ -197,7 +202,7 @@ def bounded(
     """
     lost = 2 * torch.finfo(squares.dtype).tiny * tokens**2
     slack = unit * scale.square() + vanished.square() + lost
-    upper = squares.clamp_min(0) + slack
+    upper = not_below_0(squares) + slack
     if upper.device.type not in LOOKED_AT:
         return upper
     loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null

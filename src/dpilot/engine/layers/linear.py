@@ -97,7 +97,7 @@ class Product:
             return precision.bmm(a.mT, e) if self.swapped else precision.bmm(e.mT, a)
 
     def magnitude(self) -> Tensor:
-        return torch.sum(precision.lengths(self.inputs, 2) * precision.lengths(self.errors, 2), 1)
+        return torch.sum(precision.lengths(self.inputs) * precision.lengths(self.errors), 1)
 
     def keep(self, finite: Tensor) -> Product:
         rows = finite[:, None, None]
