@@ -14,6 +14,8 @@ from dpilot.engine.layers import conv
 from tests.contracts.zoo import DEVICE, ZOO, Case, N, build
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+LOOSENESS = {torch.float64: 1e-9, torch.float32: 1e-3}
+"""By how much a norm may exceed the gradient's: what rounding could hide of it at worst."""
 WAYS = ("single-backward", "low-memory", "vmap")
 
 
@@ -49,7 +51,7 @@ def assert_contract(case: Case, way: str, dtype: torch.dtype, tolerance: float |
     ours, oracle = handle(case, way), handle(case, "loop")
     expected = oracle.norms.double()
     assert (ours.norms.double() >= expected * (1 - tolerance)).all()
-    assert (ours.norms.double() <= expected * (1 + tolerance) + 1e-17).all()
+    assert (ours.norms.double() <= expected * (1 + max(tolerance, LOOSENESS[dtype])) + 1e-17).all()
     scale = float(expected.max())
     weights = (torch.rand(N, dtype=dtype) + 0.1).to(DEVICE)
     assert_same_sums(ours.weighted_sum(weights), oracle.weighted_sum(weights), scale, tolerance)

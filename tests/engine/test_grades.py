@@ -75,3 +75,31 @@ def test_gram_errors_stay_within_half_their_slack(way: str, shape: tuple[int, ..
     true = (torch.bmm(a, a.mT) * torch.bmm(e, e.mT)).sum((1, 2))
     slack = precision.gram_slack(shape[2], shape[3], torch.float32, use.grade) * use.magnitude().double().square()
     assert ((found - true).abs() <= slack / 2).all()
+
+
+def hidden(d: int, p: int, size: float, copies: int, turned: bool) -> tuple[Tensor, Tensor]:
+    """Tokens (1, v, v, ..) and (1, -v, -v, ..) with opposite errors: the gradient is what a long sum would lose."""
+    signs = torch.tensor([1.0, -1.0]).repeat(copies)
+    tokens = torch.full((2 * copies, d), size) * signs[:, None]
+    tokens[:, 0] = 1.0
+    opposite = signs[:, None] * torch.rand(p)
+    both = (opposite, tokens) if turned else (tokens, opposite)
+    return both[0].expand(8, -1, -1).contiguous(), both[1].expand(8, -1, -1).contiguous()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("copies", [1, 8])
+@pytest.mark.parametrize("power", [-12.0, -12.25, -12.52, -13.0, -14.0])
+@pytest.mark.parametrize("widths", [(64, 64), (768, 64), (768, 768), (3072, 768), (4096, 96), (20000, 64)], ids=str)
+def test_a_gradient_of_what_sums_lose_is_not_lost(
+    widths: tuple[int, int], power: float, copies: int, turned: bool, kind: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    use = product(*(t.to(kind) for t in hidden(*widths, 2.0**power, copies, turned)), 8)
+    squares, (kept,) = combine([use])
+    ours = inflate(squares).double()
+    true = torch.bmm(use.errors.double().mT, use.inputs.double()).flatten(1).norm(dim=1)
+    assert (ours >= true).all()
+    for weight in (1.0, 0.7371):
+        added = kept.weighted_sum(weight * torch.eye(8)[0]).double().norm() / weight
+        assert ours[0] >= added

@@ -99,7 +99,7 @@ def test_slack_of_ordinary_tokens_is_small() -> None:
     torch.manual_seed(0)
     a, e = torch.randn(4, 64, 768), torch.randn(4, 64, 768)
     ours = inflate(combine([Product(a, e)])[0]).double()
-    assert (ours / true_norms(a, e) < 1 + 2e-4).all()
+    assert (ours / true_norms(a, e) < 1 + 2e-3).all()
 
 
 @pytest.mark.parametrize(("part", "tight"), [(1.0, 1.001), (1e-3, 1.02), (1e-5, 1.2)])

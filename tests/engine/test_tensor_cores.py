@@ -79,7 +79,7 @@ def test_tf32_norms_of_ordinary_tokens_are_tight() -> None:
     true = torch.bmm(use.errors.double().mT, use.inputs.double()).flatten(1).norm(dim=1)
     ours = inflate(use.measure()[0]).double()
     assert (ours >= true).all()
-    assert (ours <= 1.005 * true).all()
+    assert (ours <= 1.01 * true).all()
 
 
 @pytest.mark.usefixtures("tensor_cores")

@@ -60,7 +60,7 @@ class PerSample:
         """Norms of parts of the gradient, (n, groups); not finite in every group for a null sample."""
         self._check_groups(groups)
         null = ~torch.isfinite(self.norms)
-        parts = [inflate(torch.stack([self.squares[name] for name in group]).sum(0)) for group in groups]
+        parts = [inflate(added({name: self.squares[name] for name in group})) for group in groups]
         return torch.where(null[:, None], torch.inf, torch.stack(parts, dim=1))
 
     def weighted_sum(self, weights: Tensor, groups: Sequence[Sequence[str]] | None = None) -> dict[str, Tensor]:
@@ -137,8 +137,10 @@ def constants(values: tuple[float, ...], device: torch.device, dtype: torch.dtyp
 
 
 def added(squares: Mapping[str, Tensor]) -> Tensor:
-    """Squared norms of the whole gradient, (n,)."""
-    return torch.stack(list(squares.values())).sum(0)
+    """Squared norms of the whole gradient, (n,); in float64, as many small ones could be lost beside a large one."""
+    together = torch.stack(list(squares.values()))
+    wide = torch.float64 if together.device.type != "mps" else together.dtype
+    return together.sum(0, dtype=wide).to(together.dtype)
 
 
 def empty(parameters: Mapping[str, nn.Parameter], engine: str, reason: str) -> PerSample:

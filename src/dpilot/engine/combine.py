@@ -67,7 +67,8 @@ def materialise(uses: Sequence[Use]) -> Tensor:
     step = max(1, MEMORY // one)
     norms = [precision.lengths(gradients(uses, at, min(at + step, n)).flatten(1)) for at in range(0, n, step)]
     grade = max((getattr(u, "grade", precision.FULL) for u in uses), key=lambda g: g.shave)
-    slack = precision.product_slack(MEASURED_TOKENS, scales.dtype, grade) * scales
+    tokens = max(MEASURED_TOKENS, *(u.inputs.shape[1] for u in uses if isinstance(u, Product)), 0)
+    slack = precision.product_slack(tokens, scales.dtype, grade) * scales
     return torch.square(torch.cat(norms) + slack)
 
 
@@ -85,4 +86,4 @@ def gradients(uses: Sequence[Use], start: int, stop: int) -> Tensor:
 
 
 MEASURED_TOKENS = 1024
-"""Tokens assumed for the rounding of products whose uses are mixed."""
+"""Tokens assumed at least for the rounding of products whose uses are mixed."""

@@ -1,9 +1,11 @@
 """How far float rounding can move a norm, and how the engine stays on the safe side of it.
 
-With u the unit roundoff (2^-24 in float32), S = sum_t |a_t| |e_t| and products accumulated in any order by a kernel
-that keeps a few partial sums, rounding errors add like a random walk: a dot product of length m is off by about
-sqrt(m) u (Higham and Mary 2019). The constants below leave a factor of four over that. Tensor cores cut off instead of
-rounding, once every eight products or more, so there the error grows with m / 8.
+With u the unit roundoff (2^-24 in float32) and S = sum_t |a_t| |e_t|. A record can be built so that what is lost in an
+inner product is all that its gradient is: tokens (1, v, v, ..) and (1, -v, -v, ..) with v^2 < u / 2, whose errors are
+opposite. So every product counts with the most it may lose, and chains of products are short.
+
+A sum that is rounded loses at most u of itself with each product. Tensor cores cut products off where the largest
+number they meet ends, one bit further or two (Hopper), and cut the sum of four or eight off again (Fasi et al. 2021).
 """
 
 from __future__ import annotations
@@ -52,27 +54,35 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
-def gram_slack(d: int, p: int, dtype: torch.dtype, grade: Grade = FULL) -> float:
-    """k u: the computed Gram norm is within k u S^2 of the true square.
+def gram_slack(d: int, p: int, dtype: torch.dtype, grade: Grade = FULL, *, fused: bool = False) -> float:
+    """k u: the computed Gram norm is within k u S^2 of the true square, k = chain(d) + chain(p) + 64.
 
-    k = sqrt(d) + sqrt(p) + 16, and (d + p) / 8 + 32 on tensor cores, with what stretches cost instead of wide rows.
+    Of the kernel that forms Gram norms in one reading if they are ``fused``.
     """
-    k = chain(d) + chain(p) + 32 if grade.tensor_cores else math.sqrt(d) + math.sqrt(p) + 16
-    return k * unit_roundoff(dtype)
+    if fused:
+        k = chain(d, kernels.CHAIN, HOPPER) + chain(p, kernels.CHAIN, HOPPER)
+    else:
+        k = chain(d, STRETCH, lost(grade)) + chain(p, STRETCH, lost(grade))
+    return (k + 64) * unit_roundoff(dtype)
 
 
-def chain(width: int) -> float:
-    """Roundings of one inner product on tensor cores: one in eight products of a stretch, one a further stretch.
+def chain(width: int, stretch: int, each: float) -> float:
+    """Units by which an inner product may be off: what ``each`` of a stretch loses, and one a further stretch."""
+    return each * min(width, stretch) + (width - 1) // stretch
 
-    A cut may lose two units; numbers built for that were short by less than twice this, and what r allows for beyond a
-    rounding to nearest covered it. On an H200 the errors of ordinary tokens stayed below 0.4 of the slack.
-    """
-    return min(width, STRETCH) / 8 + (width - 1) // STRETCH
+
+def lost(grade: Grade) -> float:
+    """Units of a sum that one product more may cost."""
+    return 2.0 if grade.tensor_cores else 1.0
+
+
+HOPPER = 0.875
+"""The same on a Hopper GPU: half a unit for each of nine numbers that are cut, two for their sum, by eight products."""
 
 
 def product_slack(tokens: int, dtype: torch.dtype, grade: Grade = FULL) -> float:
-    """c u + shave: a summed product of T tokens is within that times S of the true gradient, c = 4 (sqrt(T) + 1)."""
-    return 4 * (math.sqrt(tokens) + 1) * unit_roundoff(dtype) + grade.shave
+    """c u + shave: a summed product of T tokens is within that times S of the true gradient, c = T, or 2 T."""
+    return lost(grade) * tokens * unit_roundoff(dtype) + grade.shave
 
 
 def graded(a: Tensor, e: Tensor, *, convolution: bool = False, formed: bool = False) -> tuple[Tensor, Tensor, Grade]:
@@ -126,7 +136,7 @@ def room_for(values: Tensor) -> Tensor:
     if values.dim() != 3:
         return torch.empty(values.shape, dtype=torch.int32, device=values.device)
     n, tokens, width = values.shape
-    step = -(-width // VECTOR) * VECTOR if width > STRETCH else width
+    step = -(-width // VECTOR) * VECTOR if width > WIDE else width
     behind = STEP if tokens % STEP else 0
     numbers = torch.empty((n * tokens + behind) * step, dtype=torch.int32, device=values.device)
     return numbers[: n * tokens * step].view(n, tokens, step)[..., :width]
@@ -134,9 +144,10 @@ def room_for(values: Tensor) -> Tensor:
 
 STEP = 8
 """Tensor cores like sizes that are multiples of this."""
-VECTOR = 4
-"""Numbers that are read at a time."""
-STRETCH = 4096
+VECTOR = 16
+"""Numbers that tokens lie apart by multiples of, where they are wider than ``WIDE``."""
+WIDE = 4096
+STRETCH = 256
 """Numbers of a token whose products are summed in one chain; wider ones are added up."""
 
 
@@ -161,10 +172,10 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def added_up(rows: Tensor) -> Tensor:
-    """Inner products: what tensor cores cut off grows with the length of a chain, so no chain is long."""
-    first, *others = torch.split(rows, STRETCH, dim=2)
-    found = bmm(first, first.mT)
-    for part in others:
+    """Inner products: what is lost grows with the length of a chain, so no chain is long."""
+    found = bmm(rows[..., :STRETCH], rows[..., :STRETCH].mT)
+    for start in range(STRETCH, rows.shape[2], STRETCH):
+        part = rows[..., start : start + STRETCH]
         found += bmm(part, part.mT)
     return found
 

@@ -62,6 +62,9 @@ def across(multiplied: Product, looked_up: Lookups) -> Tensor:
     """The inner product <P, L> of each sample, (n,)."""
     n, a, e = looked_up.batch_size, multiplied.inputs, multiplied.errors
     ids, rows = looked_up.tokens.long().view(n, 1, -1), looked_up.rows.view(n, -1, a.shape[2])
-    chosen = e.gather(2, ids.expand(-1, e.shape[1], -1))
+    met = rows.new_zeros(n, a.shape[1], rows.shape[1])
     with precision.full():
-        return torch.bmm(a.to(rows.dtype), rows.mT).mul_(chosen).sum((1, 2))
+        for start in range(0, a.shape[2], precision.STRETCH):
+            few = slice(start, start + precision.STRETCH)
+            met += torch.bmm(a[..., few].to(rows.dtype), rows[..., few].mT)
+    return met.mul_(e.gather(2, ids.expand(-1, e.shape[1], -1))).sum(2).sum(1)

@@ -91,10 +91,11 @@ class Correlation:
         sizes = math.prod(positions), self.inputs.shape[1] * math.prod(self.geometry.kernel), e.shape[2]
         with precision.using(self.grade):
             if worth_it(self.inputs, self.geometry, positions):
-                inputs = patch_gram(self.inputs, self.geometry, positions)
+                inputs, terms = patch_gram(self.inputs, self.geometry, positions), math.prod(self.geometry.kernel)
             else:
-                inputs = torch.cat([precision.gram(self._columns(*few)[:, 0].mT) for few in self._all_chunks()])
-            return parts_of(inputs, precision.gram(e), sizes, self.grade, ROUNDS_INPUTS)
+                columns = (self._columns(*few)[:, 0].mT for few in self._all_chunks())
+                inputs, terms = torch.cat([precision.gram(rows) for rows in columns]), 0
+            return parts_of(inputs, precision.gram(e), sizes, self.grade, ROUNDS_INPUTS, terms)
 
     def _gram_measure(self) -> tuple[Tensor, Use]:
         if math.prod(self.errors.shape[2:]) == 1:

@@ -53,7 +53,7 @@ def gram(a: Tensor, e: Tensor) -> Tensor:
 def paired(inputs: Tensor, errors: Tensor) -> Tensor:
     """The Gram norm from the Gram matrices (n, T, T); the second one is overwritten."""
     errors *= inputs
-    return errors.sum((1, 2))
+    return errors.sum(2).sum(1)  # row by row: in one chain as long as both, little is lost with many
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,33 +126,35 @@ def gram_parts(a: Tensor, e: Tensor, grade: Grade, rounds_inputs: bool, shared: 
 def joint_parts(a: Tensor, errors: Sequence[Tensor], grade: Grade, rounds_inputs: bool) -> list[GramParts] | None:
     """The same for several maps of one input, without writing Gram matrices; None where no kernel does that.
 
-    Its tiles are formed by the instructions of plain products, every entry by one chain over d or p, so that
-    ``gram_slack`` holds as for those: tensor cores cut off once every eight products or more. Products of entries are
-    summed by chains of at most four in a thread, then over lanes, warps and tiles: fewer roundings than its 32.
+    Its tiles are formed by the instructions of plain products, every entry by chains over d or p that are added up.
+    Products of entries are summed by chains of at most four in a thread, then over lanes, warps and tiles: fewer
+    roundings than the 64 of ``gram_slack``.
     """
     if grade not in (precision.TF32, precision.BFLOAT16):
         return None
     (_, tokens, d), widths = a.shape, [e.shape[2] for e in errors]
-    if max(d, *widths) > precision.STRETCH:
-        return None
     roots = [roots_of(a, e, torch.float32) for e in errors]
     found = kernels.gram_products(a, errors, rounds_inputs, roots)
     if found is None:
         return None
-    units = [precision.gram_slack(d, p, torch.float32, grade) for p in widths]
+    units = [precision.gram_slack(d, p, torch.float32, grade, fused=True) for p in widths]
     return [GramParts(*sums, unit, grade.shave, tokens) for sums, unit in zip(found, units, strict=True)]
 
 
 def parts_of(
-    inputs: Tensor, errors: Tensor, sizes: tuple[int, int, int], grade: Grade, rounds_inputs: bool
+    inputs: Tensor, errors: Tensor, sizes: tuple[int, int, int], grade: Grade, rounds_inputs: bool, terms: int = 0
 ) -> GramParts:
-    """The same from the Gram matrices, of T tokens with d and p numbers; the errors' may be overwritten."""
+    """The same from the Gram matrices, of T tokens with d and p numbers; the errors' may be overwritten.
+
+    ``terms`` is how many inner products an entry of the inputs' matrix was added up from.
+    """
     tokens, d, p = sizes
     roots = precision.root(d, torch.float32), precision.root(p, torch.float32)
     found = kernels.gram_sums(inputs, errors, rounds_inputs, roots)
     if found is None:
         found = gram_sums(inputs, errors, rounds_inputs, roots)
-    return GramParts(*found, precision.gram_slack(d, p, torch.float32, grade), grade.shave, tokens)
+    unit = precision.gram_slack(d, p, torch.float32, grade) + terms * precision.unit_roundoff(torch.float32)
+    return GramParts(*found, unit, grade.shave, tokens)
 
 
 def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: kernels.Roots) -> kernels.FiveSums:
@@ -165,11 +167,12 @@ def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: kernel
 
 
 def finished(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
-    """Upper bounds of squared norms, of many parameters at once: (sqrt(n^2 + k u S^2 + V^2) + r min(S, |A| |E|_F))^2.
+    """Upper bounds of squared norms, of many parameters: (sqrt(n^2 + k u S^2 + V^2) + 2 T u S + r min(S, |A| |E|_F))^2.
 
     Rounding each entry of E by its part r moves sum_t e_t a_t^T by no more than r |A| |E|_F, with |A| the largest
-    singular value, at most sqrt(|A A^T|_F): for tokens in different directions far less than r S. V is what vanished
-    where products are too small for a float; of the T^2 products of both matrices, T^2 of the smallest float vanish.
+    singular value, at most sqrt(|A A^T|_F): for tokens in different directions far less than r S. The sum's own chain
+    over T tokens loses up to 2 T u S. V is what vanished where products are too small for a float; of the T^2 products
+    of both matrices, T^2 of the smallest float vanish.
     """
     if not parts:
         return ()
@@ -178,9 +181,15 @@ def finished(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
     unit, shave = (constants(tuple(getattr(p, f) for p in parts), squares.device) for f in ("unit", "shave"))
     tiny = torch.finfo(squares.dtype).tiny
     lost = constants(tuple(2 * tiny * p.tokens**2 for p in parts), squares.device)
+    chains = constants(tuple(SUMMED * p.tokens for p in parts), squares.device)
     rounded = torch.minimum(scale, other.add_(lost).sqrt_().sqrt_().mul_(mass.sqrt_())).mul_(shave)
+    rounded.addcmul_(scale, chains)
     upper = torch.addcmul(not_below_0(squares).add_(lost), scale.square(), unit).addcmul_(vanished, vanished)
     return upper.sqrt_().add_(rounded).square_().unbind(0)
+
+
+SUMMED = 2 * precision.unit_roundoff(torch.float32)
+"""What a sum on tensor cores may lose with each token, of S."""
 
 
 def not_below_0(squares: Tensor) -> Tensor:
@@ -195,19 +204,20 @@ LOOKED_AT = frozenset({"cpu"})
 def bounded(
     squares: Tensor, scale: Tensor, vanished: Tensor, unit: float, tokens: int, exact: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Upper bounds of squared norms from Gram norms: n^2 + k u S^2 + V^2, or where that is loose (|g| + c u S)^2.
+    """Upper bounds of squared norms from Gram norms: (sqrt(n^2 + k u S^2 + V^2) + T u S)^2; if loose (|g| + T u S)^2.
 
     ``exact(chosen)`` materialises the norms of some samples. Whether a sample is among them is its own affair: a norm
     never depends on other samples. A GPU would have to stop and look, so there the first form stays, loose or not.
     """
     lost = 2 * torch.finfo(squares.dtype).tiny * tokens**2
     slack = unit * scale.square() + vanished.square() + lost
-    upper = not_below_0(squares) + slack
+    summed = precision.product_slack(tokens, scale.dtype) * scale
+    upper = (torch.sqrt(not_below_0(squares) + slack) + summed).square()
     if upper.device.type not in LOOKED_AT:
         return upper
     loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
     if bool(loose.any()):
-        upper[loose] = (exact(loose) + precision.product_slack(tokens, scale.dtype) * scale[loose]).square()
+        upper[loose] = (exact(loose) + summed[loose]).square()
     return upper
 
 
