@@ -97,7 +97,7 @@ def test_the_norm_bounds_the_gradient_and_what_is_summed(way: str, sizes: tuple[
         one = weight * torch.eye(N)
         assert (ours >= added(uses, one) / weight).all()
     if way in ("random", "positive"):
-        assert (ours <= 1.02 * true).all()
+        assert (ours <= (1.02 if sizes[0] < 100 else 1.05) * true).all()
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e3, 1e-25, 1e-35])
@@ -248,14 +248,14 @@ def test_wide_rows_are_added_up_in_stretches(monkeypatch: pytest.MonkeyPatch) ->
     e = precision.cut(torch.rand(2, 16, 3 * 512 + 7))
     lengths = []
     plain = precision.bmm
-    monkeypatch.setattr(precision, "STRETCH", 512)
+    monkeypatch.setattr(precision, "stretch_of", lambda _: 512)
     monkeypatch.setattr(precision, "bmm", lambda x, y: lengths.append(x.shape[2]) or plain(x, y))
     with precision.using(precision.TF32):
         found = precision.gram(e).double()
     true = torch.bmm(e.double(), e.double().mT)
     assert lengths == [512, 512, 512, 7]
     scale = e.double().norm(dim=2)
-    allowed = precision.chain(e.shape[2], 512, 2.0) * 2**-24 * scale[:, :, None] * scale[:, None, :]
+    allowed = precision.chain(e.shape[2], 2.0) * 2**-24 * scale[:, :, None] * scale[:, None, :]
     assert ((found - true).abs() <= allowed).all()
 
 
@@ -264,8 +264,8 @@ def test_wide_records_begin_where_sixteen_bytes_do_and_hold_the_same(tokens: int
     torch.manual_seed(0)
     values = torch.randn(3, tokens, precision.WIDE + 5)
     kept = precision.cut(values)
-    assert kept.stride(1) % 16 == 0
-    assert kept.stride(1) - kept.shape[2] < 16
+    assert kept.stride(1) % 4 == 0
+    assert kept.stride(1) - kept.shape[2] < 4
     assert torch.equal(kept, precision.cut(values.flatten(0, 1)).view_as(values))
     a = precision.cut(torch.randn(3, tokens, 24))
     wide, plain = (Product(a, e, grade=precision.TF32) for e in (kept, kept.contiguous()))

@@ -36,8 +36,6 @@ MOST = 3
 """Errors whose Gram norms with one input are formed together."""
 SHORT, LONGER = 64, 128
 """Tokens of a stretch: where a sample has no more than the first, and where it has more."""
-CHAIN = 768
-"""Products of a Gram matrix's entry that are summed in one chain; chains are added up."""
 PROGRAMS = 48
 """Programs from which Gram norms are formed in one reading: with fewer, plain products fill an H200 better."""
 
@@ -80,11 +78,9 @@ def stretches(tokens: int) -> tuple[int, int]:
 
 
 def even(rows: Tensor) -> bool:
-    """Whether these are tokens (n, T, width) that a kernel can read sixteen bytes at a time, one behind the other."""
-    if rows.dtype not in KINDS or rows.dim() != 3 or rows.data_ptr() % 16:
-        return False
-    row = rows.stride(1)
-    return rows.stride() == (rows.shape[1] * row, row, 1) and row >= rows.shape[2] and row % 16 == 0
+    """Whether these are tokens (n, T, width) that a kernel can read sixteen bytes at a time."""
+    whole = rows.dtype in KINDS and rows.dim() == 3 and rows.is_contiguous()
+    return whole and rows.shape[2] % 16 == 0 and rows.data_ptr() % 16 == 0
 
 
 def weighted(rows: Tensor, weights: Tensor) -> Tensor | None:
@@ -168,9 +164,15 @@ def usable(device: torch.device) -> bool:
 
 
 @cache
+def is_hopper(device: torch.device) -> bool:
+    """Whether this is a GPU like the one measured."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+@cache
 def multiplies(device: torch.device) -> bool:
     """Whether this is a GPU like the one measured, and the products of made-up numbers are right there."""
-    if torch.cuda.get_device_capability(device) != (9, 0):
+    if not is_hopper(device):
         return False
     try:
         ones = torch.ones(1, 2, 16, device=device)
@@ -191,9 +193,9 @@ def multiplied(inputs: Tensor, errors: Sequence[Tensor], rounds_inputs: bool, ro
     parts = torch.empty(count, 5, n, pairs, dtype=torch.float32, device=inputs.device)
     all_errors, all_roots = ([*given, *[given[0]] * (MOST - count)] for given in (errors, roots))
     compiled().gram_products[(n * pairs,)](
-        inputs, *all_errors, parts, n, tokens, d, *(e.shape[2] for e in all_errors), inputs.stride(1),
-        *(e.stride(1) for e in all_errors), roots[0][0], *(root for _, root in all_roots), count, rounds_inputs, side,
-        step // inputs.element_size(), CHAIN, pairs == 1, num_warps=warps, num_stages=stages,
+        inputs, *all_errors, parts, n, tokens, d, *(e.shape[2] for e in all_errors), roots[0][0],
+        *(root for _, root in all_roots), count, rounds_inputs, side, step // inputs.element_size(), pairs == 1,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
     sums = parts[..., 0] if pairs == 1 else parts.sum(3)
     return [(both, kept, scale, mass, vanished) for both, kept, scale, mass, vanished in (s.unbind(0) for s in sums)]

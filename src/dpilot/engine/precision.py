@@ -54,30 +54,32 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
-def gram_slack(d: int, p: int, dtype: torch.dtype, grade: Grade = FULL, *, fused: bool = False) -> float:
+def gram_slack(
+    d: int, p: int, dtype: torch.dtype, grade: Grade = FULL, device: torch.device | None = None, *, fused: bool = False
+) -> float:
     """k u: the computed Gram norm is within k u S^2 of the true square, k = chain(d) + chain(p) + 64.
 
-    Of the kernel that forms Gram norms in one reading if they are ``fused``.
+    The kernel that forms Gram norms in one reading has one chain (``fused``).
     """
-    if fused:
-        k = chain(d, kernels.CHAIN, HOPPER) + chain(p, kernels.CHAIN, HOPPER)
-    else:
-        k = chain(d, STRETCH, lost(grade)) + chain(p, STRETCH, lost(grade))
+    each = lost(grade, device)
+    k = each * (d + p) if fused else chain(d, each) + chain(p, each)
     return (k + 64) * unit_roundoff(dtype)
 
 
-def chain(width: int, stretch: int, each: float) -> float:
+def chain(width: int, each: float) -> float:
     """Units by which an inner product may be off: what ``each`` of a stretch loses, and one a further stretch."""
+    stretch = stretch_of(width)
     return each * min(width, stretch) + (width - 1) // stretch
 
 
-def lost(grade: Grade) -> float:
-    """Units of a sum that one product more may cost."""
-    return 2.0 if grade.tensor_cores else 1.0
+def lost(grade: Grade, device: torch.device | None = None) -> float:
+    """Units of a sum that one product more may cost.
 
-
-HOPPER = 0.875
-"""The same on a Hopper GPU: half a unit for each of nine numbers that are cut, two for their sum, by eight products."""
+    On a Hopper GPU half a unit for each of nine numbers that are cut, and two for their sum, by eight products.
+    """
+    if not grade.tensor_cores:
+        return 1.0
+    return 0.875 if device is not None and kernels.is_hopper(device) else 2.0
 
 
 def product_slack(tokens: int, dtype: torch.dtype, grade: Grade = FULL) -> float:
@@ -144,11 +146,15 @@ def room_for(values: Tensor) -> Tensor:
 
 STEP = 8
 """Tensor cores like sizes that are multiples of this."""
-VECTOR = 16
-"""Numbers that tokens lie apart by multiples of, where they are wider than ``WIDE``."""
 WIDE = 4096
-STRETCH = 256
-"""Numbers of a token whose products are summed in one chain; wider ones are added up."""
+"""Numbers of a token from which on it is wide: a vocabulary."""
+VECTOR = 4
+"""Numbers that wide tokens lie apart by multiples of."""
+
+
+def stretch_of(width: int) -> int:
+    """Numbers of a token whose products are summed in one chain; wide ones are added up less often."""
+    return 256 if width <= WIDE else 1024
 
 
 def gram(rows: Tensor) -> Tensor:
@@ -173,9 +179,11 @@ def gram(rows: Tensor) -> Tensor:
 
 def added_up(rows: Tensor) -> Tensor:
     """Inner products: what is lost grows with the length of a chain, so no chain is long."""
-    found = bmm(rows[..., :STRETCH], rows[..., :STRETCH].mT)
-    for start in range(STRETCH, rows.shape[2], STRETCH):
-        part = rows[..., start : start + STRETCH]
+    width = rows.shape[2]
+    stretch = stretch_of(width)
+    found = bmm(rows[..., :stretch], rows[..., :stretch].mT)
+    for start in range(stretch, width, stretch):
+        part = rows[..., start : start + stretch]
         found += bmm(part, part.mT)
     return found
 

@@ -62,9 +62,9 @@ def across(multiplied: Product, looked_up: Lookups) -> Tensor:
     """The inner product <P, L> of each sample, (n,)."""
     n, a, e = looked_up.batch_size, multiplied.inputs, multiplied.errors
     ids, rows = looked_up.tokens.long().view(n, 1, -1), looked_up.rows.view(n, -1, a.shape[2])
-    met = rows.new_zeros(n, a.shape[1], rows.shape[1])
+    met, stretch = rows.new_zeros(n, a.shape[1], rows.shape[1]), precision.stretch_of(a.shape[2])
     with precision.full():
-        for start in range(0, a.shape[2], precision.STRETCH):
-            few = slice(start, start + precision.STRETCH)
+        for start in range(0, a.shape[2], stretch):
+            few = slice(start, start + stretch)
             met += torch.bmm(a[..., few].to(rows.dtype), rows[..., few].mT)
     return met.mul_(e.gather(2, ids.expand(-1, e.shape[1], -1))).sum(2).sum(1)

@@ -18,13 +18,12 @@ except ImportError:  # then nobody compiles what follows
 
 
 def gram_products(
-    a_ptr, e_ptr, f_ptr, g_ptr, out_ptr, samples, tokens, d, p, q, r, a_row, e_row, f_row, g_row,
-    a_root, e_root, f_root, g_root, COUNT: tl.constexpr, ROUNDS_INPUTS: tl.constexpr, SIDE: tl.constexpr,
-    STEP: tl.constexpr, CHAIN: tl.constexpr, ALONE: tl.constexpr,
+    a_ptr, e_ptr, f_ptr, g_ptr, out_ptr, samples, tokens, d, p, q, r, a_root, e_root, f_root, g_root,
+    COUNT: tl.constexpr, ROUNDS_INPUTS: tl.constexpr, SIDE: tl.constexpr, STEP: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
     """The five sums of ``gram_sums`` for two stretches, of one input and up to three errors.
 
-    ``ALONE`` says that a sample has no more than one stretch; a token takes ``row`` places in memory.
+    ``ALONE`` says that a sample has no more than one stretch.
     """
     down = tl.cdiv(tokens, SIDE)
     pairs = down * (down + 1) // 2
@@ -33,14 +32,14 @@ def gram_products(
     i, j = stretches(pair, down)
     out_ptr += sample * pairs + pair
     step = samples * pairs
-    a = tile(a_ptr, sample, i, j, tokens, d, a_row, ALONE, SIDE, STEP, CHAIN)
-    e = tile(e_ptr, sample, i, j, tokens, p, e_row, ALONE, SIDE, STEP, CHAIN)
+    a = tile(a_ptr, sample, i, j, tokens, d, ALONE, SIDE, STEP)
+    e = tile(e_ptr, sample, i, j, tokens, p, ALONE, SIDE, STEP)
     five_sums(out_ptr, step, a, e, i, j, tokens, a_root, e_root, ROUNDS_INPUTS, SIDE)
     if COUNT > 1:
-        f = tile(f_ptr, sample, i, j, tokens, q, f_row, ALONE, SIDE, STEP, CHAIN)
+        f = tile(f_ptr, sample, i, j, tokens, q, ALONE, SIDE, STEP)
         five_sums(out_ptr + 5 * step, step, a, f, i, j, tokens, a_root, f_root, ROUNDS_INPUTS, SIDE)
     if COUNT > 2:
-        g = tile(g_ptr, sample, i, j, tokens, r, g_row, ALONE, SIDE, STEP, CHAIN)
+        g = tile(g_ptr, sample, i, j, tokens, r, ALONE, SIDE, STEP)
         five_sums(out_ptr + 10 * step, step, a, g, i, j, tokens, a_root, g_root, ROUNDS_INPUTS, SIDE)
 
 
@@ -56,42 +55,26 @@ def stretches(pair, down):
 
 @jit
 def tile(
-    x_ptr, sample, i, j, tokens, width, row, ALONE: tl.constexpr, SIDE: tl.constexpr, STEP: tl.constexpr,
-    CHAIN: tl.constexpr,
+    x_ptr, sample, i, j, tokens, width, ALONE: tl.constexpr, SIDE: tl.constexpr, STEP: tl.constexpr
 ):  # fmt: skip
-    """Inner products of the tokens of two stretches of one sample, by chains of ``CHAIN`` products that are added up.
-
-    Only what is left over of the width has to be looked at number by number.
-    """
-    x_ptr += sample * tokens * row
+    """Inner products of the tokens of two stretches of one sample, one chain of float32 sums over the width each."""
+    x_ptr += sample * tokens * width
     steps = tl.arange(0, STEP)
     above, beside = i * SIDE + tl.arange(0, SIDE), j * SIDE + tl.arange(0, SIDE)
-    left = x_ptr + above[:, None] * row + steps[None, :]
-    right = x_ptr + beside[:, None] * row + steps[None, :]
-    upper, lower = (above < tokens)[:, None], (beside < tokens)[:, None]
+    left = x_ptr + above[:, None] * width + steps[None, :]
+    right = x_ptr + beside[:, None] * width + steps[None, :]
     products = tl.zeros((SIDE, SIDE), tl.float32)
-    whole = width // STEP * STEP
-    for first in range(0, whole, CHAIN):
-        part = tl.zeros((SIDE, SIDE), tl.float32)
-        for _ in range(first, min(first + CHAIN, whole), STEP):
-            part = met(part, left, right, upper, lower, ALONE)
-            left += STEP
+    for start in range(0, width, STEP):
+        inside = (steps < width - start)[None, :]
+        x = tl.load(left, mask=(above < tokens)[:, None] & inside, other=0.0)
+        left += STEP
+        if ALONE:
+            products = tl.dot(x, tl.trans(x), products, input_precision="tf32")
+        else:
+            y = tl.load(right, mask=(beside < tokens)[:, None] & inside, other=0.0)
+            products = tl.dot(x, tl.trans(y), products, input_precision="tf32")
             right += STEP
-        products += part
-    if whole < width:
-        inside = (steps < width - whole)[None, :]
-        nothing = tl.zeros((SIDE, SIDE), tl.float32)
-        products += met(nothing, left, right, upper & inside, lower & inside, ALONE)
     return products
-
-
-@jit
-def met(part, left, right, upper, lower, ALONE: tl.constexpr):
-    """A few products more of every pair of tokens."""
-    x = tl.load(left, mask=upper, other=0.0)
-    if ALONE:
-        return tl.dot(x, tl.trans(x), part, input_precision="tf32")
-    return tl.dot(x, tl.trans(tl.load(right, mask=lower, other=0.0)), part, input_precision="tf32")
 
 
 @jit

@@ -126,18 +126,20 @@ def gram_parts(a: Tensor, e: Tensor, grade: Grade, rounds_inputs: bool, shared: 
 def joint_parts(a: Tensor, errors: Sequence[Tensor], grade: Grade, rounds_inputs: bool) -> list[GramParts] | None:
     """The same for several maps of one input, without writing Gram matrices; None where no kernel does that.
 
-    Its tiles are formed by the instructions of plain products, every entry by chains over d or p that are added up.
-    Products of entries are summed by chains of at most four in a thread, then over lanes, warps and tiles: fewer
-    roundings than the 64 of ``gram_slack``.
+    Its tiles are formed by the instructions of plain products, every entry by one chain over d or p. Products of
+    entries are summed by chains of at most four in a thread, then over lanes, warps and tiles: fewer roundings than the
+    64 of ``gram_slack``.
     """
     if grade not in (precision.TF32, precision.BFLOAT16):
         return None
     (_, tokens, d), widths = a.shape, [e.shape[2] for e in errors]
+    if max(d, *widths) > precision.WIDE:
+        return None
     roots = [roots_of(a, e, torch.float32) for e in errors]
     found = kernels.gram_products(a, errors, rounds_inputs, roots)
     if found is None:
         return None
-    units = [precision.gram_slack(d, p, torch.float32, grade, fused=True) for p in widths]
+    units = [precision.gram_slack(d, p, torch.float32, grade, a.device, fused=True) for p in widths]
     return [GramParts(*sums, unit, grade.shave, tokens) for sums, unit in zip(found, units, strict=True)]
 
 
@@ -153,7 +155,8 @@ def parts_of(
     found = kernels.gram_sums(inputs, errors, rounds_inputs, roots)
     if found is None:
         found = gram_sums(inputs, errors, rounds_inputs, roots)
-    unit = precision.gram_slack(d, p, torch.float32, grade) + terms * precision.unit_roundoff(torch.float32)
+    unit = precision.gram_slack(d, p, torch.float32, grade, inputs.device)
+    unit += terms * precision.unit_roundoff(torch.float32)
     return GramParts(*found, unit, grade.shave, tokens)
 
 
