@@ -202,3 +202,11 @@ def test_a_table_with_other_uses_is_measured_as_it_is_added() -> None:
     squares, uses = combine([small, lookups])
     added = sum(use.weighted_sum(torch.ones(1)).double() for use in uses).norm()  # type: ignore[union-attr]
     assert float(inflate(squares)) >= float(added)
+
+
+def test_no_look_up_at_all_has_no_norm() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    for even in (False, True):
+        squares, (kept,) = combine([Lookups(none, none, torch.zeros(0, 4), 3, 7, even=even)])
+        assert squares.tolist() == [0.0, 0.0, 0.0]
+        assert not kept.weighted_sum(torch.ones(3)).any()

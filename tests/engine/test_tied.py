@@ -50,7 +50,7 @@ def both(
     if way == "cancelling":
         a = (a[:, :1].abs() + 0.5).expand_as(a) + 1e-2 * a
         e = e - e.mean(1, keepdim=True)
-    ids = torch.randint(min(p, 2 * looked_up), (N, looked_up))
+    ids = torch.randint(min(p, 2 * looked_up + 1), (N, looked_up))
     if way == "opposed":  # what is looked up takes away most of what the product adds to those rows
         rows = -torch.einsum("nts,ntd->nsd", e.gather(2, ids[:, None].expand(-1, tokens, -1)), a)
     fit = precision.cut if kind == torch.float32 else (lambda t: t.to(kind))
@@ -171,6 +171,13 @@ def test_a_bad_sample_is_its_own_affair(odd: float, where: str) -> None:
     others = torch.arange(N) != 2
     assert torch.equal(after[others], before[others])
     assert not (torch.isfinite(after[2]) and after[2] < 1e29)
+
+
+def test_a_table_that_nobody_looked_up_is_a_product() -> None:
+    multiplied, looked_up = both("random", 6, 0, 96, 301)
+    true = gradients(multiplied, looked_up).flatten(1).norm(dim=1)
+    assert (bounds(multiplied, looked_up) >= true).all()
+    assert (bounds(multiplied, looked_up) <= 1.02 * true).all()
 
 
 def test_bfloat16_records_are_bounded() -> None:

@@ -33,22 +33,21 @@ def tied_parts(uses: Sequence[Use]) -> tuple[GramParts, Pair] | None:
         return None
     multiplied, looked_up = pair[0], pair[1].merged()
     length, (d, p) = looked_up.magnitude(), (multiplied.inputs.shape[2], multiplied.errors.shape[2])
-    each = looked_up.rows.shape[0] // looked_up.batch_size
-    unit = precision.gram_slack(d, each, length.dtype)
+    unit = precision.gram_slack(d, looked_up.times, length.dtype)
     hidden = (2 * parts.scale + length) * length * unit  # the small number last: it must not hide an overflow
-    vanished = each * precision.root(d, length.dtype) + precision.root(p, length.dtype) * length
+    vanished = looked_up.times * precision.root(d, length.dtype) + precision.root(p, length.dtype) * length
     joint = replace(
         parts,
         squares=parts.squares + 2 * across(multiplied, looked_up) + squares_of(looked_up) + hidden,
         vanished=parts.vanished + vanished,
-        tokens=parts.tokens + each,
+        tokens=parts.tokens + looked_up.times,
     )
     return joint, (multiplied, looked_up)
 
 
 def squares_of(merged: Lookups) -> Tensor:
     """|L|^2 of each sample, of look-ups that have every token once."""
-    return precision.norms(merged.rows.view(merged.batch_size, -1)).square()
+    return precision.norms(merged.rows.view(merged.batch_size, merged.times * merged.rows.shape[1])).square()
 
 
 def one_of_each(uses: Sequence[Use]) -> Pair | None:
@@ -61,7 +60,7 @@ def one_of_each(uses: Sequence[Use]) -> Pair | None:
 def across(multiplied: Product, looked_up: Lookups) -> Tensor:
     """The inner product <P, L> of each sample, (n,)."""
     n, a, e = looked_up.batch_size, multiplied.inputs, multiplied.errors
-    ids, rows = looked_up.tokens.long().view(n, 1, -1), looked_up.rows.view(n, -1, a.shape[2])
+    ids, rows = looked_up.tokens.long().view(n, 1, looked_up.times), looked_up.rows.view(n, looked_up.times, a.shape[2])
     met, stretch = rows.new_zeros(n, a.shape[1], rows.shape[1]), precision.stretch_of(a.shape[2])
     with precision.full():
         for start in range(0, a.shape[2], stretch):

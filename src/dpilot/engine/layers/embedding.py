@@ -35,15 +35,20 @@ class Lookups:
         merged = self.merged()
         each = merged.rows.flatten(1).square().sum(1)
         if self.even:
-            return each.view(self.batch_size, -1).sum(1), merged
+            return each.view(self.batch_size, self.times).sum(1), merged
         wide = each.double() if each.device.type != "mps" else each  # one after the other: float32 would lean
         squares = wide.new_zeros(self.batch_size).index_add_(0, merged.owners, wide)
         return squares.to(each.dtype), merged
 
+    @property
+    def times(self) -> int:
+        """How many rows each sample has, where all have as many."""
+        return self.rows.shape[0] // self.batch_size
+
     def merged(self) -> Lookups:
         """The same with every token of a sample once."""
         if self.even:
-            tokens, rows = added_where_equal(self.tokens.view(self.batch_size, -1), self.rows)
+            tokens, rows = added_where_equal(self.tokens.view(self.batch_size, self.times), self.rows)
             return replace(self, tokens=tokens, rows=rows)
         keys, rows = added_where_equal((self.owners * self.vocabulary + self.tokens)[None], self.rows)
         return replace(self, tokens=keys % self.vocabulary, owners=keys // self.vocabulary, rows=rows)
@@ -61,14 +66,14 @@ class Lookups:
         """Add the gradients of samples from ``start`` on to (samples, vocabulary, *row) in place."""
         few = whole.shape[0]
         rows, owners, tokens = self.rows, self.owners - start, self.tokens
-        mine = (owners >= 0) & (owners < few)
+        theirs = (owners >= 0) & (owners < few)
         if self.even:  # nobody has to look which rows are theirs
-            each = rows.shape[0] // self.batch_size
-            rows, owners, tokens = (t[start * each : (start + few) * each] for t in (rows, owners, tokens))
-        elif rows.is_cuda:  # counting the chosen ones would make the processor wait
-            owners, rows = owners.clamp(0, few - 1), torch.where(mine.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
-        else:
+            mine = slice(start * self.times, (start + few) * self.times)
             rows, owners, tokens = rows[mine], owners[mine], tokens[mine]
+        elif rows.is_cuda:  # counting the chosen ones would make the processor wait
+            owners, rows = owners.clamp(0, few - 1), torch.where(theirs.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
+        else:
+            rows, owners, tokens = rows[theirs], owners[theirs], tokens[theirs]
         whole.view(-1, *rows.shape[1:]).index_add_(0, owners * self.vocabulary + tokens, rows)
 
     def magnitude(self) -> Tensor:
