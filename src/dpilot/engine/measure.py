@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +17,11 @@ from torch import Tensor
 from dpilot.engine.combine import combine
 from dpilot.engine.layers.base import Dense, Use, rows_of
 from dpilot.engine.layers.conv import Correlation
+from dpilot.engine.layers.embedding import Lookups
+from dpilot.engine.layers.formed import Apart, Formed
 from dpilot.engine.layers.gram import GramParts, finished
 from dpilot.engine.layers.linear import Product, mates_parts
+from dpilot.engine.layers.offsets import ByEntry
 from dpilot.engine.tied import tied_parts
 
 TOGETHER = frozenset({"cuda"})
@@ -140,7 +144,11 @@ def cheap(measured: Measured) -> bool:
     return all(t.is_cuda for t in records) and sum(t.numel() for t in records) <= CHEAP
 
 
-def tensors_of(use: Use) -> list[Tensor]:
-    """The tensors a use holds."""
-    held = [getattr(use, f.name) for f in fields(use)]  # type: ignore[arg-type]
-    return [t.values if isinstance(t, Dense) else t for t in held if isinstance(t, (Tensor, Dense))]
+def tensors_of(held: Any) -> list[Tensor]:
+    """The tensors that a use holds, and those of the uses in it."""
+    if isinstance(held, Tensor):
+        return [held]
+    if isinstance(held, tuple):
+        return [t for each in held for t in tensors_of(each)]
+    inside = (Dense, Product, Correlation, ByEntry, Lookups, Formed, Apart)
+    return [t for f in fields(held) for t in tensors_of(getattr(held, f.name))] if isinstance(held, inside) else []

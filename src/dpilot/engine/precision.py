@@ -83,8 +83,8 @@ def lost(grade: Grade, device: torch.device | None = None) -> float:
 
 
 def product_slack(tokens: int, dtype: torch.dtype, grade: Grade = FULL) -> float:
-    """c u + shave: a summed product of T tokens is within that times S of the true gradient, c = T, or 2 T."""
-    return lost(grade) * tokens * unit_roundoff(dtype) + grade.shave
+    """c u + shave: a summed product of T tokens is within that times S of the true gradient, c = T + 2, or twice it."""
+    return lost(grade) * (tokens + 2) * unit_roundoff(dtype) + grade.shave
 
 
 def graded(a: Tensor, e: Tensor, *, convolution: bool = False, formed: bool = False) -> tuple[Tensor, Tensor, Grade]:
@@ -225,6 +225,7 @@ def norms(rows: Tensor) -> Tensor:
 
     Long chains of float32 sums lean to one side: the norm of 2^24 equal numbers came out 1 % short.
     """
+    rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # else they are added one after the other
     width, wide = rows.shape[-1], torch.float32 if rows.dtype == torch.bfloat16 else None
     if width <= BLOCK:
         short: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=wide)

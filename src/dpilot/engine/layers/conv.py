@@ -25,8 +25,9 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
+from dpilot.engine.layers.formed import Apart
 from dpilot.engine.layers.geometry import Geometry, batched_space, even_parts, pad_same, tuple_of, unfold
-from dpilot.engine.layers.gram import GramParts, gram_bound, gram_is_cheaper, parts_of
+from dpilot.engine.layers.gram import LOOKED_AT, GramParts, gram_bound, gram_is_cheaper, parts_of
 from dpilot.engine.layers.offsets import by_entry
 from dpilot.engine.layers.patches import patch_gram, worth_it
 from dpilot.engine.precision import Grade
@@ -100,25 +101,32 @@ class Correlation:
     def _gram_measure(self) -> tuple[Tensor, Use]:
         if math.prod(self.errors.shape[2:]) == 1:
             return (self.magnitude() * (1 + self.grade.shave)).square(), self
-        parts = []
+        parts, loose = [], []
         for start, stop in self._all_chunks():
             a, e = self._columns(start, stop)[:, 0].mT, self._error_columns(start, stop)[:, 0].mT
-            few = self._part(start, stop)
-            parts.append(gram_bound(a, e, self.grade, few._exact, ROUNDS_INPUTS))
-        return torch.cat(parts) if len(parts) > 1 else parts[0], self
+            squares, found = gram_bound(a, e, self.grade, self._part(start, stop)._few, ROUNDS_INPUTS)
+            parts.append(squares)
+            loose.append(torch.zeros_like(squares, dtype=torch.bool) if found is None else found)
+        chosen = torch.cat(loose)
+        formed = chosen.device.type in LOOKED_AT and bool(chosen.any())
+        return torch.cat(parts), Apart.of(self, chosen, self._few(chosen)) if formed else self
 
     def _part(self, start: int, stop: int) -> Correlation:
         ratio = self.inputs.shape[0] // self.batch_size
         rows = slice(start * ratio, stop * ratio)
         return replace(self, inputs=self.inputs[rows], errors=self.errors[rows], batch_size=stop - start)
 
-    def _exact(self, chosen: Tensor) -> Tensor:
-        few = replace(self, inputs=self.inputs[chosen], errors=self.errors[chosen], batch_size=int(chosen.sum()))
-        return Dense(few.gradients(0, few.batch_size)).magnitude()
+    @property
+    def terms(self) -> int:
+        """From how many products an entry of a gradient is summed."""
+        return self.inputs.shape[0] // self.batch_size * math.prod(self.errors.shape[2:])
+
+    def _few(self, chosen: Tensor) -> Correlation:
+        return replace(self, inputs=self.inputs[chosen], errors=self.errors[chosen], batch_size=int(chosen.sum()))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         rows = weights.repeat_interleave(self.inputs.shape[0] // self.batch_size)
-        if self.grade.shave:
+        if self.grade.shave or self.inputs.is_cuda:
             return self._sum_of_products(rows)
         g = self.geometry
         like = self.inputs.new_empty(1).expand(self._shape())

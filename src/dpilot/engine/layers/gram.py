@@ -11,6 +11,8 @@ from torch import Tensor
 
 from dpilot.engine import kernels, precision
 from dpilot.engine.base import constants
+from dpilot.engine.layers.base import Use
+from dpilot.engine.layers.formed import Formed
 from dpilot.engine.precision import Grade
 
 
@@ -78,21 +80,22 @@ def gram_bound(
     a: Tensor,
     e: Tensor,
     grade: Grade,
-    exact: Callable[[Tensor], Tensor],
+    few: Callable[[Tensor], Use],
     rounds_inputs: bool,
     shared: Shared | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor | None]:
     """Upper bounds of the squared norms of sum_t e_t a_t^T by the Gram form, a (n, T, d) and e (n, T, p).
 
+    And which samples (n,) have to be summed as they are formed, if any has.
     ``rounds_inputs`` says which of the two the caller's sum weighs, and so rounds: the inputs or else the errors.
     """
     if grade.shave:
-        return finished([gram_parts(a, e, grade, rounds_inputs, shared)])[0]
+        return finished([gram_parts(a, e, grade, rounds_inputs, shared)])[0], None
     inputs, errors = precision.lengths(a), precision.lengths(e)
     scale, vanished = along(inputs, errors, roots_of(a, e, inputs.dtype))
     unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
     with precision.full():
-        return bounded(gram(a, e), scale, vanished, unit, a.shape[1], exact)
+        return bounded(gram(a, e), scale, vanished, unit, a.shape[1], few)
 
 
 def roots_of(a: Tensor, e: Tensor, dtype: torch.dtype) -> kernels.Roots:
@@ -205,11 +208,11 @@ LOOKED_AT = frozenset({"cpu"})
 
 
 def bounded(
-    squares: Tensor, scale: Tensor, vanished: Tensor, unit: float, tokens: int, exact: Callable[[Tensor], Tensor]
-) -> Tensor:
+    squares: Tensor, scale: Tensor, vanished: Tensor, unit: float, tokens: int, few: Callable[[Tensor], Use]
+) -> tuple[Tensor, Tensor | None]:
     """Upper bounds of squared norms from Gram norms: (sqrt(n^2 + k u S^2 + V^2) + T u S)^2; if loose (|g| + T u S)^2.
 
-    ``exact(chosen)`` materialises the norms of some samples. Whether a sample is among them is its own affair: a norm
+    ``few(chosen)`` is the use of some samples, to be formed. Whether a sample is among them is its own affair: a norm
     never depends on other samples. A GPU would have to stop and look, so there the first form stays, loose or not.
     """
     lost = 2 * torch.finfo(squares.dtype).tiny * tokens**2
@@ -217,11 +220,12 @@ def bounded(
     summed = precision.product_slack(tokens, scale.dtype) * scale
     upper = (torch.sqrt(not_below_0(squares) + slack) + summed).square()
     if upper.device.type not in LOOKED_AT:
-        return upper
+        return upper, None
     loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
-    if bool(loose.any()):
-        upper[loose] = (exact(loose) + summed[loose]).square()
-    return upper
+    if not bool(loose.any()):
+        return upper, None
+    upper[loose] = Formed.of((few(loose),), int(loose.sum())).measure()[0]
+    return upper, loose
 
 
 def gram_is_cheaper(tokens: int, d: int, p: int, factor: int = 8) -> bool:

@@ -23,6 +23,7 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
+from dpilot.engine.layers.formed import Apart
 from dpilot.engine.layers.gram import (
     GramParts,
     Shared,
@@ -56,7 +57,9 @@ class Product:
         if tokens == 1:
             return (self.magnitude() * (1 + self.grade.shave)).square(), self
         if gram_is_cheaper(tokens, d, p):
-            return gram_bound(self.inputs, self.errors, self.grade, self._exact, weighs_inputs(d, p), self.shared), self
+            made = self.inputs, self.errors, self.grade, self._few, weighs_inputs(d, p), self.shared
+            squares, loose = gram_bound(*made)
+            return squares, self if loose is None else Apart.of(self, loose, self._few(loose))
         return Dense(self.gradients(0, self.inputs.shape[0])).measure()
 
     def gram_parts(self) -> GramParts | None:
@@ -78,8 +81,13 @@ class Product:
             return 1
         return min(self.shared.users, kernels.MOST)
 
-    def _exact(self, chosen: Tensor) -> Tensor:
-        return Dense(Product(self.inputs[chosen], self.errors[chosen]).gradients(0, self.inputs.shape[0])).magnitude()
+    @property
+    def terms(self) -> int:
+        """From how many products an entry of a gradient is summed."""
+        return self.inputs.shape[1]
+
+    def _few(self, chosen: Tensor) -> Product:
+        return replace(self, inputs=self.inputs[chosen], errors=self.errors[chosen], shared=None)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         a, e = self.inputs, self.errors
