@@ -59,7 +59,7 @@ def test_norms_bound_what_is_added_in_every_grade(way: str, shape: tuple[int, ..
     added = [kept.weighted_sum(0.7371 * torch.eye(n)[i]).double().norm() / 0.7371 for i in range(n)]
     assert (ours >= torch.stack(added)).all()
     if way != "cancelling":
-        assert (ours <= 1.03 * true).all()
+        assert (ours <= 1.05 * true).all()
     weights = torch.rand(n)
     error = (kept.weighted_sum(weights).double() - torch.einsum("n,ntp,ntd->pd", weights.double(), e, a)).norm()
     assert error <= precision.product_slack(shape[1], torch.float32, use.grade) * (weights * use.magnitude()).sum()
