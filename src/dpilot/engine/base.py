@@ -125,9 +125,11 @@ def refilled(squares: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) ->
     The square of a number below the root of the smallest normal float, or of a norm below it, may be zero. Squares of
     float32 beside those of float64 get the room for their own rounding here: ``inflate`` sees the latter's only.
     """
-    widest = torch.float64 if any(s.dtype == torch.float64 for s in squares.values()) else torch.float32
-    room = {kind: 1 + SHAVE * torch.finfo(kind).eps if kind != widest else 1.0 for kind in (torch.float32, widest)}
-    together = torch.stack([(squares[name] * room[squares[name].dtype]).to(widest) for name in parameters])
+    mine = [squares[name] for name in parameters]
+    if len({s.dtype for s in mine}) > 1:
+        room = 1 + SHAVE * torch.finfo(torch.float32).eps
+        mine = [s if s.dtype == torch.float64 else s.double() * room for s in mine]
+    together = torch.stack(mine)
     least = tuple(2 * p.numel() * torch.finfo(squares[name].dtype).tiny for name, p in parameters.items())
     filled = together.add_(constants(least, together.device, together.dtype))
     return dict(zip(parameters, filled.unbind(0), strict=True))
