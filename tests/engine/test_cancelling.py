@@ -185,3 +185,61 @@ def test_some_samples_apart_are_the_same_gradients() -> None:
     assert torch.allclose(apart.measure()[0], Dense(use.gradients(0, 5)).measure()[0], rtol=1e-4)
     nobody = apart.keep(torch.zeros(5, dtype=torch.bool))
     assert not nobody.weighted_sum(weights).any()
+
+
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_a_gradient_of_zeros_is_not_formed(low_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, which = nn.Linear(64, 64), torch.randn(6, 4, 64), torch.arange(6) % 2.0
+    loss = lambda out, y: out.cos().sum((1, 2)) * y  # noqa: E731
+    per_sample(model, loss, (x, which), "single-backward", low_memory=low_memory)
+    monkeypatch.setattr(Formed, "measure", lambda _: pytest.fail("formed"))
+    found = per_sample(model, loss, (x, which), "single-backward", low_memory=low_memory)
+    assert ((found.norms < 1e-12) == (which == 0)).all()
+    assert torch.isfinite(found.weighted_sum(torch.ones(6))["weight"]).all()
+
+
+class Vector(nn.Module):
+    """A table of single numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(9))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table[ids].cos()
+
+
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_a_table_of_numbers_is_looked_up(low_memory: bool) -> None:
+    torch.manual_seed(0)
+    model, batch = Vector(), (torch.randint(9, (4, 5)), torch.randn(4))
+    loss = lambda out, y: out.sum(1) * y  # noqa: E731
+    ours = per_sample(model, loss, batch, "single-backward", low_memory=low_memory)
+    oracle = per_sample(model, loss, batch, "loop")
+    assert torch.allclose(ours.norms, oracle.norms, rtol=1e-4)
+    weights = torch.rand(4)
+    assert torch.allclose(ours.weighted_sum(weights)["table"], oracle.weighted_sum(weights)["table"], atol=1e-5)
+
+
+def test_float32_before_float64_sums_in_its_own_type() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(40, 48), nn.Linear(48, 40).double()
+
+    class Widening(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = first, second
+
+        def forward(self, x: Tensor) -> Tensor:
+            made: Tensor = self.second(self.first(x).double())
+            return made
+
+    batch = torch.randn(5, 3, 40), torch.randn(5, 3, 40).double()
+    for low_memory in (False, True):
+        ours = per_sample(Widening(), inner, batch, "single-backward", low_memory=low_memory)
+        oracle = per_sample(Widening(), inner, batch, "loop")
+        weights = torch.rand(5, dtype=torch.float64)
+        for name, total in oracle.weighted_sum(weights).items():
+            mine = ours.weighted_sum(weights)[name]
+            assert mine.dtype == total.dtype
+            assert torch.allclose(mine, total, atol=1e-4)

@@ -85,7 +85,8 @@ def total(
     device: torch.device,
 ) -> Tensor:  # fmt: skip
     """The weighted sum of one parameter over all its uses, the rows of samples that are not finite zeroed."""
-    parts = [(use if finite is None else use.keep(finite)).weighted_sum(weights) for use in uses]
+    mine = weights.to(dtype)
+    parts = [(use if finite is None else use.keep(finite)).weighted_sum(mine) for use in uses]
     if not parts:
         return torch.zeros(shape, dtype=dtype, device=device)
     result: Tensor = sum(parts[1:], start=parts[0])

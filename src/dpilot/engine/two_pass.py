@@ -102,7 +102,8 @@ def summing_again(
 
         def add(name: str, use: Any) -> None:
             safe = use.keep(finite) if null else use
-            totals[name] += safe.weighted_sum(weights[name]).view(totals[name].shape)
+            mine = weights[name].to(totals[name].dtype)
+            totals[name] += safe.weighted_sum(mine).view(totals[name].shape)
 
         def receive(item: Found) -> None:
             name = own_name(recorder, again.once, item)

@@ -187,9 +187,12 @@ class Correlation:
             into.copy_(found.view(into.shape[0], -1, *into.shape[1:]).sum(1))
 
     def magnitude(self) -> Tensor:
-        a, e = self._columns(0, self.batch_size), self._error_columns(0, self.batch_size)
-        lengths = [precision.lengths(t.flatten(1, 2).mT) for t in (a, e)]
-        return torch.sum(lengths[0] * lengths[1], 1).view(self.batch_size, -1).sum(1)
+        return torch.cat([self._magnitudes(*few) for few in self._all_chunks()])
+
+    def _magnitudes(self, start: int, stop: int) -> Tensor:
+        both = self._columns(start, stop), self._error_columns(start, stop)
+        inputs, errors = (precision.lengths(t.flatten(1, 2).mT) for t in both)
+        return torch.sum(inputs * errors, 1).view(stop - start, -1).sum(1)
 
     def keep(self, finite: Tensor) -> Correlation:
         rows = finite.repeat_interleave(self.inputs.shape[0] // self.batch_size)

@@ -33,12 +33,16 @@ class Lookups:
 
     def measure(self) -> tuple[Tensor, Use]:
         merged = self.merged()
-        each = merged.rows.flatten(1).square().sum(1)
+        each = merged._flat().square().sum(1)
         if self.even:
             return each.view(self.batch_size, self.times).sum(1), merged
         wide = each.double() if each.device.type != "mps" else each  # one after the other: float32 would lean
         squares = wide.new_zeros(self.batch_size).index_add_(0, merged.owners, wide)
         return squares.to(each.dtype), merged
+
+    def _flat(self) -> Tensor:
+        """Rows as (N, numbers); those of a table of one dimension are one number."""
+        return self.rows[:, None] if self.rows.dim() == 1 else self.rows.flatten(1)
 
     @property
     def times(self) -> int:
@@ -77,7 +81,7 @@ class Lookups:
         whole.view(-1, *rows.shape[1:]).index_add_(0, owners * self.vocabulary + tokens, rows)
 
     def magnitude(self) -> Tensor:
-        lengths = precision.lengths(self.rows.flatten(1))
+        lengths = precision.lengths(self._flat())
         return torch.zeros(self.batch_size, dtype=lengths.dtype, device=lengths.device).index_add_(
             0, self.owners, lengths
         )

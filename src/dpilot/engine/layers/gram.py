@@ -222,6 +222,7 @@ def bounded(
     if upper.device.type not in LOOKED_AT:
         return upper, None
     loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
+    loose &= scale > vanished  # nothing is to be formed of a gradient of zeros
     if not bool(loose.any()):
         return upper, None
     upper[loose] = Formed.of((few(loose),), int(loose.sum())).measure()[0]
