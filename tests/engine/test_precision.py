@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpilot.engine import per_sample, precision
+from dpilot.engine import euclid, per_sample, precision
 from dpilot.engine.base import inflate
 from dpilot.engine.combine import combine
 from dpilot.engine.layers.base import Dense, Use
@@ -164,7 +164,7 @@ def test_inflation_is_a_few_units_in_the_last_place() -> None:
 def test_norms_of_equal_numbers_do_not_lean(width: int, value: float) -> None:
     rows = torch.full((2, width), value)
     true = rows.double().norm(dim=1)
-    assert ((precision.norms(rows).double() - true).abs() <= 16 * 2**-24 * true).all()
+    assert ((euclid.norms(rows).double() - true).abs() <= 16 * 2**-24 * true).all()
     assert (inflate(Dense(rows).measure()[0]).double() >= true).all()
 
 
@@ -172,7 +172,7 @@ def test_norms_in_blocks_are_norms() -> None:
     torch.manual_seed(0)
     for width in (1, 255, 256, 257, 1000, 70_000):
         rows = torch.randn(3, 2, width)
-        assert torch.allclose(precision.norms(rows).double(), rows.double().norm(dim=-1), rtol=1e-6)
+        assert torch.allclose(euclid.norms(rows).double(), rows.double().norm(dim=-1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["loop", "vmap", "single-backward"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import precision
+from dpilot.engine import euclid, precision
 from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, refilled, trainable
 from dpilot.engine.keeping import Kept
 
@@ -69,7 +69,7 @@ def reached(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tensor | None]
 
 def materialised(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> PerSample:
     """A PerSample that holds every per-sample gradient, (n, *shape) by name."""
-    squares = {name: precision.norms(g.reshape(g.shape[0], -1)).square() for name, g in gradients.items()}
+    squares = {name: euclid.norms(g.reshape(g.shape[0], -1)).square() for name, g in gradients.items()}
     squares = refilled(squares, {name: g[0] for name, g in gradients.items()})
     finite = torch.isfinite(added(squares))
     safe = dict(gradients) if bool(finite.all()) else {name: keep(g, finite) for name, g in gradients.items()}

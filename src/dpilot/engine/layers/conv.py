@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpilot.engine import precision
+from dpilot.engine import euclid, precision
 from dpilot.engine.base import accumulator
 from dpilot.engine.layers.base import (
     Dense,
@@ -191,7 +191,7 @@ class Correlation:
 
     def _magnitudes(self, start: int, stop: int) -> Tensor:
         both = self._columns(start, stop), self._error_columns(start, stop)
-        inputs, errors = (precision.lengths(t.flatten(1, 2).mT) for t in both)
+        inputs, errors = (euclid.lengths(t.flatten(1, 2).mT) for t in both)
         return torch.sum(inputs * errors, 1).view(stop - start, -1).sum(1)
 
     def keep(self, finite: Tensor) -> Correlation:

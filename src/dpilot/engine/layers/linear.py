@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpilot.engine import kernels, precision
+from dpilot.engine import euclid, kernels, precision
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import (
     Dense,
@@ -105,7 +105,7 @@ class Product:
             return precision.bmm(a.mT, e) if self.swapped else precision.bmm(e.mT, a)
 
     def magnitude(self) -> Tensor:
-        return torch.sum(precision.lengths(self.inputs) * precision.lengths(self.errors), 1)
+        return torch.sum(euclid.lengths(self.inputs) * euclid.lengths(self.errors), 1)
 
     def keep(self, finite: Tensor) -> Product:
         rows = finite[:, None, None]
