@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,9 +16,9 @@ from dpilot.engine import batch as batches
 from dpilot.engine import loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.check import check
-from dpilot.engine.keeping import modules_of, remembering_nothing
-from dpilot.engine.locality import carefully, refuse_writes, untouched, verify
+from dpilot.engine.locality import carefully, untouched, verify
 from dpilot.engine.masking import unwatched
+from dpilot.engine.state import modules_of, preserve_state, refuse_trained_loss
 from dpilot.errors import UnsupportedModel
 
 ENGINES: dict[str, Callable[..., PerSample]] = {
@@ -61,8 +61,7 @@ def per_sample(
         not finite in a sample    that sample is null, the others are untouched
         scalar loss               refused: use reduction="none"
         BatchNorm                 refused: use replace_batch_norm
-        buffer moved by samples   put back after the call: nothing of a sample may stay in model or loss
-        frozen parameter moved    the same; beyond a million frozen numbers refused
+        state moved by samples    restored after the call: nothing of a sample may stay in model or loss
 
     Example:
         >>> import torch
@@ -87,7 +86,7 @@ def per_sample(
     with torch.inference_mode(False), torch.enable_grad(), eager(model):
         chosen, reason = choose(model, loss_fn, batch, engine, n, per_batch)
         options = {"low_memory": True} if low_memory and chosen == "single-backward" else {}
-        with remembering_nothing(model, loss_fn):
+        with preserve_state(model, loss_fn, batch) if chosen == "single-backward" else nullcontext():
             return ENGINES[chosen](model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason, **options)
 
 
@@ -108,7 +107,7 @@ def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: 
     known = _known.setdefault(model, {})
     if key not in known:
         refuse_problems(model)
-        refuse_writes(model, loss_fn, batch, n, per_batch)
+        refuse_trained_loss(model, loss_fn)
         asked = engine in ("vmap", "loop")
         known[key] = (engine, "asked for") if asked else test(model, loss_fn, batch, engine, n, per_batch)
     return known[key]

@@ -11,9 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from dpilot.engine.keeping import buffers_of, copied, frozen_in, modules_of, places_kept
+from dpilot.engine.state import preserve_state
 
 Made = TypeVar("Made")
 Result = TypeVar("Result", covariant=True)
@@ -145,54 +144,19 @@ def casts_uncached() -> Iterator[None]:
 
 @contextmanager
 def refusing_what_replays_forget(*roots: Any) -> Iterator[None]:
-    """Refuse work that draws on the processor or changes what is kept: a replay would do neither, or do it unseen.
+    """Refuse work that draws on the processor or writes memory that was there before; leave ``roots`` as they were.
 
-    Kept are the buffers and frozen parameters of ``roots``.
-    Random numbers drawn on the GPU are drawn anew by every replay.
+    A replay would not draw, and would write without being seen. What the work changes in Python it changes once, at the
+    capture, after which it is restored: every replay starts from the same state. Random numbers drawn on the GPU are
+    drawn anew by every replay.
     """
     before = drawn_on_the_processor()
-    held = [(t, t._version) for t in state_of(*roots)]
-    yield
-    if before != drawn_on_the_processor():
-        raise NotReplayable("random numbers are drawn on the processor")
-    now = state_of(*roots)
-    if len(now) != len(held) or any(t is not u or t._version != v for t, (u, v) in zip(now, held, strict=True)):
-        raise NotReplayable("the forward pass changes a buffer")
-
-
-def state_of(*roots: Any) -> list[Tensor]:
-    """Every buffer and every frozen parameter."""
-    modules = modules_of(*roots)
-    small, large = frozen_in(modules)
-    return buffers_of(modules) + small + large
-
-
-@contextmanager
-def putting_back(*roots: Any) -> Iterator[None]:
-    """Leave every buffer and small frozen parameter of ``roots`` as it was: the tensor, its memory and its values.
-
-    Always, as a write through ``.data`` does not show. In a captured piece of work the copies are part of the graph,
-    so that every replay leaves the buffers as it found them. They count as no change of a buffer.
-    """
-    modules = modules_of(*roots)
-    places, held = places_kept(modules), [(t, t.data) for t in buffers_of(modules) + frozen_in(modules)[0]]
-    memory = [stretch(data) for _, data in held]
-    values = [torch.empty_like(t) for t in memory]
-    copied(values, memory)
-    try:
+    with preserve_state(*roots) as guard:
         yield
-    finally:
-        places()
-        for t, data in held:
-            t.data = data
-        copied(memory, values)
-
-
-def stretch(t: Tensor) -> Tensor:
-    """All the memory from the first entry of a tensor to its last: entries that share memory cannot be copied into."""
-    if t.layout != torch.strided or not t.numel():
-        return t
-    return t.as_strided((1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)),), (1,))
+        if before != drawn_on_the_processor():
+            raise NotReplayable("random numbers are drawn on the processor")
+        if guard.written:
+            raise NotReplayable("the forward pass writes into memory that was there before, such as a buffer")
 
 
 def drawn_on_the_processor() -> tuple[Any, ...]:

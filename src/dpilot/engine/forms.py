@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import capture, precision
 from dpilot.engine.base import LossFunction
-from dpilot.engine.keeping import modules_of, tops
+from dpilot.engine.state import modules_of, tops
 
 FEW = 3
 """Made-up samples that a graph is captured with, repeated; shorter chunks are filled up with the first."""

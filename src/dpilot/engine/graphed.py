@@ -16,6 +16,7 @@ from dpilot.engine.base import LossFunction, PerSample
 from dpilot.engine.capture import NotReplayable, Replayable
 from dpilot.engine.forms import Found, State, form_of, is_sample, obstacle, settings, state_of, static
 from dpilot.engine.lent import Lent
+from dpilot.engine.state import preserve_structure
 from dpilot.engine.sums import Sums
 from dpilot.errors import DpilotError, InvalidInput
 
@@ -151,11 +152,11 @@ class Captured:
     ) -> None:
         self._inputs, self._rows = inputs, rows
         self._fillers = [t[:1].clone() if is_sample(t, rows) else None for t in inputs]
-        with capture.putting_back(model, loss_fn), capture.refusing_what_replays_forget(model, loss_fn):
+        with capture.refusing_what_replays_forget(model, loss_fn):
             work()
 
         def measured() -> tuple[PerSample, Tensor]:
-            with capture.putting_back(model, loss_fn):
+            with preserve_structure(model, loss_fn):
                 made = work()
             return made, torch.stack([made.norms, *made.squares.values()])
 

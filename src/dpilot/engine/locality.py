@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import loop, precision, single_backward
 from dpilot.engine.base import LossFunction, NoRule, trainable
-from dpilot.engine.keeping import Kept, named_state, refusing_writes
 from dpilot.engine.masking import LookingFirst, Made, looked_at, on_accelerator, unwatched
 from dpilot.engine.recorder import Recorder
+from dpilot.engine.state import preserve_state, tops
 from dpilot.errors import DpilotError, UnsupportedModel
 
 SAMPLES = 3
@@ -148,16 +148,13 @@ def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: 
 def refuse_leaking_state(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> None:
     """A buffer that remembers the samples is a release without noise: all samples must leave the same in it.
 
-    So is a frozen parameter; those too large to be copied at every call must not be written at all.
+    So is a frozen parameter.
     """
-    kept = Kept.of(model, loss_fn)
 
     def left(samples: Any) -> dict[tuple[int, str], Tensor]:
-        try:
+        with preserve_state(model, loss_fn):
             batches.losses(model, loss_fn, samples, per_batch)
             return {name: t.detach().clone() for name, t in named_state(model, loss_fn).items()}
-        finally:
-            kept.put_back()
 
     first, *others = (carefully(model, s, partial(left, s)) for s in (made_up, scaled(made_up, -1.0)))
     again = batches.synthetic(made_up, SAMPLES, SAMPLES, torch.Generator().manual_seed(1))
@@ -172,18 +169,16 @@ def refuse_leaking_state(model: nn.Module, loss_fn: LossFunction, made_up: Any, 
             )
 
 
-def refuse_writes(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> None:
-    """Refuse a model that writes into large frozen parameters; one that does not run on made-up samples is not judged.
-
-    They are too large to be copied at every call, so this is asked whatever the engine.
-    """
-    if not Kept.of(model, loss_fn).large:
-        return
-    made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(0))
-    with untouched(model, loss_fn), unwatched(), refusing_writes(model, loss_fn):
-        for factor in (1.0, *SCALES):
-            with suppress(Exception), careful(model, made_up):  # whatever a user's model does with made-up samples
-                batches.losses(model, loss_fn, scaled(made_up, factor), per_batch)
+def named_state(*roots: Any) -> dict[tuple[int, str], Tensor]:
+    """Buffers and frozen parameters, by the place of their root and their name."""
+    return {
+        (place, f"{path}.{name}" if path else name): t
+        for place, top in enumerate(tops(*roots))
+        for path, module in top.named_modules()
+        for held in (module._buffers, module._parameters)
+        for name, t in held.items()
+        if t is not None and (held is module._buffers or not t.requires_grad)
+    }
 
 
 def careful(model: nn.Module, made_up: Any) -> AbstractContextManager[Any]:
@@ -220,14 +215,10 @@ def untouched(model: nn.Module, loss_fn: LossFunction) -> Iterator[None]:
 
     cuDNN picks other algorithms for other batch sizes, whose rounding differs more than a mistake may: it is off.
     """
-    kept = Kept.of(model, loss_fn)
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     steady = torch.backends.cudnn.flags(enabled=False) if devices else nullcontext()
-    with torch.random.fork_rng(devices=devices), precision.full(), steady:
-        try:
-            yield
-        finally:
-            kept.put_back()
+    with torch.random.fork_rng(devices=devices), precision.full(), steady, preserve_state(model, loss_fn):
+        yield
 
 
 def mixing_weights(norms: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import euclid, precision
 from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, refilled, trainable
-from dpilot.engine.keeping import Kept
+from dpilot.engine.state import StateSnapshot, preserve
 
 
 def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
@@ -28,13 +28,11 @@ def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batc
 def gradients(
     model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool
 ) -> Iterator[dict[str, Tensor]]:
-    """The gradient of each sample, with buffers as they were: samples could meet in them."""
-    kept = Kept.of(model, loss_fn)
+    """The gradient of each sample, with everything as it was before the first: samples could meet in state."""
+    before = StateSnapshot.of(model, loss_fn, batch)
     for i in range(n):
-        try:
+        with preserve(before):
             found = gradient(model, loss_fn, batches.rows(batch, n, i, i + 1), per_batch)
-        finally:
-            kept.put_back()
         yield found
 
 

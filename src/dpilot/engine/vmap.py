@@ -11,6 +11,7 @@ from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, trainable
 from dpilot.engine.loop import materialised
 from dpilot.engine.quiet import no_batching_warnings
+from dpilot.engine.state import preserve_state
 
 
 class BatchLoss(nn.Module):
@@ -42,7 +43,7 @@ def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batc
 
     dims = (None, *(None if s else 0 for s in shared))
     try:
-        with no_batching_warnings():
+        with preserve_state(model, loss_fn, batch), no_batching_warnings():
             found = vmap(grad(loss), in_dims=dims, randomness="different")(parameters, *stacked)
     except (RuntimeError, NotImplementedError) as error:
         raise NoRule(f'vmap cannot run this model: {error} Use engine="single-backward" or "loop".') from error

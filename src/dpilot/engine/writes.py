@@ -1,0 +1,284 @@
+"""Memory that a forward pass writes into: saved before the first write, copied back afterwards.
+
+Copy on write: where nothing that existed before is written, nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, UntypedStorage
+from torch.autograd.graph import increment_version
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+EXITS = frozenset({
+    "numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "untyped_storage", "storage",
+    "_typed_storage", "share_memory_",
+})  # fmt: skip
+"""Functions that hand out a tensor's memory, which may then be written without an operation."""
+COPIES = frozenset({"tensor"})
+"""Functions that make memory without an operation, and always copy what they are given."""
+STATISTICS = frozenset({"running_mean", "running_var"})
+"""Arguments that batch normalisations write although their schemas do not say so."""
+UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view", "aten::lift"})
+"""Operations whose result may share memory with their input although their schemas do not say so."""
+DECLARED = ("aten::", "prims::")
+"""Operations whose other schemas are right about what shares memory."""
+
+
+@final
+class WriteGuard:
+    """Contents of memory as they were before the first write, and the way back to them.
+
+    Guarantee:
+        After ``restore()`` every storage given to ``before_write`` or ``before_exit`` holds, bit for bit, what it held
+        when it was first given, and has the size it had. Version counters move only for tensors given to
+        ``before_write``: a graph that saved one of them refuses a second backward pass, all others still have one.
+
+    Edge cases:
+        a view, an expanded tensor     the whole storage is saved, once
+        no elements                    saved as well: a resize may give it some
+        wrapper subclasses             the tensors they are made of are saved
+        sparse, on the meta device     skipped: they have no storage of their own to copy
+
+    Example:
+        >>> weight, guard = torch.ones(2), WriteGuard()
+        >>> guard.before_write(weight)
+        >>> weight.data.fill_(7.0)
+        tensor([7., 7.])
+        >>> guard.restore()
+        >>> weight
+        tensor([1., 1.])
+    """
+
+    __slots__ = ("_exits", "_saved", "_through")
+
+    def __init__(self) -> None:
+        self._saved: dict[int, tuple[UntypedStorage, UntypedStorage]] = {}
+        self._exits: set[int] = set()
+        self._through: list[Tensor] = []
+
+    def before_write(self, tensor: Tensor) -> None:
+        """Save the memory of a tensor that is about to be written."""
+        for part in parts_of(tensor):
+            key = self._save(part)
+            self._exits.discard(key)
+            self._through.append(part)
+
+    def before_exit(self, tensor: Tensor) -> None:
+        """Save the memory of a tensor whose address is about to be handed out; it counts as written if it changes."""
+        for part in parts_of(tensor):
+            known = part.untyped_storage()._cdata in self._saved
+            key = self._save(part)
+            if not known:
+                self._exits.add(key)
+
+    @property
+    def written(self) -> tuple[UntypedStorage, ...]:
+        """Storages that were written, or handed out and changed."""
+        return tuple(
+            storage
+            for key, (storage, saved) in self._saved.items()
+            if key not in self._exits or not same_bytes(storage, saved)
+        )
+
+    def restore(self) -> None:
+        """Copy back what was saved, in memory of the size it had."""
+        with _disable_current_modes():
+            for storage, saved in self._saved.values():
+                if storage.nbytes() != saved.nbytes():
+                    storage.resize_(saved.nbytes())
+                if saved.nbytes():
+                    storage.copy_(saved)
+        increment_version([t for t in self._through if not t.is_inference()])
+
+    def _save(self, tensor: Tensor) -> int:
+        """Save a storage unless it is saved already; its key."""
+        storage = tensor.untyped_storage()
+        key: int = storage._cdata
+        if key not in self._saved:
+            with _disable_current_modes():
+                self._saved[key] = storage, storage.clone()  # type: ignore[no-untyped-call]
+        return key
+
+
+def parts_of(tensor: Tensor) -> list[Tensor]:
+    """The plain tensors with memory of their own that a tensor is made of."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    if is_traceable_wrapper_subclass(tensor):
+        inner, _ = tensor.__tensor_flatten__()
+        return [part for name in inner for part in parts_of(getattr(tensor, name))]
+    return [tensor] if has_storage(tensor) else []
+
+
+def has_storage(tensor: Tensor) -> bool:
+    """Whether a tensor lies in one stretch of memory that can be copied."""
+    return tensor.layout is torch.strided and tensor.device.type != "meta" and not torch._is_functional_tensor(tensor)
+
+
+def same_bytes(one: UntypedStorage, other: UntypedStorage) -> bool:
+    """Whether two storages hold the same."""
+    if one.nbytes() != other.nbytes():
+        return False
+    with _disable_current_modes():
+        first, second = (torch.empty(0, dtype=torch.uint8, device=s.device).set_(s) for s in (one, other))
+        return torch.equal(first, second)
+
+
+class Writes(NamedTuple):
+    """What an operation's schema says: which arguments it writes, and whether its results may be new memory."""
+
+    positions: tuple[int, ...]
+    names: tuple[str, ...]
+    only_if: tuple[int, str] | None
+    makes: bool
+    may_share: bool
+
+
+def writes_of(operation: Any) -> Writes:
+    """Read the schema of an operation."""
+    schema = operation._schema
+    undeclared = undeclared_writes(schema)
+    chosen = [
+        (place, argument)
+        for place, argument in enumerate(schema.arguments)
+        if (argument.alias_info is not None and argument.alias_info.is_write) or argument.name in undeclared
+    ]
+    training = [(place, a.name) for place, a in enumerate(schema.arguments) if a.name == "training" and undeclared]
+    return Writes(
+        positions=tuple(place for place, argument in chosen if not argument.kwarg_only),
+        names=tuple(argument.name for _, argument in chosen),
+        only_if=training[0] if training and len(chosen) == len(undeclared) else None,
+        makes=any(result.alias_info is None for result in schema.returns),
+        may_share=schema.name in UNDECLARED_VIEWS or not schema.name.startswith(DECLARED),
+    )
+
+
+def undeclared_writes(schema: Any) -> frozenset[str]:
+    """Running statistics, which older batch normalisations move without saying so."""
+    plain = not any(word in schema.name for word in ("backward", "functional", "no_training", "no_update"))
+    found = frozenset(a.name for a in schema.arguments if a.name in STATISTICS and a.alias_info is None)
+    return found if plain else frozenset()
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tells a guard, before each operation, what the operation writes into memory that it did not see being made."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, guard: WriteGuard) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.guard, self.born = guard, set[int]()
+        self._known: dict[Any, Writes | None] = {}
+        self._foreign: dict[type, bool] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if types and self._takes_apart(types):
+            return NotImplemented  # the subclass runs operations on its parts, which are seen
+        try:
+            writes = self._known[func]
+        except KeyError:
+            writes = self._known[func] = writes_of(func) if hasattr(func, "_schema") else None
+        if writes is None:  # a higher-order operator says nothing of what it writes
+            self._before(tree_leaves((args, kwargs)))
+            return func(*args, **kwargs)
+        if writes.names:
+            self._before(written_arguments(writes, args, kwargs))
+        result = func(*args, **kwargs)
+        if writes.makes:
+            self._note(result, args if writes.may_share else ())
+        return result
+
+    def _takes_apart(self, types: Any) -> bool:
+        """Whether a tensor is of a class with operations of its own."""
+        for kind in types:
+            if kind not in self._foreign:
+                self._foreign[kind] = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+            if self._foreign[kind]:
+                return True
+        return False
+
+    def _before(self, arguments: Iterable[Any]) -> None:
+        """Save what is about to be written unless it was made here."""
+        for tensor in tensors_in(arguments):
+            if has_storage(tensor) and tensor.untyped_storage()._cdata not in self.born:
+                self.guard.before_write(tensor)
+
+    def _note(self, result: Any, given: Any) -> None:
+        """Remember the memory of results; what they share with an argument is as old as the argument."""
+        old = {t.untyped_storage()._cdata for t in tree_leaves(given) if isinstance(t, Tensor) and has_storage(t)}
+        for tensor in (result,) if isinstance(result, Tensor) else tensors_in((result,)):
+            if tensor.layout is torch.strided:
+                key = tensor.untyped_storage()._cdata
+                if key not in old:
+                    self.born.add(key)
+
+
+def written_arguments(writes: Writes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    """Arguments that an operation will write."""
+    if writes.only_if is not None:
+        place, name = writes.only_if
+        if not (args[place] if place < len(args) else kwargs.get(name, True)):
+            return
+    yield from (args[place] for place in writes.positions if place < len(args))
+    if kwargs:
+        yield from (kwargs[name] for name in writes.names if name in kwargs)
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Tensors among values and in lists and tuples of them."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(value)
+
+
+class Exits(TorchFunctionMode):
+    """Tells a guard, before memory leaves torch, whose it is."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in EXITS and args and isinstance(args[0], Tensor):
+            self._leaves(args[0])
+        result = func(*args, **(kwargs or {}))
+        if name in COPIES and func is torch.tensor:
+            self.watch.born.add(result.untyped_storage()._cdata)
+        return result
+
+    def _leaves(self, tensor: Tensor) -> None:
+        for part in parts_of(tensor):
+            if part.untyped_storage()._cdata not in self.watch.born:
+                self.watch.guard.before_exit(part)
+
+
+@contextmanager
+def watch_writes(guard: WriteGuard, keep: Iterable[Tensor] = ()) -> Iterator[WriteGuard]:
+    """Tell ``guard`` of every write into memory that was there before, and of memory that leaves torch.
+
+    Writes are known from the schemas of operations (in place, ``out=``, lists of tensors, custom operations), at the
+    level below autograd and torch.func, so that ``.data`` and ``no_grad`` hide nothing; memory leaves torch through
+    ``numpy()``, ``data_ptr()``, ``untyped_storage()`` and DLPack. ``keep`` are tensors that may be written unseen
+    whatever is called: their memory is saved at once.
+
+    Limits:
+        A C++ extension that is called without torch's dispatcher, and memory handed out before, are not seen;
+        nor are sparse tensors. A write through ``tensor.data = other`` is none: the tensor points elsewhere, which a
+        StateSnapshot undoes.
+    """
+    for tensor in keep:
+        guard.before_exit(tensor)
+    watch = Watch(guard)
+    with Exits(watch), watch:
+        yield guard
