@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,9 +16,9 @@ from dpilot.engine import batch as batches
 from dpilot.engine import loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.check import check
-from dpilot.engine.locality import carefully, untouched, verify
+from dpilot.engine.made_up import carefully, examine, untouched
 from dpilot.engine.masking import unwatched
-from dpilot.engine.state import modules_of, preserve_state, refuse_trained_loss
+from dpilot.engine.state import modules_of, refuse_trained_loss
 from dpilot.errors import UnsupportedModel
 
 ENGINES: dict[str, Callable[..., PerSample]] = {
@@ -27,8 +27,19 @@ ENGINES: dict[str, Callable[..., PerSample]] = {
     "loop": loop.run,
 }
 
-Choice = tuple[str, str]
-_known: WeakKeyDictionary[nn.Module, dict[Any, Choice]] = WeakKeyDictionary()
+KEPT = 16
+"""Choices that are remembered for a model."""
+
+
+class Choice(NamedTuple):
+    """The engine for a model, a loss and a form of batch, and why; ``traced``: the model is told that it is traced."""
+
+    engine: str
+    reason: str
+    traced: bool = False
+
+
+_known: WeakKeyDictionary[nn.Module, dict[Any, Choice | UnsupportedModel]] = WeakKeyDictionary()
 
 
 def names() -> list[str]:
@@ -53,15 +64,18 @@ def per_sample(
     (``.reason`` says why). ``low_memory=True`` trades a second backward pass for the memory of the records.
 
     Guarantee:
-        Nothing of the model is changed, also after an exception: hooks, requires_grad, gradients, modes, keys.
-        The first call with a model tests, on made-up samples, that samples do not mix; if they do it is refused.
+        Every pass is judged by the operations that ran in it: where it is not known which rows belong to which sample,
+        or samples meet, the chunk is computed one sample at a time. Nothing of the model is changed, also after an
+        exception: parameters, buffers, attributes, hooks, requires_grad, gradients, modes, keys.
 
     Edge cases:
         empty batch               the model does not run; norms (0,) and sums of zeros
+        one sample                nothing can mix: its gradient as it is
         not finite in a sample    that sample is null, the others are untouched
         scalar loss               refused: use reduction="none"
         BatchNorm                 refused: use replace_batch_norm
-        state moved by samples    restored after the call: nothing of a sample may stay in model or loss
+        samples are combined      refused where made-up samples show it, before a sample is read; else one at a time
+        state moved by samples    the same; it is restored after the call in any case
 
     Example:
         >>> import torch
@@ -84,10 +98,27 @@ def per_sample(
         refuse_problems(model)
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
     with torch.inference_mode(False), torch.enable_grad(), eager(model):
-        chosen, reason = choose(model, loss_fn, batch, engine, n, per_batch)
-        options = {"low_memory": True} if low_memory and chosen == "single-backward" else {}
-        with preserve_state(model, loss_fn, batch) if chosen == "single-backward" else nullcontext():
-            return ENGINES[chosen](model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason, **options)
+        choice = choose(model, loss_fn, batch, engine, n, per_batch)
+        with telling(choice.traced):
+            return run(choice, model, loss_fn, batch, n=n, per_batch=per_batch, low_memory=low_memory)
+
+
+def run(
+    choice: Choice, model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, low_memory: bool
+) -> PerSample:
+    """The gradients by the chosen engine, or one sample at a time where its operations do not keep samples apart."""
+    if choice.engine == "single-backward" and n > 1:
+        try:
+            return single_backward.run(
+                model, loss_fn, batch, n=n, per_batch=per_batch, reason=choice.reason, low_memory=low_memory
+            )
+        except NoRule as problem:
+            reason = f"this chunk: {problem}"
+    elif choice.engine == "vmap" and n > 1:
+        return vmap.run(model, loss_fn, batch, n=n, per_batch=per_batch, reason=choice.reason)
+    else:
+        reason = choice.reason if choice.engine == "loop" else "one sample"
+    return loop.run(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason)
 
 
 @contextmanager
@@ -102,15 +133,59 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 
 def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool) -> Choice:
-    """The engine to use and why, remembered for each model, kind of batch and set of trained parameters."""
-    key = (engine, kind_of_call(model, loss_fn, batch, per_batch))
+    """The engine to use and why, found on made-up samples and remembered, refusals too.
+
+    It is the first line only: a pass over samples is judged by itself, whatever is remembered here.
+    """
+    key = (engine, form_of_call(model, loss_fn, batch, per_batch))
     known = _known.setdefault(model, {})
-    if key not in known:
-        refuse_problems(model)
-        refuse_trained_loss(model, loss_fn)
-        asked = engine in ("vmap", "loop")
-        known[key] = (engine, "asked for") if asked else test(model, loss_fn, batch, engine, n, per_batch)
-    return known[key]
+    found = known.get(key)
+    if found is None:
+        if len(known) >= KEPT:
+            known.clear()
+        try:
+            found = find_choice(model, loss_fn, batch, engine, n, per_batch)
+        except UnsupportedModel as refusal:
+            found = refusal.with_traceback(None)
+        known[key] = found
+    if isinstance(found, UnsupportedModel):
+        raise found
+    return found
+
+
+def find_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool) -> Choice:
+    """Look at the model, then try it on made-up samples."""
+    refuse_problems(model)
+    refuse_trained_loss(model, loss_fn)
+    if engine in ("vmap", "loop"):
+        return Choice(engine, "asked for")
+    try:
+        return Choice("single-backward", examine(model, loss_fn, batch, n, per_batch))
+    except NoRule as problem:
+        first = problem
+    with telling(True):  # transformers reads whether anything is padded, unless it is traced
+        try:
+            return Choice("single-backward", examine(model, loss_fn, batch, n, per_batch), traced=True)
+        except UnsupportedModel:
+            if engine != "auto":
+                raise first from None
+    return Choice(second_choice(model, loss_fn, batch, n, per_batch), f"single-backward: {first}")
+
+
+@contextmanager
+def told_traced() -> Iterator[None]:
+    """Answer models that ask whether they are traced or captured with yes, so that they do not branch on values."""
+    asked = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
+
+
+def telling(traced: bool) -> AbstractContextManager[None]:
+    """``told_traced`` where that is wanted."""
+    return told_traced() if traced else nullcontext()
 
 
 def refuse_problems(model: nn.Module) -> None:
@@ -119,25 +194,27 @@ def refuse_problems(model: nn.Module) -> None:
         raise UnsupportedModel(f"{len(problems)} problem(s). " + " ".join(str(p) for p in problems))
 
 
-def kind_of_call(model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Any:
-    """What a verdict about a model holds for."""
+def form_of_call(model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Any:
+    """What a choice is remembered for: this very loss, what is trained, every module's mode, types of tensors."""
     return (
         per_batch,
-        getattr(getattr(loss_fn, "func", loss_fn), "__code__", type(loss_fn)),  # a lambda made anew has the same code
+        loss_fn if isinstance(loss_fn, Hashable) else Identity(loss_fn),
         tuple(trainable(model)),
         hash(tuple((type(module), module.training) for module in modules_of(model, loss_fn))),
         tuple((t.dtype, t.dim()) for t in batches.tensors(batch)),
     )
 
 
-def test(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool) -> Choice:
-    """Try single-backward, and for auto the others in turn, on made-up samples."""
-    try:
-        return "single-backward", verify(model, loss_fn, batch, n, per_batch)
-    except NoRule as problem:
-        if engine != "auto":
-            raise
-        return second_choice(model, loss_fn, batch, n, per_batch), f"single-backward: {problem}"
+class Identity(NamedTuple):
+    """An object that is equal to itself alone, and kept alive so that no other takes its place."""
+
+    held: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.held is other.held
+
+    def __hash__(self) -> int:
+        return id(self.held)
 
 
 def second_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:

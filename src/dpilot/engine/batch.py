@@ -26,6 +26,11 @@ def tensors(tree: Any) -> list[Tensor]:
     return []
 
 
+def records(tree: Any, n: int) -> list[Tensor]:
+    """The tensors of a batch of n whose first axis counts the samples; the others are shared by all of them."""
+    return [t for t in tensors(tree) if t.dim() and t.shape[0] == n]
+
+
 def rebuild(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same tree with every tensor changed; other leaves and the containers' types stay."""
     if isinstance(tree, Tensor):
@@ -148,6 +153,8 @@ def check_losses(values: Any, n: int) -> Tensor:
     """One loss a sample, or a refusal that says what to do."""
     if not isinstance(values, Tensor):
         refuse("loss", type(values).__name__, f"a tensor of shape ({n},)")
+    if n == 1 and values.numel() == 1:  # a sample alone: heads that squeeze leave no axis
+        return values.reshape(1)
     if values.dim() == 0:
         refuse("loss shape", (), f"({n},), one loss a sample", 'Use reduction="none".')
     if values.shape != (n,):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,11 +26,11 @@ def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batc
 
 
 def gradients(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool
+    model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, chosen: Iterable[int] | None = None
 ) -> Iterator[dict[str, Tensor]]:
-    """The gradient of each sample, with everything as it was before the first: samples could meet in state."""
+    """The gradient of each (chosen) sample, with everything as it was before the first: they could meet in state."""
     before = StateSnapshot.of(model, loss_fn, batch)
-    for i in range(n):
+    for i in range(n) if chosen is None else chosen:
         with preserve(before):
             found = gradient(model, loss_fn, batches.rows(batch, n, i, i + 1), per_batch)
         yield found

@@ -9,11 +9,13 @@ nothing behind. Three kinds of tensors matter:
 * the rest: constants.
 
 A call with weights and no samples gives a weight. A call with both goes to its rule. Everything else runs as it is.
+Which tensors depend on the samples, and where the samples lie in them, the tracker knows (record/tracker.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +30,10 @@ from dpilot.engine.layers.base import Dense, MakeUse, Use, per_sample_rows
 from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeated
 from dpilot.engine.layers.fallback import fallback
 from dpilot.engine.layers.gram import Shared
+from dpilot.engine.record.exits import Exits
+from dpilot.engine.record.tracker import Tracker
 from dpilot.engine.tap import Tap
 
-MARK = "_dpilot_sample"
 TRANSPOSES = {"t": 1, "T": 1, "mT": 1, "transpose": 3, "swapaxes": 3}
 """Transposes of a matrix, and how many arguments they have."""
 
@@ -55,16 +58,15 @@ class Origin:
 class Recorder(TorchFunctionMode):
     """One forward pass and its backward passes; ``receive`` is called with every use the backward pass finds."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], batch_size: int) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], tracker: Tracker, exits: Exits) -> None:
         super().__init__()
-        self.batch_size = batch_size
+        self.batch_size, self.tracker, self._exits = tracker.n, tracker, exits
         self.parameters = tuple(parameters.values())
         self.names = {id(p): name for name, p in parameters.items()}
         self.weights: dict[int, Tensor] = {id(p): p for p in self.parameters}  # holds them, so that ids stay theirs
         self.origins: dict[int, Origin] = {}
         self.expected: dict[int, int] = {}
-        self.overwritten: list[Tensor] = []  # constants that samples were written into: unmarked after the pass
-        self.hidden = False  # weights met samples without a graph: a reentrant checkpoint, perhaps
+        self.recomputes = False  # a checkpoint runs parts of the forward pass again, which are watched as well
         self.receive: Callable[[Found], None] | None = None
         self._latest: tuple[Tensor, int, Tensor, Shared] | None = None
         device = next((p.device for p in self.parameters), torch.device("cpu"))
@@ -77,12 +79,11 @@ class Recorder(TorchFunctionMode):
             more = self._contents(kwargs.values())
             weighted, sampled = weighted or more[0], sampled or more[1]
         if not weighted:
-            return self._mark(args, func(*args, **kwargs)) if sampled else func(*args, **kwargs)
+            return self._exits.call(func, args, kwargs)
         name = getattr(func, "__name__", "")
         if not sampled or (name in SHAPE_ONLY and id(args[0]) in self.weights):
             return self._derive(name, func, args, kwargs)
-        met = func(*args, **kwargs) if name in SHAPE_ONLY else self._meet(name, func, args, kwargs)
-        return self._mark(args, met)
+        return func(*args, **kwargs) if name in SHAPE_ONLY else self._meet(name, func, args, kwargs)
 
     def _contents(self, values: Iterable[Any]) -> tuple[bool, bool]:
         """Whether weights, and whether samples, are among the arguments."""
@@ -91,33 +92,19 @@ class Recorder(TorchFunctionMode):
             if isinstance(value, Tensor):
                 if id(value) in self.weights:
                     weighted = True
-                elif not sampled and depends_on_samples(value):
+                elif not sampled and self.tracker.holds_records(value):
                     sampled = True
             elif isinstance(value, (tuple, list)):
                 inner = self._contents(value)
                 weighted, sampled = weighted or inner[0], sampled or inner[1]
         return weighted, sampled
 
-    def _mark(self, args: Any, out: Any) -> Any:
-        """Remember that the result depends on the samples, where its graph does not say so already."""
-        if isinstance(out, Tensor):
-            if not out.requires_grad and not hasattr(out, MARK):
-                setattr(out, MARK, True)
-                if args and out is args[0]:
-                    self.overwritten.append(out)
-        elif isinstance(out, (tuple, list)):
-            for value in out:
-                self._mark((), value)
-        elif out is None and args and isinstance(args[0], Tensor):
-            self._mark(args, args[0])  # __setitem__ wrote samples into a constant
-        return out
-
     def derive(self, operation: Callable[..., Any], *args: Any) -> Any:
         return self._derive(getattr(operation, "__name__", ""), operation, args, {})
 
     def _derive(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation on weights alone: its result is a weight, with autograd's own graph to the parameters."""
-        out = func(*args, **kwargs)
+        out = self._exits.call(func, args, kwargs)
         for tensor in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(tensor, Tensor) and tensor.requires_grad and id(tensor) not in self.weights:
                 self.weights[id(tensor)] = tensor
@@ -135,15 +122,47 @@ class Recorder(TorchFunctionMode):
         return id(value) in self.weights
 
     def is_sample(self, value: object) -> bool:
-        return isinstance(value, Tensor) and id(value) not in self.weights and depends_on_samples(value)
+        return isinstance(value, Tensor) and id(value) not in self.weights and self.tracker.holds_records(value)
+
+    def require_rows(self, tensor: Tensor) -> None:
+        """The samples must be known to lie on the first axis, all of them, each with as many rows."""
+        place = self.tracker.place(tensor)
+        if place.kind in ("unknown", "mixed"):
+            raise NoRule(place.why)
+        whole = bool(tensor.dim()) and tensor.shape[0] == self.batch_size * place.block
+        if place.kind != "axis" or place.axis or not whole:
+            raise NoRule(
+                f"a tensor of shape {tuple(tensor.shape)} meets a trained weight, and its samples are not on the first "
+                "axis. Keep samples first (batch_first=True)."
+            )
+
+    def has_equal_rows(self, weight: Tensor) -> bool:
+        """Whether a weight was repeated along the samples: each row is the whole of a smaller weight."""
+        if not weight.stride(0):
+            return True
+        origin = self.origins.get(id(weight))
+        if origin is None or not isinstance(origin.args[0], Tensor):
+            return False
+        if origin.operation in REPEATS:
+            return is_row_repeat(origin.args[0], weight)
+        ids = origin.args[0]
+        equal = origin.operation == "embedding" and ids.dim() and ids.shape[0] == self.batch_size == weight.shape[0]
+        return bool(equal) and self.tracker.memory.repeats(ids, 0, 1)
 
     def tap(
         self, out: Tensor, saved: Sequence[Tensor], uses: Sequence[tuple[Tensor, MakeUse]], *, by_row: bool = False,
         fresh: bool = True,
     ) -> Tensor:  # fmt: skip
-        if not uses or not torch.is_grad_enabled():
-            self.hidden = self.hidden or bool(uses)
+        if not uses:
             return out
+        if not torch.is_grad_enabled():
+            raise NoRule(
+                "a trained weight meets the samples where no gradient is kept (a checkpoint with use_reentrant=True, "
+                "or no_grad). Use use_reentrant=False."
+            )
+        if fresh:
+            self.require_rows(out)
+        self.recomputes = self.recomputes or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         shape = out.shape
         for weight, _ in uses:
             self.expected[id(weight)] = self.expected.get(id(weight), 0) + 1
@@ -162,10 +181,11 @@ class Recorder(TorchFunctionMode):
 
         return through_base(out, tapped) if fresh else tapped(out)
 
-    def spread(self, weight: Tensor, dims: int, lead: int) -> Tensor:
+    def spread(self, weight: Tensor, like: Tensor, dims: int | None = None) -> Tensor:
+        self.require_rows(like)
+        dims, lead, n = like.dim() if dims is None else dims, like.shape[0], self.batch_size
         values = weight.data  # its own version counter: marking the view as changed must not touch the parameter's
-        n = self.batch_size
-        if weight.dim() == dims and weight.shape[0] == lead > 1:
+        if weight.dim() == dims and weight.shape[0] == lead and self.has_equal_rows(weight):
             return self.tap(values, (), [(weight, lambda _, e: Dense(per_sample_rows(e, n)))], by_row=True, fresh=False)
 
         def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
@@ -199,10 +219,10 @@ class Recorder(TorchFunctionMode):
             return
         self.receive = receive
         scale = torch.ones_like(losses) if scale is None else scale
+        watched = self.tracker if self.recomputes else nullcontext()
         try:
-            with self, precision.own():
-                run = accumulate if self.hidden else differentiate
-                reached = run(losses, self._token, self.parameters, scale, retain)
+            with watched, self, precision.own():
+                reached = differentiate(losses, self._token, self.parameters, scale, retain)
         finally:
             self.receive = self._latest = None
         for parameter, gradient in zip(self.parameters, reached, strict=True):
@@ -230,26 +250,7 @@ def differentiate(
     return found[1:]
 
 
-def accumulate(losses: Tensor, token: Tensor, parameters: tuple[Tensor, ...], scale: Tensor, retain: bool) -> Reached:
-    """The same into .grad, which is put back: the only kind of pass that reentrant checkpoints allow."""
-    leaves = (token, *parameters)
-    before = [leaf.grad for leaf in leaves]
-    try:
-        for leaf in leaves:
-            leaf.grad = None
-        ENGINE.run_backward((losses,), (scale,), retain, False, (), allow_unreachable=True, accumulate_grad=True)
-        return [parameter.grad for parameter in parameters]
-    finally:
-        for leaf, grad in zip(leaves, before, strict=True):
-            leaf.grad = grad
-
-
 ENGINE = torch.autograd.Variable._execution_engine
-
-
-def depends_on_samples(tensor: Tensor) -> bool:
-    """Marked, or part of the graph behind a tap (a leaf that requires a gradient is a constant here)."""
-    return hasattr(tensor, MARK) or (tensor.requires_grad and tensor.grad_fn is not None)
 
 
 def through_base(out: Tensor, tap: Callable[[Tensor], Tensor]) -> Tensor:
@@ -260,3 +261,12 @@ def through_base(out: Tensor, tap: Callable[[Tensor], Tensor]) -> Tensor:
     if base.numel() == out.numel() and base.is_contiguous() and out.is_contiguous():
         return tap(base).view(out.shape)
     return tap(out.clone())
+
+
+REPEATS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
+
+
+def is_row_repeat(base: Tensor, weight: Tensor) -> bool:
+    """The first dimension was 1 or absent, so every row is the whole base; the others may be repeated as well."""
+    aligned = (1,) * (weight.dim() - base.dim()) + tuple(base.shape)
+    return aligned[0] == 1 and all(a in (1, w) for a, w in zip(aligned[1:], weight.shape[1:], strict=True))

@@ -13,7 +13,7 @@ from dpilot.engine import api, loop
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, PerSample, Problem
 from dpilot.engine.check import check
-from dpilot.engine.locality import carefully, evaluating, far, is_random, tolerance, untouched
+from dpilot.engine.made_up import carefully, evaluating, far, is_random, tolerance, untouched
 from dpilot.errors import DpilotError
 
 SAMPLES = 4

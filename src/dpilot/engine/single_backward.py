@@ -2,13 +2,13 @@
 
 Trained weights take part in the forward pass detached, so autograd never forms their gradients. Each operation in which
 a weight meets the samples is tapped (recorder.py); the backward pass leaves (input, output gradient) there, from which
-a layer rule knows the squared norms and, once the weights are chosen, the weighted sum.
+a layer rule knows the squared norms and, once the weights are chosen, the weighted sum. The tracker (record/) knows where
+the samples lie in every tensor on the way; what it does not know is not computed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,36 +18,33 @@ from dpilot.engine import batch as batches
 from dpilot.engine import precision
 from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, refilled, trainable
 from dpilot.engine.measure import Measured
-from dpilot.engine.recorder import MARK, Found, Recorder
+from dpilot.engine.record import Pass
+from dpilot.engine.recorder import Found, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
 from dpilot.engine.sums import Sums
 from dpilot.engine.two_pass import two_passes
 
 
 def run(
-    model: nn.Module,
-    loss_fn: LossFunction,
-    batch: Any,
-    *,
-    n: int,
-    per_batch: bool,
-    reason: str,
-    low_memory: bool = False,
-) -> PerSample:
+    model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str,
+    low_memory: bool = False, replayed: bool = False,
+) -> PerSample:  # fmt: skip
     """Record one forward and backward pass; measure every parameter; sum when asked.
+
+    Raises NoRule where it is not known which rows belong to which sample, or where samples meet.
 
     Edge cases: random layers draw as in plain training, so every sample has its own mask.
     """
     parameters = trainable(model)
-    recorder = Recorder(parameters, n)
-    losses = forward(recorder, model, loss_fn, batch, per_batch)
-    return (two_passes if low_memory else finish)(recorder, losses, parameters, reason)
+    with Pass.over(model, loss_fn, batch, n, replayed=replayed) as watched:
+        recorder = Recorder(parameters, watched.tracker, watched.exits)
+        losses = forward(recorder, model, loss_fn, batch, per_batch)
+        watched.require_apart(losses)
+        twice = low_memory and not watched.guard.written  # what was written is restored, so a second pass would differ
+        return (two_passes if twice else finish)(recorder, losses, parameters, reason)
 
 
-def finish(
-    recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], reason: str, *,
-    scale: Tensor | None = None, retain: bool = False,
-) -> PerSample:  # fmt: skip
+def finish(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], reason: str) -> PerSample:
     """The backward pass, the norms, and what it takes to sum.
 
     A parameter that is used once is measured as soon as its record is there, which is then dropped or made smaller.
@@ -61,7 +58,7 @@ def finish(
         else:
             measured.add(name, (item.use,))
 
-    recorder.backward(losses, receive, scale=scale, retain=retain)
+    recorder.backward(losses, receive)
     with torch.no_grad(), precision.own():
         for name, found in settle(recorder, late).items():
             measured.add(name, found)
@@ -78,19 +75,5 @@ def finish(
 
 def forward(recorder: Recorder, model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Tensor:
     """The losses (n,), with every meeting of weights and samples tapped."""
-    with torch.enable_grad(), marked(batch, recorder), recorder:
+    with torch.enable_grad(), recorder.tracker, recorder:
         return batches.check_losses(batches.losses(model, loss_fn, batch, per_batch), recorder.batch_size)
-
-
-@contextmanager
-def marked(batch: Any, recorder: Recorder) -> Iterator[None]:
-    """Mark the batch's tensors as samples for a while."""
-    chosen = [t for t in batches.tensors(batch) if t.dim() and t.shape[0] == recorder.batch_size]
-    for tensor in chosen:
-        setattr(tensor, MARK, True)
-    try:
-        yield
-    finally:
-        for tensor in (*chosen, *recorder.overwritten):
-            if hasattr(tensor, MARK):  # the same tensor may come twice
-                delattr(tensor, MARK)

@@ -67,10 +67,7 @@ def append(
     """Keys and values with the learned and the zero position at the end, and how many were added."""
     extra = 0
     if bias_k is not None and bias_v is not None:
-        rows = [
-            scope.spread(b, 3, k.shape[0]) if scope.is_weight(b) else b.expand(k.shape[0], -1, -1)
-            for b in (bias_k, bias_v)
-        ]
+        rows = [scope.spread(b, k) if scope.is_weight(b) else b.expand(k.shape[0], -1, -1) for b in (bias_k, bias_v)]
         k, v, extra = torch.cat([k, rows[0]], 1), torch.cat([v, rows[1]], 1), 1
     if zero:
         k, v, extra = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)), extra + 1

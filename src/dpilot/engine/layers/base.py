@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dpilot.engine import euclid
-from dpilot.engine.base import NoRule, accumulator
+from dpilot.engine.base import accumulator
 
 
 class Use(Protocol):
@@ -62,11 +62,22 @@ class Scope(Protocol):
         ...
 
     def tap(self, out: Tensor, saved: Sequence[Tensor], uses: Sequence[tuple[Tensor, MakeUse]]) -> Tensor:
-        """Tap ``out``; each (weight, make) leaves make(saved, gradient of out) as a use of weight."""
+        """Tap ``out``; each (weight, make) leaves make(saved, gradient of out) as a use of weight.
+
+        Raises NoRule unless the samples lie on the first axis of ``out``, all of them, in equal blocks of rows.
+        """
         ...
 
-    def spread(self, weight: Tensor, dims: int, lead: int) -> Tensor:
-        """The weight repeated along the batch, aligned for broadcasting with tensors of ``dims`` dimensions."""
+    def require_rows(self, tensor: Tensor) -> None:
+        """Raise NoRule unless the samples lie on the first axis of a tensor, all of them, in equal blocks of rows."""
+        ...
+
+    def has_equal_rows(self, weight: Tensor) -> bool:
+        """Whether a weight was repeated along the samples: each row is the whole of a smaller weight."""
+        ...
+
+    def spread(self, weight: Tensor, like: Tensor, dims: int | None = None) -> Tensor:
+        """The weight repeated along the samples of ``like``, aligned for broadcasting with ``dims`` dimensions."""
         ...
 
     def derive(self, operation: Callable[..., Any], *args: Any) -> Any:
@@ -120,21 +131,11 @@ class Dense:
         return Dense(torch.where(finite.view(-1, *[1] * (self.values.dim() - 1)), self.values, 0.0))
 
 
-def lead_ratio(tensor: Tensor, batch_size: int) -> int:
-    """How many leading rows each sample has: 1, or more where (n, t, ...) was flattened into (n t, ...)."""
-    if not tensor.dim() or tensor.shape[0] % batch_size:
-        raise NoRule(
-            f"a tensor of shape {tuple(tensor.shape)} meets a trained weight in a batch of {batch_size}: its first "
-            'dimension is not the samples. Keep samples first (batch_first=True), or use engine="vmap" or "loop".'
-        )
-    return tensor.shape[0] // batch_size
-
-
 def grouped_rows(tensor: Tensor, batch_size: int) -> Tensor:
-    """View (n r, ...) as (n, r, ...)."""
-    if tensor.dim() and tensor.shape[0] == batch_size:
+    """View (n r, ...) as (n, r, ...), where ``Scope.tap`` has made sure that each sample has r rows."""
+    if tensor.shape[0] == batch_size:
         return tensor.unsqueeze(1)
-    return tensor.reshape(batch_size, lead_ratio(tensor, batch_size), *tensor.shape[1:])
+    return tensor.reshape(batch_size, -1, *tensor.shape[1:])
 
 
 def per_sample_rows(tensor: Tensor, batch_size: int) -> Tensor:

@@ -31,7 +31,7 @@ def _elementwise(scope: Scope, operation: Operation, *args: Any, **kwargs: Any) 
     widest = max(samples, key=lambda t: t.dim())
 
     def line_up(value: Any) -> Any:
-        return scope.spread(value, widest.dim(), widest.shape[0]) if scope.is_weight(value) else value
+        return scope.spread(value, widest) if scope.is_weight(value) else value
 
     if operation.__name__ in IN_PLACE and scope.is_weight(args[0]):
         raise NoRule(f"{operation.__name__} writes samples into a trained weight. Write it out of place.")
@@ -43,29 +43,34 @@ def _join(scope: Scope, operation: Operation, tensors: Any, dim: int = 0) -> Any
     sample = next(t for t in tensors if scope.is_sample(t))
     if dim % (sample.dim() + (operation.__name__ == "stack")) == 0:
         raise NoRule(f"{operation.__name__} along the samples' dimension. Join along another dimension.")
-    lined_up = [scope.spread(t, sample.dim(), sample.shape[0]) if scope.is_weight(t) else t for t in tensors]
+    lined_up = [scope.spread(t, sample) if scope.is_weight(t) else t for t in tensors]
     return operation(lined_up, dim)
 
 
 @rule("prelu")
 def _prelu(scope: Scope, _: Operation, input: Tensor, weight: Tensor) -> Tensor:
-    slopes = scope.spread(weight, 2, input.shape[0])  # one slope a channel: dimension 1
+    slopes = scope.spread(weight, input, 2)  # one slope a channel: dimension 1
     channels = [weight.numel(), *[1] * (input.dim() - 2)] if input.dim() > 1 else []
     return torch.where(input > 0, input, slopes.reshape(input.shape[0], *channels).to(input.dtype) * input)
 
 
 @rule("einsum")
 def _einsum(scope: Scope, _: Operation, equation: Any, *operands: Any) -> Any:
+    """Weights get the letter of the samples; equations that leave letters out are spelled out by ``fallback``."""
     if not isinstance(equation, str) or "." in equation or "->" not in equation:
         return NotImplemented
     values = list(operands[0]) if isinstance(operands[0], (tuple, list)) else list(operands)
     left, right = equation.replace(" ", "").split("->")
     terms = list(zip(left.split(","), values, strict=True))
-    letter, rows = next((t[0], v.shape[0]) for t, v in terms if scope.is_sample(v))
-    if not right.startswith(letter) or any(letter in t for t, v in terms if scope.is_weight(v)):
+    samples = [(t, v) for t, v in terms if scope.is_sample(v)]
+    letter, like = samples[0][0][:1], samples[0][1]
+    for _, v in samples:
+        scope.require_rows(v)
+    alone = all(t.startswith(letter) for t, _ in samples) and right.startswith(letter)
+    if not alone or any(letter in t for t, v in terms if not scope.is_sample(v)):
         return NotImplemented
     spelled = ",".join(letter + t if scope.is_weight(v) else t for t, v in terms)
-    lined_up = [scope.spread(v, v.dim() + 1, rows) if scope.is_weight(v) else v for v in values]
+    lined_up = [scope.spread(v, like, v.dim() + 1) if scope.is_weight(v) else v for v in values]
     return torch.einsum(f"{spelled}->{right}", *lined_up)
 
 

@@ -20,7 +20,6 @@ from dpilot.engine.layers.base import (
     Use,
     cast,
     grouped_rows,
-    lead_ratio,
     plain,
     plain_or_none,
     rule,
@@ -227,7 +226,6 @@ def convolution_use(geometry: Geometry, n: int, transposed: bool) -> MakeUse:
     """The use a kernel leaves; a transposed convolution exchanges inputs and errors."""
 
     def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
-        lead_ratio(e, n)
         use = exchanged(saved[0], e, geometry, n) if transposed else Correlation(saved[0], e, geometry, n)
         a, e, grade = precision.graded(use.inputs, use.errors, convolution=True, formed=not use._by_gram())
         return replace(use, inputs=a, errors=e, grade=grade)

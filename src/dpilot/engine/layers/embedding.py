@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpilot.engine import euclid
 from dpilot.engine.base import NoRule, accumulator
-from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, lead_ratio, rule
+from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,6 @@ def lookup_use(weight: Tensor, n: int, padding: int | None) -> MakeUse:
 
 def sample_of(ids: Tensor, n: int) -> Tensor:
     """Which sample each id belongs to, flattened; samples are first."""
-    lead_ratio(ids, n)
     return torch.arange(n, device=ids.device).repeat_interleave(ids.numel() // n)
 
 
@@ -171,29 +170,23 @@ def _bag(
     if offsets is not None:
         remedy = "Give ids as (n, length) rows, with padding_idx for shorter ones."
         raise NoRule(f"embedding_bag with offsets: flat ids cannot be told apart by sample. {remedy}")
-    ids, bags, count = input.reshape(-1), sample_of(input, input.shape[0]), input.shape[0]
-    if count != scope.batch_size:
-        raise NoRule(f"embedding_bag makes {count} bags in a batch of {scope.batch_size}. Use one bag a sample.")
-    rows = lookup(scope, ids, weight, padding_idx)
-    present = torch.ones_like(ids, dtype=torch.bool) if padding_idx is None else ids != padding_idx % weight.shape[0]
+    scope.require_rows(input)
+    if input.shape[0] != scope.batch_size:
+        raise NoRule(f"embedding_bag makes {input.shape[0]} bags of {scope.batch_size} samples. Use one bag a sample.")
+    rows = lookup(scope, input, weight, padding_idx)
+    present = torch.ones_like(input, dtype=torch.bool) if padding_idx is None else input != padding_idx % len(weight)
     if per_sample_weights is not None:
-        rows = rows * per_sample_weights.reshape(-1, 1)
-    return reduce_bags(rows, bags, present, count, mode)
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    return reduce_bags(rows, present.unsqueeze(-1), mode)
 
 
-def reduce_bags(rows: Tensor, bags: Tensor, present: Tensor, count: int, mode: str) -> Tensor:
-    """Sum, mean or maximum of the rows of each bag, padding left out; an empty bag gives zeros."""
-    rows = torch.where(present[:, None], rows, 0.0 if mode != "max" else -torch.inf)
-    zeros = rows.new_zeros(count, rows.shape[1])
+def reduce_bags(rows: Tensor, present: Tensor, mode: str) -> Tensor:
+    """Sum, mean or maximum over the rows (n, length, d) of each bag, padding left out; an empty bag gives zeros."""
     if mode == "max":
-        index = bags[:, None].expand_as(rows)
-        best = zeros.scatter_reduce(0, index, rows, "amax", include_self=False)
+        best = torch.where(present, rows, -torch.inf).amax(1) if rows.shape[1] else rows.sum(1)
         return torch.where(torch.isneginf(best), 0.0, best)
-    total = zeros.index_add(0, bags, rows)
-    if mode == "sum":
-        return total
-    sizes = zeros.new_zeros(count).index_add(0, bags, present.to(rows.dtype))
-    return total / sizes.clamp_min(1)[:, None]
+    total = torch.where(present, rows, 0.0).sum(1)
+    return total if mode == "sum" else total / present.sum(1).clamp_min(1)
 
 
 def refuse_mixing(max_norm: float | None, scale_grad_by_freq: bool) -> None:

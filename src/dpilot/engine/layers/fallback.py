@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from dpilot.engine.base import NoRule
-from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, lead_ratio, per_sample_rows
+from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, per_sample_rows
 from dpilot.engine.quiet import no_batching_warnings
 
 
@@ -20,8 +20,11 @@ def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[
     weights = unique([v for v in leaves((args, kwargs)) if scope.is_weight(v)])
     samples = unique([v for v in leaves((args, kwargs)) if scope.is_sample(v)])
     name = getattr(func, "__name__", str(func))
-    lead = samples[0].shape[0]
-    rows = {id(w): scope.spread(w, w.dim(), lead) for w in weights if has_a_row_each(w, samples[0])}
+    for s in samples:
+        scope.require_rows(s)
+    first = samples[0]
+    alike = [w for w in weights if w.dim() == first.dim() and w.shape[0] == first.shape[0] and scope.has_equal_rows(w)]
+    rows = {id(w): scope.spread(w, first) for w in alike}
     if rows:
         args, kwargs = swap(args, rows), swap(kwargs, rows)
         return fallback(scope, func, args, kwargs) if len(rows) < len(weights) else func(*args, **kwargs)
@@ -29,8 +32,6 @@ def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[
     if not isinstance(out, Tensor) or not out.is_floating_point():
         raise NoRule(f'{name} of a trained weight has no rule and more than one output. Use engine="vmap" or "loop".')
     n = scope.batch_size
-    for t in (out, *samples):
-        lead_ratio(t, n)
 
     def make(chosen: int) -> MakeUse:
         def use(saved: tuple[Tensor, ...], e: Tensor) -> Use:
@@ -82,11 +83,6 @@ def leaves(tree: Any) -> list[Tensor]:
 def unique(found: list[Tensor]) -> list[Tensor]:
     """Each tensor once, by identity."""
     return list({id(t): t for t in found}.values())
-
-
-def has_a_row_each(weight: Tensor, sample: Tensor) -> bool:
-    """A weight repeated along the batch already."""
-    return weight.dim() == sample.dim() and weight.shape[0] == sample.shape[0] > 1
 
 
 def call(func: Operation, args: Any, kwargs: Any, now: dict[int, Tensor]) -> Any:

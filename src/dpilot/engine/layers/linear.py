@@ -218,9 +218,9 @@ def _matmul(scope: Scope, operation: Operation, left: Tensor, right: Tensor) -> 
     if scope.is_sample(left) and right.dim() == 2:
         return linear(scope, left, right, None, swapped=True)
     if scope.is_sample(left) and 2 < right.dim() <= left.dim():
-        return torch.matmul(left, scope.spread(right, left.dim(), left.shape[0]))
+        return torch.matmul(left, scope.spread(right, left))
     if scope.is_sample(right) and right.dim() > 2 and left.dim() <= right.dim():
-        return torch.matmul(scope.spread(left, right.dim(), right.shape[0]), right)
+        return torch.matmul(scope.spread(left, right), right)
     return NotImplemented
 
 

@@ -17,7 +17,6 @@ from dpilot.engine.layers.base import (
     Operation,
     Scope,
     Use,
-    lead_ratio,
     per_sample_rows,
     plain_or_none,
     rule,
@@ -94,7 +93,6 @@ def layer_uses(n: int, normalise: Normalise) -> tuple[MakeUse, MakeUse]:
 
     def scale(saved: tuple[Tensor, ...], e: Tensor) -> Use:
         x, mean, rate = saved
-        lead_ratio(e, n)
         found = kernels.norm_sums(x, e.contiguous(), mean, rate, n)
         if found is None:
             return plain[0](saved, e)

@@ -139,7 +139,7 @@ def _recurrent(
             weights = weights_at(
                 flat, at, bool(has_biases), projected=len(flat) // len(states) > 2 + 2 * bool(has_biases)
             )
-            start = tuple(at_start(scope, s) for s in states[at])
+            start = tuple(at_start(scope, s, x) for s in states[at])
             out, end = layer(scope, cell, x.flip(1) if side else x, start, weights)
             sides.append(out.flip(1) if side else out)
             last.append(end)
@@ -164,9 +164,9 @@ def by_layer(scope: Scope, states: Tensor) -> Sequence[Tensor]:
     return parts
 
 
-def at_start(scope: Scope, state: Tensor) -> Tensor:
-    """A first state (n, h); a trained one is spread over the batch."""
-    return scope.spread(state, 2, scope.batch_size) if scope.is_weight(state) else state
+def at_start(scope: Scope, state: Tensor, x: Tensor) -> Tensor:
+    """A first state (n, h); a trained one is spread over the samples of x."""
+    return scope.spread(state, x, 2) if scope.is_weight(state) else state
 
 
 @rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
@@ -182,6 +182,6 @@ def _cell(
 ) -> Any:
     state = tuple(hidden) if isinstance(hidden, (tuple, list)) else (hidden,)
     weights = Weights(w_ih, w_hh, b_ih, b_hh, None)
-    start = tuple(at_start(scope, s) for s in state)
+    start = tuple(at_start(scope, s, x) for s in state)
     _, end = layer(scope, CELLS[operation.__name__.removesuffix("_cell")], x.unsqueeze(1), start, weights)
     return end if isinstance(hidden, (tuple, list)) else end[0]

@@ -1,0 +1,218 @@
+"""What made-up samples show of a model before any record is read.
+
+A pass over records is judged by its own operations (record/). Made-up samples come first, so that a model that combines
+samples is refused before anything is spent, and they are a second line: the engine is compared with one sample at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpilot.engine import batch as batches
+from dpilot.engine import loop, precision, single_backward
+from dpilot.engine.base import LossFunction, NoRule
+from dpilot.engine.masking import LookingFirst, Made, looked_at, on_accelerator, unwatched
+from dpilot.engine.record import judge
+from dpilot.engine.state import preserve_state, preserve_structure
+from dpilot.errors import DpilotError, UnsupportedModel
+
+REMEDY = (
+    "Remedy: no statistics, ranks or counts over the batch, nothing kept of a batch for the next, and losses that are "
+    'not reduced (reduction="none").'
+)
+
+
+def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
+    """Say how the model was found to keep samples apart.
+
+    Shapes and dtypes of the batch are read, not its values. Tried are chunks of the batch's own size and of a size that
+    divides no width. Random layers are off while the engine is compared with one sample at a time; with them on,
+    changing one sample must move no other.
+
+    Raises:
+        UnsupportedModel: samples are combined.
+        NoRule: it is not known which rows belong to which sample, or the model does not run on made-up samples. Then
+            ``auto`` takes an engine that computes samples one by one.
+    """
+    with untouched(model, loss_fn), unwatched():
+        try:
+            for size in sizes(model, batch, n):
+                made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
+                require_apart(model, loss_fn, made_up, size, per_batch)
+                random = compare(model, loss_fn, made_up, size, per_batch)
+        except DpilotError:
+            raise
+        except Exception as error:  # whatever a user's model does with made-up samples
+            raise NoRule(
+                f"{type(model).__name__} cannot run on made-up samples (normal floats, whole numbers 0 and 1): "
+                f"{type(error).__name__}: {error} Keep samples first, let the model accept such samples, or use "
+                'engine="auto", which falls back.'
+            ) from error
+    return "its samples stay apart" if random else "its samples stay apart, as one at a time on made-up samples"
+
+
+def sizes(model: nn.Module, batch: Any, n: int) -> list[int]:
+    """Sizes of made-up chunks: the batch's own, and the least that is coprime to every width."""
+    widths = {size for p in model.parameters() for size in p.shape}
+    widths |= {size for t in batches.records(batch, n) for size in t.shape[1:]}
+    coprime = next(k for k in count(3) if all(math.gcd(k, w) == 1 for w in widths))
+    return list(dict.fromkeys((coprime, max(n, 2))))
+
+
+def require_apart(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> None:
+    """Refuse a model whose operations combine samples; NoRule if it is not known which rows belong to which."""
+    verdict = carefully(model, made_up, partial(judge, model, loss_fn, made_up, n, per_batch))
+    if verdict.kind == "mixed":
+        raise UnsupportedModel(f"{type(model).__name__}: samples are combined: {verdict.why}. {REMEDY}")
+    if verdict.kind == "unknown":
+        raise NoRule(verdict.why)
+
+
+def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:
+    """Raise NoRule if single-backward and one sample at a time differ; whether the model draws random numbers."""
+    random = is_random(model, loss_fn, made_up, per_batch)
+    with evaluating(model, random):
+        same = carefully(model, made_up, partial(agrees_with_loop, model, loss_fn, made_up, n, per_batch))
+        same = same and masked_samples_agree(model, loss_fn, made_up, n, per_batch)
+        same = same or (random and is_random(model, loss_fn, made_up, per_batch))
+    if random:
+        changed = batches.rebuild(made_up, lambda t: first_for_last(t, n))
+        same = same and unmoved(model, loss_fn, made_up, changed, n, per_batch)
+    if not same:
+        raise NoRule("gradients of made-up samples differ from those of one sample at a time.")
+    return random
+
+
+def masked_samples_agree(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:
+    """The same where samples differ in what is masked or ignored; a variant that does not run says nothing.
+
+    On an accelerator -100 is tried where places are looked at first. A model that cannot run so at all raises: what
+    the CPU would have found is then not known. Masks are tried without, if need be.
+    """
+    accelerated = on_accelerator(model, made_up)
+    for variant in batches.variants(made_up):
+        work = partial(agrees_with_loop, model, loss_fn, variant, n, per_batch)
+        looking = accelerated and ignores(made_up, variant)
+        if looking:
+            with LookingFirst():
+                agrees_with_loop(model, loss_fn, made_up, n, per_batch)
+        try:
+            with LookingFirst() if looking else nullcontext():
+                same = work() if looking else carefully(model, variant, work)
+        except DpilotError:
+            raise
+        except Exception:  # an id or a label that this model does not know
+            continue
+        if not same:
+            return False
+    return True
+
+
+def ignores(made_up: Any, variant: Any) -> bool:
+    """Whether whole numbers were made -100, not booleans false."""
+    both = zip(batches.tensors(made_up), batches.tensors(variant), strict=True)
+    return any(old is not new and new.dtype != torch.bool for old, new in both)
+
+
+def agrees_with_loop(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:
+    """The weighted sum of three samples in single-backward equals the loop's, which is added up sample by sample."""
+    chosen = sorted({0, n // 2, n - 1})
+    ours = single_backward.run(model, loss_fn, made_up, n=n, per_batch=per_batch, reason="")
+    weights = torch.zeros_like(ours.norms)
+    weights[chosen] = mixing_weights(ours.norms)[chosen]
+    sums = ours.weighted_sum(weights)
+    oracle = {name: torch.zeros_like(g) for name, g in sums.items()}
+    alones = loop.gradients(model, loss_fn, made_up, n, per_batch, chosen)
+    for i, alone in zip(chosen, alones, strict=True):
+        for name, g in alone.items():
+            oracle[name] += weights[i] * g
+    return not far(sums, oracle, tolerance(model))
+
+
+def unmoved(model: nn.Module, loss_fn: LossFunction, batch: Any, changed: Any, n: int, per_batch: bool) -> bool:
+    """All but the last sample have the same gradients in both batches, drawn with the same random numbers."""
+
+    def others(chosen: Any) -> dict[str, Tensor]:
+        torch.manual_seed(0)  # the generators are restored by ``untouched``
+        ps = single_backward.run(model, loss_fn, chosen, n=n, per_batch=per_batch, reason="")
+        weights = mixing_weights(ps.norms)
+        weights[-1] = 0.0
+        return ps.weighted_sum(weights)
+
+    return not far(others(batch), others(changed), tolerance(model))
+
+
+def first_for_last(t: Tensor, n: int) -> Tensor:
+    """The batch with a copy of its first sample in the place of the last: another valid batch."""
+    return torch.cat([t[:-1], t[:1]]) if t.dim() and t.shape[0] == n else t
+
+
+def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
+    """Whether the same samples give other losses the second time; with gradients on, as some models need them."""
+
+    def losses() -> Tensor:
+        with preserve_state(model, loss_fn):
+            return batches.losses(model, loss_fn, made_up, per_batch).detach()
+
+    return not torch.equal(losses(), losses())
+
+
+def carefully(model: nn.Module, samples: Any, work: Callable[[], Made]) -> Made:
+    """What the work with the samples gives; on an accelerator looked at first, where the model can be."""
+    return looked_at(work) if on_accelerator(model, samples) else work()
+
+
+@contextmanager
+def evaluating(model: nn.Module, wanted: bool) -> Iterator[None]:
+    """Evaluation mode for a while, if wanted; every module's own mode is restored."""
+    modes = {module: module.training for module in model.modules()}
+    if wanted:
+        model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@contextmanager
+def untouched(model: nn.Module, loss_fn: LossFunction) -> Iterator[None]:
+    """Leave model, loss and generators as they were; compute in full precision, so that only mistakes differ.
+
+    cuDNN picks other algorithms for other batch sizes, whose rounding differs more than a mistake may: it is off.
+    """
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    steady: AbstractContextManager[Any] = torch.backends.cudnn.flags(enabled=False) if devices else nullcontext()
+    with torch.random.fork_rng(devices=devices), precision.full(), steady, preserve_structure(model, loss_fn):
+        yield
+
+
+def mixing_weights(norms: Tensor) -> Tensor:
+    """Different public weights, so that exchanged or mixed samples show."""
+    return torch.linspace(0.5, 2.0, norms.shape[0], device=norms.device, dtype=norms.dtype).cos() + 1.5
+
+
+def tolerance(model: nn.Module) -> float:
+    """How far two right answers may differ in this model's precision."""
+    kinds = {p.dtype for p in model.parameters()}
+    if kinds & {torch.float16, torch.bfloat16}:
+        return 0.2
+    return 1e-8 if kinds <= {torch.float64, torch.complex128} else 2e-3
+
+
+def far(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], relative: float) -> list[str]:
+    """Parameters that differ by more than is allowed, relative to their size; not a number is far."""
+    whole = max((float(t.abs().max()) for t in theirs.values() if t.numel()), default=0.0)
+
+    def close(a: Tensor, b: Tensor) -> bool:
+        return float((a - b).abs().max()) <= relative * (float(b.abs().max()) + 0.01 * whole) + 1e-12
+
+    return [name for name, b in theirs.items() if b.numel() and not close(ours[name], b)]

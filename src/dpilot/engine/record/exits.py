@@ -1,0 +1,111 @@
+"""Where values leave torch without an operation: seen at the level of functions, above the operations."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from dpilot.engine.record.call import tensors_in
+from dpilot.engine.record.place import SHARED
+from dpilot.engine.record.tracker import Tracker
+from dpilot.engine.writes import WriteGuard
+
+READERS: Final = frozenset(
+    [
+        "tolist",
+        "numpy",
+        "__array__",
+        "data_ptr",
+        "const_data_ptr",
+        "mutable_data_ptr",
+        "__dlpack__",
+        "untyped_storage",
+        "storage",
+        "_typed_storage",
+        "__reduce_ex__",
+        "__cuda_array_interface__",
+        "apply_",
+        "map_",
+        "map2_",
+        "share_memory_",
+    ]
+)
+"""Methods that hand out a tensor's values or memory."""
+HOOKS: Final = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
+"""Methods that put the user's code into the backward pass, which is not watched."""
+MAKERS: Final = frozenset(
+    [
+        "tensor",
+        "as_tensor",
+        "new_tensor",
+        "asarray",
+        "tensor_split",
+        "__repr__",
+        "__format__",
+        "sparse_coo_tensor",
+        "tensordot",
+    ]
+)
+"""Functions that read values in their arguments below the dispatcher, or make tensors from numbers of Python."""
+_SEEN: Final = READERS | HOOKS | MAKERS
+
+
+class Exits(TorchFunctionMode):
+    """Notes every value of a record that leaves torch, and saves memory that is handed out."""
+
+    def __init__(self, tracker: Tracker, guard: WriteGuard) -> None:
+        super().__init__()
+        self.tracker, self.guard = tracker, guard
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.call(func, args, kwargs or {})
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a torch function; one_hot without the look that it takes at all its labels."""
+        name = getattr(func, "__name__", "")
+        if name == "one_hot" and (replaced := one_hot(*args, **kwargs)) is not None:
+            return replaced
+        if name == "__get__":
+            if getattr(func, "__self__", None) in (torch.Tensor.grad_fn, torch.Tensor._grad_fn):
+                self._note(args, "takes a node of the backward graph")
+        elif name in _SEEN:
+            self._before_exit(name, args, kwargs)
+            out = func(*args, **kwargs)
+            if name in MAKERS and isinstance(out, Tensor):
+                self._declare(out)
+            return out
+        return func(*args, **kwargs)
+
+    def _before_exit(self, name: str, args: Any, kwargs: Any) -> None:
+        if name == "tensordot":
+            self._note(args[2:] or kwargs.get("dims"), "reads axes from records")
+        elif name in HOOKS:
+            self._note(args[:1], f"{name}: the backward pass of records runs code that is not watched")
+        elif name in MAKERS:
+            self._note((args, kwargs), f"{name} reads values of records")
+        else:
+            self._note(args[:1], f"{name} takes values of records out of torch")
+            for t in tensors_in(args[:1]):
+                if not self.tracker.memory.tag(t).born:
+                    self.guard.before_exit(t)
+
+    def _note(self, values: Any, what: str) -> None:
+        with torch._C.DisableTorchFunction():
+            if any(self.tracker.holds_records(t) for t in tensors_in(values)):
+                self.tracker.note("unknown", what)
+
+    def _declare(self, out: Tensor) -> None:
+        """Numbers of Python made a tensor: no record was read, or that was noted."""
+        if self.tracker.memory.tag(out).kind == "unknown":
+            self.tracker.memory.put(out, SHARED)
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
+    """F.one_hot of a given number of classes; torch's own looks at the smallest and the largest label of the batch."""
+    if num_classes < 0:
+        return None
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
+    return zeros.scatter(-1, tensor.unsqueeze(-1), 1)

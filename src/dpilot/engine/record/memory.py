@@ -1,0 +1,247 @@
+"""What is known of memory during one pass: which of it holds records, and where."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from dpilot.engine.record.place import SHARED, TRAINED, WORSE, Layout, Place, Tag, locate, tag_of
+
+_MOST: Final = 1 << 16  # layouts that are remembered before all are forgotten
+_places: dict[Any, Place] = {}
+_tags: dict[Any, Tag | None] = {}
+_SHARED = Tag("shared", born=False)
+_TRAINED = Tag("shared", why=TRAINED.why, born=False)
+_NO_MEMORY = Tag("unknown", why="a tensor without memory of its own (sparse, or inside torch.func)")
+_NO_MEMORY_ERRORS = (NotImplementedError, RuntimeError)
+
+
+class Known(NamedTuple):
+    """A tag, and the memory it is about: the reference keeps its address from being given out again."""
+
+    tag: Tag
+    memory: StorageWeakRef
+
+    @property
+    def alive(self) -> bool:
+        return not self.memory.expired()  # type: ignore[no-untyped-call]
+
+
+class Constants:
+    """Memory that existed before a pass: that which holds no records, and what earlier passes left behind.
+
+    A tensor of records that turns up in a later pass is known for what it is, and a tensor that nothing is known of
+    (made by numpy, another thread, C++) is not taken for a constant.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, Known] = {}
+        self._left: dict[int, Known] = {}
+
+    @staticmethod
+    def alive_now() -> Constants:
+        """Everything that is alive at this moment, before any record is read by a pass."""
+        constants = Constants()
+        constants.add(t for t in gc.get_objects() if issubclass(type(t), Tensor))
+        return constants
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Declare tensors that hold no records; parameters that require a gradient are trained."""
+        for t in tensors:
+            tag = _TRAINED if isinstance(t, torch.nn.Parameter) and t.requires_grad else _SHARED
+            if t.layout is torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(t):
+                try:
+                    storage = t.untyped_storage()
+                except _NO_MEMORY_ERRORS:
+                    continue
+                known = self._known.get(storage._cdata)
+                if known is None or (tag is _TRAINED and known.tag is not tag):
+                    self._known[storage._cdata] = Known(tag, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
+
+    def tag(self, address: int) -> Tag | None:
+        """The tag of memory that holds no records; None where that is not known."""
+        known = self._known.get(address)
+        if known is not None and known.tag.why:
+            return known.tag
+        left = self._left.get(address)
+        if left is None or not left.alive:
+            return None if known is None else known.tag
+        return left.tag._replace(born=False) if left.tag.kind in ("shared", "random") else None
+
+    def doubt(self, address: int) -> str:
+        """Why a tensor is not known to hold no records."""
+        if address in self._left:
+            return "a tensor of an earlier chunk is used again"
+        return "a tensor was made outside of torch's operations (numpy, another thread, C++)"
+
+    def take_over(self, known: dict[int, Known]) -> None:
+        """Remember what a pass leaves alive, and forget what died."""
+        left = {address: each for address, each in self._left.items() if each.alive}
+        left.update((address, each) for address, each in known.items() if each.alive)
+        self._left = left
+        for address in [a for a, each in self._known.items() if not each.alive]:
+            del self._known[address]
+
+
+class Memory:
+    """The tags of all memory that a pass over n > 1 records meets.
+
+    With ``replayed``, what is found must hold for weights that are not yet known, as a captured graph is used again.
+    """
+
+    def __init__(self, n: int, constants: Constants, *, replayed: bool = False) -> None:
+        self.n, self._constants, self._replayed = n, constants, replayed
+        self._known: dict[int, Known] = {}
+        self._answers: dict[Any, bool] = {}
+        self.looked = 0
+
+    def tag(self, t: Tensor) -> Tag:
+        """The tag of a tensor's memory."""
+        try:
+            address = t.untyped_storage()._cdata
+        except _NO_MEMORY_ERRORS:
+            return _NO_MEMORY
+        found = self._known.get(address)
+        if found is not None:
+            return found.tag
+        tag = self._constants.tag(address)
+        if tag is None:
+            # a number of Python has no axes; were it a record's, its reading would have been noticed
+            nothing = t.dim() == 0 or t.numel() == 0
+            tag = Tag("shared") if nothing else Tag("unknown", why=self._constants.doubt(address))
+        self._known[address] = Known(tag, StorageWeakRef(t.untyped_storage()))  # type: ignore[no-untyped-call]
+        return tag
+
+    def place(self, t: Tensor) -> Place:
+        """Where the records lie in a tensor."""
+        tag = self.tag(t)
+        if tag.kind != "axis":
+            return SHARED if tag.kind == "shared" and not tag.why else Place(tag.kind, why=tag.why)
+        key = (tag.step, tag.base, self.n, t.shape, t.stride(), t.storage_offset(), t.element_size())
+        found = _places.get(key)
+        if found is None:
+            found = remember(_places, key, locate(layout_of(t), tag, self.n))
+        return found
+
+    def put(self, t: Tensor, place: Place, *, born: bool = True) -> None:
+        """Note the place of a tensor as the tag of its memory."""
+        try:
+            storage = t.untyped_storage()
+        except _NO_MEMORY_ERRORS:
+            return
+        key = (place, born, self.n, t.shape, t.stride(), t.storage_offset(), t.element_size())
+        tag = _tags.get(key, key)
+        if tag is key:
+            tag = remember(_tags, key, tag_of(layout_of(t), place, self.n, born=born))
+        if tag is None:
+            tag = Tag("unknown", why="the memory of a result does not follow its axes", born=born)
+        self._known[storage._cdata] = Known(tag, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
+
+    def write(self, t: Tensor, place: Place, source: Tensor | None, *, overwrites: bool) -> None:
+        """An operation wrote ``place`` into ``t``, copied from ``source``: what is known of the whole memory after.
+
+        Memory without records takes the place over; what was there before, and is still there around it, must be the
+        same for every record. Among records only records in their own places may be written, or what is the same for all.
+        """
+        old, here = self.tag(t), self.place(t)
+        whole = overwrites and t.numel() * t.element_size() == t.untyped_storage().nbytes()
+        if old.kind in ("shared", "random"):
+            if place.kind == "axis" and not whole and not (old.kind == "random" or self._was_alike(t, place)):
+                place = Place("unknown", why="records are written into a tensor with a row for each position")
+            if place.kind != old.kind and (place.holds_records or (whole and place.kind == "random") or not whole):
+                self.put(t, place if place.holds_records or whole else SHARED, born=old.born)
+            return
+        if old.kind == "axis":
+            if not place.holds_records and here.kind == "axis" and not self._by_position(t, here, source):
+                return
+            if place.kind == "axis" and (whole or here[:3] == place[:3]):
+                self.put(t, place, born=old.born) if whole else None
+                return
+            if WORSE[place.kind] < WORSE["unknown"]:
+                place = Place("unknown", why="records are written to other places of one memory")
+        if whole or WORSE[place.kind] > WORSE[old.kind]:
+            self.put(t, place, born=old.born)
+
+    def _by_position(self, t: Tensor, here: Place, source: Tensor | None) -> bool:
+        """Whether a tensor copied among records has another row for each position in the chunk."""
+        axis = -1 if source is None else here.axis - t.dim() + source.dim()
+        if source is None or axis < 0 or source.shape[axis] == 1 or not source.stride(axis):
+            return False
+        return not self.repeats(source, axis, here.block)
+
+    def _was_alike(self, t: Tensor, place: Place) -> bool:
+        """Whether memory around what was written holds the same for every record."""
+        tag = tag_of(layout_of(t), place, self.n, born=True)
+        storage = t.untyped_storage()
+        if tag is None:
+            return True
+        if tag.base or storage.nbytes() % (tag.step * self.n):
+            return False
+        self.looked += 1
+        flat = torch.empty(0, dtype=torch.uint8, device=t.device).set_(storage)
+        written, itemsize = torch.zeros_like(flat, dtype=torch.bool), t.element_size()
+        strides = (*(s * itemsize for s in t.stride()), 1)
+        written.as_strided((*t.shape, itemsize), strides, t.storage_offset() * itemsize).fill_(True)
+        rows, hidden = (each.view(-1, self.n, tag.step) for each in (flat, written))
+        return bool(((rows == rows[:, :1]) | hidden).all())
+
+    def repeats(self, t: Tensor, axis: int, block: int) -> bool:
+        """Whether a tensor that depends on no record holds the same for every record along an axis."""
+        tag = self.tag(t)
+        if tag.kind == "random":
+            return True
+        if self._replayed and tag.why:
+            return False
+        return self._answer(t, ("repeats", axis, block), lambda: repeats(t, axis, block, self.n))
+
+    def counts_up(self, t: Tensor, step: int) -> bool:
+        """Whether a tensor that depends on no record holds 0, step, 2 step, ..."""
+        if self._replayed and self.tag(t).why:
+            return False
+        return self._answer(t, ("counts up", step), lambda: counts_up(t, step))
+
+    def _answer(self, t: Tensor, question: Any, look: Callable[[], bool]) -> bool:
+        """Look at shared values, which are public, once for each state of a tensor."""
+        self.looked += 1
+        version = 0 if t.is_inference() else t._version
+        address = t.untyped_storage()._cdata
+        key = (address, version, t.shape, t.stride(), t.storage_offset(), t.dtype, question)
+        if key not in self._answers:
+            self._answers[key] = look()
+        return self._answers[key]
+
+    def close(self) -> None:
+        """The pass is over: what it leaves alive is not taken for a constant by the next."""
+        self._constants.take_over(self._known)
+
+
+def layout_of(t: Tensor) -> Layout:
+    """Shape, strides, offset and bytes an entry."""
+    return tuple(t.shape), t.stride(), t.storage_offset(), t.element_size()
+
+
+def remember(memo: dict[Any, Any], key: Any, value: Any) -> Any:
+    """Keep an answer in a memo of bounded size."""
+    if len(memo) >= _MOST:
+        memo.clear()
+    memo[key] = value
+    return value
+
+
+def repeats(t: Tensor, axis: int, block: int, n: int) -> bool:
+    """Whether a tensor is the same for each of n records, ``block`` rows each, along an axis."""
+    if t.shape[axis] % (n * block):
+        return False
+    rows = t.detach().unflatten(axis, (-1, n, block))
+    return bool((rows == rows.narrow(axis + 1, 0, 1)).all())
+
+
+def counts_up(t: Tensor, step: int) -> bool:
+    """Whether a tensor holds 0, step, 2 step, ..."""
+    flat = t.detach().reshape(-1)
+    return bool((flat == torch.arange(flat.numel(), device=t.device) * step).all())

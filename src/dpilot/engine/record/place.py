@@ -1,0 +1,119 @@
+"""Where the records lie in a tensor, and in memory.
+
+A *tag* belongs to memory: "the byte at address a holds numbers of record (a - base) // step % n". A *place* belongs to a
+tensor and follows from its strides and the tag of its memory. So views (slices, transposes, reshapes, expansions,
+``.data``, ``detach``) need no rule of their own, and a view that cuts or interleaves records is seen as such.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["shared", "random", "axis", "unknown", "mixed"]
+
+
+class Place(NamedTuple):
+    """Where the records lie in one tensor.
+
+    ``shared``    the same whatever the records hold: weights, buffers, positions
+    ``random``    drawn independently of the records, entry by entry (dropout masks, noise)
+    ``axis``      entry j along ``axis`` belongs to record (j // block) % n
+    ``unknown``   nothing is known: rows picked, permuted or repeated by data, or an operation without a rule
+    ``mixed``     an entry depends on several records
+    """
+
+    kind: Kind = "shared"
+    axis: int = 0
+    block: int = 1
+    why: str = ""
+
+    @property
+    def holds_records(self) -> bool:
+        """Whether the tensor depends on records."""
+        return self.kind not in ("shared", "random")
+
+
+class Tag(NamedTuple):
+    """What is known of a stretch of memory. ``born`` says that it was allocated during this pass."""
+
+    kind: Kind
+    step: int = 0
+    base: int = 0
+    why: str = ""
+    born: bool = True
+
+
+SHARED = Place()
+TRAINED = Place("shared", why="computed from trained weights")
+RANDOM = Place("random")
+CUT = Place("unknown", why="a view cuts, shifts or interleaves the records")
+WORSE = {"shared": 0, "random": 0, "axis": 1, "unknown": 2, "mixed": 3}
+"""Which of two places says less."""
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], int, int]
+"""Shape, strides, offset (in entries) and bytes an entry."""
+
+
+def on_axis(axis: int, block: int = 1) -> Place:
+    """The records lie on an axis, ``block`` rows each."""
+    return Place("axis", axis, block)
+
+
+def locate(layout: Layout, tag: Tag, n: int) -> Place:
+    """The place of a tensor of this layout in memory with this tag, for n > 1 records.
+
+    With S = step, the entry at index i has the byte address row S + rem + sum_a i_a s_a. An axis either leaves the record
+    as it is (stride a multiple of n S), stays within one record's S bytes, or is the one axis that counts records:
+    stride S (modulo n S), or a divisor of S, in blocks of S / stride rows. Anything else cuts or interleaves records.
+
+    Example:
+        >>> rows_of_12_bytes = Tag("axis", step=12)
+        >>> locate(((4, 3), (3, 1), 0, 4), rows_of_12_bytes, 4)
+        Place(kind='axis', axis=0, block=1, why='')
+        >>> locate(((12,), (1,), 0, 4), rows_of_12_bytes, 4).block
+        3
+        >>> locate(((3, 4), (4, 1), 0, 4), rows_of_12_bytes, 4).kind
+        'unknown'
+    """
+    if tag.kind != "axis":
+        return Place(tag.kind, why=tag.why)
+    shape, strides, offset, itemsize = layout
+    step = tag.step
+    row, rem = divmod(offset * itemsize - tag.base, step)
+    axis, block, width, inner = -1, 1, step, 0
+    for a, (size, entries) in enumerate(zip(shape, strides, strict=True)):
+        stride = entries * itemsize
+        if size == 0:
+            return SHARED
+        if size == 1 or stride % (step * n) == 0:
+            continue
+        if (size - 1) * stride < step and stride < step:
+            inner += (size - 1) * stride
+        elif axis >= 0:
+            return CUT
+        elif stride >= step and stride % (step * n) == step and size % n == 0:
+            axis = a
+        elif stride < step and step % stride == 0 and size % (n * step // stride) == 0:
+            axis, block, width = a, step // stride, stride
+        else:
+            return CUT
+    if rem + inner >= width or (axis >= 0 and row % n):
+        return CUT
+    if axis < 0:
+        return Place("unknown", why="the rows of one record alone are selected from the chunk")
+    return on_axis(axis, block)
+
+
+def tag_of(layout: Layout, place: Place, n: int, *, born: bool) -> Tag | None:
+    """The tag of memory in which a tensor of this layout has this place; None where its memory cannot follow it."""
+    if place.kind != "axis":
+        return Tag(place.kind, why=place.why, born=born)
+    shape, strides, offset, itemsize = layout
+    if place.axis >= len(shape):
+        return None
+    step = strides[place.axis] * itemsize * place.block
+    if step <= 0:
+        return None
+    tag = Tag("axis", step, offset * itemsize // step * step, born=born)
+    follows = 0 in shape or locate(layout, tag, n)[:3] == place[:3]
+    return tag if follows else None

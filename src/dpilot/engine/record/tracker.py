@@ -1,0 +1,261 @@
+"""Watching a forward pass operation by operation: where the records lie in every tensor it makes.
+
+The tracker is a torch dispatch mode: below every function, composite and script it sees the aten operations that really
+run. Each leaves a tag on the memory of its results (memory.py), by its rule (rules.py). Nothing is guessed from a size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
+from dpilot.engine.record.memory import Constants, Memory, remember
+from dpilot.engine.record.place import RANDOM, SHARED, TRAINED, WORSE, Place, on_axis
+from dpilot.engine.record.rules import DRAWS, EMPTY, OVERWRITES, RULES, SIZED_BY_VALUES, Rule, no_values, pointwise
+from dpilot.engine.record.source import line_of_model
+from dpilot.engine.writes import WriteGuard
+
+Severity = Literal["unknown", "mixed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that keeps records from being told apart, and the line of the model that does it."""
+
+    kind: Severity
+    what: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.line})" if self.line else self.what
+
+
+class Operation(NamedTuple):
+    """What is known of an aten operation before it runs."""
+
+    name: str
+    rule: Rule | None
+    is_view: bool
+    writes: tuple[tuple[int, str], ...]
+
+
+VIEWS: Final = frozenset(
+    [
+        "_unsafe_view",
+        "_reshape_alias",
+        "lift_fresh",
+        "lift",
+        "detach",
+        "alias",
+        "unsafe_split",
+        "unsafe_split_with_sizes",
+        "unsafe_chunk",
+    ]
+)
+"""Operations whose results lie in the memory of their input although torch does not call them views."""
+UNDECLARED_WRITES: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
+"""Arguments that an operation writes although its schema does not say so."""
+_operations: dict[Any, Operation] = {}
+_rules: dict[Any, Any] = {}
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """One pass over a chunk of n > 1 records.
+
+    ``records`` are the tensors of the chunk whose first axis counts the records; ``constants`` is what is known of
+    memory that exists already; ``guard`` saves such memory before it is written.
+
+    Guarantee:
+        A tensor whose place is ``axis`` holds, in the rows of record i, a function of record i, of what is shared and
+        of random draws alone. What this cannot be said of is in ``findings``, or unknown, or mixed.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self, n: int, records: Iterable[Tensor], constants: Constants, guard: WriteGuard, *, replayed: bool = False
+    ) -> None:  # fmt: skip
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.n, self.findings = n, list[Finding]()
+        self.memory = Memory(n, constants, replayed=replayed)
+        self.place = self.memory.place
+        self._guard, self._seed = guard, torch.initial_seed()
+        held = list(records)
+        for t in held:
+            self.memory.put(t, on_axis(0), born=False)
+        if any(self.place(t)[:3] != on_axis(0)[:3] for t in held):
+            self.note("unknown", "tensors of the chunk share memory in which their records lie differently")
+
+    def holds_records(self, t: Tensor) -> bool:
+        """Whether a tensor depends on records."""
+        with torch._C.DisableTorchFunction():
+            return self.memory.tag(t).kind not in ("shared", "random")
+
+    def note(self, kind: Severity, what: str) -> None:
+        """Note something that keeps records from being told apart."""
+        self.findings.append(Finding(kind, what, line_of_model()))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operation = _operations.get(func)
+        if operation is None:
+            operation = _operations[func] = describe(func)
+        with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
+            if operation.is_view:
+                return self._run_view(func, args, kwargs or {})
+            return self._run(operation, func, args, kwargs or {})
+
+    def _run_view(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if args and isinstance(args[0], Tensor) and func is not torch.ops.aten.lift_fresh.default:
+            self.memory.tag(args[0])  # memory from elsewhere is met here first, before it may be written
+        return func(*args, **kwargs)
+
+    def _run(self, operation: Operation, func: Any, args: Any, kwargs: Any) -> Any:
+        written = written_by(operation, args, kwargs) if operation.writes else []
+        for t in written:
+            if not self.memory.tag(t).born:
+                self._guard.before_write(t)
+        overwrites = operation.name in OVERWRITES
+        given = {k: v for k, v in kwargs.items() if k != "out"} if "out" in kwargs else kwargs
+        read = list(tensors_in(args[1:] if overwrites else args))
+        read += tensors_in(given) if given else ()
+        places = [self.place(t) for t in read]
+        reseeded = operation.name in DRAWS and self._reseeded(kwargs)
+        out = func(*args, **kwargs)
+        outs = list(tensors_in(out))
+        if operation.name in EMPTY:
+            for t in outs:
+                t.zero_()  # memory that was freed may hold other records
+        worst = max(places, key=severity, default=SHARED)
+        if not worst.holds_records or operation.rule is no_values:
+            made: Any = self._without_records(operation, places, reseeded)
+        else:
+            made = worst if worst.kind != "axis" else self._by_rule(operation, func, args, given, out)
+            self._note_escapes(operation, out, outs, read, places)
+        if written:
+            place = made[0] if isinstance(made, list) else made
+            for t in written:
+                self._write(operation, t, place, read[0] if operation.name == "copy_" else None, overwrites)
+        for j, t in enumerate(outs):
+            if not any(t is w for w in written):
+                self.memory.put(t, made[j] if isinstance(made, list) else made)
+        return out
+
+    def _reseeded(self, kwargs: Any) -> bool:
+        """Whether numbers come from a generator that the model set: then each position may have its own for ever."""
+        return kwargs.get("generator") is not None or torch.initial_seed() != self._seed
+
+    def _without_records(self, operation: Operation, places: list[Place], reseeded: bool) -> Place:
+        """What depends on no record is shared; random where entries are drawn one by one and changed one by one."""
+        if operation.name in DRAWS and not reseeded:
+            return RANDOM
+        if operation.rule is pointwise and any(p.kind == "random" for p in places):
+            return RANDOM
+        return TRAINED if any(p.why for p in places) else SHARED
+
+    def _by_rule(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+        """What the operation's rule says, remembered for the same operation on the same places and layouts.
+
+        Answers that rest on looking at shared values are not remembered: values change.
+        """
+        if operation.rule is None:
+            return Place("unknown", why=f"{operation.name} has no rule{at_line()}")
+        key = self._key(func, args, kwargs)
+        found = None if key is None else _rules.get(key)
+        if found is not None:
+            return found
+        looked = self.memory.looked
+        try:
+            made = operation.rule(Call(self.memory, func._schema, args, kwargs, out))
+        except Mixes as problem:
+            return Place("mixed", why=f"{operation.name} {problem}{at_line()}")
+        except NotKnown as problem:
+            return Place("unknown", why=f"{operation.name}: {problem}{at_line()}")
+        return made if key is None or looked != self.memory.looked else remember(_rules, key, made)
+
+    def _key(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The operation, its plain arguments, and the tag and layout of every tensor; None if one cannot be hashed."""
+        key = [func, self.n]
+        self._append_key(key, args)
+        if kwargs:
+            key.extend(kwargs)
+            self._append_key(key, kwargs.values())
+        made = tuple(key)
+        try:
+            hash(made)
+        except TypeError:
+            return None
+        return made
+
+    def _append_key(self, key: list[Any], values: Iterable[Any]) -> None:
+        for v in values:
+            if isinstance(v, Tensor):
+                key += (self.memory.tag(v)[:3], v.shape, v.stride(), v.storage_offset(), v.dtype)
+            elif isinstance(v, list | tuple):
+                key.append(len(v))
+                self._append_key(key, v)
+            else:
+                key += (type(v), v)
+
+    def _note_escapes(
+        self, operation: Operation, out: Any, outs: list[Tensor], read: list[Tensor], places: list[Place]
+    ) -> None:  # fmt: skip
+        """Values of records that decide a size, or that Python reads."""
+        masked = operation.name == "index" and any(
+            p.holds_records and t.dtype in (torch.bool, torch.uint8) for t, p in zip(read[1:], places[1:], strict=True)
+        )
+        if masked or operation.name in SIZED_BY_VALUES:
+            self.note("unknown", f"{operation.name}: the number of rows depends on the records")
+        elif not outs and out is not None:
+            self.note("unknown", "Python reads a number that depends on the records")
+
+    def _write(self, operation: Operation, t: Tensor, place: Place, source: Tensor | None, overwrites: bool) -> None:
+        tag = self.memory.tag(t)
+        in_place = tag.kind == "axis" and self.place(t)[:3] == place[:3]  # records of the chunk, changed where they lie
+        if not tag.born and place.holds_records and not in_place:
+            self.note("mixed", f"{operation.name} writes records into memory that outlives the pass")
+        self.memory.write(t, place, source, overwrites=overwrites)
+
+
+def severity(place: Place) -> int:
+    """How little a place says."""
+    return WORSE[place.kind]
+
+
+def written_by(operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors among the arguments that an operation writes."""
+    if operation.name in UNDECLARED_WRITES and not args[5]:  # not training
+        return []
+    found = (args[i] if i < len(args) else kwargs.get(name) for i, name in operation.writes)
+    return [t for value in found for t in tensors_in(value)]
+
+
+def describe(func: Any) -> Operation:
+    """What torch's own schema and tags say of an operation."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return Operation(str(func), None, False, ())
+    schema = func._schema
+    library, name = schema.name.split("::")
+    if library != "aten":
+        return Operation(schema.name, None, False, declared_writes(schema))
+    if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name not in ("resize_", "set_")):
+        return Operation(name, None, True, ())
+    rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)
+    more = tuple((i, schema.arguments[i].name) for i in UNDECLARED_WRITES.get(name, ()))
+    return Operation(name, rule, False, declared_writes(schema) + more)
+
+
+def declared_writes(schema: Any) -> tuple[tuple[int, str], ...]:
+    """Arguments that a schema says are written."""
+    return tuple((i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
+
+
+def at_line() -> str:
+    """The line of the model that runs, in brackets."""
+    line = line_of_model()
+    return f" ({line})" if line else ""

@@ -1,0 +1,118 @@
+"""One watched pass over a chunk: are its records apart, and if not, where do they meet?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+
+from dpilot.engine import batch as batches
+from dpilot.engine.base import LossFunction, NoRule
+from dpilot.engine.record.exits import Exits
+from dpilot.engine.record.memory import Constants
+from dpilot.engine.record.tracker import Finding, Tracker
+from dpilot.engine.state import StateSnapshot
+from dpilot.engine.tap import Tap
+from dpilot.engine.writes import WriteGuard
+
+_constants: WeakKeyDictionary[nn.Module, Constants] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of the records in one pass.
+
+    ``apart``     each loss is a function of its own record
+    ``unknown``   it is not known which rows belong to which record: they are to be computed one by one
+    ``mixed``     records are combined
+    """
+
+    kind: Literal["apart", "unknown", "mixed"]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass over n > 1 records, watched operation by operation; what it writes is restored after it."""
+
+    n: int
+    tracker: Tracker
+    exits: Exits
+    guard: WriteGuard
+
+    @staticmethod
+    @contextmanager
+    def over(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, *, replayed: bool = False) -> Iterator[Pass]:
+        """Watch a pass. With ``replayed``, what is found holds for every later value of the trained weights."""
+        snapshot, guard = StateSnapshot.of(model, loss_fn, batch), WriteGuard()
+        constants = constants_of(model)
+        constants.add(snapshot.tensors)
+        tracker = Tracker(n, batches.records(batch, n), constants, guard, replayed=replayed)
+        try:
+            yield Pass(n, tracker, Exits(tracker, guard), guard)
+        finally:
+            snapshot.restore()
+            guard.restore()
+            tracker.memory.close()
+
+    def verdict(self, losses: Tensor) -> Verdict:
+        """Whether the records are apart in everything that leads to the losses, forwards and backwards."""
+        place = self.tracker.place(losses)
+        found = [*self.tracker.findings]
+        if place.kind in ("unknown", "mixed"):
+            found.append(Finding(place.kind, place.why))  # type: ignore[arg-type]
+        for kind in ("mixed", "unknown"):
+            for finding in found:
+                if finding.kind == kind:
+                    return Verdict(kind, str(finding))  # type: ignore[arg-type]
+        if place.kind != "axis":
+            return Verdict("unknown", "the losses do not depend on the records")
+        if own := own_backward(losses):
+            return Verdict("unknown", f"{own} has a backward pass of its own, which is not watched")
+        return Verdict("apart")
+
+    def require_apart(self, losses: Tensor) -> None:
+        """Raise NoRule unless the records are apart."""
+        verdict = self.verdict(losses)
+        if verdict.kind != "apart":
+            raise NoRule(verdict.why)
+
+
+def judge(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> Verdict:
+    """Run a chunk forwards, to its end, and say whether its records are apart."""
+    with Pass.over(model, loss_fn, batch, n) as watched:
+        with torch.enable_grad(), watched.tracker, watched.exits:
+            losses = batches.check_losses(batches.losses(model, loss_fn, batch, per_batch), n)
+        return watched.verdict(losses)
+
+
+def constants_of(model: nn.Module) -> Constants:
+    """What was alive when the model was first met: nothing of it was computed from records."""
+    constants = _constants.get(model)
+    if constants is None:
+        constants = _constants[model] = Constants.alive_now()
+    return constants
+
+
+def own_backward(losses: Tensor) -> str:
+    """The name of a function with a backward pass of its own on the way to the losses, if there is one."""
+    waiting: list[Any] = [losses.grad_fn]
+    seen = set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, BackwardCFunction) and not isinstance(node, TAPPED):
+            return type(node).__name__.removesuffix("Backward")
+        waiting += [above for above, _ in node.next_functions]
+    return ""
+
+
+TAPPED: Any = Tap._backward_cls  # type: ignore[attr-defined]
