@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -15,6 +15,7 @@ from dpilot import _validate
 from dpilot.engine import batch as batches
 from dpilot.engine import loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
+from dpilot.engine.capture import telling
 from dpilot.engine.check import check
 from dpilot.engine.made_up import carefully, examine, untouched
 from dpilot.engine.masking import unwatched
@@ -99,7 +100,7 @@ def per_sample(
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
     with torch.inference_mode(False), torch.enable_grad(), eager(model):
         choice = choose(model, loss_fn, batch, engine, n, per_batch)
-        with telling(choice.traced):
+        with telling(True) if choice.traced else nullcontext():
             return run(choice, model, loss_fn, batch, n=n, per_batch=per_batch, low_memory=low_memory)
 
 
@@ -170,22 +171,6 @@ def find_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str
             if engine != "auto":
                 raise first from None
     return Choice(second_choice(model, loss_fn, batch, n, per_batch), f"single-backward: {first}")
-
-
-@contextmanager
-def told_traced() -> Iterator[None]:
-    """Answer models that ask whether they are traced or captured with yes, so that they do not branch on values."""
-    asked = torch.cuda.is_current_stream_capturing
-    torch.cuda.is_current_stream_capturing = lambda: True
-    try:
-        yield
-    finally:
-        torch.cuda.is_current_stream_capturing = asked
-
-
-def telling(traced: bool) -> AbstractContextManager[None]:
-    """``told_traced`` where that is wanted."""
-    return told_traced() if traced else nullcontext()
 
 
 def refuse_problems(model: nn.Module) -> None:

@@ -104,8 +104,15 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def accumulator(tensor: Tensor) -> torch.dtype:
-    """Where norms and sums live: float64 for float64, float32 for everything else."""
+    """Where sums live: float64 for float64, float32 for everything else, complex for complex numbers."""
+    if tensor.is_complex():
+        return torch.complex128 if tensor.dtype == torch.complex128 else torch.complex64
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def measure(tensor: Tensor) -> torch.dtype:
+    """Where norms live: the same, real."""
+    return accumulator(tensor).to_real()
 
 
 def handle(
@@ -150,7 +157,7 @@ def added(squares: Mapping[str, Tensor]) -> Tensor:
 
 def empty(parameters: Mapping[str, nn.Parameter], engine: str, reason: str) -> PerSample:
     """The handle of a batch without samples."""
-    squares = {name: p.detach().new_zeros(0, dtype=accumulator(p)) for name, p in parameters.items()}
+    squares = {name: p.detach().new_zeros(0, dtype=measure(p)) for name, p in parameters.items()}
 
     def zeros(_: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()}

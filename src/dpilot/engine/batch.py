@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dpilot._validate import refuse
 
-IGNORED = -100
 FIRST = "Put the samples on the first dimension of every input (batch_first=True, x.transpose(0, 1))."
 
 
@@ -108,33 +107,6 @@ def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any
         return torch.randint(0, 2, shape, generator=generator, device=generator.device).to(t)
 
     return rebuild(batch, made_up)
-
-
-def variants(made_up: Any) -> Iterator[Any]:
-    """The made-up batch with half of the first sample masked: each boolean, and each whole-number tensor, in turn.
-
-    A loss that divides by a count over the batch shows only where samples differ in what they count. -100 is what
-    losses ignore; as an index it ends a process on an accelerator (see ``masking``). Types that cannot hold it get 0.
-    """
-    for place, chosen in enumerate(tensors(made_up)):
-        if chosen.dtype == torch.bool:
-            yield _with(made_up, place, False)
-        elif chosen.dim() and not chosen.dtype.is_floating_point:
-            yield _with(made_up, place, IGNORED if chosen.dtype.is_signed else 0)
-
-
-def _with(tree: Any, place: int, value: Any) -> Any:
-    places = iter(range(len(tensors(tree))))
-
-    def changed(t: Tensor) -> Tensor:
-        if next(places) != place or not t.dim():
-            return t
-        twin = t.clone()
-        first = twin[0] if twin.dim() == 1 else twin[0, : (twin.shape[1] + 1) // 2]
-        first.fill_(value)
-        return twin
-
-    return rebuild(tree, changed)
 
 
 def losses(model: Any, loss_fn: Callable[..., Tensor], batch: Any, per_batch: bool) -> Tensor:

@@ -84,5 +84,5 @@ def parameter_findings(model: nn.Module) -> list[tuple[str, Finding]]:
     parameters = trainable(model)
     if not parameters:
         return [("model", ("has no trainable parameter.", "Set requires_grad=True on what should be trained."))]
-    strange = [name for name, p in parameters.items() if not p.dtype.is_floating_point]
-    return [(name, ("is not a real floating point parameter.", "Use a real dtype, or freeze it.")) for name in strange]
+    strange = [name for name, p in parameters.items() if not (p.dtype.is_floating_point or p.dtype.is_complex)]
+    return [(name, ("is not a floating point parameter.", "Use a floating point dtype, or freeze it.")) for name in strange]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from dpilot import _validate
 from dpilot.engine import api, capture, single_backward
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, PerSample
+from dpilot.engine.base import LossFunction, NoRule, PerSample
 from dpilot.engine.capture import NotReplayable, Replayable
 from dpilot.engine.forms import Found, State, form_of, is_sample, obstacle, settings, state_of, static
 from dpilot.engine.lent import Lent
+from dpilot.engine.record import Answers
 from dpilot.engine.state import preserve_structure
 from dpilot.engine.sums import Sums
 from dpilot.errors import DpilotError, InvalidInput
@@ -55,7 +57,7 @@ class Graphed:
         >>> gradients = Graphed(nn.Linear(2, 1), lambda out, y: out[:, 0] - y, rows=4)
         >>> ps = gradients((torch.ones(3, 2), torch.zeros(3)))
         >>> ps.reason
-        'agrees with one sample at a time on made-up samples; not replayed: on a cpu'
+        'its samples stay apart, as one at a time on made-up samples; not replayed: on a cpu'
     """
 
     def __init__(
@@ -116,16 +118,17 @@ class Graphed:
         """The graph of one form of chunk, or why there is none."""
         with torch.inference_mode(False), torch.enable_grad(), api.eager(self._model):
             with capture.on_its_stream():
-                engine, reason = api.choose(self._model, self._loss_fn, batch, self._engine, n, self._per_batch)
-            if engine != "single-backward":
-                return f"the engine is {engine}"
+                choice = api.choose(self._model, self._loss_fn, batch, self._engine, n, self._per_batch)
+            if choice.engine != "single-backward":
+                return f"the engine is {choice.engine}"
             made_up = static(batch, n, self._rows)
             devices = sorted({t.device.index or 0 for t in batches.tensors(batch) if t.device.type == "cuda"})
             try:
                 with torch.random.fork_rng(devices=devices), capture.on_its_stream():
-                    work, inputs = self._work(made_up, reason), batches.tensors(made_up)
-                    return Captured(self._model, self._loss_fn, work, inputs, self._rows)
-            except NotReplayable as problem:
+                    work, inputs = self._work(made_up, choice.reason), batches.tensors(made_up)
+                    with capture.telling(True) if choice.traced else nullcontext():
+                        return Captured(self._model, self._loss_fn, work, inputs, self._rows)
+            except (NotReplayable, NoRule) as problem:
                 return str(problem)
             except DpilotError:
                 raise
@@ -133,12 +136,16 @@ class Graphed:
                 return f"it cannot be captured ({type(problem).__name__})"
 
     def _work(self, made_up: Any, reason: str) -> Callable[[], PerSample]:
-        model, loss_fn, per_batch = self._model, self._loss_fn, self._per_batch
+        """One pass over made-up samples; the first one judges it, later ones must run the same."""
+        model, loss_fn, per_batch, answers = self._model, self._loss_fn, self._per_batch, Answers()
 
         def work() -> PerSample:
-            return single_backward.run(
-                model, loss_fn, made_up, n=self._rows, per_batch=per_batch, reason=f"{reason}; replayed"
-            )
+            made = single_backward.run(
+                model, loss_fn, made_up, n=self._rows, per_batch=per_batch, reason=f"{reason}; replayed",
+                answers=answers,
+            )  # fmt: skip
+            answers.repeat()
+            return made
 
         return work
 

@@ -67,8 +67,9 @@ def reached(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tensor | None]
 
 def materialised(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> PerSample:
     """A PerSample that holds every per-sample gradient, (n, *shape) by name."""
-    squares = {name: euclid.norms(g.reshape(g.shape[0], -1)).square() for name, g in gradients.items()}
-    squares = refilled(squares, {name: g[0] for name, g in gradients.items()})
+    plain = {name: torch.view_as_real(g) if g.is_complex() else g for name, g in gradients.items()}
+    squares = {name: euclid.norms(g.reshape(g.shape[0], -1)).square() for name, g in plain.items()}
+    squares = refilled(squares, {name: g[0] for name, g in plain.items()})
     finite = torch.isfinite(added(squares))
     safe = dict(gradients) if bool(finite.all()) else {name: keep(g, finite) for name, g in gradients.items()}
 

@@ -1,7 +1,7 @@
 """What made-up samples show of a model before any record is read.
 
-A pass over records is judged by its own operations (record/). Made-up samples come first, so that a model that combines
-samples is refused before anything is spent, and they are a second line: the engine is compared with one sample at a time.
+A pass over records is judged by its own operations (record/). Made-up samples come first, so that a model that
+combines samples is refused before anything is spent, and are a second line: compared with one sample at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import loop, precision, single_backward
 from dpilot.engine.base import LossFunction, NoRule
-from dpilot.engine.masking import LookingFirst, Made, looked_at, on_accelerator, unwatched
+from dpilot.engine.masking import Made, looked_at, on_accelerator, unwatched
 from dpilot.engine.record import judge
 from dpilot.engine.state import preserve_state, preserve_structure
 from dpilot.errors import DpilotError, UnsupportedModel
@@ -81,7 +81,6 @@ def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_b
     random = is_random(model, loss_fn, made_up, per_batch)
     with evaluating(model, random):
         same = carefully(model, made_up, partial(agrees_with_loop, model, loss_fn, made_up, n, per_batch))
-        same = same and masked_samples_agree(model, loss_fn, made_up, n, per_batch)
         same = same or (random and is_random(model, loss_fn, made_up, per_batch))
     if random:
         changed = batches.rebuild(made_up, lambda t: first_for_last(t, n))
@@ -89,37 +88,6 @@ def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_b
     if not same:
         raise NoRule("gradients of made-up samples differ from those of one sample at a time.")
     return random
-
-
-def masked_samples_agree(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:
-    """The same where samples differ in what is masked or ignored; a variant that does not run says nothing.
-
-    On an accelerator -100 is tried where places are looked at first. A model that cannot run so at all raises: what
-    the CPU would have found is then not known. Masks are tried without, if need be.
-    """
-    accelerated = on_accelerator(model, made_up)
-    for variant in batches.variants(made_up):
-        work = partial(agrees_with_loop, model, loss_fn, variant, n, per_batch)
-        looking = accelerated and ignores(made_up, variant)
-        if looking:
-            with LookingFirst():
-                agrees_with_loop(model, loss_fn, made_up, n, per_batch)
-        try:
-            with LookingFirst() if looking else nullcontext():
-                same = work() if looking else carefully(model, variant, work)
-        except DpilotError:
-            raise
-        except Exception:  # an id or a label that this model does not know
-            continue
-        if not same:
-            return False
-    return True
-
-
-def ignores(made_up: Any, variant: Any) -> bool:
-    """Whether whole numbers were made -100, not booleans false."""
-    both = zip(batches.tensors(made_up), batches.tensors(variant), strict=True)
-    return any(old is not new and new.dtype != torch.bool for old, new in both)
 
 
 def agrees_with_loop(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:

@@ -2,8 +2,8 @@
 
 Trained weights take part in the forward pass detached, so autograd never forms their gradients. Each operation in which
 a weight meets the samples is tapped (recorder.py); the backward pass leaves (input, output gradient) there, from which
-a layer rule knows the squared norms and, once the weights are chosen, the weighted sum. The tracker (record/) knows where
-the samples lie in every tensor on the way; what it does not know is not computed here.
+a layer rule knows the squared norms and, once the weights are chosen, the weighted sum. The tracker (record/) knows
+where the samples lie in every tensor on the way; what it does not know is not computed here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine import precision
-from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, refilled, trainable
+from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, added, handle, refilled, trainable
 from dpilot.engine.measure import Measured
-from dpilot.engine.record import Pass
+from dpilot.engine.record import Answers, Pass
 from dpilot.engine.recorder import Found, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
 from dpilot.engine.sums import Sums
@@ -27,16 +27,19 @@ from dpilot.engine.two_pass import two_passes
 
 def run(
     model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str,
-    low_memory: bool = False, replayed: bool = False,
+    low_memory: bool = False, answers: Answers | None = None,
 ) -> PerSample:  # fmt: skip
     """Record one forward and backward pass; measure every parameter; sum when asked.
 
-    Raises NoRule where it is not known which rows belong to which sample, or where samples meet.
+    Raises NoRule where it is not known which rows belong to which sample, or where samples meet. ``answers`` are for a
+    pass that is captured as a graph.
 
     Edge cases: random layers draw as in plain training, so every sample has its own mask.
     """
     parameters = trainable(model)
-    with Pass.over(model, loss_fn, batch, n, replayed=replayed) as watched:
+    if any(p.is_complex() for p in parameters.values()):
+        raise NoRule("a trained parameter is complex.")
+    with Pass.over(model, loss_fn, batch, n, answers) as watched:
         recorder = Recorder(parameters, watched.tracker, watched.exits)
         losses = forward(recorder, model, loss_fn, batch, per_batch)
         watched.require_apart(losses)

@@ -7,6 +7,7 @@ the place of a parameter) would be released without noise, or met by the next re
 
 from __future__ import annotations
 
+import builtins
 import dis
 import sys
 from collections import OrderedDict, UserDict, UserList, deque
@@ -165,7 +166,7 @@ class Walk:
                 for attribute in attributes:
                     if attribute in vars(value):
                         self.enter_global(vars(value), attribute, ())
-        elif value is not MISSING or name not in space.get("__builtins__", {}):
+        elif value is not MISSING or not hasattr(builtins, name):
             self.saved.append((restore_item, (space, name), value))
             self.enter((value,) if value is not MISSING else ())
 

@@ -88,16 +88,37 @@ class Constants:
             del self._known[address]
 
 
-class Memory:
-    """The tags of all memory that a pass over n > 1 records meets.
+class Answers:
+    """Answers about shared values: found by looking, or, where nobody may wait for a device, those of a pass before.
 
-    With ``replayed``, what is found must hold for weights that are not yet known, as a captured graph is used again.
+    A captured graph is replayed with weights that are not known yet: what was computed from trained weights is not
+    looked at for it.
     """
 
-    def __init__(self, n: int, constants: Constants, *, replayed: bool = False) -> None:
-        self.n, self._constants, self._replayed = n, constants, replayed
+    def __init__(self) -> None:
+        self._found: list[tuple[Any, bool]] = []
+        self._next: int | None = None
+
+    def repeat(self) -> None:
+        """From now on give the answers found so far, in their order."""
+        self._next = 0
+
+    def ask(self, question: Any, look: Callable[[], bool]) -> bool:
+        if self._next is not None:
+            known, self._next = self._found[self._next : self._next + 1], self._next + 1
+            return known == [(question, True)]
+        answer = look()
+        self._found.append((question, answer))
+        return answer
+
+
+class Memory:
+    """The tags of all memory that a pass over n > 1 records meets. ``answers`` are given for a pass that is captured."""
+
+    def __init__(self, n: int, constants: Constants, answers: Answers | None = None) -> None:
+        self.n, self._constants, self._replayed = n, constants, answers is not None
+        self._answers, self._looked_up = answers or Answers(), dict[Any, bool]()
         self._known: dict[int, Known] = {}
-        self._answers: dict[Any, bool] = {}
         self.looked = 0
 
     def tag(self, t: Tensor) -> Tag:
@@ -183,12 +204,8 @@ class Memory:
         if tag.base or storage.nbytes() % (tag.step * self.n):
             return False
         self.looked += 1
-        flat = torch.empty(0, dtype=torch.uint8, device=t.device).set_(storage)
-        written, itemsize = torch.zeros_like(flat, dtype=torch.bool), t.element_size()
-        strides = (*(s * itemsize for s in t.stride()), 1)
-        written.as_strided((*t.shape, itemsize), strides, t.storage_offset() * itemsize).fill_(True)
-        rows, hidden = (each.view(-1, self.n, tag.step) for each in (flat, written))
-        return bool(((rows == rows[:, :1]) | hidden).all())
+        question = ("was alike", t.shape, t.stride(), t.storage_offset(), t.dtype)
+        return self._answers.ask(question, lambda: alike_around(t, tag.step, self.n))
 
     def repeats(self, t: Tensor, axis: int, block: int) -> bool:
         """Whether a tensor that depends on no record holds the same for every record along an axis."""
@@ -209,11 +226,11 @@ class Memory:
         """Look at shared values, which are public, once for each state of a tensor."""
         self.looked += 1
         version = 0 if t.is_inference() else t._version
-        address = t.untyped_storage()._cdata
-        key = (address, version, t.shape, t.stride(), t.storage_offset(), t.dtype, question)
-        if key not in self._answers:
-            self._answers[key] = look()
-        return self._answers[key]
+        layout = (t.shape, t.stride(), t.storage_offset(), t.dtype, question)
+        key = (t.untyped_storage()._cdata, version, layout)
+        if key not in self._looked_up:
+            self._looked_up[key] = self._answers.ask(layout, look)
+        return self._looked_up[key]
 
     def close(self) -> None:
         """The pass is over: what it leaves alive is not taken for a constant by the next."""
@@ -245,3 +262,13 @@ def counts_up(t: Tensor, step: int) -> bool:
     """Whether a tensor holds 0, step, 2 step, ..."""
     flat = t.detach().reshape(-1)
     return bool((flat == torch.arange(flat.numel(), device=t.device) * step).all())
+
+
+def alike_around(t: Tensor, step: int, n: int) -> bool:
+    """Whether memory, but for the entries of a tensor in it, is the same in each of n stretches of ``step`` bytes."""
+    flat = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())
+    written, itemsize = torch.zeros_like(flat, dtype=torch.bool), t.element_size()
+    strides = (*(s * itemsize for s in t.stride()), 1)
+    written.as_strided((*t.shape, itemsize), strides, t.storage_offset() * itemsize).fill_(True)
+    rows, hidden = (each.view(-1, n, step) for each in (flat, written))
+    return bool(((rows == rows[:, :1]) | hidden).all())

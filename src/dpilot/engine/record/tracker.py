@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
-from dpilot.engine.record.memory import Constants, Memory, remember
+from dpilot.engine.record.memory import Answers, Constants, Memory, remember
 from dpilot.engine.record.place import RANDOM, SHARED, TRAINED, WORSE, Place, on_axis
 from dpilot.engine.record.rules import DRAWS, EMPTY, OVERWRITES, RULES, SIZED_BY_VALUES, Rule, no_values, pointwise
 from dpilot.engine.record.source import line_of_model
@@ -69,7 +69,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """One pass over a chunk of n > 1 records.
 
     ``records`` are the tensors of the chunk whose first axis counts the records; ``constants`` is what is known of
-    memory that exists already; ``guard`` saves such memory before it is written.
+    memory that exists already; ``guard`` saves such memory before it is written; ``answers`` are for a captured pass.
 
     Guarantee:
         A tensor whose place is ``axis`` holds, in the rows of record i, a function of record i, of what is shared and
@@ -79,11 +79,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     def __init__(
-        self, n: int, records: Iterable[Tensor], constants: Constants, guard: WriteGuard, *, replayed: bool = False
+        self, n: int, records: Iterable[Tensor], constants: Constants, guard: WriteGuard,
+        answers: Answers | None = None,
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
         self.n, self.findings = n, list[Finding]()
-        self.memory = Memory(n, constants, replayed=replayed)
+        self.memory = Memory(n, constants, answers)
         self.place = self.memory.place
         self._guard, self._seed = guard, torch.initial_seed()
         held = list(records)

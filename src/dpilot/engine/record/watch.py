@@ -15,7 +15,7 @@ from torch.autograd.function import BackwardCFunction
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule
 from dpilot.engine.record.exits import Exits
-from dpilot.engine.record.memory import Constants
+from dpilot.engine.record.memory import Answers, Constants
 from dpilot.engine.record.tracker import Finding, Tracker
 from dpilot.engine.state import StateSnapshot
 from dpilot.engine.tap import Tap
@@ -48,12 +48,14 @@ class Pass:
 
     @staticmethod
     @contextmanager
-    def over(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, *, replayed: bool = False) -> Iterator[Pass]:
-        """Watch a pass. With ``replayed``, what is found holds for every later value of the trained weights."""
+    def over(
+        model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, answers: Answers | None = None
+    ) -> Iterator[Pass]:
+        """Watch a pass. With ``answers``, what is found holds for every later value of the trained weights."""
         snapshot, guard = StateSnapshot.of(model, loss_fn, batch), WriteGuard()
         constants = constants_of(model)
         constants.add(snapshot.tensors)
-        tracker = Tracker(n, batches.records(batch, n), constants, guard, replayed=replayed)
+        tracker = Tracker(n, batches.records(batch, n), constants, guard, answers)
         try:
             yield Pass(n, tracker, Exits(tracker, guard), guard)
         finally:
