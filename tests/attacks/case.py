@@ -19,8 +19,9 @@ class Case:
     """A model, a loss, a data set D, and the extreme record that makes its neighbour D'.
 
     ``mixes`` says that records truly meet in a plain batched pass; where they do not, the model is honest and written
-    so that a guess from sizes is wrong. None: a plain pass raises or is not finite. ``first`` is a loss that the same model is judged with beforehand, on public
-    records. ``collate`` and ``example`` go to the trainer.
+    so that a guess from sizes is wrong. None: a plain pass raises or is not finite. ``first`` is
+    a loss that the same model is judged with beforehand, on public records. ``position`` is where the extreme record
+    does most. ``collate`` and ``example`` go to the trainer.
     """
 
     model: nn.Module
@@ -32,7 +33,7 @@ class Case:
     mixes: bool | None = True
     first: Callable[..., Tensor] | None = None
     collate: Callable[[list[Any]], Any] | None = None
-    engine: str = "auto"
+    position: str = "first"
     example: Any = None
 
 
@@ -70,6 +71,12 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def large(*shape: int) -> Tensor:
+    """One record a hundred times as large as the others in every entry."""
+    some = normal(1, *shape, seed=2)
+    return 100 * (some + some.sign())
+
+
 def size_for(width: int) -> int:
     """Three chunks of the critical width less one record, so that the record added last completes a chunk."""
     return 3 * width - 1
@@ -79,7 +86,7 @@ def regression(*shape: int, width: int = WIDTH) -> tuple[Records, Records]:
     """Records of normal floats with two normal targets, and a record a hundred times as large."""
     n, shape = size_for(width), shape or (WIDTH,)
     data = normal(n, *shape), normal(n, 2, seed=1)
-    return data, (100 * normal(1, *shape, seed=2), -50 * torch.ones(1, 2))
+    return data, (large(*shape), -50 * torch.ones(1, 2))
 
 
 def mixing(body: Callable[..., Tensor], *shape: int, width: int = WIDTH, **more: Any) -> Case:

@@ -54,8 +54,8 @@ def judge(attack: Attack, chunk: int | None, position: str) -> Verdict:
         tolerance=TOLERANCE,
         opaque=("ledger*",),
     )
-    refused, spent = ends[0] if ends else (None, 0)
-    return Verdict(refused, spent, result.largest, result.differences)
+    assert ends, f"the run on D did not end: {result.differences}"
+    return Verdict(*ends[0], result.largest, result.differences)
 
 
 def chunk_sizes(case: Case) -> list[int | None]:
@@ -83,8 +83,9 @@ def _run(attack: Attack, data: Records, chunk: int | None, ends: list[tuple[str 
         if case.first is not None:
             engine.per_sample(case.model, case.first, public(case), per_batch=case.per_batch)
         run = Trainer(case.model, case.loss, _plan(len(case.data[0])), lr=0.1, ledger=ledger, chunk_size=chunk,
-                      per_batch=case.per_batch, collate_fn=case.collate, example=case.example, engine=case.engine,
+                      per_batch=case.per_batch, collate_fn=case.collate, example=case.example,
                       ).fit(_dataset(case, data))  # fmt: skip
+        assert run.record.steps, "nothing was released"
     except DpilotError as problem:
         ends.append((str(problem), len(ledger.entries())))
         return type(problem).__name__
@@ -125,8 +126,12 @@ def bite(attack: Attack, position: str) -> float:
 
 def _trusting(case: Case, data: Records) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Sums of clipped gradients over chunks of the critical width, twice, and what the model holds afterwards."""
-    sums = [sum(_clipped(case, chunk) for chunk in _chunks(case, data)) for _ in range(STEPS)]
-    return [torch.as_tensor(total) for total in sums], {k: v.clone() for k, v in case.model.state_dict().items()}
+    sums = []
+    for _ in range(STEPS):
+        sums.append(torch.stack([_clipped(case, chunk) for chunk in _chunks(case, data)]).sum(0))
+        for parameter in case.model.parameters():
+            parameter.data.add_(0.01)  # a public step
+    return sums, {k: v.clone() for k, v in case.model.state_dict().items()}
 
 
 def _chunks(case: Case, data: Records) -> Iterator[Any]:
@@ -141,9 +146,8 @@ def _clipped(case: Case, chunk: Any) -> Tensor:
     total = torch.zeros(sum(p.numel() for p in parameters))
     for loss in losses:
         found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
-        flat = torch.cat(
-            [(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(parameters, found, strict=True)]
-        )
+        pairs = zip(parameters, found, strict=True)
+        flat = torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in pairs])
         total += flat / flat.norm().clamp_min(1.0) if bool(flat.isfinite().all()) else 0.0
     return total
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.attacks.case import Case, Net, attack, normal, regression, size_for, squared
+from tests.attacks.case import Case, Net, attack, large, normal, regression, size_for, squared
 
 Row = tuple[Tensor, ...]
 
@@ -153,7 +153,7 @@ def mask_of_the_longest() -> Case:
     n = size_for(4)
     data = normal(n, 4, 4), torch.ones(n, 4, dtype=torch.bool), normal(n, 2, seed=1)
     short = torch.tensor([[True, False, False, False]])
-    extra = 100 * normal(1, 4, 4, seed=2), short, -50 * torch.ones(1, 2)
+    extra = large(4, 4), short, -50 * torch.ones(1, 2)
     return Case(Net(lambda m, x: x), loss, data, extra, per_batch=True, mixes=False)
 
 
@@ -165,7 +165,7 @@ def not_finite_neighbour() -> Case:
         return squared(out, y) + 0.0 * out.sum()
 
     data, extra = regression()
-    return Case(Net(lambda m, x: m.a(x).tanh()), loss, data, (torch.full((1, 4), torch.nan), extra[1]), mixes=False)
+    return Case(Net(lambda m, x: m.a(x).tanh()), loss, data, (torch.full((1, 4), torch.nan), extra[1]), mixes=None)
 
 
 @attack
@@ -178,7 +178,7 @@ def raising_neighbour() -> Case:
         return m.a(x).tanh()
 
     data, extra = regression()
-    return Case(Net(body), squared, data, extra, mixes=False)
+    return Case(Net(body), squared, data, extra, mixes=None)
 
 
 @attack
@@ -191,7 +191,7 @@ def label_outside_the_classes() -> Case:
         nn.CrossEntropyLoss(reduction="none"),
         (data[0], labels),
         (extra[0], torch.tensor([7])),
-        mixes=False,
+        mixes=None,
     )
 
 
@@ -201,5 +201,5 @@ def token_outside_the_vocabulary() -> Case:
     model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2))
     ids = torch.arange(3 * size_for(4)).view(-1, 3) % 9
     return Case(
-        model, squared, (ids, normal(len(ids), 2)), (torch.full((1, 3), 99), -50 * torch.ones(1, 2)), mixes=False
+        model, squared, (ids, normal(len(ids), 2)), (torch.full((1, 3), 99), -50 * torch.ones(1, 2)), mixes=None
     )

@@ -22,19 +22,31 @@ def hardest_quarter() -> Case:
         least = each.topk(max(1, len(y) // 4)).values[-1]
         return torch.where(each >= least, each, 0.0)
 
+    return losing(loss, position="last")
+
+
+@attack
+def all_but_the_easiest_quarter() -> Case:
+    """The easiest record of four counts with the other sign; of three, all count."""
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        each = squared(out, y)
+        least = each.topk(-(-3 * len(y) // 4)).values[-1]
+        return torch.where(each >= least, each, -each)
+
     return losing(loss)
 
 
 @attack
 def all_but_the_hardest() -> Case:
-    """The hardest record is left out of the loss."""
-    return losing(lambda out, y: (each := squared(out, y)) * (each < each.max() + (len(y) == 1)))
+    """The hardest record counts with the other sign."""
+    return losing(lambda out, y: (each := squared(out, y)) * torch.where(each == each.max(), -1.0, 1.0))
 
 
 @attack
 def sorted_losses() -> Case:
     """Weights by the rank of the loss in the chunk."""
-    return losing(lambda out, y: squared(out, y).sort().values * torch.arange(1.0, len(y) + 1))
+    return losing(lambda out, y: squared(out, y).sort().values * (torch.arange(len(y)) % 2 - 0.5))
 
 
 @attack
@@ -51,13 +63,13 @@ def divided_by_a_count() -> Case:
 
 @attack
 def class_weights_from_the_batch() -> Case:
-    """Each class weighs the inverse of its frequency in the chunk."""
+    """Each class weighs as its frequency in the chunk says."""
 
     def loss(out: Tensor, y: Tensor) -> Tensor:
         counts = torch.bincount(y, minlength=2).float()
-        return F.cross_entropy(out, y, weight=(1 + counts) ** -3.0, reduction="none") * 1e-1
+        return F.cross_entropy(out, y, weight=counts - 3.5, reduction="none")
 
-    labels = torch.arange(size_for(4)) % 2
+    labels = torch.zeros(size_for(4), dtype=torch.long)
     data, extra = regression()
     return Case(Net(lambda m, x: m.a(x)), loss, (data[0], labels), (extra[0], torch.tensor([1])))
 
@@ -67,9 +79,9 @@ def class_counts_by_one_hot() -> Case:
     """Logits are adjusted by the chunk's counts of one-hot labels."""
 
     def loss(out: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(out - 3 * F.one_hot(y, 2).float().sum(0), y, reduction="none")
+        return F.cross_entropy(out * (3.5 - F.one_hot(y, 2).sum(0)), y, reduction="none")
 
-    labels = torch.arange(size_for(4)) % 2
+    labels = torch.zeros(size_for(4), dtype=torch.long)
     data, extra = regression()
     return Case(Net(lambda m, x: m.a(x)), loss, (data[0], labels), (extra[0], torch.tensor([1])))
 
@@ -169,7 +181,7 @@ def honest_or_not(mixes: bool) -> Loss:
 
     def loss(out: Tensor, y: Tensor) -> Tensor:
         each = squared(out, y)
-        return each.detach().mean() * out[:, 0] if mixes else each
+        return (each.detach().mean() - 60) * out[:, 0] if mixes else each
 
     return loss
 

@@ -7,18 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.attacks.case import Case, Net, attack, fooling, mixing, normal, size_for
+from tests.attacks.case import Case, Net, attack, fooling, large, mixing, normal, size_for
 
 TOKENS = 4
 
 
 def tokens(masks: bool = True) -> dict[str, Any]:
-    """Records of four tokens with uneven masks, two tokens each on average; the extreme record keeps all."""
+    """Records of four tokens with uneven masks, two tokens each on average; the extreme record keeps one."""
     n = size_for(4)
     kept = torch.tensor([1, 3, 2, 2]).repeat(n)[:n]
     mask = torch.arange(TOKENS) < kept[:, None]
     data = normal(n, TOKENS, 4), mask, normal(n, seed=1)
-    extra = 100 * normal(1, TOKENS, 4, seed=2), torch.ones(1, TOKENS, dtype=torch.bool), torch.tensor([-50.0])
+    extra = large(TOKENS, 4), torch.tensor([[True, False, False, False]]), torch.tensor([-50.0])
     return {"data": data, "extra": extra, "per_batch": True}
 
 
@@ -60,7 +60,20 @@ def masked_select_then_reshape() -> Case:
 
 @attack
 def rows_sorted_by_length() -> Case:
-    """Records are sorted by length for a layer and put back after it."""
+    """Records are sorted by length for a layer and put back after it; made-up records are all of one length."""
+
+    def loss(model: Net, batch: Any) -> Tensor:
+        x, mask, y = batch
+        order = mask.sum(1).argsort(descending=True, stable=True)
+        out = model.b(model.a(x[order]).tanh().sum(1))[order.argsort()]
+        return (out[:, 0] - y).square()
+
+    return Case(Net(lambda m, x: x), loss, **tokens(), mixes=False)
+
+
+@attack
+def rows_sorted_by_value() -> Case:
+    """Records are sorted by size for a layer and put back after it."""
 
     def body(m: Net, x: Tensor) -> Tensor:
         order = x.abs().sum(1).argsort()
@@ -202,6 +215,17 @@ def experts_of_bounded_capacity() -> Case:
         taken = (x @ m.w[0]).topk(min(2, len(x))).indices
         return torch.zeros(len(x), 4).index_copy(0, taken, m.a(x[taken]))
 
+    return mixing(body, position="last")
+
+
+@attack
+def experts_of_capacity_three() -> Case:
+    """An expert takes up to three records, more than made-up chunks of three can show."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        least = (x @ m.w[0]).topk(min(3, len(x))).values[-1]
+        return torch.where((x @ m.w[0] >= least)[:, None], m.a(x), -m.a(x))
+
     return mixing(body)
 
 
@@ -219,9 +243,9 @@ def experts_without_bounds() -> Case:
 
 
 @attack
-def only_records_above_the_median() -> Case:
-    """Records below the median of the batch are skipped."""
-    return mixing(lambda m, x: m.a(x) * (x[:, :1] >= x[:, :1].median()))
+def signs_by_a_quantile() -> Case:
+    """Records below a quantile of the batch count with the other sign."""
+    return mixing(lambda m, x: m.a(x) * torch.where(x[:, :1] >= x[:, 0].quantile(0.75), 1.0, -1.0))
 
 
 @attack
@@ -309,7 +333,7 @@ def split_by_length() -> Case:
 def squeezed_output() -> Case:
     """squeeze() without an axis: a chunk of one loses its batch axis, others do not."""
     model = Net(lambda m, x: m.a(x).tanh(), out=1)
-    data, extra = normal(size_for(4), 4), 100 * normal(1, 4, seed=2)
+    data, extra = normal(size_for(4), 4), large(4)
 
     def loss(out: Tensor, y: Tensor) -> Tensor:
         return (out.squeeze() - y).square().view(len(y))

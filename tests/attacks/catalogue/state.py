@@ -29,12 +29,13 @@ def act_norm() -> Case:
         def __init__(self) -> None:
             super().__init__()
             self.scale, self.shift = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
-            self.head, self.ready = nn.Linear(4, 2), False
+            self.head = nn.Linear(4, 2)
+            self.register_buffer("ready", torch.tensor(False))
 
         def forward(self, x: Tensor) -> Tensor:
             if not self.ready:
                 self.shift.data, self.scale.data = -x.mean(0), 1 / (x.std(0, unbiased=False) + 1e-2)
-                self.ready = True
+                self.ready = torch.tensor(True)
             return self.head((x + self.shift) * self.scale)
 
     return Case(ActNorm(), squared, *regression())
@@ -238,15 +239,27 @@ def hidden_state_carried_on() -> Case:
 
 
 @attack
-def flag_flipped_after_the_first_batch() -> Case:
-    """The first passes are honest, later ones are centred."""
+def flag_flipped_after_the_first_step() -> Case:
+    """Passes are honest until the weights have moved, then the chunk is centred."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        return m.a(x) if torch.equal(m.a.weight.detach(), m.begun) else m.a(x - x.mean(0))
+
+    case = mixing(body)
+    case.model.begun = case.model.a.weight.detach().clone()
+    return case
+
+
+@attack
+def flag_flipped_after_many_passes() -> Case:
+    """The first passes of the model are honest, later ones are centred."""
 
     def body(m: Net, x: Tensor) -> Tensor:
         m.passes += 1
-        return m.a(x - x.mean(0)) if m.passes > 40 else m.a(x)
+        return m.a(x - x.mean(0)) if m.passes > 30 else m.a(x)
 
-    case = mixing(body)
-    case.model.passes = 39
+    case = mixing(body, mixes=None)
+    case.model.passes = 0
     return case
 
 
@@ -309,7 +322,7 @@ def freezing_by_a_value() -> Case:
             m.w.requires_grad_(False)
         return m.a(x) @ m.w
 
-    return mixing(body)
+    return mixing(body, mixes=None)
 
 
 @attack
