@@ -9,22 +9,21 @@ from torch import Tensor, nn
 
 from tests.attacks.case import Case, Net, attack, fooling, large, mixing, normal, size_for
 
-TOKENS = 4
+MOST = 13
 
 
-def tokens(masks: bool = True) -> dict[str, Any]:
-    """Records of four tokens with uneven masks, two tokens each on average; the extreme record keeps one."""
+def tokens(lengths: tuple[int, ...] = (1, 3, 2, 2), extreme: int = 2) -> dict[str, Any]:
+    """Records of up to 13 tokens and a mask of those they have; the extreme record has ``extreme`` of them."""
     n = size_for(4)
-    kept = torch.tensor([1, 3, 2, 2]).repeat(n)[:n]
-    mask = torch.arange(TOKENS) < kept[:, None]
-    data = normal(n, TOKENS, 4), mask, normal(n, seed=1)
-    extra = large(TOKENS, 4), torch.tensor([[True, False, False, False]]), torch.tensor([-50.0])
+    kept = torch.tensor(lengths).repeat(n)[:n]
+    data = normal(n, MOST, 4), torch.arange(MOST) < kept[:, None], normal(n, seed=1)
+    extra = large(MOST, 4), (torch.arange(MOST) < extreme)[None], torch.tensor([-50.0])
     return {"data": data, "extra": extra, "per_batch": True}
 
 
 @attack
 def head_on_masked_tokens_only() -> Case:
-    """A head that sees the tokens of a mask only, as many in all as twice the records."""
+    """A head that sees the tokens of a mask only; with the extreme record they are four times as many as records."""
 
     def loss(model: Net, batch: Any) -> Tensor:
         x, mask, y = batch
@@ -32,7 +31,7 @@ def head_on_masked_tokens_only() -> Case:
         picked = model.b(model.a(x)[mask]).sum(1)
         return torch.zeros(len(x)).index_add(0, rows, (picked - y[rows]).square())
 
-    return Case(Net(lambda m, x: x), loss, **tokens(), mixes=False)
+    return Case(Net(lambda m, x: x), loss, **tokens((1,), MOST), mixes=False)
 
 
 @attack
@@ -69,6 +68,17 @@ def rows_sorted_by_length() -> Case:
         return (out[:, 0] - y).square()
 
     return Case(Net(lambda m, x: x), loss, **tokens(), mixes=False)
+
+
+@attack
+def rows_sorted_by_bucket() -> Case:
+    """Records are sorted by a coarse size for a layer and put back after it; made-up records are all in one bucket."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        order = (x[:, 0].abs() / 50).long().argsort(descending=True, stable=True)
+        return m.a(x[order]).tanh()[order.argsort()]
+
+    return fooling(body, position="last")
 
 
 @attack
