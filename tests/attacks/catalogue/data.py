@@ -1,0 +1,205 @@
+"""Records that change how others are read, padded or collated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.attacks.case import Case, Net, attack, large, normal, regression, size_for, squared
+
+Row = tuple[Tensor, ...]
+
+
+def stacked(rows: list[Row]) -> Row:
+    return tuple(torch.stack(part) for part in zip(*rows, strict=True))
+
+
+def collating(collate: Any, **more: Any) -> Case:
+    """An attack by the function that joins records."""
+    data, extra = regression()
+    example = (torch.zeros(2, 4), torch.zeros(2, 2))
+    model = Net(lambda m, x: m.a(x).tanh())
+    return Case(model, squared, data, extra, collate=collate, example=example, **more)
+
+
+@attack
+def standardised_by_the_collator() -> Case:
+    """The collator centres the records of a chunk."""
+
+    def collate(rows: list[Row]) -> Row:
+        x, y = stacked(rows)
+        return x - x.mean(0), y
+
+    return collating(collate)
+
+
+@attack
+def scaled_by_the_collator() -> Case:
+    """The collator divides by 100 if a value of the chunk is above 50, as for images of bytes."""
+
+    def collate(rows: list[Row]) -> Row:
+        x, y = stacked(rows)
+        return (x / 100 if x.max() > 50 else x), y
+
+    return collating(collate)
+
+
+@attack
+def sorted_by_the_collator() -> Case:
+    """The collator sorts the inputs by size, and not their targets."""
+
+    def collate(rows: list[Row]) -> Row:
+        x, y = stacked(rows)
+        return x[x[:, 0].argsort()], y
+
+    return collating(collate)
+
+
+@attack
+def collator_with_a_memory() -> Case:
+    """The collator subtracts the mean of the chunk before."""
+    held = [torch.zeros(4)]
+
+    def collate(rows: list[Row]) -> Row:
+        x, y = stacked(rows)
+        held.append(x.mean(0))
+        return x - held[-2], y
+
+    return collating(collate)
+
+
+@attack
+def targets_smoothed_by_the_collator() -> Case:
+    """The collator mixes each target with the mean of the chunk."""
+
+    def collate(rows: list[Row]) -> Row:
+        x, y = stacked(rows)
+        return x, 0.5 * y + 0.5 * y.mean(0)
+
+    return collating(collate)
+
+
+@attack
+def mixup_by_the_collator() -> Case:
+    """The collator mixes each record with the one on the other end."""
+
+    def collate(rows: list[Row]) -> Row:
+        x, y = stacked(rows)
+        return 0.6 * x + 0.4 * x.flip(0), y
+
+    return collating(collate)
+
+
+@attack
+def padded_to_the_longest() -> Case:
+    """The collator pads to the longest record, and the model takes the mean over the padding too."""
+
+    def collate(rows: list[Any]) -> Row:
+        x, length, y = stacked(rows)
+        return x[:, : int(length.max())], y
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x).tanh().mean(1))
+
+    n, most = size_for(4), 12
+    lengths = torch.tensor([1, 3, 2, 2]).repeat(n)[:n]
+    x = normal(n, most, 4) * (torch.arange(most) < lengths[:, None])[:, :, None]
+    data = x, lengths, normal(n, 2, seed=1)
+    extra = 10 * normal(1, most, 4, seed=2), torch.tensor([most]), -50 * torch.ones(1, 2)
+    return Case(Pooled(), squared, data, extra, collate=collate, example=(torch.zeros(2, 3, 4), torch.zeros(2, 2)))
+
+
+@attack
+def positions_counted_from_the_end() -> Case:
+    """The collator pads to the longest record, and the model counts positions from the end."""
+
+    def collate(rows: list[Any]) -> Row:
+        x, length, y = stacked(rows)
+        return x[:, : int(length.max())], y
+
+    class FromTheEnd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places, self.head = nn.Parameter(torch.randn(12, 4)), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head((x * self.places[-x.shape[1] :]).sum(1))
+
+    n, most = size_for(4), 12
+    lengths = torch.tensor([1, 3, 2, 2]).repeat(n)[:n]
+    x = normal(n, most, 4) * (torch.arange(most) < lengths[:, None])[:, :, None]
+    data = x, lengths, normal(n, 2, seed=1)
+    extra = 10 * normal(1, most, 4, seed=2), torch.tensor([most]), -50 * torch.ones(1, 2)
+    return Case(FromTheEnd(), squared, data, extra, collate=collate, example=(torch.zeros(2, 3, 4), torch.zeros(2, 2)))
+
+
+@attack
+def mask_of_the_longest() -> Case:
+    """A mask that is all true is not applied: one padded record changes the branch of all, honestly computed."""
+
+    def loss(model: Net, batch: Any) -> Tensor:
+        x, mask, y = batch
+        hidden = model.a(x)
+        hidden = hidden if bool(mask.all()) else hidden * mask[:, :, None]
+        return squared(model.b(hidden.sum(1)), y)
+
+    n = size_for(4)
+    data = normal(n, 4, 4), torch.ones(n, 4, dtype=torch.bool), normal(n, 2, seed=1)
+    short = torch.tensor([[True, False, False, False]])
+    extra = large(4, 4), short, -50 * torch.ones(1, 2)
+    return Case(Net(lambda m, x: x), loss, data, extra, per_batch=True, mixes=False)
+
+
+@attack
+def not_finite_neighbour() -> Case:
+    """One record is not a number, and the pass multiplies by zero over the batch."""
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return squared(out, y) + 0.0 * out.sum()
+
+    data, extra = regression()
+    return Case(Net(lambda m, x: m.a(x).tanh()), loss, data, (torch.full((1, 4), torch.nan), extra[1]), mixes=None)
+
+
+@attack
+def raising_neighbour() -> Case:
+    """The pass raises on a large value: the others must count as they would alone."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        if bool(x.abs().max() > 50):
+            raise ValueError("too large")
+        return m.a(x).tanh()
+
+    data, extra = regression()
+    return Case(Net(body), squared, data, extra, mixes=None)
+
+
+@attack
+def label_outside_the_classes() -> Case:
+    """One label is outside of the classes."""
+    data, extra = regression()
+    labels = torch.arange(size_for(4)) % 2
+    return Case(
+        Net(lambda m, x: m.a(x).tanh()),
+        nn.CrossEntropyLoss(reduction="none"),
+        (data[0], labels),
+        (extra[0], torch.tensor([7])),
+        mixes=None,
+    )
+
+
+@attack
+def token_outside_the_vocabulary() -> Case:
+    """One token is outside of the vocabulary."""
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2))
+    ids = torch.arange(3 * size_for(4)).view(-1, 3) % 9
+    return Case(
+        model, squared, (ids, normal(len(ids), 2)), (torch.full((1, 3), 99), -50 * torch.ones(1, 2)), mixes=None
+    )

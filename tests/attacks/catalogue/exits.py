@@ -1,0 +1,264 @@
+"""Values that leave torch and come back, parts that cannot be watched, and other threads."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import io
+import json
+import pickle
+import random
+import threading
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from tests.attacks.case import Case, Net, attack, mixing
+
+
+@attack
+def list_and_back() -> Case:
+    """tolist, a mean in Python, and back."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        rows = x.detach().tolist()
+        return m.a(x) - torch.tensor([sum(column) / len(rows) for column in zip(*rows, strict=True)])
+
+    return mixing(body)
+
+
+@attack
+def numpy_and_back() -> Case:
+    """numpy, a mean there, and back."""
+    return mixing(lambda m, x: m.a(x) - torch.from_numpy(x.detach().numpy().mean(0)))
+
+
+@attack
+def array_protocol() -> Case:
+    """np.asarray of the batch, reversed."""
+    return mixing(lambda m, x: m.a(x) * torch.tensor(np.asarray(x.detach())[::-1].copy()))
+
+
+@attack
+def numbers_by_item() -> Case:
+    """Every number by item()."""
+    return mixing(lambda m, x: m.a(x) - sum(float(v) for v in x.detach().flatten()) / x.numel())
+
+
+@attack
+def python_branch_on_a_sum() -> Case:
+    """if x.sum() > 0."""
+    return mixing(lambda m, x: m.a(x) if x.detach()[:, 0].abs().sum() < 50 else -m.a(x))
+
+
+@attack
+def python_sort() -> Case:
+    """sorted() over rows of Python numbers."""
+    return mixing(lambda m, x: m.a(x) * torch.tensor(sorted(x.detach().tolist())))
+
+
+@attack
+def dlpack_and_back() -> Case:
+    """Through a dlpack capsule."""
+    return mixing(lambda m, x: m.a(x) - torch.from_dlpack(np.from_dlpack(x.detach()).mean(0)))
+
+
+@attack
+def pickled_and_back() -> Case:
+    """Through pickle, with the rows in another order."""
+    return mixing(lambda m, x: m.a(x) * pickle.loads(pickle.dumps(x.detach())).flip(0))
+
+
+@attack
+def saved_and_loaded() -> Case:
+    """Through torch.save into memory."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        file = io.BytesIO()
+        torch.save(x.detach(), file)
+        file.seek(0)
+        return m.a(x) * torch.load(file).flip(0)
+
+    return mixing(body)
+
+
+@attack
+def text_and_back() -> Case:
+    """Through JSON text."""
+    return mixing(lambda m, x: m.a(x) * torch.tensor(json.loads(json.dumps(x.detach().tolist()))).flip(0))
+
+
+@attack
+def raw_memory() -> Case:
+    """The floats of the batch read by their address."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        rows = x.detach().contiguous()
+        numbers = (ctypes.c_float * rows.numel()).from_address(rows.data_ptr())
+        return m.a(x) - sum(numbers) / rows.numel()
+
+    return mixing(body)
+
+
+@attack
+def storage_and_back() -> Case:
+    """The untyped storage of the batch, viewed again with its rows shifted."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        rows = torch.cat([x.detach(), x.detach()[:1]]).contiguous()
+        again = torch.empty(0).set_(rows.untyped_storage(), 4, (len(x), 4), (4, 1))
+        return m.a(x) * again
+
+    return mixing(body)
+
+
+@attack
+def deep_copy() -> Case:
+    """A deep copy of the batch, reversed."""
+    return mixing(lambda m, x: m.a(x) * copy.deepcopy(x.detach()).flip(0))
+
+
+@attack
+def python_random_seeded_by_data() -> Case:
+    """Python's generator is seeded with the batch; all records share its numbers."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        source = random.Random(float(x.detach().abs().sum()))
+        return m.a(x) + 20 * source.random()
+
+    return mixing(body)
+
+
+@attack
+def numpy_random_seeded_by_data() -> Case:
+    """A numpy generator is seeded with the batch."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        source = np.random.default_rng(int(x.detach().abs().sum() * 1000))
+        return m.a(x) + torch.from_numpy(source.normal(size=4) * 10).float()
+
+    return mixing(body)
+
+
+@attack
+def shape_that_holds_a_value() -> Case:
+    """The length of nonzero() over the batch is a factor."""
+    return mixing(lambda m, x: m.a(x) * (-1.0) ** len((x > 1).nonzero()))
+
+
+@attack
+def computed_in_a_thread() -> Case:
+    """The mean is taken in another thread, where no mode of this one is active."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        worker = threading.Thread(target=lambda: found.append(x.detach().mean(0)))
+        worker.start()
+        worker.join()
+        return m.a(x) - found[0]
+
+    return mixing(body)
+
+
+@attack
+def modes_switched_off() -> Case:
+    """The mean is taken where dispatch modes are switched off."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        with _disable_current_modes():
+            mean = x.detach().mean(0)
+        return m.a(x) - mean
+
+    return mixing(body)
+
+
+@attack
+def functions_not_watched() -> Case:
+    """The mean is taken where torch functions are not overridden."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            mean = x.mean(0)
+        return m.a(x) - mean
+
+    return mixing(body)
+
+
+@attack
+def aten_operations() -> Case:
+    """The mean by torch.ops, past the Python functions."""
+    return mixing(lambda m, x: m.a(x) - torch.ops.aten.mean.dim(x, [0]))
+
+
+@attack
+def mean_inside_inference_mode() -> Case:
+    """The mean is taken in inference mode."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            mean = x.mean(0)
+        return m.a(x) - mean.clone()
+
+    return mixing(body)
+
+
+@attack
+def mapped_over_another_axis() -> Case:
+    """torch.func.vmap over the features: each sees all records."""
+    return mixing(lambda m, x: m.a(torch.func.vmap(lambda column: column - column.mean(), in_dims=1, out_dims=1)(x)))
+
+
+@attack
+def traced_part() -> Case:
+    """A traced function takes the mean of the batch."""
+
+    def centred(x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(centred, torch.randn(3, 4))
+    return mixing(lambda m, x: m.a(traced(x)))
+
+
+@attack
+def exported_part() -> Case:
+    """A graph module of torch.fx takes the mean of the batch."""
+
+    def centred(x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+    graph = torch.fx.symbolic_trace(centred)
+    return mixing(lambda m, x: m.a(graph(x)))
+
+
+@attack
+def checkpointed_part() -> Case:
+    """The mean of the batch inside a checkpoint."""
+    return mixing(lambda m, x: torch.utils.checkpoint.checkpoint(lambda t: m.a(t - t.mean(0)), x, use_reentrant=False))
+
+
+@attack
+def reentrant_checkpoint() -> Case:
+    """The mean of the batch inside a reentrant checkpoint."""
+    return mixing(
+        lambda m, x: torch.utils.checkpoint.checkpoint(
+            lambda t: m.a(t - t.mean(0)), x.requires_grad_(), use_reentrant=True
+        )
+    )
+
+
+@attack
+def subclass_of_tensor() -> Case:
+    """A tensor subclass whose multiplication adds the mean of the batch."""
+
+    class Odd(Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            out = super().__torch_function__(func, types, args, kwargs or {})
+            return out + out.detach().mean(0) if func is Tensor.mul and isinstance(out, Tensor) else out
+
+    return mixing(lambda m, x: m.a((x.as_subclass(Odd) * 1.0).as_subclass(Tensor)))

@@ -1,0 +1,161 @@
+"""How an attack is judged: refused before anything is spent, or within one bound in a whole run.
+
+A run of a few full-batch steps on D is recorded and repeated on D plus one extreme record, with every released value
+frozen (``dpilot.audit.replay``). All that may differ is the input of each release, by one bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from dpilot import Budget, Plan, Trainer, audit, engine
+from dpilot.errors import DpilotError
+from dpilot.privacy.ledger import Ledger
+from tests.attacks.case import Attack, Case, Records
+
+STEPS = 2
+BUDGET = Budget(5.0, 1e-5)
+TOLERANCE = 1e-4
+POSITIONS = ("last", "first", "middle")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why an attack was refused, what was spent by then, how many bounds a sum moved, and what else differs."""
+
+    refused: str | None
+    spent: int
+    moved: float
+    differences: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Refused with nothing spent, or run with nothing moved but the sums, by a bound at most."""
+        if self.refused is not None:
+            return self.spent == 0 and not self.differences
+        return self.moved <= 1 + TOLERANCE and not self.differences
+
+
+def judge(attack: Attack, chunk: int | None, position: str) -> Verdict:
+    """A run on D and on D', with the record added at ``position``, in chunks of ``chunk`` records."""
+    ends: list[tuple[str | None, int]] = []
+    case = attack()
+    result = audit.replay(
+        lambda data: _run(attack, data, chunk, ends),
+        case.data,
+        neighbour(case, position),
+        tolerance=TOLERANCE,
+        opaque=("ledger*",),
+    )
+    assert ends, f"the run on D did not end: {result.differences}"
+    return Verdict(*ends[0], result.largest, result.differences)
+
+
+def chunk_sizes(case: Case) -> list[int | None]:
+    """The critical width, one coprime to it, one record at a time, and the trainer's own choice."""
+    return [case.width, case.width + 1, 1, None]
+
+
+def neighbour(case: Case, position: str) -> Records:
+    """D with the extreme record at a position."""
+    at = {"first": 0, "middle": len(case.data[0]) // 2, "last": len(case.data[0])}[position]
+    return tuple(torch.cat([t[:at], e, t[at:]]) for t, e in zip(case.data, case.extra, strict=True))
+
+
+def built(attack: Attack) -> Case:
+    """The attack, with the same first weights each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return attack()
+
+
+def _run(attack: Attack, data: Records, chunk: int | None, ends: list[tuple[str | None, int]]) -> Any:
+    """Train, and hand back all that comes out: the model, the record and the ledger, or the refusal."""
+    case, ledger = built(attack), Ledger.open("ledger", dataset="records", budget=BUDGET, mode="precommitted")
+    try:
+        if case.first is not None:
+            engine.per_sample(case.model, case.first, public(case), per_batch=case.per_batch)
+        run = Trainer(case.model, case.loss, _plan(len(case.data[0])), lr=0.1, ledger=ledger, chunk_size=chunk,
+                      per_batch=case.per_batch, collate_fn=case.collate, example=case.example,
+                      ).fit(_dataset(case, data))  # fmt: skip
+        assert run.record.steps, "nothing was released"
+    except DpilotError as problem:
+        ends.append((str(problem), len(ledger.entries())))
+        return type(problem).__name__
+    ends.append((None, len(ledger.entries())))
+    return run.model, run.record, run.epsilon
+
+
+def public(case: Case) -> Records:
+    """Records that nobody protects, in the form of the case's."""
+    return tuple(t[:3].clone() for t in case.data)
+
+
+def _dataset(case: Case, data: Records) -> Any:
+    return TensorDataset(*data) if case.collate is None else list(zip(*data, strict=True))
+
+
+def _plan(size: int) -> Plan:
+    return Plan.from_dict(_calibrated(size))  # a plan is used once; the calibration is shared
+
+
+@lru_cache
+def _calibrated(size: int) -> dict[str, Any]:
+    return Plan.calibrate(BUDGET, size=size, sample_rate=1.0, steps=STEPS, clipping="constant").to_dict()
+
+
+def bite(attack: Attack, position: str) -> float:
+    """How far the extreme record moves the clipped sums of an engine that trusts the batched pass, in bounds.
+
+    Infinite where the model itself is another after the pass. The library is not asked: this shows what the attack is.
+    """
+    case = built(attack)
+    before, left = _trusting(built(attack), case.data)
+    after, other = _trusting(built(attack), neighbour(case, position))
+    if any(not torch.equal(left[name], other[name]) for name in left):
+        return float("inf")
+    return max(float((b - a).norm()) for a, b in zip(before, after, strict=True))
+
+
+def _trusting(case: Case, data: Records) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Sums of clipped gradients over chunks of the critical width, twice, and what the model holds afterwards."""
+    sums = []
+    for _ in range(STEPS):
+        sums.append(torch.stack([_clipped(case, chunk) for chunk in _chunks(case, data)]).sum(0))
+        for parameter in case.model.parameters():
+            parameter.data.add_(0.01)  # a public step
+    return sums, {k: v.clone() for k, v in case.model.state_dict().items()}
+
+
+def _chunks(case: Case, data: Records) -> Iterator[Any]:
+    for start in range(0, len(data[0]), case.width):
+        rows = tuple(t[start : start + case.width].clone() for t in data)
+        yield rows if case.collate is None else case.collate(list(zip(*rows, strict=True)))
+
+
+def _clipped(case: Case, chunk: Any) -> Tensor:
+    parameters = [p for p in case.model.parameters() if p.requires_grad]
+    losses = losses_of(case.model, case.loss, chunk, case.per_batch)
+    total = torch.zeros(sum(p.numel() for p in parameters))
+    for loss in losses:
+        found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+        pairs = zip(parameters, found, strict=True)
+        flat = torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in pairs])
+        total += flat / flat.norm().clamp_min(1.0) if bool(flat.isfinite().all()) else 0.0
+    return total
+
+
+def losses_of(model: nn.Module, loss: Callable[..., Tensor], chunk: Any, per_batch: bool) -> Tensor:
+    """One loss a record, from a plain pass over the chunk."""
+    if per_batch:
+        return loss(model, chunk)
+    *inputs, targets = chunk
+    inputs = list(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], tuple) else inputs
+    return loss(model(*inputs), targets)

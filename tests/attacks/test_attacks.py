@@ -1,0 +1,40 @@
+"""No attack of the catalogue moves a released sum by more than its bound: it is refused unpaid, or held."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.attacks.case import Attack
+from tests.attacks.catalogue import ATTACKS
+from tests.attacks.judge import POSITIONS, bite, built, chunk_sizes, judge
+
+CHUNKS = ("critical", "coprime", "one", "default")
+every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+
+
+@every_attack
+def test_an_attack_is_refused_or_within_one_bound(attack: Attack) -> None:
+    case = built(attack)
+    verdict = judge(attack, case.width, case.position)
+    assert verdict.holds, verdict
+
+
+@pytest.mark.slow
+@every_attack
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_an_attack_is_refused_or_bounded_at_every_chunk_size(attack: Attack, chunk: str, position: str) -> None:
+    verdict = judge(attack, chunk_sizes(built(attack))[CHUNKS.index(chunk)], position)
+    assert verdict.holds, verdict
+
+
+@every_attack
+def test_an_attack_is_what_it_says(attack: Attack) -> None:
+    """An engine that trusts the batched pass is moved by more than a bound where records meet, and only there."""
+    case = built(attack)
+    if case.mixes is not None:
+        assert (bite(attack, case.position) > 1.01) == case.mixes
+
+
+def test_the_catalogue_is_large() -> None:
+    assert len(ATTACKS) >= 60

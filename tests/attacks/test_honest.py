@@ -1,0 +1,40 @@
+"""Honest models run, whichever engine takes them: norms and gradients are those of a float64 loop over records."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpilot import engine
+from tests.attacks.honest import LIBRARY, MODELS, PRODUCTS, Honest, Make, N, product
+from tests.attacks.oracle import alone, wrong
+
+
+def check(case: Honest) -> None:
+    ours = engine.per_sample(case.model, case.loss, case.batch, per_batch=case.per_batch)
+    assert bool(ours.norms.isfinite().all())
+    assert float(ours.norms.min()) > 0
+    if not case.random:
+        truth = alone(case.model, case.loss, case.batch, case.per_batch, case.truth)
+        found = wrong(ours, truth, excess=case.excess)
+        assert not found, found
+
+
+@pytest.mark.parametrize("width", [N, N + 1, 1])
+@pytest.mark.parametrize("spelling", PRODUCTS)
+def test_every_spelling_of_a_product_runs_at_every_width(spelling: str, width: int) -> None:
+    torch.manual_seed(0)
+    check(product(spelling, width))
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_an_honest_model_runs(make: Make) -> None:
+    torch.manual_seed(0)
+    check(make())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", LIBRARY.values(), ids=LIBRARY)
+def test_a_model_of_another_library_runs(make: Make) -> None:
+    torch.manual_seed(0)
+    check(make())
