@@ -126,17 +126,22 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = list(tensors_in(args[1:] if overwrites else args))
         read += tensors_in(given) if given else ()
         places = [self.place(t) for t in read]
+        worst = max(places, key=severity, default=SHARED)
+        in_place = bool(written) and not overwrites and given is kwargs
         reseeded = operation.name in DRAWS and self._reseeded(kwargs)
+        ruled = worst.kind == "axis" and operation.rule is not no_values
+        made: Any = self._by_rule(operation, func, args, given, written) if ruled and in_place else None
         out = func(*args, **kwargs)
         outs = list(tensors_in(out))
         if operation.name in EMPTY:
             for t in outs:
                 t.zero_()  # memory that was freed may hold other records
-        worst = max(places, key=severity, default=SHARED)
-        if not worst.holds_records or operation.rule is no_values:
-            made: Any = self._without_records(operation, places, reseeded)
-        else:
-            made = worst if worst.kind != "axis" else self._by_rule(operation, func, args, given, out)
+        if ruled and made is None:
+            made = self._by_rule(operation, func, args, given, out)
+        elif made is None:
+            records = worst.holds_records and operation.rule is not no_values
+            made = worst if records else self._without_records(operation, places, reseeded)
+        if worst.holds_records and operation.rule is not no_values:
             self._note_escapes(operation, out, outs, read, places)
         if written:
             place = made[0] if isinstance(made, list) else made
