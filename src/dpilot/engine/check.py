@@ -85,4 +85,6 @@ def parameter_findings(model: nn.Module) -> list[tuple[str, Finding]]:
     if not parameters:
         return [("model", ("has no trainable parameter.", "Set requires_grad=True on what should be trained."))]
     strange = [name for name, p in parameters.items() if not (p.dtype.is_floating_point or p.dtype.is_complex)]
-    return [(name, ("is not a floating point parameter.", "Use a floating point dtype, or freeze it.")) for name in strange]
+    return [
+        (name, ("is not a floating point parameter.", "Use a floating point dtype, or freeze it.")) for name in strange
+    ]

@@ -43,6 +43,7 @@ class Operation(NamedTuple):
     rule: Rule | None
     is_view: bool
     writes: tuple[tuple[int, str], ...]
+    special: bool = False
 
 
 VIEWS: Final = frozenset(
@@ -102,6 +103,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note something that keeps records from being told apart."""
         self.findings.append(Finding(kind, what, line_of_model()))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled under the tracker, so the guard against that would only cost time."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         operation = _operations.get(func)
         if operation is None:
@@ -109,14 +115,42 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
             if operation.is_view:
                 return self._run_view(func, args, kwargs or {})
-            return self._run(operation, func, args, kwargs or {})
+            if operation.writes or operation.special:
+                return self._run(operation, func, args, kwargs or {})
+            return self._run_plain(operation, func, args, kwargs or {})
 
     def _run_view(self, func: Any, args: Any, kwargs: Any) -> Any:
         if args and isinstance(args[0], Tensor) and func is not torch.ops.aten.lift_fresh.default:
             self.memory.tag(args[0])  # memory from elsewhere is met here first, before it may be written
         return func(*args, **kwargs)
 
-    def _run(self, operation: Operation, func: Any, args: Any, kwargs: Any) -> Any:
+    def _run_plain(self, operation: Operation, func: Any, args: Any, kwargs: Any) -> Any:
+        """The quick way for most: nothing is written or drawn, and the same was seen before."""
+        key: list[Any] = [func, self.n]
+        kind = self._append_key(key, args)
+        if kwargs:
+            key.extend(kwargs)
+            kind = max(kind, self._append_key(key, kwargs.values()))
+        if kind > WORSE["axis"]:
+            return self._run(operation, func, args, kwargs)
+        key_ = tuple(key)
+        try:
+            made = _rules.get(key_)
+        except TypeError:  # an argument that cannot be hashed
+            made, key_ = None, None
+        if made is None:
+            return self._run(operation, func, args, kwargs, key_)
+        out = func(*args, **kwargs)
+        if isinstance(out, Tensor):
+            self.memory.put(out, made[0] if isinstance(made, list) else made)
+        elif out is not None and not isinstance(out, tuple | list):
+            return self._run(operation, func, args, kwargs)
+        else:
+            for k, t in enumerate(tensors_in(out)):
+                self.memory.put(t, made[k] if isinstance(made, list) else made)
+        return out
+
+    def _run(self, operation: Operation, func: Any, args: Any, kwargs: Any, key: Any = None) -> Any:
         written = written_by(operation, args, kwargs) if operation.writes else []
         for t in written:
             if not self.memory.tag(t).born:
@@ -127,20 +161,23 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read += tensors_in(given) if given else ()
         places = [self.place(t) for t in read]
         worst = max(places, key=severity, default=SHARED)
-        in_place = bool(written) and not overwrites and given is kwargs
-        reseeded = operation.name in DRAWS and self._reseeded(kwargs)
         ruled = worst.kind == "axis" and operation.rule is not no_values
-        made: Any = self._by_rule(operation, func, args, given, written) if ruled and in_place else None
+        reseeded = operation.name in DRAWS and self._reseeded(kwargs)
+        made: Any = None
+        if ruled and written and not overwrites and given is kwargs:  # in place: judged by what was there before
+            made = self._by_rule(operation, func, args, given, written, None)
         out = func(*args, **kwargs)
         outs = list(tensors_in(out))
         if operation.name in EMPTY:
             for t in outs:
                 t.zero_()  # memory that was freed may hold other records
         if ruled and made is None:
-            made = self._by_rule(operation, func, args, given, out)
+            made = self._by_rule(operation, func, args, given, out, key)
         elif made is None:
             records = worst.holds_records and operation.rule is not no_values
             made = worst if records else self._without_records(operation, places, reseeded)
+            if key is not None and not records and outs:
+                remember(_rules, key, made)
         if worst.holds_records and operation.rule is not no_values:
             self._note_escapes(operation, out, outs, read, places)
         if written:
@@ -164,17 +201,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return RANDOM
         return TRAINED if any(p.why for p in places) else SHARED
 
-    def _by_rule(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+    def _by_rule(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, key: Any) -> Any:
         """What the operation's rule says, remembered for the same operation on the same places and layouts.
 
         Answers that rest on looking at shared values are not remembered: values change.
         """
         if operation.rule is None:
             return Place("unknown", why=f"{operation.name} has no rule{at_line()}")
-        key = self._key(func, args, kwargs)
-        found = None if key is None else _rules.get(key)
-        if found is not None:
-            return found
         looked = self.memory.looked
         try:
             made = operation.rule(Call(self.memory, func._schema, args, kwargs, out))
@@ -182,31 +215,24 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return Place("mixed", why=f"{operation.name} {problem}{at_line()}")
         except NotKnown as problem:
             return Place("unknown", why=f"{operation.name}: {problem}{at_line()}")
-        return made if key is None or looked != self.memory.looked else remember(_rules, key, made)
-
-    def _key(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The operation, its plain arguments, and the tag and layout of every tensor; None if one cannot be hashed."""
-        key = [func, self.n]
-        self._append_key(key, args)
-        if kwargs:
-            key.extend(kwargs)
-            self._append_key(key, kwargs.values())
-        made = tuple(key)
-        try:
-            hash(made)
-        except TypeError:
-            return None
+        if key is not None and looked == self.memory.looked and operation.name not in SIZED_BY_VALUES:
+            remember(_rules, key, made)
         return made
 
-    def _append_key(self, key: list[Any], values: Iterable[Any]) -> None:
+    def _append_key(self, key: list[Any], values: Iterable[Any]) -> int:
+        """Add what decides a rule to the key: plain arguments, and tag and layout of every tensor; the worst tag."""
+        worst = 0
         for v in values:
             if isinstance(v, Tensor):
-                key += (self.memory.tag(v)[:3], v.shape, v.stride(), v.storage_offset(), v.dtype)
+                tag = self.memory.tag(v)
+                key += (tag.kind, tag.step, tag.base, tag.why, v.shape, v.stride(), v.storage_offset(), v.dtype)
+                worst = max(worst, WORSE[tag.kind])
             elif isinstance(v, list | tuple):
                 key.append(len(v))
-                self._append_key(key, v)
+                worst = max(worst, self._append_key(key, v))
             else:
                 key += (type(v), v)
+        return worst
 
     def _note_escapes(
         self, operation: Operation, out: Any, outs: list[Tensor], read: list[Tensor], places: list[Place]
@@ -253,7 +279,8 @@ def describe(func: Any) -> Operation:
         return Operation(name, None, True, ())
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)
     more = tuple((i, schema.arguments[i].name) for i in UNDECLARED_WRITES.get(name, ()))
-    return Operation(name, rule, False, declared_writes(schema) + more)
+    special = name in DRAWS | EMPTY | SIZED_BY_VALUES or name == "index"
+    return Operation(name, rule, False, declared_writes(schema) + more, special)
 
 
 def declared_writes(schema: Any) -> tuple[tuple[int, str], ...]:
