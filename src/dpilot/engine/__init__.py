@@ -4,6 +4,7 @@ from dpilot.engine.api import names, per_sample
 from dpilot.engine.base import NoRule, PerSample, Problem
 from dpilot.engine.check import check
 from dpilot.engine.graphed import Graphed
+from dpilot.engine.made_up import refuse_mixing
 from dpilot.engine.replace import replace_batch_norm
 from dpilot.engine.self_check import self_check
 
@@ -15,6 +16,7 @@ __all__ = [
     "check",
     "names",
     "per_sample",
+    "refuse_mixing",
     "replace_batch_norm",
     "self_check",
 ]

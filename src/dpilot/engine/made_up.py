@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
 from typing import Any
@@ -57,6 +57,23 @@ def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_bat
                 'engine="auto", which falls back.'
             ) from error
     return "its samples stay apart" if random else "its samples stay apart, as one at a time on made-up samples"
+
+
+def refuse_mixing(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch: bool = False) -> None:
+    """Raise UnsupportedModel if made-up samples, in the form and number of the batch's, are combined.
+
+    For whoever knows in what chunks a model will be trained, before anything is spent. What cannot be told, or does not
+    run on made-up samples, is computed one sample at a time.
+    """
+    n = batches.size(batch, per_batch)
+    with untouched(model, loss_fn), unwatched(), suppress(NoRule):
+        made_up = batches.synthetic(batch, n, max(n, 2), torch.Generator().manual_seed(0))
+        try:
+            require_apart(model, loss_fn, made_up, max(n, 2), per_batch)
+        except DpilotError:
+            raise
+        except Exception:  # whatever a user's model does with made-up samples
+            return
 
 
 def sizes(model: nn.Module, batch: Any, n: int) -> list[int]:

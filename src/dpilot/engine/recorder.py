@@ -138,16 +138,7 @@ class Recorder(TorchFunctionMode):
 
     def has_equal_rows(self, weight: Tensor) -> bool:
         """Whether a weight was repeated along the samples: each row is the whole of a smaller weight."""
-        if not weight.stride(0):
-            return True
-        origin = self.origins.get(id(weight))
-        if origin is None or not isinstance(origin.args[0], Tensor):
-            return False
-        if origin.operation in REPEATS:
-            return is_row_repeat(origin.args[0], weight)
-        ids = origin.args[0]
-        equal = origin.operation == "embedding" and ids.dim() and ids.shape[0] == self.batch_size == weight.shape[0]
-        return bool(equal) and self.tracker.memory.repeats(ids, 0, 1)
+        return self.tracker.memory.alike(weight, 0, weight.shape[0] // self.batch_size)
 
     def tap(
         self, out: Tensor, saved: Sequence[Tensor], uses: Sequence[tuple[Tensor, MakeUse]], *, by_row: bool = False,
@@ -261,12 +252,3 @@ def through_base(out: Tensor, tap: Callable[[Tensor], Tensor]) -> Tensor:
     if base.numel() == out.numel() and base.is_contiguous() and out.is_contiguous():
         return tap(base).view(out.shape)
     return tap(out.clone())
-
-
-REPEATS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
-
-
-def is_row_repeat(base: Tensor, weight: Tensor) -> bool:
-    """The first dimension was 1 or absent, so every row is the whole base; the others may be repeated as well."""
-    aligned = (1,) * (weight.dim() - base.dim()) + tuple(base.shape)
-    return aligned[0] == 1 and all(a in (1, w) for a, w in zip(aligned[1:], weight.shape[1:], strict=True))

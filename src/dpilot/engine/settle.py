@@ -12,7 +12,9 @@ from dpilot.engine.base import accumulator
 from dpilot.engine.layers.base import Dense, Use
 from dpilot.engine.layers.embedding import lookup_use
 from dpilot.engine.quiet import no_batching_warnings
-from dpilot.engine.recorder import REPEATS, Found, Origin, Recorder, is_row_repeat
+from dpilot.engine.recorder import Found, Origin, Recorder
+
+REPEATS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
 
 
 def own_name(recorder: Recorder, once: set[int], item: Found) -> str | None:
@@ -69,6 +71,12 @@ def undo_rows(recorder: Recorder, item: Found, origin: Origin | None) -> Found |
         padding = origin.args[2] if len(origin.args) == 3 else None
         return Found(table, lookup_use(table, n, padding)((ids,), item.use.gradients(0, n)))
     return None
+
+
+def is_row_repeat(base: Tensor, weight: Tensor) -> bool:
+    """The first dimension was 1 or absent, so every row is the whole base; the others may be repeated as well."""
+    aligned = (1,) * (weight.dim() - base.dim()) + tuple(base.shape)
+    return aligned[0] == 1 and all(a in (1, w) for a, w in zip(aligned[1:], weight.shape[1:], strict=True))
 
 
 def summed_to(values: Tensor, base: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpilot import engine
 from dpilot.mechanism import Draws, Noise
 from dpilot.train import checks, optimizers, rehearsal
 from dpilot.train.clips import Clips
@@ -76,12 +77,20 @@ class Job:
         per_sample, per_batch = per_sample_of(self.model, self.loss_fn, self.options), self.options.per_batch
         with rehearsal.aside():
             rehearsal.rehearse(per_sample, form, per_batch=per_batch, public=self.example is not None)
-            if self.options.chunk_size is not None:
-                return self
-            size = rehearsal.chunk_size(per_sample, form, self.plan.expected_batch_size, per_batch=per_batch)
-            if self.options.low_memory and replays(self.options, self.device):
-                size = -(-size // 2)
-        return self._in_chunks(size)
+            settled = self
+            if self.options.chunk_size is None:
+                size = rehearsal.chunk_size(per_sample, form, self.plan.expected_batch_size, per_batch=per_batch)
+                halved = self.options.low_memory and replays(self.options, self.device)
+                settled = self._in_chunks(-(-size // 2) if halved else size)
+            settled.refuse_mixing(form)
+        return settled
+
+    def refuse_mixing(self, form: Any) -> None:
+        """Refuse a model that combines records in chunks of the size that will be used."""
+        if self.options.engine in ("auto", "single-backward"):
+            size, per_batch = self.options.chunk_size or 2, self.options.per_batch
+            chunk = rehearsal.made_up(form, size, per_batch=per_batch)
+            engine.refuse_mixing(self.model, self.loss_fn, chunk, per_batch=per_batch)
 
     def _in_chunks(self, most: int | None) -> Job:
         """The same job in chunks of at most so many records; of a size that is seldom filled up, where replayed."""

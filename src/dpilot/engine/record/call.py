@@ -90,7 +90,7 @@ class Call:
 
         Otherwise what a record meets depends on its number in the chunk, and so on who comes before it.
         """
-        if 0 <= axis < t.dim() and t.shape[axis] > 1 and t.stride(axis) and not self.memory.repeats(t, axis, block):
+        if 0 <= axis < t.dim() and not self.memory.repeats(t, axis, block):
             raise NotKnown("a tensor has another row for each position in the chunk")
 
     def line_up(self, items: Iterable[tuple[Tensor, Place]], ndim: int) -> Place:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dpilot.engine.record.place import SHARED, TRAINED, WORSE, Layout, Place, Tag, locate, tag_of
+from dpilot.engine.record.place import EVERYWHERE, SHARED, TRAINED, WORSE, Layout, Place, Tag, locate, tag_of
 
 _MOST: Final = 1 << 16  # layouts that are remembered before all are forgotten
 _places: dict[Any, Place] = {}
@@ -143,11 +143,37 @@ class Memory:
         tag = self.tag(t)
         if tag.kind != "axis":
             return SHARED if tag.kind == "shared" and not tag.why else Place(tag.kind, why=tag.why)
-        key = (tag.step, tag.base, self.n, t.shape, t.stride(), t.storage_offset(), t.element_size())
+        return self._located(t, tag.step, tag.base)
+
+    def _located(self, t: Tensor, step: int, base: int) -> Place:
+        key = (step, base, self.n, t.shape, t.stride(), t.storage_offset(), t.element_size())
         found = _places.get(key)
         if found is None:
-            found = remember(_places, key, locate(layout_of(t), tag, self.n))
+            found = remember(_places, key, locate(layout_of(t), Tag("axis", step, base), self.n))
         return found
+
+    def alike_axes(self, t: Tensor) -> list[tuple[int, int]]:
+        """Axes (axis, block) along which a tensor without records is made the same way for each record."""
+        tag, n = self.tag(t), self.n
+        everywhere = tag.alike == EVERYWHERE
+        found = [
+            (axis, size // n)
+            for axis, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True))
+            if size and size % n == 0 and (everywhere or not stride)
+        ]
+        if tag.alike and not everywhere:
+            places = (self._located(t, step, base) for step, base in tag.alike)
+            found += [(p.axis, p.block) for p in places if p.kind == "axis"]
+        return found
+
+    def alike(self, t: Tensor, axis: int, block: int) -> bool:
+        """Whether a tensor without records is made the same way for each record along an axis, ``block`` rows each."""
+        if not t.stride(axis) or t.shape[axis] == 1:
+            return True
+        tag = self.tag(t)
+        if tag.kind == "random" or tag.alike == EVERYWHERE:
+            return True
+        return any(self._located(t, step, base)[:3] == ("axis", axis, block) for step, base in tag.alike)
 
     def put(self, t: Tensor, place: Place, *, born: bool = True) -> None:
         """Note the place of a tensor as the tag of its memory."""
@@ -174,8 +200,9 @@ class Memory:
         if old.kind in ("shared", "random"):
             if place.kind == "axis" and not whole and not (old.kind == "random" or self._was_alike(t, place)):
                 place = Place("unknown", why="records are written into a tensor with a row for each position")
-            if place.kind != old.kind and (place.holds_records or (whole and place.kind == "random") or not whole):
-                self.put(t, place if place.holds_records or whole else SHARED, born=old.born)
+            covers = t.numel() * t.element_size() == t.untyped_storage().nbytes()
+            lasting = place if place.holds_records or covers else TRAINED if place.why or old.why else SHARED
+            self.put(t, lasting, born=old.born)
             return
         if old.kind == "axis":
             if not place.holds_records and here.kind == "axis" and not self._by_position(t, here, source):
@@ -209,10 +236,9 @@ class Memory:
 
     def repeats(self, t: Tensor, axis: int, block: int) -> bool:
         """Whether a tensor that depends on no record holds the same for every record along an axis."""
-        tag = self.tag(t)
-        if tag.kind == "random":
+        if self.alike(t, axis, block):
             return True
-        if self._replayed and tag.why:
+        if self._replayed and self.tag(t).why:
             return False
         return self._answer(t, ("repeats", axis, block), lambda: repeats(t, axis, block, self.n))
 

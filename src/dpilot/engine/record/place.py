@@ -15,7 +15,8 @@ Kind = Literal["shared", "random", "axis", "unknown", "mixed"]
 class Place(NamedTuple):
     """Where the records lie in one tensor.
 
-    ``shared``    the same whatever the records hold: weights, buffers, positions
+    ``shared``    the same whatever the records hold: weights, buffers, positions. ``alike`` are axes (axis, block) along
+                  which it is, moreover, made the same way for each record: repeated, expanded, filled, looked up
     ``random``    drawn independently of the records, entry by entry (dropout masks, noise)
     ``axis``      entry j along ``axis`` belongs to record (j // block) % n
     ``unknown``   nothing is known: rows picked, permuted or repeated by data, or an operation without a rule
@@ -26,6 +27,7 @@ class Place(NamedTuple):
     axis: int = 0
     block: int = 1
     why: str = ""
+    alike: tuple[tuple[int, int], ...] = ()
 
     @property
     def holds_records(self) -> bool:
@@ -34,16 +36,23 @@ class Place(NamedTuple):
 
 
 class Tag(NamedTuple):
-    """What is known of a stretch of memory. ``born`` says that it was allocated during this pass."""
+    """What is known of a stretch of memory. ``born`` says that it was allocated during this pass.
+
+    ``alike`` are (step, base) in which memory without records is made the same way for each record.
+    """
 
     kind: Kind
     step: int = 0
     base: int = 0
     why: str = ""
     born: bool = True
+    alike: tuple[tuple[int, int], ...] = ()
 
 
 SHARED = Place()
+EVERYWHERE = ((0, 0),)
+"""Alike along every axis: one number all over."""
+UNIFORM = Place(alike=EVERYWHERE)
 TRAINED = Place("shared", why="computed from trained weights")
 RANDOM = Place("random")
 CUT = Place("unknown", why="a view cuts, shifts or interleaves the records")
@@ -107,13 +116,19 @@ def locate(layout: Layout, tag: Tag, n: int) -> Place:
 def tag_of(layout: Layout, place: Place, n: int, *, born: bool) -> Tag | None:
     """The tag of memory in which a tensor of this layout has this place; None where its memory cannot follow it."""
     if place.kind != "axis":
-        return Tag(place.kind, why=place.why, born=born)
+        stretches = (stretch_of(layout, axis, block, n) for axis, block in place.alike if place.alike != EVERYWHERE)
+        alike = EVERYWHERE if place.alike == EVERYWHERE else tuple(each for each in stretches if each is not None)
+        return Tag(place.kind, why=place.why, born=born, alike=alike)
+    stretch = stretch_of(layout, place.axis, place.block, n)
+    return None if stretch is None else Tag("axis", *stretch, born=born)
+
+
+def stretch_of(layout: Layout, axis: int, block: int, n: int) -> tuple[int, int] | None:
+    """Step and base of memory in which the records of a tensor lie on an axis; None where memory does not follow."""
     shape, strides, offset, itemsize = layout
-    if place.axis >= len(shape):
-        return None
-    step = strides[place.axis] * itemsize * place.block
+    step = strides[axis] * itemsize * block if axis < len(shape) else 0
     if step <= 0:
         return None
-    tag = Tag("axis", step, offset * itemsize // step * step, born=born)
-    follows = 0 in shape or locate(layout, tag, n)[:3] == place[:3]
-    return tag if follows else None
+    base = offset * itemsize // step * step
+    follows = 0 in shape or locate(layout, Tag("axis", step, base), n)[:3] == on_axis(axis, block)[:3]
+    return (step, base) if follows else None

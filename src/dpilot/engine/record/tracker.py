@@ -6,6 +6,8 @@ run. Each leaves a tag on the memory of its results (memory.py), by its rule (ru
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
@@ -16,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
 from dpilot.engine.record.memory import Answers, Constants, Memory, remember
-from dpilot.engine.record.place import RANDOM, SHARED, TRAINED, WORSE, Place, on_axis
+from dpilot.engine.record.place import EVERYWHERE, RANDOM, SHARED, TRAINED, UNIFORM, WORSE, Place, on_axis
 from dpilot.engine.record.rules import DRAWS, EMPTY, OVERWRITES, RULES, SIZED_BY_VALUES, Rule, no_values, pointwise
 from dpilot.engine.record.source import line_of_model
 from dpilot.engine.writes import WriteGuard
@@ -62,8 +64,29 @@ VIEWS: Final = frozenset(
 """Operations whose results lie in the memory of their input although torch does not call them views."""
 UNDECLARED_WRITES: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
 """Arguments that an operation writes although its schema does not say so."""
+FILLS: Final = EMPTY | frozenset(
+    "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full fill_ zero_ scalar_tensor".split()
+)
+"""Operations that write one number all over."""
+_MOST_WAYS: Final = 16  # in which inputs of an operation without records may be alike, before nobody asks
 _operations: dict[Any, Operation] = {}
 _rules: dict[Any, Any] = {}
+
+
+class Assumed:
+    """Memory as it would be if some tensors without records had records on an axis: nothing is looked at."""
+
+    def __init__(self, memory: Memory, places: dict[int, Place]) -> None:
+        self.n, self._memory, self._places = memory.n, memory, places
+
+    def place(self, t: Tensor) -> Place:
+        return self._places.get(id(t), SHARED)
+
+    def repeats(self, t: Tensor, axis: int, block: int) -> bool:
+        return self._memory.alike(t, axis, block)
+
+    def counts_up(self, t: Tensor, step: int) -> bool:
+        return False
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -175,7 +198,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = self._by_rule(operation, func, args, given, out, key)
         elif made is None:
             records = worst.holds_records and operation.rule is not no_values
-            made = worst if records else self._without_records(operation, places, reseeded)
+            made = (
+                worst if records else self._without_records(operation, func, args, given, out, read, places, reseeded)
+            )
             if key is not None and not records and outs:
                 remember(_rules, key, made)
         if worst.holds_records and operation.rule is not no_values:
@@ -193,13 +218,56 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether numbers come from a generator that the model set: then each position may have its own for ever."""
         return kwargs.get("generator") is not None or torch.initial_seed() != self._seed
 
-    def _without_records(self, operation: Operation, places: list[Place], reseeded: bool) -> Place:
+    def _without_records(
+        self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, read: list[Tensor],
+        places: list[Place], reseeded: bool,
+    ) -> Any:  # fmt: skip
         """What depends on no record is shared; random where entries are drawn one by one and changed one by one."""
         if operation.name in DRAWS and not reseeded:
             return RANDOM
         if operation.rule is pointwise and any(p.kind == "random" for p in places):
             return RANDOM
-        return TRAINED if any(p.why for p in places) else SHARED
+        place = TRAINED if any(p.why for p in places) else SHARED
+        if operation.name in FILLS:
+            return UNIFORM if place is SHARED else place
+        return self._made_alike(operation, func, args, kwargs, out, read, place)
+
+    def _made_alike(
+        self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, read: list[Tensor], place: Place
+    ) -> Any:  # fmt: skip
+        """The place of results without records, with the axes along which they are made alike for each record.
+
+        If inputs were records on the axes on which they are alike, the rule says on which axes results would be: there
+        they are alike too.
+        """
+        axes = [self.memory.alike_axes(t) for t in read]
+        if operation.name == "repeat":
+            times, x = args[1], args[0]
+            lifted = (1,) * (len(times) - x.dim()) + tuple(x.shape)
+            axes_made = [(a, size) for a, (size, k) in enumerate(zip(lifted, times, strict=True)) if k % self.n == 0]
+            return place._replace(alike=tuple(axes_made))
+        if operation.rule is None or not any(axes) or math.prod(len(each) + 1 for each in axes) > _MOST_WAYS:
+            return place
+        if operation.rule is pointwise and all(t.numel() == 1 or self._is_uniform(t) for t in read):
+            return place._replace(alike=EVERYWHERE)
+        outs = list(tensors_in(out))
+        found: list[list[tuple[int, int]]] = [[] for _ in outs]
+        for chosen in itertools.product(*([None, *each] for each in axes)):
+            assumed = {id(t): on_axis(*axis) for t, axis in zip(read, chosen, strict=True) if axis is not None}
+            if not assumed:
+                continue
+            try:
+                made = operation.rule(Call(Assumed(self.memory, assumed), func._schema, args, kwargs, out))
+            except (Mixes, NotKnown):
+                continue
+            for j, mine in enumerate(found):
+                p = made[j] if isinstance(made, list) else made
+                if p.kind == "axis":
+                    mine.append((p.axis, p.block))
+        return [place._replace(alike=tuple(dict.fromkeys(mine))) for mine in found]
+
+    def _is_uniform(self, t: Tensor) -> bool:
+        return self.memory.tag(t).alike == EVERYWHERE
 
     def _by_rule(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, key: Any) -> Any:
         """What the operation's rule says, remembered for the same operation on the same places and layouts.
@@ -225,7 +293,17 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for v in values:
             if isinstance(v, Tensor):
                 tag = self.memory.tag(v)
-                key += (tag.kind, tag.step, tag.base, tag.why, v.shape, v.stride(), v.storage_offset(), v.dtype)
+                key += (
+                    tag.kind,
+                    tag.step,
+                    tag.base,
+                    tag.why,
+                    tag.alike,
+                    v.shape,
+                    v.stride(),
+                    v.storage_offset(),
+                    v.dtype,
+                )
                 worst = max(worst, WORSE[tag.kind])
             elif isinstance(v, list | tuple):
                 key.append(len(v))
