@@ -108,7 +108,7 @@ class StateSnapshot:
 
     def restore(self) -> None:
         """Undo every change since."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction():
             for restore, thing, before in self._saved:
                 restore(thing, before)
         if any(self._empty):
@@ -134,7 +134,7 @@ class Walk:
         self._seen: set[int] = set()
         self._globals: set[tuple[int, str]] = set()
         self._visitors: dict[type, Visitor] = dict(VISITORS)
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction():
             self._run()
 
     def _run(self) -> None:
