@@ -265,9 +265,7 @@ class Counting(nn.Linear):
         return super().forward(x)
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"), [(Choosing, "on the processor"), (Counting, "writes into memory")]
-)
+@pytest.mark.parametrize(("kind", "why"), [(Choosing, "on the processor"), (Counting, "writes into memory")])
 def test_what_a_replay_would_forget_is_launched_and_says_so(kind: Any, why: str) -> None:
     model = kind(6, 5).to(DEVICE)
     ours = Graphed(model, cross_entropy, rows=ROWS, engine="single-backward")(chunk(3))

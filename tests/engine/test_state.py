@@ -795,6 +795,29 @@ def test_what_was_not_written_keeps_its_version_and_a_second_backward_pass() -> 
     assert model.mean.tolist() == [1.0]
 
 
+@pytest.mark.parametrize("write", [buffer_in_place, through_data])
+def test_a_sum_is_of_the_gradients_that_were_measured_also_with_low_memory(write: Any) -> None:
+    def keep(m: Any, x: Tensor) -> Any:
+        write(m, torch.full((1,), 3.0))
+        return m.mean
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.mean = nn.Linear(2, 700), nn.Buffer(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                keep(self, x)
+            return self.inner(x).sum(1, keepdim=True) * self.mean
+
+    model, batch = Wide(), records()
+    made = engine.per_sample(model, distance, batch, "single-backward", low_memory=True)
+    alone = made.weighted_sum(torch.tensor([1.0, 0.0, 0.0]))
+    size = torch.stack([g.square().sum() for g in alone.values()]).sum().sqrt()
+    assert float(size) == pytest.approx(float(made.norms[0]), rel=1e-4)
+
+
 def test_a_graph_that_saved_what_was_written_refuses_a_second_backward_pass() -> None:
     mean, w = torch.ones(2), torch.ones(2, requires_grad=True)
     with preserve_state(mean):

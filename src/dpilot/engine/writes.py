@@ -60,14 +60,14 @@ class WriteGuard:
     def __init__(self) -> None:
         self._saved: dict[int, tuple[UntypedStorage, UntypedStorage]] = {}
         self._exits: set[int] = set()
-        self._through: list[Tensor] = []
+        self._through: dict[int, Tensor] = {}
 
     def before_write(self, tensor: Tensor) -> None:
         """Save the memory of a tensor that is about to be written."""
         with DisableTorchFunction():
             for part in parts_of(tensor):
                 self._exits.discard(self._save(part))
-                self._through.append(part)
+                self._through[id(part)] = part
 
     def before_exit(self, tensor: Tensor) -> None:
         """Save the memory of a tensor whose address is about to be handed out; it counts as written if it changes."""
@@ -93,7 +93,7 @@ class WriteGuard:
                     storage.resize_(saved.nbytes())
                 if saved.nbytes():
                     storage.copy_(saved)
-        increment_version([t for t in self._through if not t.is_inference()])
+        increment_version([t for t in self._through.values() if not t.is_inference()])
 
     def _save(self, tensor: Tensor) -> int:
         """Save a storage unless it is saved already; its key."""
