@@ -87,6 +87,8 @@ class WriteGuard:
 
     def restore(self) -> None:
         """Copy back what was saved, in memory of the size it had."""
+        if not self._saved:
+            return
         with _disable_current_modes(), DisableTorchFunction():
             for storage, saved in self._saved.values():
                 if storage.nbytes() != saved.nbytes():
