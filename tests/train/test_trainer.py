@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -266,17 +267,18 @@ def test_automatic_chunks_are_found_without_reading_a_record():
 
 
 def test_amp_trains_in_bfloat16_and_sums_in_float32():
-    seen = []
+    seen = SimpleQueue()  # a list would be restored
 
     class Noting(nn.Linear):
         def forward(self, x):
             out = super().forward(x)
-            seen.append(out.dtype)
+            seen.put(out.dtype)
             return out
 
     net = nn.Sequential(Noting(4, 5), nn.Tanh(), nn.Linear(5, 2))
     run = fit(net=net, amp=True)
-    assert set(seen[-STEPS:]) == {torch.bfloat16}  # the check on made-up samples may compute more precisely
+    found = [seen.get() for _ in range(seen.qsize())]
+    assert set(found[-STEPS:]) == {torch.bfloat16}  # the check on made-up samples may compute more precisely
     assert {p.dtype for p in run.model.parameters()} == {torch.float32}
 
 

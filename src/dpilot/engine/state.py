@@ -63,6 +63,8 @@ TORCH_STATE = ("torch.nn", "torch.distributions", "torch.ao")
 CONTAINERS = (UserDict, UserList, SimpleNamespace, WeakKeyDictionary, WeakValueDictionary)
 """Classes of the standard library whose objects are looked into."""
 NAMES = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"})
+CLEARED: frozenset[type] = frozenset({dict, OrderedDict, set})
+"""Containers that are restored by clearing them if they were empty."""
 MISSING = object()
 
 
@@ -106,11 +108,11 @@ class StateSnapshot:
 
     def restore(self) -> None:
         """Undo every change since."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction():
             for restore, thing, before in self._saved:
                 restore(thing, before)
-        for container in self._empty:
-            if container:
+        if any(self._empty):
+            for container in self._empty:
                 container.clear()
 
 
@@ -132,7 +134,7 @@ class Walk:
         self._seen: set[int] = set()
         self._globals: set[tuple[int, str]] = set()
         self._visitors: dict[type, Visitor] = dict(VISITORS)
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction():
             self._run()
 
     def _run(self) -> None:
@@ -151,8 +153,12 @@ class Walk:
                 break
 
     def enter(self, values: Iterable[Any]) -> None:
-        """Look into these later."""
-        self._waiting += [value for value in values if type(value) not in PLAIN]
+        """Look into these later; what is empty (most hooks of a module) is done with at once."""
+        waiting, empty = self._waiting, self.empty
+        for value in values:
+            kind = type(value)
+            if kind not in PLAIN:
+                (empty if kind in CLEARED and not value else waiting).append(value)
 
     def enter_global(self, space: dict[str, Any], name: str, attributes: tuple[str, ...]) -> None:
         """Save a global variable; of a module of the user, the attributes that are named."""
@@ -182,6 +188,8 @@ def visitor_of(kind: type) -> Visitor:
         return visit_class
     if issubclass(kind, torch.jit.ScriptModule):
         return visit_script
+    if issubclass(kind, nn.Module) and not slots_of(kind) and not issubclass(kind, BASES):
+        return visit_module
     if issubclass(kind, Enum) or (is_closed(kind) and not issubclass(kind, (nn.Module, *CONTAINERS))):
         return visit_base_only if issubclass(kind, BASES) else visit_nothing
     return visit_object
@@ -207,9 +215,6 @@ def visit_nothing(walk: Walk, value: Any) -> None:
 
 
 def visit_dict(walk: Walk, value: dict[Any, Any]) -> None:
-    if not value:
-        walk.empty.append(value)
-        return
     walk.saved.append((restore_dict, value, dict(value)))
     if len(value) <= MOST_ENTRIES:
         walk.enter(value.values())
@@ -226,9 +231,6 @@ def visit_deque(walk: Walk, value: deque[Any]) -> None:
 
 
 def visit_set(walk: Walk, value: set[Any]) -> None:
-    if not value:
-        walk.empty.append(value)
-        return
     walk.saved.append((restore_set, value, frozenset(value)))
     visit_items(walk, value)
 
@@ -305,6 +307,14 @@ def is_special(name: str, held: Any) -> bool:
     return (name.startswith("__") and name.endswith("__")) or name == "_abc_impl" or type(held) is MemberDescriptorType
 
 
+def visit_module(walk: Walk, value: nn.Module) -> None:
+    """A module: everything is in its attributes."""
+    own, kind = value.__dict__, type(value)
+    walk.saved.append((restore_object, value, (kind, own)))
+    visit_dict(walk, own)
+    walk.enter((kind,))
+
+
 def visit_object(walk: Walk, value: Any) -> None:
     """An object: its class, its attributes and slots, and what it holds if it is a container as well."""
     kind = type(value)
@@ -312,11 +322,10 @@ def visit_object(walk: Walk, value: Any) -> None:
     if isinstance(own, dict):
         walk.saved.append((restore_object, value, (kind, own)))
         walk.enter((own,))
-    if not isinstance(value, nn.Module):
-        for slot in slots_of(kind):
-            held = slot_value(slot, value)
-            walk.saved.append((restore_slot, (slot, value), held))
-            walk.enter((held,) if held is not MISSING else ())
+    for slot in slots_of(kind):
+        held = slot_value(slot, value)
+        walk.saved.append((restore_slot, (slot, value), held))
+        walk.enter((held,) if held is not MISSING else ())
     if isinstance(value, BASES):
         visit_base_only(walk, value)
     walk.enter((kind,))

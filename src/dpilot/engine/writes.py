@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, UntypedStorage
+from torch._C import DisableTorchFunction
 from torch.autograd.graph import increment_version
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
@@ -21,8 +22,6 @@ EXITS = frozenset({
     "_typed_storage", "share_memory_",
 })  # fmt: skip
 """Functions that hand out a tensor's memory, which may then be written without an operation."""
-COPIES = frozenset({"tensor"})
-"""Functions that make memory without an operation, and always copy what they are given."""
 STATISTICS = frozenset({"running_mean", "running_var"})
 """Arguments that batch normalisations write although their schemas do not say so."""
 UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view", "aten::lift"})
@@ -61,22 +60,21 @@ class WriteGuard:
     def __init__(self) -> None:
         self._saved: dict[int, tuple[UntypedStorage, UntypedStorage]] = {}
         self._exits: set[int] = set()
-        self._through: list[Tensor] = []
+        self._through: dict[int, Tensor] = {}
 
     def before_write(self, tensor: Tensor) -> None:
         """Save the memory of a tensor that is about to be written."""
-        for part in parts_of(tensor):
-            key = self._save(part)
-            self._exits.discard(key)
-            self._through.append(part)
+        with DisableTorchFunction():
+            for part in parts_of(tensor):
+                self._exits.discard(self._save(part))
+                self._through[id(part)] = part
 
     def before_exit(self, tensor: Tensor) -> None:
         """Save the memory of a tensor whose address is about to be handed out; it counts as written if it changes."""
-        for part in parts_of(tensor):
-            known = part.untyped_storage()._cdata in self._saved
-            key = self._save(part)
-            if not known:
-                self._exits.add(key)
+        with DisableTorchFunction():
+            for part in parts_of(tensor):
+                if part.untyped_storage()._cdata not in self._saved:
+                    self._exits.add(self._save(part))
 
     @property
     def written(self) -> tuple[UntypedStorage, ...]:
@@ -89,13 +87,15 @@ class WriteGuard:
 
     def restore(self) -> None:
         """Copy back what was saved, in memory of the size it had."""
-        with _disable_current_modes():
+        if not self._saved:
+            return
+        with _disable_current_modes(), DisableTorchFunction():
             for storage, saved in self._saved.values():
                 if storage.nbytes() != saved.nbytes():
                     storage.resize_(saved.nbytes())
                 if saved.nbytes():
                     storage.copy_(saved)
-        increment_version([t for t in self._through if not t.is_inference()])
+        increment_version([t for t in self._through.values() if not t.is_inference()])
 
     def _save(self, tensor: Tensor) -> int:
         """Save a storage unless it is saved already; its key."""
@@ -126,7 +126,7 @@ def same_bytes(one: UntypedStorage, other: UntypedStorage) -> bool:
     """Whether two storages hold the same."""
     if one.nbytes() != other.nbytes():
         return False
-    with _disable_current_modes():
+    with _disable_current_modes(), DisableTorchFunction():
         first, second = (torch.empty(0, dtype=torch.uint8, device=s.device).set_(s) for s in (one, other))
         return torch.equal(first, second)
 
@@ -172,6 +172,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Called as it is: the wrapper that keeps torch.compile away costs more than the watching."""
+        return False
+
     def __init__(self, guard: WriteGuard) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.guard, self.born = guard, set[int]()
@@ -207,17 +212,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _before(self, arguments: Iterable[Any]) -> None:
         """Save what is about to be written unless it was made here."""
-        for tensor in tensors_in(arguments):
-            if has_storage(tensor) and tensor.untyped_storage()._cdata not in self.born:
-                self.guard.before_write(tensor)
+        with DisableTorchFunction():
+            for tensor in tensors_in(arguments):
+                if has_storage(tensor) and tensor.untyped_storage()._cdata not in self.born:
+                    self.guard.before_write(tensor)
 
     def _note(self, result: Any, given: Any) -> None:
         """Remember the memory of results; what they share with an argument is as old as the argument."""
-        old = {t.untyped_storage()._cdata for t in tree_leaves(given) if isinstance(t, Tensor) and has_storage(t)}
-        for tensor in (result,) if isinstance(result, Tensor) else tensors_in((result,)):
-            if tensor.layout is torch.strided:
-                key = tensor.untyped_storage()._cdata
-                if key not in old:
+        with DisableTorchFunction():
+            old = {t.untyped_storage()._cdata for t in tree_leaves(given) if isinstance(t, Tensor) and has_storage(t)}
+            for tensor in (result,) if isinstance(result, Tensor) else tensors_in((result,)):
+                if tensor.layout is torch.strided and (key := tensor.untyped_storage()._cdata) not in old:
                     self.born.add(key)
 
 
@@ -253,14 +258,16 @@ class Exits(TorchFunctionMode):
         if name in EXITS and args and isinstance(args[0], Tensor):
             self._leaves(args[0])
         result = func(*args, **(kwargs or {}))
-        if name in COPIES and func is torch.tensor:
-            self.watch.born.add(result.untyped_storage()._cdata)
+        if func is torch.tensor:  # makes memory without an operation, and always copies what it is given
+            with DisableTorchFunction():
+                self.watch.born.add(result.untyped_storage()._cdata)
         return result
 
     def _leaves(self, tensor: Tensor) -> None:
-        for part in parts_of(tensor):
-            if part.untyped_storage()._cdata not in self.watch.born:
-                self.watch.guard.before_exit(part)
+        with DisableTorchFunction():
+            for part in parts_of(tensor):
+                if part.untyped_storage()._cdata not in self.watch.born:
+                    self.watch.guard.before_exit(part)
 
 
 @contextmanager
