@@ -33,6 +33,19 @@ def gradients(model: nn.Module, loss: Callable[..., Tensor], record: Any, per_ba
     return {name: torch.zeros_like(p) if g is None else g for (name, p), g in pairs}
 
 
+def together(model: nn.Module, loss: Callable[..., Tensor], batch: Any, per_batch: bool) -> list[Gradients]:
+    """Gradients of every record's loss in one batched pass: what an engine that trusts the batch would compute."""
+    model = copy.deepcopy(model)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    values = losses_of(model, loss, tuple(t.clone() for t in batch), per_batch)
+    found = []
+    for value in values:
+        got = torch.autograd.grad(value, list(parameters.values()), retain_graph=True, allow_unused=True)
+        pairs = zip(parameters.items(), got, strict=True)
+        found.append({name: torch.zeros_like(p) if g is None else g for (name, p), g in pairs})
+    return found
+
+
 def in_precision(t: Tensor, dtype: torch.dtype) -> Tensor:
     """Floats and complex numbers in another precision."""
     if t.is_complex():

@@ -225,6 +225,20 @@ def traced_part() -> Case:
 
 
 @attack
+def scripted_part() -> Case:
+    """A scripted module without parameters takes the mean of the batch."""
+
+    class Centred(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x - x.mean(0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(Centred())
+    return mixing(lambda m, x: m.a(scripted(x)))
+
+
+@attack
 def exported_part() -> Case:
     """A graph module of torch.fx takes the mean of the batch."""
 
