@@ -62,7 +62,7 @@ def norm(found: Gradients) -> float:
     return float(torch.stack([g.abs().square().sum() for g in found.values()]).sum().sqrt())
 
 
-def wrong(ours: engine.PerSample, truth: list[Gradients], *, excess: float = 1.2, tolerance: float = 2e-3) -> str:
+def wrong(ours: engine.PerSample, truth: list[Gradients], *, excess: float = 1.2, tolerance: float = 2e-4) -> str:
     """What is wrong with norms or with one record's part of the sum; nothing if all agree.
 
     A norm may be above the truth by the factor ``excess``, never below it by more than rounding.
@@ -70,7 +70,7 @@ def wrong(ours: engine.PerSample, truth: list[Gradients], *, excess: float = 1.2
     most = max(norm(one) for one in truth) + 1e-6
     for i, one in enumerate(truth):
         mine, true = float(ours.norms[i]), norm(one)
-        if not true * (1 - tolerance) - 1e-4 * most <= mine <= true * excess + 1e-3 * most:
+        if not true * (1 - tolerance) - 1e-6 * most <= mine <= true * excess + 1e-3 * most:
             return f"record {i}: norm {mine:.6g}, alone {true:.6g} ({ours.engine}: {ours.reason})"
         weights = torch.zeros_like(ours.norms)
         weights[i] = 1.0

@@ -155,7 +155,7 @@ def computed_in_a_thread() -> Case:
 
     def body(m: Net, x: Tensor) -> Tensor:
         found: list[Tensor] = []
-        worker = threading.Thread(target=lambda: found.append(x.detach().mean(0)))
+        worker = threading.Thread(target=lambda: found.append(x.detach().mean(0)), name="mean")
         worker.start()
         worker.join()
         return m.a(x) - found[0]
