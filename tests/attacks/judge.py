@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dpilot import Budget, Plan, Trainer, audit, engine
+from dpilot import Budget, Plan, PrivateStep, Trainer, audit, engine, poisson_loader
 from dpilot.errors import DpilotError
 from dpilot.privacy.ledger import Ledger
 from tests.attacks.case import Attack, Case, Records
@@ -43,12 +43,15 @@ class Verdict:
         return self.moved <= 1 + TOLERANCE and not self.differences
 
 
-def judge(attack: Attack, chunk: int | None, position: str) -> Verdict:
-    """A run on D and on D', with the record added at ``position``, in chunks of ``chunk`` records."""
+def judge(attack: Attack, chunk: int | None, position: str, *, chosen: str = "auto", way: str = "trainer") -> Verdict:
+    """A run on D and on D', with the record added at ``position``, in chunks of ``chunk`` records.
+
+    ``chosen`` is the engine; ``way`` is "trainer", or "own loop" for ``poisson_loader`` and ``PrivateStep``.
+    """
     ends: list[tuple[str | None, int]] = []
     case = attack()
     result = audit.replay(
-        lambda data: _run(attack, data, chunk, ends),
+        lambda data: _run(attack, data, ends, {"chunk_size": chunk, "engine": chosen}, WAYS[way]),
         case.data,
         neighbour(case, position),
         tolerance=TOLERANCE,
@@ -76,21 +79,37 @@ def built(attack: Attack) -> Case:
         return attack()
 
 
-def _run(attack: Attack, data: Records, chunk: int | None, ends: list[tuple[str | None, int]]) -> Any:
-    """Train, and hand back all that comes out: the model, the record and the ledger, or the refusal."""
+def _run(attack: Attack, data: Records, ends: list[tuple[str | None, int]], options: Any, way: Way) -> Any:
+    """Train, and hand back all that comes out: the model and what was released, or the refusal."""
     case, ledger = built(attack), Ledger.open("ledger", dataset="records", budget=BUDGET, mode="precommitted")
     try:
         if case.first is not None:
             engine.per_sample(case.model, case.first, public(case), per_batch=case.per_batch)
-        run = Trainer(case.model, case.loss, _plan(len(case.data[0])), lr=0.1, ledger=ledger, chunk_size=chunk,
-                      per_batch=case.per_batch, collate_fn=case.collate, example=case.example,
-                      ).fit(_dataset(case, data))  # fmt: skip
-        assert run.record.steps, "nothing was released"
+        released = way(case, data, {"ledger": ledger, "per_batch": case.per_batch, **options})
     except DpilotError as problem:
         ends.append((str(problem), len(ledger.entries())))
         return type(problem).__name__
     ends.append((None, len(ledger.entries())))
-    return run.model, run.record, run.epsilon
+    return case.model, released
+
+
+def _trainer(case: Case, data: Records, options: Any) -> Any:
+    plan = _plan(len(case.data[0]))
+    more = {"collate_fn": case.collate, "example": case.example}
+    run = Trainer(case.model, case.loss, plan, lr=0.1, **more, **options).fit(_dataset(case, data))
+    return run.record, run.epsilon
+
+
+def _own_loop(case: Case, data: Records, options: Any) -> Any:
+    plan = _plan(len(case.data[0]))
+    example = public(case) if case.example is None else case.example
+    optimizer = torch.optim.SGD(case.model.parameters(), lr=0.1)
+    step = PrivateStep(case.model, case.loss, optimizer, plan, example=example, **options)
+    return [step(batch) for batch in poisson_loader(_dataset(case, data), plan, collate_fn=case.collate)]
+
+
+Way = Callable[[Case, Records, Any], Any]
+WAYS: dict[str, Way] = {"trainer": _trainer, "own loop": _own_loop}
 
 
 def public(case: Case) -> Records:

@@ -28,6 +28,23 @@ def test_an_attack_is_refused_or_bounded_at_every_chunk_size(attack: Attack, chu
     assert verdict.holds, verdict
 
 
+@pytest.mark.slow
+@every_attack
+@pytest.mark.parametrize("chosen", ["vmap", "loop"])
+def test_an_attack_is_refused_or_bounded_with_every_engine(attack: Attack, chosen: str) -> None:
+    case = built(attack)
+    verdict = judge(attack, case.width, case.position, chosen=chosen)
+    assert verdict.holds, verdict
+
+
+@pytest.mark.slow
+@every_attack
+def test_an_attack_is_refused_or_bounded_in_a_loop_of_ones_own(attack: Attack) -> None:
+    case = built(attack)
+    verdict = judge(attack, case.width, case.position, way="own loop")
+    assert verdict.holds, verdict
+
+
 @every_attack
 def test_an_attack_is_what_it_says(attack: Attack) -> None:
     """An engine that trusts the batched pass is moved by more than a bound where records meet, and only there."""

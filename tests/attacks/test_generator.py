@@ -10,7 +10,7 @@ import pytest
 from dpilot import engine
 from dpilot.errors import DpilotError
 from tests.attacks.generator import HONEST, MIXING, Program, program
-from tests.attacks.oracle import alone, wrong
+from tests.attacks.oracle import alone, norm, together, wrong
 
 QUICK, ALL = 100, 2000
 
@@ -52,6 +52,23 @@ def test_no_random_model_is_accepted_and_wrong() -> None:
 @pytest.mark.parametrize("start", range(0, ALL, 100))
 def test_none_of_many_random_models_is_accepted_and_wrong(start: int) -> None:
     verdicts(range(start, start + 100))
+
+
+def meets(made: Program) -> bool:
+    """Whether a record's gradient in the batch is another than alone."""
+    truth = alone(made.model, made.loss, made.batch, True)
+    batched = together(made.model, made.loss, made.batch, True)
+    apart = [norm({name: b[name] - g for name, g in a.items()}) for a, b in zip(truth, batched, strict=True)]
+    return max(apart) > 1e-6 * max(norm(one) for one in truth)
+
+
+def test_records_meet_in_programs_that_mix_and_in_no_others() -> None:
+    made = [program(seed) for seed in range(QUICK)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert [one.seed for one in made if not one.mixes and meets(one)] == []
+        mixing = [meets(one) for one in made if one.mixes]
+    assert sum(mixing) > 0.75 * len(mixing)
 
 
 def test_programs_are_made_of_every_kind_of_operation() -> None:

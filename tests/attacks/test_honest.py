@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from dpilot import engine
-from tests.attacks.honest import LIBRARY, MODELS, PRODUCTS, Honest, Make, N, product
+from tests.attacks.case import Case, regression, squared
+from tests.attacks.honest import LIBRARY, MODELS, PRODUCTS, Honest, Make, N, Product, product
+from tests.attacks.judge import judge
 from tests.attacks.oracle import alone, wrong
 
 
@@ -25,6 +27,15 @@ def check(case: Honest) -> None:
 def test_every_spelling_of_a_product_runs_at_every_width(spelling: str, width: int) -> None:
     torch.manual_seed(0)
     check(product(spelling, width))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", [N, N + 1, 1, None])
+@pytest.mark.parametrize("spelling", PRODUCTS)
+def test_a_whole_run_of_a_product_is_within_one_bound(spelling: str, chunk: int | None) -> None:
+    verdict = judge(lambda: Case(Product(spelling, N), squared, *regression()), chunk, "first")
+    assert verdict.refused is None
+    assert verdict.holds, verdict
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)

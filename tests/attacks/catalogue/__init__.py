@@ -1,8 +1,20 @@
 """The catalogue of attacks, by theme. Each is one function that builds a case afresh."""
 
 from tests.attacks.case import ATTACKS
-from tests.attacks.catalogue import autograd, data, exits, layers, layouts, losses, products, rows, state, statistics
+from tests.attacks.catalogue import (
+    autograd,
+    data,
+    exits,
+    guesses,
+    layers,
+    layouts,
+    losses,
+    products,
+    rows,
+    state,
+    statistics,
+)
 
-THEMES = (products, rows, statistics, layouts, layers, losses, state, exits, autograd, data)
+THEMES = (products, rows, statistics, layouts, layers, losses, state, exits, autograd, data, guesses)
 
 __all__ = ["ATTACKS", "THEMES"]

@@ -155,7 +155,7 @@ def computed_in_a_thread() -> Case:
 
     def body(m: Net, x: Tensor) -> Tensor:
         found: list[Tensor] = []
-        worker = threading.Thread(target=lambda: found.append(x.detach().mean(0)))
+        worker = threading.Thread(target=lambda: found.append(x.detach().mean(0)), name="mean")
         worker.start()
         worker.join()
         return m.a(x) - found[0]
@@ -222,6 +222,20 @@ def traced_part() -> Case:
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(centred, torch.randn(3, 4))
     return mixing(lambda m, x: m.a(traced(x)))
+
+
+@attack
+def scripted_part() -> Case:
+    """A scripted module without parameters takes the mean of the batch."""
+
+    class Centred(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x - x.mean(0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(Centred())
+    return mixing(lambda m, x: m.a(scripted(x)))
 
 
 @attack
