@@ -117,7 +117,7 @@ class Memory:
 
     def __init__(self, n: int, constants: Constants, answers: Answers | None = None) -> None:
         self.n, self._constants, self._replayed = n, constants, answers is not None
-        self._answers, self._looked_up = answers or Answers(), dict[Any, bool]()
+        self._answers, self._looked_up = answers or Answers(), dict[int, dict[Any, bool]]()
         self._known: dict[int, Known] = {}
         self.looked = 0
 
@@ -170,6 +170,7 @@ class Memory:
         same for every record. Among records only records in their own places may be written, or what is the same for all.
         """
         old, here = self.tag(t), self.place(t)
+        self._looked_up.pop(t.untyped_storage()._cdata, None)  # .data has a version of its own
         whole = overwrites and t.numel() * t.element_size() == t.untyped_storage().nbytes()
         if old.kind in ("shared", "random"):
             if place.kind == "axis" and not whole and not (old.kind == "random" or self._was_alike(t, place)):
@@ -227,10 +228,10 @@ class Memory:
         self.looked += 1
         version = 0 if t.is_inference() else t._version
         layout = (t.shape, t.stride(), t.storage_offset(), t.dtype, question)
-        key = (t.untyped_storage()._cdata, version, layout)
-        if key not in self._looked_up:
-            self._looked_up[key] = self._answers.ask(layout, look)
-        return self._looked_up[key]
+        known = self._looked_up.setdefault(t.untyped_storage()._cdata, {})
+        if (version, layout) not in known:
+            known[version, layout] = self._answers.ask(layout, look)
+        return known[version, layout]
 
     def close(self) -> None:
         """The pass is over: what it leaves alive is not taken for a constant by the next."""
