@@ -182,6 +182,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return Place("mixed", why=f"{operation.name} {problem}{at_line()}")
         except NotKnown as problem:
             return Place("unknown", why=f"{operation.name}: {problem}{at_line()}")
+        except Exception as problem:  # an overload whose arguments the rule does not know
+            return Place("unknown", why=f"{operation.name}: its rule fails, {type(problem).__name__}{at_line()}")
         return made if key is None or looked != self.memory.looked else remember(_rules, key, made)
 
     def _key(self, func: Any, args: Any, kwargs: Any) -> Any:
