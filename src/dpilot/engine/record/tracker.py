@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
 from dpilot.engine.record.memory import Answers, Constants, Memory, remember
 from dpilot.engine.record.place import RANDOM, SHARED, TRAINED, WORSE, Place, on_axis
-from dpilot.engine.record.rules import DRAWS, EMPTY, OVERWRITES, RULES, SIZED_BY_VALUES, Rule, no_values, pointwise
+from dpilot.engine.record.rules import DRAWS, EMPTY, INNER, OVERWRITES, RULES, SIZED_BY_VALUES, Rule, no_values, pointwise
 from dpilot.engine.record.source import line_of_model
 from dpilot.engine.writes import WriteGuard
 
@@ -43,6 +43,8 @@ class Operation(NamedTuple):
     rule: Rule | None
     is_view: bool
     writes: tuple[tuple[int, str], ...]
+    results: frozenset[str] = frozenset()
+    """Arguments that are written and not read, as in ``out=``."""
 
 
 VIEWS: Final = frozenset(
@@ -122,12 +124,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not self.memory.tag(t).born:
                 self._guard.before_write(t)
         overwrites = operation.name in OVERWRITES
-        given = {k: v for k, v in kwargs.items() if k != "out"} if "out" in kwargs else kwargs
+        given = {k: v for k, v in kwargs.items() if k not in operation.results} if operation.results else kwargs
         read = list(tensors_in(args[1:] if overwrites else args))
         read += tensors_in(given) if given else ()
         places = [self.place(t) for t in read]
         worst = max(places, key=severity, default=SHARED)
-        in_place = bool(written) and not overwrites and given is kwargs
+        in_place = operation.name.endswith("_") and not overwrites
         reseeded = operation.name in DRAWS and self._reseeded(kwargs)
         ruled = worst.kind == "axis" and operation.rule is not no_values
         made: Any = self._by_rule(operation, func, args, given, written) if ruled and in_place else None
@@ -143,10 +145,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = worst if records else self._without_records(operation, places, reseeded)
         if worst.holds_records and operation.rule is not no_values:
             self._note_escapes(operation, out, outs, read, places)
-        if written:
-            place = made[0] if isinstance(made, list) else made
-            for t in written:
-                self._write(operation, t, place, read[0] if operation.name == "copy_" else None, overwrites)
+        for t in written:
+            self._write(operation, t, place_of(t, outs, made), read[0] if operation.name == "copy_" else None, overwrites)
         for j, t in enumerate(outs):
             if not any(t is w for w in written):
                 self.memory.put(t, made[j] if isinstance(made, list) else made)
@@ -235,9 +235,16 @@ def severity(place: Place) -> int:
     return WORSE[place.kind]
 
 
+def place_of(t: Tensor, outs: list[Tensor], made: Any) -> Place:
+    """The place of a written tensor among the places of the results."""
+    if not isinstance(made, list):
+        return made  # type: ignore[no-any-return]
+    return next((place for o, place in zip(outs, made, strict=True) if o is t), INNER)
+
+
 def written_by(operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
     """The tensors among the arguments that an operation writes."""
-    if operation.name in UNDECLARED_WRITES and not args[5]:  # not training
+    if operation.name in UNDECLARED_WRITES and not (args[5] if len(args) > 5 else kwargs.get("training")):
         return []
     found = (args[i] if i < len(args) else kwargs.get(name) for i, name in operation.writes)
     return [t for value in found for t in tensors_in(value)]
@@ -255,7 +262,8 @@ def describe(func: Any) -> Operation:
         return Operation(name, None, True, ())
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)
     more = tuple((i, schema.arguments[i].name) for i in UNDECLARED_WRITES.get(name, ()))
-    return Operation(name, rule, False, declared_writes(schema) + more)
+    results = frozenset(a.name for a in schema.arguments if a.is_out)
+    return Operation(name, rule, False, declared_writes(schema) + more, results)
 
 
 def declared_writes(schema: Any) -> tuple[tuple[int, str], ...]:
