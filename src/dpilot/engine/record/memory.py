@@ -164,22 +164,25 @@ class Memory:
         self._known[storage._cdata] = Known(tag, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
 
     def write(self, t: Tensor, place: Place, source: Tensor | None, *, overwrites: bool) -> None:
-        """An operation wrote ``place`` into ``t``, copied from ``source``: what is known of the whole memory after.
+        """An operation wrote ``place`` into ``t``: what is known of the whole memory after.
 
+        ``source`` is what was copied, or ``t`` itself as it is now; None is one number everywhere.
         Memory without records takes the place over; what was there before, and is still there around it, must be the
         same for every record. Among records only records in their own places may be written, or what is the same for all.
         """
         old, here = self.tag(t), self.place(t)
         self._looked_up.pop(t.untyped_storage()._cdata, None)  # .data has a version of its own
-        whole = overwrites and t.numel() * t.element_size() == t.untyped_storage().nbytes()
+        whole = overwrites and fills_memory(t)
         if old.kind in ("shared", "random"):
             if place.kind == "axis" and not whole and not (old.kind == "random" or self._was_alike(t, place)):
                 place = Place("unknown", why="records are written into a tensor with a row for each position")
-            if place.kind != old.kind and (place.holds_records or (whole and place.kind == "random") or not whole):
-                self.put(t, place if place.holds_records or whole else SHARED, born=old.born)
+            if not place.holds_records and not whole:
+                place = Place("random" if place.kind == old.kind == "random" else "shared", why=place.why or old.why)
+            if (place.kind, place.why) != (old.kind, old.why):
+                self.put(t, place, born=old.born)
             return
         if old.kind == "axis":
-            if not place.holds_records and here.kind == "axis" and not self._by_position(t, here, source):
+            if not place.holds_records and here.kind == "axis" and not self._by_position(t, place, here, source):
                 return
             if place.kind == "axis" and (whole or here[:3] == place[:3]):
                 self.put(t, place, born=old.born) if whole else None
@@ -189,15 +192,17 @@ class Memory:
         if whole or WORSE[place.kind] > WORSE[old.kind]:
             self.put(t, place, born=old.born)
 
-    def _by_position(self, t: Tensor, here: Place, source: Tensor | None) -> bool:
-        """Whether a tensor copied among records has another row for each position in the chunk."""
+    def _by_position(self, t: Tensor, place: Place, here: Place, source: Tensor | None) -> bool:
+        """Whether a tensor written among records has another row for each position in the chunk."""
         axis = -1 if source is None else here.axis - t.dim() + source.dim()
-        if source is None or axis < 0 or source.shape[axis] == 1 or not source.stride(axis):
+        if source is None or place.kind == "random" or axis < 0 or source.shape[axis] == 1 or not source.stride(axis):
             return False
-        return not self.repeats(source, axis, here.block)
+        return bool(self._replayed and place.why) or not self.repeats(source, axis, here.block)
 
     def _was_alike(self, t: Tensor, place: Place) -> bool:
         """Whether memory around what was written holds the same for every record."""
+        if self._replayed and self.tag(t).why:
+            return False
         tag = tag_of(layout_of(t), place, self.n, born=True)
         storage = t.untyped_storage()
         if tag is None:
@@ -241,6 +246,17 @@ class Memory:
 def layout_of(t: Tensor) -> Layout:
     """Shape, strides, offset and bytes an entry."""
     return tuple(t.shape), t.stride(), t.storage_offset(), t.element_size()
+
+
+def fills_memory(t: Tensor) -> bool:
+    """Whether a tensor has an entry for every byte of its memory, none of them twice."""
+    entries = 1
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size != 1:
+            if stride != entries:
+                return False
+            entries *= size
+    return entries * t.element_size() == t.untyped_storage().nbytes()
 
 
 def remember(memo: dict[Any, Any], key: Any, value: Any) -> Any:

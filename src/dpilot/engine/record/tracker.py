@@ -63,6 +63,8 @@ VIEWS: Final = frozenset(
 """Operations whose results lie in the memory of their input although torch does not call them views."""
 UNDECLARED_WRITES: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
 """Arguments that an operation writes although its schema does not say so."""
+FILLS: Final = frozenset({"fill_", "zero_"})
+"""Operations that write one number everywhere."""
 _operations: dict[Any, Operation] = {}
 _rules: dict[Any, Any] = {}
 
@@ -146,7 +148,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if worst.holds_records and operation.rule is not no_values:
             self._note_escapes(operation, out, outs, read, places)
         for t in written:
-            self._write(operation, t, place_of(t, outs, made), read[0] if operation.name == "copy_" else None, overwrites)
+            source = read[0] if operation.name == "copy_" else None if operation.name in FILLS else t
+            self._write(operation, t, place_of(t, outs, made), source, overwrites)
         for j, t in enumerate(outs):
             if not any(t is w for w in written):
                 self.memory.put(t, made[j] if isinstance(made, list) else made)
