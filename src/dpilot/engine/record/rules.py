@@ -313,6 +313,8 @@ def gather(c: Call) -> Places:
     if x.kind == "axis" and x.axis == dim:
         raise NotKnown(PICKED)
     if i.kind == "axis" and i.axis == dim:
+        if x.kind == "axis":
+            raise Mixes("picks from each record what the others say")
         return i
     return same_rows(c, ("self", "index"))
 
