@@ -364,7 +364,7 @@ class Subscripts:
                 axis += 1
             elif i.dtype in (torch.bool, torch.uint8):
                 covered = x.kind == "axis" and axis <= x.axis < axis + i.dim()
-                if c.memory.place(i).kind == "axis" or covered:
+                if c.memory.place(i).kind == "axis" or covered or not i.dim():
                     raise NotKnown("rows are picked by a mask")
                 for _ in range(i.dim()):  # a mask of shared values: places it keeps, the same for all
                     self.given[axis] = None
@@ -391,8 +391,10 @@ class Subscripts:
     def _with(self, axis: int, block: int, but: int) -> Place:
         """The other indices must have the same records on that axis, or hold the same for all."""
         for at, i in self.given.items():
-            if at == but or i is None:
+            if at == but:
                 continue
+            if i is None:
+                raise NotKnown("each record meets another entry of a mask")
             p, mine = self.c.memory.place(i), axis - self.ndim + i.dim()
             if p.kind == "axis" and (p.axis, p.block) != (mine, block):
                 raise NotKnown("records are indexed by each other")
@@ -411,6 +413,8 @@ class Subscripts:
             rest = [a for a in range(self.c["self"].dim()) if a not in self.given]
             at = rest.index(x.axis)
             return on_axis(at + self.ndim if at >= self.start else at, x.block)
+        if len(held) < len(self.given) and any(p.kind == "axis" for _, p in held):
+            raise NotKnown("each record meets another entry of a mask")
         found = self.c.line_up(held, self.ndim)
         return on_axis(found.axis + self.start, found.block) if found.kind == "axis" else SHARED
 
