@@ -235,7 +235,7 @@ def ctc(c: Call) -> Places:
             c.require_repeats(value, place.axis, 1)
         elif c.place(name)[:3] != place[:3]:
             raise NotKnown("targets of several records lie behind one another")
-    return [on_axis(0)] * len(c.outs)
+    return [on_axis(0), *[INNER] * (len(c.outs) - 1)]
 
 
 def cat(c: Call) -> Places:
@@ -299,7 +299,8 @@ def bags(c: Call) -> Places:
     c.require_shared("weight")
     p, offsets, weights = c.place("indices"), c["offsets"], c.get("per_sample_weights")
     regular = c.place("offsets").kind == "shared" and c.memory.counts_up(offsets, p.block)
-    if not regular or p.axis or c["indices"].numel() != p.block * c.n or c.get("include_last_offset"):
+    regular = regular and offsets.numel() == c.n and c["indices"].numel() == p.block * c.n
+    if not regular or p.axis or c.get("include_last_offset"):
         raise NotKnown("bags of ids that are not known to be the records")
     if isinstance(weights, Tensor):
         c.line_up([(c["indices"], p), (weights, c.memory.place(weights))], 1)
@@ -466,6 +467,8 @@ def rnn(c: Call) -> Places:
     """Recurrent layers of one kernel: input (T, n, d) or (n, T, d), states (layers, n, h) or (n, h)."""
     p, first = c.place("input"), bool(c.get("batch_first"))
     states = [c[v] for v in ("hx", "cx", "hx_", "cx_") if isinstance(c.get(v), Tensor)]
+    if any(c.memory.place(t).kind == "axis" for t in c.tensors() if not any(t is s for s in (c["input"], *states))):
+        raise NotKnown("weights differ from record to record")
     if p.axis != (0 if first and "cudnn" in c.name else 1) or c["input"].dim() != 3 or c.get("batch_sizes"):
         raise NotKnown("a packed or unbatched recurrent layer")
     for t in states:
@@ -542,7 +545,7 @@ def cross(c: Call) -> Places:
 
 def among(c: Call, values: str, fixed: str) -> Places:
     """Where values fall in a fixed list."""
-    c.require_shared(fixed)
+    c.require_shared(fixed, "sorter")
     if c[fixed].dim() != 1:
         raise NotKnown("a list for each record")
     return c.place(values)
@@ -567,6 +570,8 @@ def no_values(c: Call) -> Places:
 
 
 def fresh_draws(c: Call) -> Places:
+    """Draws that look at the form of ``self`` only."""
+    c.require_shared("high")
     return RANDOM
 
 
