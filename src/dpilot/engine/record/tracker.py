@@ -61,6 +61,8 @@ VIEWS: Final = frozenset(
     ]
 )
 """Operations whose results lie in the memory of their input although torch does not call them views."""
+RESIZES: Final = frozenset({"resize_", "resize_as_", "_resize_output_"})
+"""Operations that give a tensor another form, and its memory another size."""
 UNDECLARED_WRITES: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
 """Arguments that an operation writes although its schema does not say so."""
 FILLS: Final = frozenset({"fill_", "zero_"})
@@ -112,13 +114,24 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             operation = _operations[func] = describe(func)
         with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
             if operation.is_view:
-                return self._run_view(func, args, kwargs or {})
+                run = self._run_resize if operation.writes else self._run_view
+                return run(func, args, kwargs or {})
             return self._run(operation, func, args, kwargs or {})
 
     def _run_view(self, func: Any, args: Any, kwargs: Any) -> Any:
         if args and isinstance(args[0], Tensor) and func is not torch.ops.aten.lift_fresh.default:
             self.memory.tag(args[0])  # memory from elsewhere is met here first, before it may be written
         return func(*args, **kwargs)
+
+    def _run_resize(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Another form of the same memory; what is added to it holds zeros, as memory that was freed may hold records."""
+        t: Tensor = args[0]
+        if not self.memory.tag(t).born:
+            self._guard.before_write(t)
+        before = t.untyped_storage().nbytes()
+        out = func(*args, **kwargs)
+        torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())[before:].zero_()
+        return out
 
     def _run(self, operation: Operation, func: Any, args: Any, kwargs: Any) -> Any:
         written = written_by(operation, args, kwargs) if operation.writes else []
@@ -261,8 +274,8 @@ def describe(func: Any) -> Operation:
     library, name = schema.name.split("::")
     if library != "aten":
         return Operation(schema.name, None, False, declared_writes(schema))
-    if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name not in ("resize_", "set_")):
-        return Operation(name, None, True, ())
+    if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name != "set_"):
+        return Operation(name, None, True, declared_writes(schema) if name in RESIZES else ())
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)
     more = tuple((i, schema.arguments[i].name) for i in UNDECLARED_WRITES.get(name, ()))
     results = frozenset(a.name for a in schema.arguments if a.is_out)
