@@ -222,6 +222,12 @@ class Memory:
             return False
         return self._answer(t, ("repeats", axis, block), lambda: repeats(t, axis, block, self.n))
 
+    def alike(self, t: Tensor) -> bool:
+        """Whether all entries of a tensor that depends on no record are the same."""
+        if t.numel() <= 1 or not any(stride for stride, size in zip(t.stride(), t.shape, strict=True) if size > 1):
+            return True
+        return not (self._replayed and self.tag(t).why) and self._answer(t, "alike", lambda: alike(t))
+
     def counts_up(self, t: Tensor, step: int) -> bool:
         """Whether a tensor that depends on no record holds 0, step, 2 step, ..."""
         if self._replayed and self.tag(t).why:
@@ -273,6 +279,12 @@ def repeats(t: Tensor, axis: int, block: int, n: int) -> bool:
         return False
     rows = t.detach().unflatten(axis, (-1, n, block))
     return bool((rows == rows.narrow(axis + 1, 0, 1)).all())
+
+
+def alike(t: Tensor) -> bool:
+    """Whether all entries of a tensor are the same."""
+    flat = t.detach().reshape(-1)
+    return bool((flat == flat[0]).all())
 
 
 def counts_up(t: Tensor, step: int) -> bool:

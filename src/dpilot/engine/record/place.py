@@ -45,6 +45,7 @@ class Tag(NamedTuple):
 
 SHARED = Place()
 TRAINED = Place("shared", why="computed from trained weights")
+DRAWN = Place("shared", why="computed from random draws")
 RANDOM = Place("random")
 CUT = Place("unknown", why="a view cuts, shifts or interleaves the records")
 WORSE = {"shared": 0, "random": 0, "axis": 1, "unknown": 2, "mixed": 3}

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
 from dpilot.engine.record.memory import Answers, Constants, Memory, remember
-from dpilot.engine.record.place import RANDOM, SHARED, TRAINED, WORSE, Place, on_axis
+from dpilot.engine.record.place import DRAWN, RANDOM, SHARED, TRAINED, WORSE, Place, on_axis
 from dpilot.engine.record.rules import DRAWS, EMPTY, INNER, OVERWRITES, RULES, SIZED_BY_VALUES, Rule, no_values, pointwise
 from dpilot.engine.record.source import line_of_model
 from dpilot.engine.writes import WriteGuard
@@ -65,6 +65,8 @@ RESIZES: Final = frozenset({"resize_", "resize_as_", "_resize_output_"})
 """Operations that give a tensor another form, and its memory another size."""
 UNDECLARED_WRITES: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
 """Arguments that an operation writes although its schema does not say so."""
+FORM_ONLY: Final = frozenset({"rand_like", "randn_like"})
+"""Draws that do not look at the values of a tensor."""
 FILLS: Final = frozenset({"fill_", "zero_"})
 """Operations that write one number everywhere."""
 _operations: dict[Any, Operation] = {}
@@ -157,7 +159,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = self._by_rule(operation, func, args, given, out)
         elif made is None:
             records = worst.holds_records and operation.rule is not no_values
-            made = worst if records else self._without_records(operation, places, reseeded)
+            made = worst if records else self._without_records(operation, read, places, reseeded)
         if worst.holds_records and operation.rule is not no_values:
             self._note_escapes(operation, out, outs, read, places)
         for t in written:
@@ -172,12 +174,18 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether numbers come from a generator that the model set: then each position may have its own for ever."""
         return kwargs.get("generator") is not None or torch.initial_seed() != self._seed
 
-    def _without_records(self, operation: Operation, places: list[Place], reseeded: bool) -> Place:
-        """What depends on no record is shared; random where entries are drawn one by one and changed one by one."""
-        if operation.name in DRAWS and not reseeded:
-            return RANDOM
-        if operation.rule is pointwise and any(p.kind == "random" for p in places):
-            return RANDOM
+    def _without_records(
+        self, operation: Operation, read: list[Tensor], places: list[Place], reseeded: bool
+    ) -> Place:  # fmt: skip
+        """What depends on no record is shared; random where entries are drawn and changed one by one, all of them alike."""
+        drawn = operation.name in DRAWS
+        random = any(p.kind == "random" for p in places)
+        if (drawn and not reseeded) or (operation.rule is pointwise and random):
+            met = zip(read, places, strict=True)
+            if operation.name in FORM_ONLY or all(p.kind == "random" or self.memory.alike(t) for t, p in met):
+                return RANDOM
+        if drawn or random:
+            return DRAWN
         return TRAINED if any(p.why for p in places) else SHARED
 
     def _by_rule(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
