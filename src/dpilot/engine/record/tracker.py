@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
 from dpilot.engine.record.memory import Answers, Constants, Memory, remember
+from dpilot.engine.record.generators import Generators
 from dpilot.engine.record.place import DRAWN, RANDOM, SHARED, TRAINED, WORSE, Place, on_axis
 from dpilot.engine.record.rules import DRAWS, EMPTY, INNER, OVERWRITES, RULES, SIZED_BY_VALUES, Rule, no_values, pointwise
 from dpilot.engine.record.source import line_of_model
@@ -45,6 +46,8 @@ class Operation(NamedTuple):
     writes: tuple[tuple[int, str], ...]
     results: frozenset[str] = frozenset()
     """Arguments that are written and not read, as in ``out=``."""
+    draws: bool = False
+    """Whether random numbers are consumed."""
 
 
 VIEWS: Final = frozenset(
@@ -94,7 +97,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.n, self.findings = n, list[Finding]()
         self.memory = Memory(n, constants, answers)
         self.place = self.memory.place
-        self._guard, self._seed = guard, torch.initial_seed()
+        self._guard, self._generators = guard, Generators()
         held = list(records)
         for t in held:
             self.memory.put(t, on_axis(0), born=False)
@@ -147,15 +150,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         places = [self.place(t) for t in read]
         worst = max(places, key=severity, default=SHARED)
         in_place = operation.name.endswith("_") and not overwrites
-        reseeded = operation.name in DRAWS and self._reseeded(kwargs)
+        reseeded = operation.draws and self._generators.were_set(kwargs.get("generator"), func, args)
         ruled = worst.kind == "axis" and operation.rule is not no_values
         made: Any = self._by_rule(operation, func, args, given, written) if ruled and in_place else None
         out = func(*args, **kwargs)
+        if operation.draws and not reseeded:
+            self._generators.follow()
         outs = list(tensors_in(out))
         if operation.name in EMPTY:
             for t in outs:
                 t.zero_()  # memory that was freed may hold other records
-        if ruled and made is None:
+        if ruled and reseeded:
+            made = Place("unknown", why=f"{operation.name} draws from a generator that the model set{at_line()}")
+        elif ruled and made is None:
             made = self._by_rule(operation, func, args, given, out)
         elif made is None:
             records = worst.holds_records and operation.rule is not no_values
@@ -170,21 +177,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.memory.put(t, made[j] if isinstance(made, list) else made)
         return out
 
-    def _reseeded(self, kwargs: Any) -> bool:
-        """Whether numbers come from a generator that the model set: then each position may have its own for ever."""
-        return kwargs.get("generator") is not None or torch.initial_seed() != self._seed
-
     def _without_records(
         self, operation: Operation, read: list[Tensor], places: list[Place], reseeded: bool
     ) -> Place:  # fmt: skip
         """What depends on no record is shared; random where entries are drawn and changed one by one, all of them alike."""
-        drawn = operation.name in DRAWS
         random = any(p.kind == "random" for p in places)
-        if (drawn and not reseeded) or (operation.rule is pointwise and random):
+        if (operation.name in DRAWS and not reseeded) or (operation.rule is pointwise and random):
             met = zip(read, places, strict=True)
             if operation.name in FORM_ONLY or all(p.kind == "random" or self.memory.alike(t) for t, p in met):
                 return RANDOM
-        if drawn or random:
+        if operation.draws or random:
             return DRAWN
         return TRAINED if any(p.why for p in places) else SHARED
 
@@ -287,7 +289,9 @@ def describe(func: Any) -> Operation:
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)
     more = tuple((i, schema.arguments[i].name) for i in UNDECLARED_WRITES.get(name, ()))
     results = frozenset(a.name for a in schema.arguments if a.is_out)
-    return Operation(name, rule, False, declared_writes(schema) + more, results)
+    return Operation(
+        name, rule, False, declared_writes(schema) + more, results, torch.Tag.nondeterministic_seeded in func.tags
+    )
 
 
 def declared_writes(schema: Any) -> tuple[tuple[int, str], ...]:
