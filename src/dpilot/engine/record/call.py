@@ -45,7 +45,7 @@ class Call:
         self.memory, self.name = memory, schema.name.removeprefix("aten::")
         declared = schema.arguments
         self._arguments = {a.name: a.default_value for a in declared if a.has_default_value()}
-        self._arguments.update(zip((a.name for a in declared), args))  # noqa: B905: defaults may be left out
+        self._arguments.update(zip((a.name for a in declared), args, strict=False))  # defaults may be left out
         self._arguments.update(kwargs)
         self.outs = list(tensors_in(out))
 

@@ -113,11 +113,11 @@ class Answers:
 
 
 class Memory:
-    """The tags of all memory that a pass over n > 1 records meets. ``answers`` are given for a pass that is captured."""
+    """The tags of all memory that a pass over n > 1 records meets; ``answers`` are given for a captured pass."""
 
     def __init__(self, n: int, constants: Constants, answers: Answers | None = None) -> None:
         self.n, self._constants, self._replayed = n, constants, answers is not None
-        self._answers, self._looked_up = answers or Answers(), dict[Any, bool]()
+        self._answers, self._looked_up = answers or Answers(), dict[int, dict[Any, bool]]()
         self._known: dict[int, Known] = {}
         self.looked = 0
 
@@ -190,22 +190,26 @@ class Memory:
         self._known[storage._cdata] = Known(tag, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
 
     def write(self, t: Tensor, place: Place, source: Tensor | None, *, overwrites: bool) -> None:
-        """An operation wrote ``place`` into ``t``, copied from ``source``: what is known of the whole memory after.
+        """An operation wrote ``place`` into ``t``: what is known of the whole memory after.
 
+        ``source`` is what was copied, or ``t`` itself as it is now; None is one number everywhere.
         Memory without records takes the place over; what was there before, and is still there around it, must be the
-        same for every record. Among records only records in their own places may be written, or what is the same for all.
+        same for every record. Among records only records in their own places may be written, or what is the same for
+        all of them.
         """
         old, here = self.tag(t), self.place(t)
-        whole = overwrites and t.numel() * t.element_size() == t.untyped_storage().nbytes()
+        self._looked_up.pop(t.untyped_storage()._cdata, None)  # .data has a version of its own
+        whole = overwrites and fills_memory(t)
         if old.kind in ("shared", "random"):
             if place.kind == "axis" and not whole and not (old.kind == "random" or self._was_alike(t, place)):
                 place = Place("unknown", why="records are written into a tensor with a row for each position")
-            covers = t.numel() * t.element_size() == t.untyped_storage().nbytes()
-            lasting = place if place.holds_records or covers else TRAINED if place.why or old.why else SHARED
-            self.put(t, lasting, born=old.born)
+            if not place.holds_records and not whole:
+                drawn = place.kind == old.kind == "random"
+                place = Place("random" if drawn else "shared", why=place.why or old.why)
+            self.put(t, place, born=old.born)
             return
         if old.kind == "axis":
-            if not place.holds_records and here.kind == "axis" and not self._by_position(t, here, source):
+            if not place.holds_records and here.kind == "axis" and not self._by_position(t, place, here, source):
                 return
             if place.kind == "axis" and (whole or here[:3] == place[:3]):
                 self.put(t, place, born=old.born) if whole else None
@@ -215,15 +219,17 @@ class Memory:
         if whole or WORSE[place.kind] > WORSE[old.kind]:
             self.put(t, place, born=old.born)
 
-    def _by_position(self, t: Tensor, here: Place, source: Tensor | None) -> bool:
-        """Whether a tensor copied among records has another row for each position in the chunk."""
+    def _by_position(self, t: Tensor, place: Place, here: Place, source: Tensor | None) -> bool:
+        """Whether a tensor written among records has another row for each position in the chunk."""
         axis = -1 if source is None else here.axis - t.dim() + source.dim()
-        if source is None or axis < 0 or source.shape[axis] == 1 or not source.stride(axis):
+        if source is None or place.kind == "random" or axis < 0 or source.shape[axis] == 1 or not source.stride(axis):
             return False
-        return not self.repeats(source, axis, here.block)
+        return bool(self._replayed and place.why) or not self.repeats(source, axis, here.block)
 
     def _was_alike(self, t: Tensor, place: Place) -> bool:
         """Whether memory around what was written holds the same for every record."""
+        if self._replayed and self.tag(t).why:
+            return False
         tag = tag_of(layout_of(t), place, self.n, born=True)
         storage = t.untyped_storage()
         if tag is None:
@@ -242,6 +248,15 @@ class Memory:
             return False
         return self._answer(t, ("repeats", axis, block), lambda: repeats(t, axis, block, self.n))
 
+    def is_uniform(self, t: Tensor) -> bool:
+        """Whether all entries of a tensor that depends on no record are the same."""
+        if t.numel() <= 1 or not any(stride for stride, size in zip(t.stride(), t.shape, strict=True) if size > 1):
+            return True
+        tag = self.tag(t)
+        if tag.alike == EVERYWHERE:
+            return True
+        return not (self._replayed and tag.why) and self._answer(t, "uniform", lambda: is_uniform(t))
+
     def counts_up(self, t: Tensor, step: int) -> bool:
         """Whether a tensor that depends on no record holds 0, step, 2 step, ..."""
         if self._replayed and self.tag(t).why:
@@ -253,10 +268,10 @@ class Memory:
         self.looked += 1
         version = 0 if t.is_inference() else t._version
         layout = (t.shape, t.stride(), t.storage_offset(), t.dtype, question)
-        key = (t.untyped_storage()._cdata, version, layout)
-        if key not in self._looked_up:
-            self._looked_up[key] = self._answers.ask(layout, look)
-        return self._looked_up[key]
+        known = self._looked_up.setdefault(t.untyped_storage()._cdata, {})
+        if (version, layout) not in known:
+            known[version, layout] = self._answers.ask(layout, look)
+        return known[version, layout]
 
     def close(self) -> None:
         """The pass is over: what it leaves alive is not taken for a constant by the next."""
@@ -266,6 +281,17 @@ class Memory:
 def layout_of(t: Tensor) -> Layout:
     """Shape, strides, offset and bytes an entry."""
     return tuple(t.shape), t.stride(), t.storage_offset(), t.element_size()
+
+
+def fills_memory(t: Tensor) -> bool:
+    """Whether a tensor has an entry for every byte of its memory, none of them twice."""
+    entries = 1
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size != 1:
+            if stride != entries:
+                return False
+            entries *= size
+    return entries * t.element_size() == t.untyped_storage().nbytes()
 
 
 def remember(memo: dict[Any, Any], key: Any, value: Any) -> Any:
@@ -282,6 +308,12 @@ def repeats(t: Tensor, axis: int, block: int, n: int) -> bool:
         return False
     rows = t.detach().unflatten(axis, (-1, n, block))
     return bool((rows == rows.narrow(axis + 1, 0, 1)).all())
+
+
+def is_uniform(t: Tensor) -> bool:
+    """Whether all entries of a tensor are the same."""
+    flat = t.detach().reshape(-1)
+    return bool((flat == flat[0]).all())
 
 
 def counts_up(t: Tensor, step: int) -> bool:

@@ -1,7 +1,7 @@
 """Where the records lie in a tensor, and in memory.
 
-A *tag* belongs to memory: "the byte at address a holds numbers of record (a - base) // step % n". A *place* belongs to a
-tensor and follows from its strides and the tag of its memory. So views (slices, transposes, reshapes, expansions,
+A *tag* belongs to memory: "the byte at address a holds numbers of record (a - base) // step % n". A *place* belongs to
+a tensor and follows from its strides and the tag of its memory. So views (slices, transposes, reshapes, expansions,
 ``.data``, ``detach``) need no rule of their own, and a view that cuts or interleaves records is seen as such.
 """
 
@@ -54,6 +54,7 @@ EVERYWHERE = ((0, 0),)
 """Alike along every axis: one number all over."""
 UNIFORM = Place(alike=EVERYWHERE)
 TRAINED = Place("shared", why="computed from trained weights")
+DRAWN = Place("shared", why="computed from random draws")
 RANDOM = Place("random")
 CUT = Place("unknown", why="a view cuts, shifts or interleaves the records")
 WORSE = {"shared": 0, "random": 0, "axis": 1, "unknown": 2, "mixed": 3}

@@ -235,7 +235,7 @@ def ctc(c: Call) -> Places:
             c.require_repeats(value, place.axis, 1)
         elif c.place(name)[:3] != place[:3]:
             raise NotKnown("targets of several records lie behind one another")
-    return [on_axis(0)] * len(c.outs)
+    return [on_axis(0), *[INNER] * (len(c.outs) - 1)]
 
 
 def cat(c: Call) -> Places:
@@ -299,7 +299,8 @@ def bags(c: Call) -> Places:
     c.require_shared("weight")
     p, offsets, weights = c.place("indices"), c["offsets"], c.get("per_sample_weights")
     regular = c.place("offsets").kind == "shared" and c.memory.counts_up(offsets, p.block)
-    if not regular or p.axis or c["indices"].numel() != p.block * c.n or c.get("include_last_offset"):
+    regular = regular and offsets.numel() == c.n and c["indices"].numel() == p.block * c.n
+    if not regular or p.axis or c.get("include_last_offset"):
         raise NotKnown("bags of ids that are not known to be the records")
     if isinstance(weights, Tensor):
         c.line_up([(c["indices"], p), (weights, c.memory.place(weights))], 1)
@@ -313,6 +314,8 @@ def gather(c: Call) -> Places:
     if x.kind == "axis" and x.axis == dim:
         raise NotKnown(PICKED)
     if i.kind == "axis" and i.axis == dim:
+        if x.kind == "axis":
+            raise Mixes("picks from each record what the others say")
         return i
     return same_rows(c, ("self", "index"))
 
@@ -362,7 +365,7 @@ class Subscripts:
                 axis += 1
             elif i.dtype in (torch.bool, torch.uint8):
                 covered = x.kind == "axis" and axis <= x.axis < axis + i.dim()
-                if c.memory.place(i).kind == "axis" or covered:
+                if c.memory.place(i).kind == "axis" or covered or not i.dim():
                     raise NotKnown("rows are picked by a mask")
                 for _ in range(i.dim()):  # a mask of shared values: places it keeps, the same for all
                     self.given[axis] = None
@@ -389,8 +392,10 @@ class Subscripts:
     def _with(self, axis: int, block: int, but: int) -> Place:
         """The other indices must have the same records on that axis, or hold the same for all."""
         for at, i in self.given.items():
-            if at == but or i is None:
+            if at == but:
                 continue
+            if i is None:
+                raise NotKnown("each record meets another entry of a mask")
             p, mine = self.c.memory.place(i), axis - self.ndim + i.dim()
             if p.kind == "axis" and (p.axis, p.block) != (mine, block):
                 raise NotKnown("records are indexed by each other")
@@ -409,6 +414,8 @@ class Subscripts:
             rest = [a for a in range(self.c["self"].dim()) if a not in self.given]
             at = rest.index(x.axis)
             return on_axis(at + self.ndim if at >= self.start else at, x.block)
+        if len(held) < len(self.given) and any(p.kind == "axis" for _, p in held):
+            raise NotKnown("each record meets another entry of a mask")
         found = self.c.line_up(held, self.ndim)
         return on_axis(found.axis + self.start, found.block) if found.kind == "axis" else SHARED
 
@@ -460,6 +467,8 @@ def rnn(c: Call) -> Places:
     """Recurrent layers of one kernel: input (T, n, d) or (n, T, d), states (layers, n, h) or (n, h)."""
     p, first = c.place("input"), bool(c.get("batch_first"))
     states = [c[v] for v in ("hx", "cx", "hx_", "cx_") if isinstance(c.get(v), Tensor)]
+    if any(c.memory.place(t).kind == "axis" for t in c.tensors() if not any(t is s for s in (c["input"], *states))):
+        raise NotKnown("weights differ from record to record")
     if p.axis != (0 if first and "cudnn" in c.name else 1) or c["input"].dim() != 3 or c.get("batch_sizes"):
         raise NotKnown("a packed or unbatched recurrent layer")
     for t in states:
@@ -536,7 +545,7 @@ def cross(c: Call) -> Places:
 
 def among(c: Call, values: str, fixed: str) -> Places:
     """Where values fall in a fixed list."""
-    c.require_shared(fixed)
+    c.require_shared(fixed, "sorter")
     if c[fixed].dim() != 1:
         raise NotKnown("a list for each record")
     return c.place(values)
@@ -561,6 +570,8 @@ def no_values(c: Call) -> Places:
 
 
 def fresh_draws(c: Call) -> Places:
+    """Draws that look at the form of ``self`` only."""
+    c.require_shared("high")
     return RANDOM
 
 

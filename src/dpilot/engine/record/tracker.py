@@ -18,8 +18,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
 from dpilot.engine.record.memory import Answers, Constants, Memory, remember
-from dpilot.engine.record.place import EVERYWHERE, RANDOM, SHARED, TRAINED, UNIFORM, WORSE, Place, on_axis
-from dpilot.engine.record.rules import DRAWS, EMPTY, OVERWRITES, RULES, SIZED_BY_VALUES, Rule, no_values, pointwise
+from dpilot.engine.record.generators import Generators
+from dpilot.engine.record.place import DRAWN, EVERYWHERE, RANDOM, SHARED, TRAINED, UNIFORM, WORSE, Place, on_axis
+from dpilot.engine.record.rules import (
+    DRAWS,
+    EMPTY,
+    INNER,
+    OVERWRITES,
+    RULES,
+    SIZED_BY_VALUES,
+    Rule,
+    no_values,
+    pointwise,
+)
 from dpilot.engine.record.source import line_of_model
 from dpilot.engine.writes import WriteGuard
 
@@ -45,7 +56,12 @@ class Operation(NamedTuple):
     rule: Rule | None
     is_view: bool
     writes: tuple[tuple[int, str], ...]
+    results: frozenset[str] = frozenset()
+    """Arguments that are written and not read, as in ``out=``."""
+    draws: bool = False
+    """Whether random numbers are consumed."""
     special: bool = False
+    """Whether what is known of its inputs does not decide what is known of its results."""
 
 
 VIEWS: Final = frozenset(
@@ -62,10 +78,17 @@ VIEWS: Final = frozenset(
     ]
 )
 """Operations whose results lie in the memory of their input although torch does not call them views."""
+RESIZES: Final = frozenset({"resize_", "resize_as_", "_resize_output_"})
+"""Operations that give a tensor another form, and its memory another size."""
 UNDECLARED_WRITES: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
 """Arguments that an operation writes although its schema does not say so."""
-FILLS: Final = EMPTY | frozenset(
-    "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full fill_ zero_ scalar_tensor".split()
+FORM_ONLY: Final = frozenset({"rand_like", "randn_like"})
+"""Draws that do not look at the values of a tensor."""
+FILLS_MEMORY: Final = frozenset({"fill_", "zero_"})
+FILLS: Final = (
+    EMPTY
+    | FILLS_MEMORY
+    | frozenset("zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full".split())
 )
 """Operations that write one number all over."""
 _MOST_WAYS: Final = 16  # in which inputs of an operation without records may be alike, before nobody asks
@@ -110,7 +133,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.n, self.findings = n, list[Finding]()
         self.memory = Memory(n, constants, answers)
         self.place = self.memory.place
-        self._guard, self._seed = guard, torch.initial_seed()
+        self._guard, self._generators = guard, Generators()
         held = list(records)
         for t in held:
             self.memory.put(t, on_axis(0), born=False)
@@ -137,7 +160,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             operation = _operations[func] = describe(func)
         with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
             if operation.is_view:
-                return self._run_view(func, args, kwargs or {})
+                run = self._run_resize if operation.writes else self._run_view
+                return run(func, args, kwargs or {})
             if operation.writes or operation.special:
                 return self._run(operation, func, args, kwargs or {})
             return self._run_plain(operation, func, args, kwargs or {})
@@ -146,6 +170,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if args and isinstance(args[0], Tensor) and func is not torch.ops.aten.lift_fresh.default:
             self.memory.tag(args[0])  # memory from elsewhere is met here first, before it may be written
         return func(*args, **kwargs)
+
+    def _run_resize(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Another form of the same memory; what is added to it holds zeros, as memory that was freed may hold records."""
+        t: Tensor = args[0]
+        if not self.memory.tag(t).born:
+            self._guard.before_write(t)
+        before = t.untyped_storage().nbytes()
+        out = func(*args, **kwargs)
+        torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())[before:].zero_()
+        return out
 
     def _run_plain(self, operation: Operation, func: Any, args: Any, kwargs: Any) -> Any:
         """The quick way for most: nothing is written or drawn, and the same was seen before."""
@@ -179,22 +213,27 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not self.memory.tag(t).born:
                 self._guard.before_write(t)
         overwrites = operation.name in OVERWRITES
-        given = {k: v for k, v in kwargs.items() if k != "out"} if "out" in kwargs else kwargs
+        given = {k: v for k, v in kwargs.items() if k not in operation.results} if operation.results else kwargs
         read = list(tensors_in(args[1:] if overwrites else args))
         read += tensors_in(given) if given else ()
         places = [self.place(t) for t in read]
         worst = max(places, key=severity, default=SHARED)
+        in_place = operation.name.endswith("_") and not overwrites
+        reseeded = operation.draws and self._generators.were_set(kwargs.get("generator"), func, args)
         ruled = worst.kind == "axis" and operation.rule is not no_values
-        reseeded = operation.name in DRAWS and self._reseeded(kwargs)
         made: Any = None
-        if ruled and written and not overwrites and given is kwargs:  # in place: judged by what was there before
+        if ruled and in_place:  # judged by what was there before
             made = self._by_rule(operation, func, args, given, written, None)
         out = func(*args, **kwargs)
+        if operation.draws and not reseeded:
+            self._generators.follow()
         outs = list(tensors_in(out))
         if operation.name in EMPTY:
             for t in outs:
                 t.zero_()  # memory that was freed may hold other records
-        if ruled and made is None:
+        if ruled and reseeded:
+            made = Place("unknown", why=f"{operation.name} draws from a generator that the model set{at_line()}")
+        elif ruled and made is None:
             made = self._by_rule(operation, func, args, given, out, key)
         elif made is None:
             records = worst.holds_records and operation.rule is not no_values
@@ -205,29 +244,25 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 remember(_rules, key, made)
         if worst.holds_records and operation.rule is not no_values:
             self._note_escapes(operation, out, outs, read, places)
-        if written:
-            place = made[0] if isinstance(made, list) else made
-            for t in written:
-                self._write(operation, t, place, read[0] if operation.name == "copy_" else None, overwrites)
+        for t in written:
+            source = read[0] if operation.name == "copy_" else None if operation.name in FILLS_MEMORY else t
+            self._write(operation, t, place_of(t, outs, made), source, overwrites)
         for j, t in enumerate(outs):
             if not any(t is w for w in written):
                 self.memory.put(t, made[j] if isinstance(made, list) else made)
         return out
 
-    def _reseeded(self, kwargs: Any) -> bool:
-        """Whether numbers come from a generator that the model set: then each position may have its own for ever."""
-        return kwargs.get("generator") is not None or torch.initial_seed() != self._seed
-
     def _without_records(
         self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, read: list[Tensor],
         places: list[Place], reseeded: bool,
     ) -> Any:  # fmt: skip
-        """What depends on no record is shared; random where entries are drawn one by one and changed one by one."""
-        if operation.name in DRAWS and not reseeded:
-            return RANDOM
-        if operation.rule is pointwise and any(p.kind == "random" for p in places):
-            return RANDOM
-        place = TRAINED if any(p.why for p in places) else SHARED
+        """What depends on no record is shared; random where entries are drawn and changed one by one, all of them alike."""
+        random = any(p.kind == "random" for p in places)
+        if (operation.name in DRAWS and not reseeded) or (operation.rule is pointwise and random):
+            met = zip(read, places, strict=True)
+            if operation.name in FORM_ONLY or all(p.kind == "random" or self.memory.is_uniform(t) for t, p in met):
+                return RANDOM
+        place = DRAWN if operation.draws or random else TRAINED if any(p.why for p in places) else SHARED
         if operation.name in FILLS:
             return UNIFORM if place is SHARED else place
         return self._made_alike(operation, func, args, kwargs, out, read, place)
@@ -246,9 +281,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             lifted = (1,) * (len(times) - x.dim()) + tuple(x.shape)
             axes_made = [(a, size) for a, (size, k) in enumerate(zip(lifted, times, strict=True)) if k % self.n == 0]
             return place._replace(alike=tuple(axes_made))
-        if operation.rule is None or not any(axes) or math.prod(len(each) + 1 for each in axes) > _MOST_WAYS:
+        if (
+            operation.rule in (None, no_values)
+            or not any(axes)
+            or math.prod(len(each) + 1 for each in axes) > _MOST_WAYS
+        ):
             return place
-        if operation.rule is pointwise and all(t.numel() == 1 or self._is_uniform(t) for t in read):
+        if operation.rule is pointwise and all(t.numel() == 1 or self.memory.tag(t).alike == EVERYWHERE for t in read):
             return place._replace(alike=EVERYWHERE)
         outs = list(tensors_in(out))
         found: list[list[tuple[int, int]]] = [[] for _ in outs]
@@ -258,16 +297,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             try:
                 made = operation.rule(Call(Assumed(self.memory, assumed), func._schema, args, kwargs, out))
-            except (Mixes, NotKnown):
+            except Exception:  # it mixes, is not known, or is an overload whose arguments the rule does not know
                 continue
             for j, mine in enumerate(found):
                 p = made[j] if isinstance(made, list) else made
                 if p.kind == "axis":
                     mine.append((p.axis, p.block))
         return [place._replace(alike=tuple(dict.fromkeys(mine))) for mine in found]
-
-    def _is_uniform(self, t: Tensor) -> bool:
-        return self.memory.tag(t).alike == EVERYWHERE
 
     def _by_rule(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, key: Any) -> Any:
         """What the operation's rule says, remembered for the same operation on the same places and layouts.
@@ -283,6 +319,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return Place("mixed", why=f"{operation.name} {problem}{at_line()}")
         except NotKnown as problem:
             return Place("unknown", why=f"{operation.name}: {problem}{at_line()}")
+        except Exception as problem:  # an overload whose arguments the rule does not know
+            return Place("unknown", why=f"{operation.name}: its rule fails, {type(problem).__name__}{at_line()}")
         if key is not None and looked == self.memory.looked and operation.name not in SIZED_BY_VALUES:
             remember(_rules, key, made)
         return made
@@ -293,17 +331,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for v in values:
             if isinstance(v, Tensor):
                 tag = self.memory.tag(v)
-                key += (
-                    tag.kind,
-                    tag.step,
-                    tag.base,
-                    tag.why,
-                    tag.alike,
-                    v.shape,
-                    v.stride(),
-                    v.storage_offset(),
-                    v.dtype,
-                )
+                key += (tag.kind, tag.step, tag.base, tag.why, tag.alike)
+                key += (v.shape, v.stride(), v.storage_offset(), v.dtype)
                 worst = max(worst, WORSE[tag.kind])
             elif isinstance(v, list | tuple):
                 key.append(len(v))
@@ -337,9 +366,16 @@ def severity(place: Place) -> int:
     return WORSE[place.kind]
 
 
+def place_of(t: Tensor, outs: list[Tensor], made: Any) -> Place:
+    """The place of a written tensor among the places of the results."""
+    if not isinstance(made, list):
+        return made  # type: ignore[no-any-return]
+    return next((place for o, place in zip(outs, made, strict=True) if o is t), INNER)
+
+
 def written_by(operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
     """The tensors among the arguments that an operation writes."""
-    if operation.name in UNDECLARED_WRITES and not args[5]:  # not training
+    if operation.name in UNDECLARED_WRITES and not (args[5] if len(args) > 5 else kwargs.get("training")):
         return []
     found = (args[i] if i < len(args) else kwargs.get(name) for i, name in operation.writes)
     return [t for value in found for t in tensors_in(value)]
@@ -353,12 +389,14 @@ def describe(func: Any) -> Operation:
     library, name = schema.name.split("::")
     if library != "aten":
         return Operation(schema.name, None, False, declared_writes(schema))
-    if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name not in ("resize_", "set_")):
-        return Operation(name, None, True, ())
+    if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name != "set_"):
+        return Operation(name, None, True, declared_writes(schema) if name in RESIZES else ())
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)
     more = tuple((i, schema.arguments[i].name) for i in UNDECLARED_WRITES.get(name, ()))
-    special = name in DRAWS | EMPTY | SIZED_BY_VALUES or name == "index"
-    return Operation(name, rule, False, declared_writes(schema) + more, special)
+    results = frozenset(a.name for a in schema.arguments if a.is_out)
+    draws = torch.Tag.nondeterministic_seeded in func.tags
+    special = draws or name in DRAWS | EMPTY | SIZED_BY_VALUES or name == "index"
+    return Operation(name, rule, False, declared_writes(schema) + more, results, draws, special)
 
 
 def declared_writes(schema: Any) -> tuple[tuple[int, str], ...]:
