@@ -203,7 +203,7 @@ class Memory:
         if old.kind in ("shared", "random"):
             if place.kind == "axis" and not whole and not (old.kind == "random" or self._was_alike(t, place)):
                 place = Place("unknown", why="records are written into a tensor with a row for each position")
-            if not place.holds_records and not whole:
+            if not place.holds_records and not fills_memory(t):
                 drawn = place.kind == old.kind == "random"
                 place = Place("random" if drawn else "shared", why=place.why or old.why)
             self.put(t, place, born=old.born)

@@ -15,8 +15,8 @@ Kind = Literal["shared", "random", "axis", "unknown", "mixed"]
 class Place(NamedTuple):
     """Where the records lie in one tensor.
 
-    ``shared``    the same whatever the records hold: weights, buffers, positions. ``alike`` are axes (axis, block) along
-                  which it is, moreover, made the same way for each record: repeated, expanded, filled, looked up
+    ``shared``    the same whatever the records hold: weights, buffers, positions. ``alike`` are axes (axis, block)
+                  along which it is made the same way for each record: repeated, expanded, filled, looked up
     ``random``    drawn independently of the records, entry by entry (dropout masks, noise)
     ``axis``      entry j along ``axis`` belongs to record (j // block) % n
     ``unknown``   nothing is known: rows picked, permuted or repeated by data, or an operation without a rule
@@ -72,9 +72,9 @@ def on_axis(axis: int, block: int = 1) -> Place:
 def locate(layout: Layout, tag: Tag, n: int) -> Place:
     """The place of a tensor of this layout in memory with this tag, for n > 1 records.
 
-    With S = step, the entry at index i has the byte address row S + rem + sum_a i_a s_a. An axis either leaves the record
-    as it is (stride a multiple of n S), stays within one record's S bytes, or is the one axis that counts records:
-    stride S (modulo n S), or a divisor of S, in blocks of S / stride rows. Anything else cuts or interleaves records.
+    With S = step, the entry at index i has the byte address row S + rem + sum_a i_a s_a. An axis either leaves the
+    record as it is (stride a multiple of n S), stays within one record's S bytes, or is the one axis that counts
+    records: stride S (modulo n S), or a divisor of S, in blocks of S / stride rows. Anything else cuts or interleaves.
 
     Example:
         >>> rows_of_12_bytes = Tag("axis", step=12)

@@ -60,7 +60,7 @@ def reduction(c: Call) -> Places:
     return on_axis(p.axis if kept else p.axis - sum(d < p.axis for d in dims), p.block)
 
 
-def whole_reduction(c: Call) -> Places:
+def whole_reduction(_: Call) -> Places:
     raise Mixes(REDUCES)
 
 
@@ -96,7 +96,7 @@ def renorm(c: Call) -> Places:
 
 
 def product(c: Call, left: str, right: str, batch: int) -> Place:
-    """Matrices behind ``batch`` leading axes: the last axis of the left is summed with the last but one of the right."""
+    """Matrices behind ``batch`` leading axes: the left one's last axis is summed with the right one's last but one."""
     a, b = c.place(left), c.place(right)
     if (a.kind == "axis" and a.axis == batch + 1) or (b.kind == "axis" and b.axis == batch):
         raise Mixes(SUMS)
@@ -442,9 +442,9 @@ def numbered_axis(c: Call, subscripts: Subscripts) -> Place:
     """The axis of a tensor equal for all records that is indexed by the records' own numbers, if there is one."""
     x: Tensor = c["self"]
     for axis, i in subscripts.given.items():
-        if i is not None and x.shape[axis] == i.numel() == c.n and c.memory.place(i).kind == "shared":
-            if c.memory.counts_up(i, 1) and (not x.stride(axis) or c.memory.repeats(x, axis, 1)):
-                return on_axis(axis)
+        numbers = i is not None and x.shape[axis] == i.numel() == c.n and c.memory.place(i).kind == "shared"
+        if i is not None and numbers and c.memory.counts_up(i, 1) and c.memory.repeats(x, axis, 1):
+            return on_axis(axis)
     return SHARED
 
 
@@ -564,7 +564,7 @@ def isin(c: Call) -> Places:
     return c.place("elements")
 
 
-def no_values(c: Call) -> Places:
+def no_values(_: Call) -> Places:
     """Looks at the form of its inputs only."""
     return SHARED
 
@@ -575,7 +575,7 @@ def fresh_draws(c: Call) -> Places:
     return RANDOM
 
 
-def dynamic(c: Call) -> Places:
+def dynamic(_: Call) -> Places:
     raise NotKnown(DYNAMIC)
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
-from dpilot.engine.record.memory import Answers, Constants, Memory, remember
 from dpilot.engine.record.generators import Generators
+from dpilot.engine.record.memory import Answers, Constants, Memory, remember
 from dpilot.engine.record.place import DRAWN, EVERYWHERE, RANDOM, SHARED, TRAINED, UNIFORM, WORSE, Place, on_axis
 from dpilot.engine.record.rules import (
     DRAWS,
@@ -88,7 +88,7 @@ FILLS_MEMORY: Final = frozenset({"fill_", "zero_"})
 FILLS: Final = (
     EMPTY
     | FILLS_MEMORY
-    | frozenset("zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full".split())
+    | frozenset(["zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 )
 """Operations that write one number all over."""
 _MOST_WAYS: Final = 16  # in which inputs of an operation without records may be alike, before nobody asks
@@ -109,6 +109,7 @@ class Assumed:
         return self._memory.alike(t, axis, block)
 
     def counts_up(self, t: Tensor, step: int) -> bool:
+        del t, step
         return False
 
 
@@ -172,7 +173,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def _run_resize(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Another form of the same memory; what is added to it holds zeros, as memory that was freed may hold records."""
+        """Another form of the same memory; what is added to it holds zeros: memory that was freed may hold records."""
         t: Tensor = args[0]
         if not self.memory.tag(t).born:
             self._guard.before_write(t)
@@ -256,7 +257,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, read: list[Tensor],
         places: list[Place], reseeded: bool,
     ) -> Any:  # fmt: skip
-        """What depends on no record is shared; random where entries are drawn and changed one by one, all of them alike."""
+        """What depends on no record is shared; random where entries are drawn and changed one by one, all alike."""
         random = any(p.kind == "random" for p in places)
         if (operation.name in DRAWS and not reseeded) or (operation.rule is pointwise and random):
             met = zip(read, places, strict=True)
