@@ -64,8 +64,8 @@ def _einsum(scope: Scope, _: Operation, equation: Any, *operands: Any) -> Any:
     terms = list(zip(left.split(","), values, strict=True))
     samples = [(t, v) for t, v in terms if scope.is_sample(v)]
     letter, like = samples[0][0][:1], samples[0][1]
-    for _, v in samples:
-        scope.require_rows(v)
+    for each in samples:
+        scope.require_rows(each[1])
     alone = all(t.startswith(letter) for t, _ in samples) and right.startswith(letter)
     if not alone or any(letter in t for t, v in terms if not scope.is_sample(v)):
         return NotImplemented

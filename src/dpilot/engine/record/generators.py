@@ -17,7 +17,7 @@ class States(NamedTuple):
     @staticmethod
     def now() -> States:
         host = torch.default_generator.get_state().numpy().tobytes()
-        if not torch.cuda.is_initialized():
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return States(host, b"")
         if torch.cuda.is_current_stream_capturing():
             return States(host, None)

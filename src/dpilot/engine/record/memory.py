@@ -14,7 +14,7 @@ from dpilot.engine.record.place import EVERYWHERE, SHARED, TRAINED, WORSE, Layou
 
 _MOST: Final = 1 << 16  # layouts that are remembered before all are forgotten
 _places: dict[Any, Place] = {}
-_tags: dict[Any, Tag | None] = {}
+_tags: dict[Any, Tag] = {}
 _SHARED = Tag("shared", born=False)
 _TRAINED = Tag("shared", why=TRAINED.why, born=False)
 _NO_MEMORY = Tag("unknown", why="a tensor without memory of its own (sparse, or inside torch.func)")
@@ -182,11 +182,10 @@ class Memory:
         except _NO_MEMORY_ERRORS:
             return
         key = (place, born, self.n, t.shape, t.stride(), t.storage_offset(), t.element_size())
-        tag = _tags.get(key, key)
-        if tag is key:
-            tag = remember(_tags, key, tag_of(layout_of(t), place, self.n, born=born))
+        tag = _tags.get(key)
         if tag is None:
-            tag = Tag("unknown", why="the memory of a result does not follow its axes", born=born)
+            lost = Tag("unknown", why="the memory of a result does not follow its axes", born=born)
+            tag = remember(_tags, key, tag_of(layout_of(t), place, self.n, born=born) or lost)
         self._known[storage._cdata] = Known(tag, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
 
     def write(self, t: Tensor, place: Place, source: Tensor | None, *, overwrites: bool) -> None:
@@ -280,7 +279,7 @@ class Memory:
 
 def layout_of(t: Tensor) -> Layout:
     """Shape, strides, offset and bytes an entry."""
-    return tuple(t.shape), t.stride(), t.storage_offset(), t.element_size()
+    return tuple(t.shape), t.stride(), int(t.storage_offset()), t.element_size()
 
 
 def fills_memory(t: Tensor) -> bool:
@@ -306,7 +305,7 @@ def repeats(t: Tensor, axis: int, block: int, n: int) -> bool:
     """Whether a tensor is the same for each of n records, ``block`` rows each, along an axis."""
     if t.shape[axis] % (n * block):
         return False
-    rows = t.detach().unflatten(axis, (-1, n, block))
+    rows = t.detach().unflatten(axis, (-1, n, block))  # type: ignore[no-untyped-call]
     return bool((rows == rows.narrow(axis + 1, 0, 1)).all())
 
 

@@ -41,14 +41,14 @@ def copied(c: Call) -> Places:
 
 
 def pointwise_loss(c: Call) -> Places:
-    return unreduced(c) and pointwise(c)
+    require_unreduced(c)
+    return pointwise(c)
 
 
-def unreduced(c: Call) -> bool:
-    """Whether a loss keeps one number a record."""
+def require_unreduced(c: Call) -> None:
+    """A loss must keep its numbers apart."""
     if c.get("reduction", 1) != 0:
         raise Mixes("reduces a loss over the batch")
-    return True
 
 
 def reduction(c: Call) -> Places:
@@ -207,7 +207,7 @@ def convolution(c: Call) -> Places:
 
 def class_loss(c: Call) -> Places:
     """nll_loss and relatives: classes on axis 1, so that one axis alone is one record's classes."""
-    unreduced(c)
+    require_unreduced(c)
     if c["self"].dim() < 2:
         raise Mixes("takes the records for classes")
     c.require_shared("weight")

@@ -191,13 +191,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kind = max(kind, self._append_key(key, kwargs.values()))
         if kind > WORSE["axis"]:
             return self._run(operation, func, args, kwargs)
-        key_ = tuple(key)
+        known: Any = tuple(key)
         try:
-            made = _rules.get(key_)
+            made = _rules.get(known)
         except TypeError:  # an argument that cannot be hashed
-            made, key_ = None, None
+            made = known = None
         if made is None:
-            return self._run(operation, func, args, kwargs, key_)
+            return self._run(operation, func, args, kwargs, known)
         out = func(*args, **kwargs)
         if isinstance(out, Tensor):
             self.memory.put(out, made[0] if isinstance(made, list) else made)

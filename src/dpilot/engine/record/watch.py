@@ -68,11 +68,11 @@ class Pass:
         place = self.tracker.place(losses)
         found = [*self.tracker.findings]
         if place.kind in ("unknown", "mixed"):
-            found.append(Finding(place.kind, place.why))  # type: ignore[arg-type]
+            found.append(Finding(place.kind, place.why))
         for kind in ("mixed", "unknown"):
             for finding in found:
                 if finding.kind == kind:
-                    return Verdict(kind, str(finding))  # type: ignore[arg-type]
+                    return Verdict(kind, str(finding))
         if place.kind != "axis":
             return Verdict("unknown", "the losses do not depend on the records")
         if own := own_backward(losses):
@@ -117,4 +117,4 @@ def own_backward(losses: Tensor) -> str:
     return ""
 
 
-TAPPED: Any = Tap._backward_cls  # type: ignore[attr-defined]
+TAPPED: Any = Tap._backward_cls
