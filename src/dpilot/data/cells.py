@@ -13,7 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["UNREADABLE", "Cells", "kind", "objects", "plain", "plain_arrow"]
+from dpilot.errors import InvalidInput
+
+__all__ = ["UNREADABLE", "Cells", "check_numeric", "kind", "objects", "plain", "plain_arrow"]
 
 Cells = NDArray[Any]
 
@@ -69,6 +71,22 @@ def kind(column: Any) -> str:
     return "any"
 
 
+def check_numeric(column: Any, name: object) -> None:
+    """Refuse a column that as a whole is text, dates, categories or lists where nothing says what these mean.
+
+    Guarantee:
+        Only the type of the column is looked at: a fact of the container, which is not protected (docs/privacy.md). A
+        column of objects has no such type, and is read cell by cell.
+    """
+    holds = _no_numbers(column)
+    if holds is not None:
+        raise InvalidInput(
+            f"{name} is a column of {holds}: expected numbers, as no schema says what else it means. Declare it, such as "
+            f"[columns.{name}] with type = \"categorical\" and categories = [\"a\", \"b\"], or with type = \"numeric\" "
+            "and bounds = [0, 1]; or encode or drop it."
+        )
+
+
 def plain_arrow(array: Any) -> Cells:
     """The cells of an arrow array, by its type alone."""
     import pyarrow as pa
@@ -95,6 +113,40 @@ def _arrow_kind(dtype: Any) -> str:
     if types.is_nested(dtype):
         return "nested"
     return "time" if types.is_temporal(dtype) else "any"
+
+
+def _no_numbers(column: Any) -> str | None:
+    """What a column holds by its type, where that is no kind of number."""
+    library = type(column).__module__.partition(".")[0]
+    if library == "pyarrow":
+        return _arrow_holds(column.type)
+    if library == "polars":
+        return _arrow_holds(column.head(0).to_arrow().type) if str(column.dtype) != "Object" else None
+    return _dtype_holds(column.dtype)
+
+
+def _dtype_holds(dtype: Any) -> str | None:
+    """What a type of numpy or pandas holds."""
+    if hasattr(dtype, "pyarrow_dtype"):
+        return _arrow_holds(dtype.pyarrow_dtype)
+    if isinstance(dtype, np.dtype):
+        return {"U": "text", "S": "text", "T": "text", "M": "dates", "m": "dates", "V": "lists"}.get(dtype.kind)
+    if getattr(dtype, "kind", "O") in "fiubc":  # numbers that may be missing, or sparse ones
+        return None
+    return {"category": "categories", "string": "text", "str": "text"}.get(str(dtype.name), "dates")
+
+
+def _arrow_holds(dtype: Any) -> str | None:
+    from pyarrow import types
+
+    if types.is_dictionary(dtype):
+        return "categories"
+    if types.is_nested(dtype):
+        return "lists"
+    if types.is_temporal(dtype):
+        return "dates"
+    numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    return None if any(test(dtype) for test in numeric) else "text"
 
 
 def _pandas(column: Any) -> Cells:
