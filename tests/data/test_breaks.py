@@ -64,7 +64,7 @@ def test_whole_numbers_that_floats_confuse_are_null_whatever_their_type(number: 
 
 @pytest.mark.parametrize("number", [LARGE, -LARGE - 1, str(LARGE), "1e+20"])
 def test_whole_numbers_that_floats_confuse_are_no_categories(number: object) -> None:
-    with pytest.raises(InvalidInput, match="a whole number from 2\\^53 on.*Put a letter before it"):
+    with pytest.raises(InvalidInput, match=r"a whole number from 2\^53 on.*Put a letter before it"):
         Column("a", "categorical", categories=(number, "x"))
 
 

@@ -93,9 +93,11 @@ def test_a_cell_of_a_numeric_column(cell: object, value: float | None) -> None:
 
 CELLS_C = [
     ("a", 0), (" a\t", 0), (b"a", 0), (np.str_("a"), 0), (1, 1), (1.0, 1), ("1", 1), ("1.0", 1), (np.int64(1), 1),
-    (Decimal(1), 1), (True, 1), (np.True_, 1), ("True", 1), ("true", 1), (1 + 0j, 1), (np.float32(1), 1), ("x", 2), ("", 3), (None, 3), (pd.NA, 3), (" ", 3),
+    (Decimal(1), 1), (True, 1), (np.True_, 1), ("True", 1), ("true", 1), (1 + 0j, 1),
+    (np.float32(1), 1), ("x", 2), ("", 3), (None, 3), (pd.NA, 3), (" ", 3),
     (float("nan"), 3), ("nan", 3), ("NaT", 3),
-    ("A", None), ("b", None), ("false", None), ("01", None), (1j, None), (False, None), (2, None), (1.5, None), (float("inf"), None),
+    ("A", None), ("b", None), ("false", None), ("01", None), (1j, None),
+    (False, None), (2, None), (1.5, None), (float("inf"), None),
     (["a"], None), ({"a"}, None), (object(), None), ("x" * 10**6, None), ("\ud800", None), (UNREADABLE, None),
     (10**5000, None), (datetime.date(2020, 1, 1), None),
 ]  # fmt: skip

@@ -81,8 +81,8 @@ def check_numeric(column: Any, name: object) -> None:
     holds = _no_numbers(column)
     if holds is not None:
         raise InvalidInput(
-            f"{name} is a column of {holds}: expected numbers, as no schema says what else it means. Declare it, such as "
-            f"[columns.{name}] with type = \"categorical\" and categories = [\"a\", \"b\"], or with type = \"numeric\" "
+            f"{name} is a column of {holds}: expected numbers, as no schema says what else it means. Declare it, as "
+            f'[columns.{name}] with type = "categorical" and categories = ["a", "b"], or with type = "numeric" '
             "and bounds = [0, 1]; or encode or drop it."
         )
 

@@ -16,8 +16,8 @@ from numbers import Real
 from typing import Any, Final, Literal, NoReturn
 
 from dpilot import _validate
+from dpilot.data import values
 from dpilot.data.text import meant, text
-from dpilot.data.values import key
 from dpilot.errors import InvalidInput
 
 __all__ = ["BUY", "MISSING", "OUTSIDE", "ROLES", "TYPES", "Bounds", "Column"]
@@ -187,10 +187,10 @@ class Column:
 
     def _see(self, written: str, seen: dict[str, str]) -> None:
         """Refuse a category that some container would not tell from an earlier one."""
-        compared = key(written)
+        compared = values.key(written)
         if compared is None:
             self._refuse(
-                f"category {_shown(written)} is a whole number from 2^53 on, which a float does not tell from the next: "
+                f"category {_shown(written)} is a whole number from 2^53 on, which floats confuse with others: "
                 "expected a smaller one, or a text. Put a letter before it, in the data too"
             )
         if seen.get(compared) == written:

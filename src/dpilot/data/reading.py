@@ -103,7 +103,7 @@ def _lookup(categories: Sequence[Any], missing: Sequence[str]) -> dict[Any, int]
     """The code of each text and key; those of categories come last, so that they win."""
     named = {name: place for place, name in enumerate(categories) if isinstance(name, str)}
     keys = {key(name): place for place, name in enumerate(categories)}
-    known = {**dict.fromkeys(missing, ABSENT), **dict.fromkeys(map(key, missing), ABSENT), **keys, **named}
+    known: dict[Any, int] = dict.fromkeys([*missing, *map(key, missing)], ABSENT) | keys | named
     return {written: place for written, place in known.items() if written is not None}
 
 

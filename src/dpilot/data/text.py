@@ -22,7 +22,6 @@ from dpilot.data.values import WHOLE
 __all__ = ["meant", "text"]
 
 
-
 def text(value: object) -> str | None:
     """The text of one cell or category; None for what is no single value, or cannot be written.
 

@@ -19,7 +19,7 @@ from dpilot.linear.declared import declared
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, loose
 from dpilot.linear.logistic import LogisticSteps, probabilities
-from dpilot.linear.model import inside
+from dpilot.linear.model import inside, products
 from dpilot.linear.rows import MemoryRows
 from dpilot.statistics.rows import Floats
 
@@ -153,7 +153,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> Floats:
         values = inside(features(self, X), self.center_, self.lower_, self.upper_)
-        return np.asarray(values @ self.coef_.T + self.intercept_)
+        return np.asarray(products(values, self.coef_.T) + self.intercept_)
 
     def _keep(self, fitted: Fitted) -> None:
         """Store what was released, in the units of the data; rows of ``coef_`` as scikit-learn has them."""

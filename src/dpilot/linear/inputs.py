@@ -19,7 +19,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
 from dpilot.data.cells import Cells, check_numeric, objects, plain

@@ -80,12 +80,12 @@ def first(chunk: Any, count: int) -> Any:
     return rows(chunk, count, 0, 1)
 
 
-def check_one_row(chunk: Any, count: int, per_batch: bool) -> None:
-    """Refuse a collate function that makes another number of rows than of records: each row would be clipped alone."""
-    found = batches.size(chunk, per_batch)
-    if found != count:
+def check_one_row(form: Any, per_batch: bool) -> None:
+    """Refuse a collate function that makes several rows of one record: each of them would be clipped alone."""
+    found = batches.size(form, per_batch)
+    if found != 1:
         raise InvalidInput(
-            f"a chunk of {count} records is collated to {found} rows: expected one row a record, on the first dimension. "
+            f"one record is collated to {found} rows: expected one row a record, on the first dimension. "
             "Put what a record has several of on the second dimension."
         )
 

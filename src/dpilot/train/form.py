@@ -66,7 +66,7 @@ def _brought(tree: Any, form: Any, wrong: list[Tensor]) -> Any:
     return batches.sequence_like(form, [_brought(part, like, wrong) for part, like in zip(tree, form, strict=True)])
 
 
-def _tensor(tree: Any, form: Tensor, wrong: list[Tensor]) -> Tensor:
+def _tensor(tree: Any, form: Tensor, wrong: list[Tensor]) -> Any:
     if isinstance(tree, tuple | list) and form.dim() == 1 and opaque(tree):
         values = [number(each) for each in tree]  # texts, or numbers of a type that torch does not know
         tree = torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)

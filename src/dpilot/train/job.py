@@ -73,7 +73,7 @@ class Job:
     def first_form(self, dataset: Any) -> Any:
         """The form of the first record that can be read, where no example shows it."""
         form = self.reader(dataset).one()
-        check_one_row(form, 1, self.options.per_batch)
+        check_one_row(form, self.options.per_batch)
         return form
 
     def form(self, dataset: Any) -> Any:

@@ -111,8 +111,9 @@ class PrivateStep:
                 "Poisson batches cost what the plan says."
             )
         if batch.parts and not self._rehearsed:
-            check_one_row(batch.parts[0], batch.counts[0], self._job.options.per_batch)
-            self._job.rehearsed(on(self._job.device, first(batch.parts[0], batch.counts[0])))
+            form = first(batch.parts[0], batch.counts[0])
+            check_one_row(form, self._job.options.per_batch)
+            self._job.rehearsed(on(self._job.device, form))
             self._rehearsed = True
         chain = self._use.sampler.state
         self._use.sampler.claim(batch.issued)

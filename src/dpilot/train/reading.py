@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -122,7 +122,7 @@ def _tensors(dataset: Any, indices: Indices) -> Any:
     return quietly(lambda: dataset[torch.from_numpy(indices)]) if type(dataset) is TensorDataset else None
 
 
-def _kind(part: Any) -> Hashable:
+def _kind(part: Any) -> Any:
     """What decides what torch makes of a part: its class, its type and shape, and what is in it."""
     if isinstance(part, Tensor | np.ndarray):
         return type(part), tuple(part.shape), part.dtype, getattr(part, "device", None)

@@ -32,6 +32,8 @@ def as_numbers(values: Any, *, rows: bool) -> Tensor:
         >>> as_numbers([[1, 2.5], [3, None], [4]], rows=True).tolist()
         [[1.0, 2.5], [3.0, nan], [nan, nan]]
     """
+    if isinstance(values, Tensor) and values.is_complex():  # of one record's making: a number where it is real
+        values = torch.where(values.imag == 0, values.real, torch.nan)
     if isinstance(values, Tensor):
         return values.double() if rows and values.dtype == torch.int64 and values.device.type != "mps" else values
     array = values.to_numpy() if hasattr(values, "to_numpy") else values
