@@ -82,7 +82,6 @@ TIMES = {
     "arrow": pd.Series(pd.to_datetime(["2020-01-01"] * 2)).astype("timestamp[us][pyarrow]"),
     "numpy": np.array(["2020-01-01"] * 2, dtype="M8[ns]"),
     "numpy days": np.array(["2020-01-01"] * 2, dtype="M8[D]"),
-    "numpy durations": np.array([1, 2], dtype="m8[ns]"),
     "beyond the calendar": np.array([2**62] * 2, dtype="M8[s]"),
 }
 
@@ -99,6 +98,12 @@ def test_times_where_numbers_are_declared_are_null_each_by_itself(what: str, out
     mixed = made.encode(joined(TIMES[what], 0.5)).features
     assert np.isnan(mixed[:2]).all()
     assert mixed[2].tolist() == [0.0]
+
+
+def test_a_numpy_array_of_durations_is_refused_as_numpy_makes_them_of_numbers() -> None:
+    for declared in ({"type": "numeric", "bounds": [0, 1]}, {"type": "categorical", "categories": ["1"]}):
+        with pytest.raises(InvalidInput, match="a numpy array of durations"):
+            encoder(**declared).encode({"a": np.append(np.array([0, 1]), np.timedelta64(3, "s"))})
 
 
 @pytest.mark.parametrize("category", ["2020-01-01T00:00:00", "2020-01-01", "2020-01-01 00:00"])

@@ -41,17 +41,21 @@ def plain(column: Any) -> Cells:
     """The cells of a pandas, polars or arrow column, or of a numpy array; None, nan and NaT among them are missing.
 
     Edge cases:
-        Nothing raises because of a value: a cell that cannot be taken out is UNREADABLE.
+        Nothing raises because of a value: a cell that cannot be taken out is UNREADABLE. A numpy array of durations
+        raises: numpy makes durations of whole numbers for the sake of one, and what they were is lost.
     """
     if isinstance(column, np.ma.MaskedArray):
         return objects(column.tolist())  # None where it is masked
     if isinstance(column, np.ndarray):
-        if column.dtype.kind in "mM":
+        if column.dtype.kind == "m":
+            raise InvalidInput("a column is a numpy array of durations: expected numbers, texts or dates. Convert it.")
+        if column.dtype.kind == "M":
             return _times(column)
         return column if column.dtype.kind in "fiubO" else objects(column.tolist())
     library = type(column).__module__.partition(".")[0]
     if library == "polars":
-        return objects(column.to_list()) if str(column.dtype) == "Object" else plain_arrow(column.to_arrow())
+        no_arrow = str(column.dtype) in ("Object", "Int128", "UInt128")
+        return objects(column.to_list()) if no_arrow else plain_arrow(column.to_arrow())
     if library == "pyarrow":
         return plain_arrow(column)
     return _pandas(column)
@@ -121,7 +125,8 @@ def _no_numbers(column: Any) -> str | None:
     if library == "pyarrow":
         return _arrow_holds(column.type)
     if library == "polars":
-        return _arrow_holds(column.head(0).to_arrow().type) if str(column.dtype) != "Object" else None
+        numeric = column.dtype.is_numeric() or str(column.dtype) in ("Boolean", "Null", "Object")
+        return None if numeric else _arrow_holds(column.head(0).to_arrow().type)
     return _dtype_holds(column.dtype)
 
 
@@ -163,10 +168,10 @@ def _pandas(column: Any) -> Cells:
 
 
 def _times(column: Cells) -> Cells:
-    """Dates, times and durations as Python's own; numpy would give numbers for what these cannot hold."""
+    """Dates and times as Python's own; numpy would give numbers for what these cannot hold."""
     if np.datetime_data(column.dtype)[0] in _FINE:
-        column = column.astype(f"{column.dtype.kind}8[us]")
-    held = (datetime.date, datetime.timedelta, type(None))
+        column = column.astype("M8[us]")
+    held = (datetime.date, type(None))
     return objects(cell if isinstance(cell, held) else UNREADABLE for cell in column.tolist())
 
 

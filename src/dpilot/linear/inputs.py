@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
-from dpilot.data.cells import Cells, check_numeric, objects, plain
+from dpilot.data.cells import Cells, check_numeric, kind, objects, plain
 from dpilot.data.frames import is_frame, listed_columns
 from dpilot.data.values import number
 from dpilot.errors import InvalidInput
@@ -135,10 +135,10 @@ def _quiet(check: Callable[[], Found]) -> Found:
     except InvalidInput:
         raise  # our own, which tells of no record
     except (TypeError, ValueError) as error:
-        kind = TypeError if isinstance(error, TypeError) else InvalidInput
+        refusal = TypeError if isinstance(error, TypeError) else InvalidInput
         said = re.sub(r"\(\d+,", "(,", str(error).split("\n")[0].split(": ")[0].rstrip(":"))
     said += ". Reshape your data: X.reshape(-1, 1) for one column" if "1D array" in said else ""
-    raise kind(said)  # here, not above: the first error would travel along with this one
+    raise refusal(said)  # here, not above: the first error would travel along with this one
 
 
 def _checks(estimator: Any) -> dict[str, Any]:
@@ -180,6 +180,8 @@ def _cells_of(y: Any) -> Cells:
     if isinstance(y, Sequence) and not isinstance(y, _NO_ROWS):
         return objects(each[0] if isinstance(each, list | tuple) and len(each) == 1 else each for each in y)
     if not isinstance(y, np.ndarray) and hasattr(y, "dtype" if hasattr(y, "dtype") else "type"):
+        if kind(y) == "nested":
+            raise InvalidInput("y is a column of lists or records: expected one value for each record.")
         return plain(y)  # the column of a frame
     values = np.asarray(y)
     if values.ndim == 1:

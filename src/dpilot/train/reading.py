@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset, default_collate
 
+from dpilot.data.cells import plain
+from dpilot.data.reading import numbers
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
 from dpilot.sampling import check_source
@@ -72,7 +74,7 @@ class Reader:
         records = (quietly(partial(_boxed, self.dataset, i)) for i in indices.tolist())
         found = [box[0] for box in records if box is not None]
         if self.collate is None:
-            yield from self._stacked(found)
+            yield from self._stacked([_known(record) for record in found])
         else:
             yield from joined(self._alone(self.collate, found), most=indices.size)
 
@@ -120,6 +122,20 @@ def _tensors(dataset: Any, indices: Indices) -> Any:
         places = quietly(lambda: np.asarray(dataset.indices, dtype=np.int64)[indices])
         return None if places is None else _tensors(dataset.dataset, places)
     return quietly(lambda: dataset[torch.from_numpy(indices)]) if type(dataset) is TensorDataset else None
+
+
+def _known(part: Any) -> Any:
+    """The same with arrays that torch cannot hold (of objects, texts, long floats) as the numbers they hold.
+
+    Edge cases:
+        What is no number is not a number, in its own record. Whatever raises stays as it is: torch will not collate it.
+    """
+    if isinstance(part, np.ndarray | np.generic) and (part.dtype.kind not in "fiubc" or part.dtype.char in "gG"):
+        read = quietly(lambda: numbers(plain(np.asarray(part).ravel()), ()).reshape(part.shape))
+        return part if read is None else np.where(np.isfinite(read), read, np.nan)[()]
+    if type(part) is dict:
+        return {key: _known(value) for key, value in part.items()}
+    return type(part)(map(_known, part)) if type(part) in (tuple, list) else part
 
 
 def _kind(part: Any) -> Any:
