@@ -144,11 +144,11 @@ def test_types_that_hold_no_values_are_refused():
     assert structs.dtype.is_nested()
     assert durations.dtype.kind == "m"
     for labels in (structs, durations):
-        with pytest.raises(InvalidInput, match="durations|lists or records"):
+        with pytest.raises(InvalidInput, match=r"durations|lists or records"):
             LogisticRegression(classes=[0, 1]).fit(np.concatenate([X, ROW]), labels)
-        with pytest.raises(InvalidInput, match="durations|lists or records"):
+        with pytest.raises(InvalidInput, match=r"durations|lists or records"):
             Features.of(np.concatenate([X, ROW]), labels, 2)
-        with pytest.raises(InvalidInput, match="durations|lists or records"):
+        with pytest.raises(InvalidInput, match=r"durations|lists or records"):
             encoded_same({**{name: np.append(each, each[:1]) for name, each in TABLE.items()}, "kind": labels})
 
 

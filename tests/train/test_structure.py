@@ -12,6 +12,7 @@ from torch import nn
 
 from dpilot import Budget, Plan, Trainer, engine
 from dpilot.engine import capture
+from dpilot.errors import InvalidInput
 from dpilot.train import step
 from dpilot.train.form import Differs, brought
 from dpilot.train.nulls import guarded
@@ -210,3 +211,23 @@ def test_what_a_record_counts_for_does_not_depend_on_who_is_before_it(odd, place
     mixed = [*others[:place], record, *others[place:]]
     found = [float(x) for chunk in Reader(mixed, None, form).chunks([np.arange(4)]) for x in chunk.whole[1]]
     assert sorted(found) == sorted([*alone, 0.0, 1.0, 2.0])
+
+
+def test_what_a_record_shares_is_brought_to_the_form_with_it():
+    form = {"x": torch.zeros(1, 2), "positions": torch.zeros(3, dtype=torch.int64)}
+    record = {"x": torch.ones(1, 2) + 0j, "positions": torch.tensor([0.0, 1.0, 2.0])}
+    made, wrong = brought(record, form)
+    assert made["positions"].tolist() == [0, 1, 2]
+    assert wrong.tolist() == [False]
+    assert brought({**record, "positions": torch.tensor([0.0, 0.5, 2.0])}, form)[1].tolist() == [True]
+
+
+def test_several_rows_of_one_record_are_refused(tmp_path):
+    def doubled(records):
+        return torch.cat([x.repeat(2, 1) for x, _ in records]), torch.tensor([y for _, y in records for _ in range(2)])
+
+    data = [(torch.ones(3), 0), (torch.zeros(3), 1)] * 10
+    plan = Plan.calibrate(Budget(8.0, 1e-5), size=20, batch_size=20, steps=1, clipping="constant")
+    options = {"lr": 0.1, "collate_fn": doubled, "test_seed": 1}
+    with pytest.raises(InvalidInput, match="one record is collated to 2 rows"):
+        Trainer(nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none"), plan, **options).fit(data)

@@ -74,17 +74,18 @@ def _tensor(tree: Any, form: Tensor, wrong: list[Tensor]) -> Any:
         raise Differs
     tree = tree.detach()
     if tree.is_complex() and not form.is_complex():
-        wrong.append(_rows(tree.imag != 0))
+        wrong.append(_rows(tree.imag != 0, form))
         tree = tree.real
     made = tree.to(form.dtype)
     if not (form.is_floating_point() or form.is_complex()) and made.dtype != tree.dtype:
-        wrong.append(_rows(made.to(tree.dtype) != tree))
+        wrong.append(_rows(made.to(tree.dtype) != tree, form))
     return made.as_subclass(Tensor) if type(form) is Tensor else made
 
 
-def _rows(wrong: Tensor) -> Tensor:
-    """Which rows have an entry that is wrong; what has no rows is of one record."""
-    return wrong.reshape(wrong.shape[0], -1).any(1) if wrong.dim() else wrong[None]
+def _rows(wrong: Tensor, form: Tensor) -> Tensor:
+    """Which records have an entry that is wrong: rows of what holds them; all of what one record shares."""
+    held = form.dim() > 0 and form.shape[0] == 1
+    return wrong.reshape(wrong.shape[0], -1).any(1) if held else wrong.any()[None]
 
 
 def opaque(tree: Any) -> bool:
