@@ -34,6 +34,7 @@ from dpilot.linear.auto_regressor import AutoRegressor
 from dpilot.linear.classifier import codes
 from dpilot.linear.inputs import features_and_target, target_cells
 from dpilot.tables.fitting import fit_table
+from dpilot.train.reading import Reader
 from dpilot.transfer.features import Features
 from dpilot.transfer.probing import fit_probe
 from dpilot.transfer.scattering import scattered
@@ -609,8 +610,20 @@ def test_no_record_is_padded_to_another_and_shared_tensors_are_its_own(run, leng
     def padding(dataset):
         return run(dataset, loss=length_loss, per_batch=True, example=form, collate_fn=padded, engine="loop")
 
-    lengths = [3 + i % 3 for i in range(36)]
+    lengths = [3 + i % 3 for i in range(30)]  # beside six others, in a chunk of twelve
     unmoved(padding, Sequences(lengths), Sequences([*lengths, length]))
+
+
+def test_chunks_hold_records_of_equal_lengths_and_never_as_many_as_a_shared_tensor_has_rows():
+    form = {"x": torch.zeros(1, 4), "y": torch.zeros(1, dtype=torch.int64), "longest": torch.zeros(T)}
+    data = Sequences([4] * T + [7])
+    chunks = [chunk.whole for chunk in Reader(data, padded, form).chunks([np.arange(T + 1)])]
+    assert sorted(len(chunk["y"]) for chunk in chunks) == [1, 1, T - 1]
+    for chunk in chunks:
+        assert chunk["longest"].tolist() == [chunk["x"].shape[1]] * T
+        assert not (chunk["x"] == 9.0).all(0).any()
+    rows = sorted(row.tolist() for chunk in chunks for row in chunk["x"])
+    assert rows == sorted(data[i][0].tolist() for i in range(T + 1))
 
 
 def test_workers_read_records_alone_too():
