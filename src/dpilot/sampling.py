@@ -28,7 +28,7 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 
-__all__ = ["Batch", "PoissonSampler", "check_source"]
+__all__ = ["Batch", "PoissonSampler", "blocks", "check_source"]
 
 _LEAST_RATE: Final = 1e-12
 _BLOCK: Final = 1 << 16  # coins tossed at a time: they stay in cache, and memory does not grow with the data
@@ -158,6 +158,24 @@ class PoissonSampler:
             for start in range(0, length, _BLOCK)
         ]
         return np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
+
+
+def blocks(count: int, least: int, most: int) -> Iterator[tuple[int, int]]:
+    """Start and size of the blocks in which ``count`` records are computed: ``least``, then doubling, to ``most``.
+
+    Guarantee:
+        The block of a record, and its size, follow from the record's place alone: where the last block is filled up,
+        one record more changes no other's rounding by another choice of kernel.
+
+    Example:
+        >>> list(blocks(20, 8, 512))
+        [(0, 8), (8, 8), (16, 16)]
+    """
+    start = 0
+    while start < max(count, 1):
+        size = min(max(start, least), most)
+        yield start, size
+        start += size
 
 
 def check_source(source: object) -> None:

@@ -56,10 +56,16 @@ LARGE = 2**53
 @pytest.mark.parametrize("number", [LARGE, LARGE + 1, -LARGE, -LARGE - 1, 2**60])
 @pytest.mark.parametrize("extra", [None, np.nan, 0.5, "z", 7])
 def test_whole_numbers_that_floats_confuse_are_null_whatever_their_type(number: int, extra: object) -> None:
-    made = encoder(type="categorical", categories=[number - 1, number, number + 1, "7"])
-    for table in (joined([number] * 3, extra), {"a": [number] * 3}, {"a": np.array([float(number)] * 3)}):
+    made = encoder(type="categorical", categories=["7", "x"])
+    tables = [joined([number] * 3, extra), joined([str(number)] * 3, extra), {"a": [number] * 3}]
+    for table in (*tables, {"a": np.array([float(number)] * 3)}, {"a": np.append(np.array([number] * 3), "z")}):
         assert np.isnan(made.encode(table).features[:3]).all()
-    assert made.encode({"a": [str(number)]}).features.tolist() == [[0.0, 1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("number", [LARGE, -LARGE - 1, str(LARGE), "1e+20"])
+def test_whole_numbers_that_floats_confuse_are_no_categories(number: object) -> None:
+    with pytest.raises(InvalidInput, match=r"a whole number from 2\^53 on.*Put a letter before it"):
+        Column("a", "categorical", categories=(number, "x"))
 
 
 def test_whole_numbers_below_are_told_apart() -> None:
@@ -76,7 +82,6 @@ TIMES = {
     "arrow": pd.Series(pd.to_datetime(["2020-01-01"] * 2)).astype("timestamp[us][pyarrow]"),
     "numpy": np.array(["2020-01-01"] * 2, dtype="M8[ns]"),
     "numpy days": np.array(["2020-01-01"] * 2, dtype="M8[D]"),
-    "numpy durations": np.array([1, 2], dtype="m8[ns]"),
     "beyond the calendar": np.array([2**62] * 2, dtype="M8[s]"),
 }
 
@@ -95,10 +100,17 @@ def test_times_where_numbers_are_declared_are_null_each_by_itself(what: str, out
     assert mixed[2].tolist() == [0.0]
 
 
-def test_times_are_categories_by_their_text() -> None:
-    made = encoder(type="categorical", categories=["2020-01-01T00:00:00", "2020-01-01"])
-    for what, place in (("times", 0), ("arrow", 0), ("numpy", 0), ("numpy days", 1)):
-        assert made.encode({"a": TIMES[what]}).features[0, place] == 1.0
+def test_a_numpy_array_of_durations_is_refused_as_numpy_makes_them_of_numbers() -> None:
+    for declared in ({"type": "numeric", "bounds": [0, 1]}, {"type": "categorical", "categories": ["1"]}):
+        with pytest.raises(InvalidInput, match="a numpy array of durations"):
+            encoder(**declared).encode({"a": np.append(np.array([0, 1]), np.timedelta64(3, "s"))})
+
+
+@pytest.mark.parametrize("category", ["2020-01-01T00:00:00", "2020-01-01", "2020-01-01 00:00"])
+def test_times_are_categories_whatever_their_unit(category: str) -> None:
+    made = encoder(type="categorical", categories=["x", category])
+    for what in ("times", "arrow", "numpy", "numpy days"):
+        assert made.encode({"a": TIMES[what]}).features[0].tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("bounds", [(0, 5e-324), (0, 5e-322), (-1e-310, 1e-310)])

@@ -67,11 +67,12 @@ def kinds(cells: list[tuple[Any, Any]]) -> list[str]:
 CELLS_X = [
     (10, 0.0), (10.0, 0.0), ("10", 0.0), (" 1e1 ", 0.0), (b"10", 0.0), (np.int8(10), 0.0), (np.float16(10), 0.0),
     (Decimal(10), 0.0), (Fraction(10), 0.0), (True, -0.45), (np.True_, -0.45), (-10, -1.0), (30, 1.0),
-    (-10.000001, None), (30.000001, None), ("thirty", None), ("1,000", None), ("nan", None), ("inf", None),
+    (-10.000001, None), (30.000001, None), ("thirty", None), ("1,000", None), ("inf", None),
     (float("inf"), None), (-float("inf"), None), (1j, None), ([10], None), ({}, None), (object(), None),
     (10**400, None), (b"\xff", None), (Decimal("sNaN"), None), (datetime.date(2020, 1, 1), None),
     (pd.Timestamp("2020"), None), (UNREADABLE, None), (np.array([1, 2]), None), ("9" * 5000, None), ("١٠", 0.0),
-    ("", 7), ("  ", 7),
+    (10 + 0j, 0.0), (np.complex64(10), 0.0), ("True", -0.45), ("false", -0.5),
+    ("", 7), ("  ", 7), ("nan", 7), ("NaN", 7), (complex("nan"), 7),
     (None, 7), (float("nan"), 7), (pd.NA, 7), (pd.NaT, 7), (np.float32("nan"), 7), (Decimal("NaN"), 7),
 ]  # fmt: skip
 
@@ -92,9 +93,11 @@ def test_a_cell_of_a_numeric_column(cell: object, value: float | None) -> None:
 
 CELLS_C = [
     ("a", 0), (" a\t", 0), (b"a", 0), (np.str_("a"), 0), (1, 1), (1.0, 1), ("1", 1), ("1.0", 1), (np.int64(1), 1),
-    (Decimal(1), 1), (True, 1), (np.True_, 1), ("True", 1), ("x", 2), ("", 3), (None, 3), (pd.NA, 3), (" ", 3),
-    (float("nan"), 3),
-    ("A", None), ("b", None), ("true", None), (False, None), (2, None), (1.5, None), (float("inf"), None),
+    (Decimal(1), 1), (True, 1), (np.True_, 1), ("True", 1), ("true", 1), (1 + 0j, 1),
+    (np.float32(1), 1), ("x", 2), ("", 3), (None, 3), (pd.NA, 3), (" ", 3),
+    (float("nan"), 3), ("nan", 3), ("NaT", 3),
+    ("A", None), ("b", None), ("false", None), ("01", None), (1j, None),
+    (False, None), (2, None), (1.5, None), (float("inf"), None),
     (["a"], None), ({"a"}, None), (object(), None), ("x" * 10**6, None), ("\ud800", None), (UNREADABLE, None),
     (10**5000, None), (datetime.date(2020, 1, 1), None),
 ]  # fmt: skip
@@ -127,10 +130,11 @@ def test_an_empty_text_may_be_declared_a_category() -> None:
 def test_other_texts_may_mean_missing_even_numbers() -> None:
     schema = Schema.from_dict({**DECLARED, "missing_values": ["NA", "-9"]})
     rows = Encoder(schema).encode(frame(x=["-9", "NA", "10", "-9.0", ""], c=["NA", "-9", "a", "a", "a"]))
-    assert rows.features[:4, 1].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert rows.features[:4, 1].tolist() == [1.0, 1.0, 0.0, 1.0]
     assert rows.features[:3, 6].tolist() == [1.0, 1.0, 0.0]
     assert np.isnan(rows.features[4]).all()
-    assert Encoder(schema).encode(frame(x=["-9", "10"])).features[:, 1].tolist() == [1.0, 0.0]
+    for values in (["-9", "10"], np.array([-9, 10]), np.array([-9.0, 10.0]), np.array([-9, 10 + 0j])):
+        assert Encoder(schema).encode(frame(x=values)).features[:, 1].tolist() == [1.0, 0.0]
 
 
 cells = st.one_of(

@@ -164,7 +164,6 @@ REFUSED = {
     "one dimension": (ROWS[:, 0], LABELS, "2D"),
     "lengths": (ROWS, LABELS[:-1], "inconsistent"),
     "two targets": (ROWS, ROWS, "1d"),
-    "complex target": (ROWS, ROWS[:, 0] + 1j, "Complex"),
     "no columns": (np.empty((300, 0)), LABELS, "0 feature"),
     "no rows": ([1.0, 2.0], [0, 1], "first entry"),
 }

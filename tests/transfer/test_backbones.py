@@ -51,8 +51,10 @@ def test_bytes_and_floats_are_the_same_images_and_are_scaled_as_stated(images: t
     assert backbone.prepared(turned).is_contiguous()
     with pytest.raises(InvalidInput, match="colours second"):
         backbone.prepared(images.movedim(1, -1))
-    with pytest.raises(InvalidInput, match=r"torch\.int64"):
-        backbone.prepared(images.long())
+    torch.testing.assert_close(backbone.prepared(images.long(), white=255), expected)
+    mixed = torch.cat([images, torch.full_like(images[:1], 0.5, dtype=torch.float64)])
+    assert torch.equal(backbone.prepared(mixed)[:-1], backbone.prepared(images))
+    assert torch.equal(backbone.features(mixed)[:-1], backbone.features(images))
 
 
 @pytest.mark.parametrize(("name", "options"), [(CIFAR[0].values[0], {"batchnorm": "freeze"}), ("wrn-16-4", {})])

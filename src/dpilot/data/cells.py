@@ -13,7 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["UNREADABLE", "Cells", "kind", "objects", "plain", "plain_arrow"]
+from dpilot.errors import InvalidInput
+
+__all__ = ["UNREADABLE", "Cells", "check_numeric", "kind", "objects", "plain", "plain_arrow"]
 
 Cells = NDArray[Any]
 
@@ -39,17 +41,21 @@ def plain(column: Any) -> Cells:
     """The cells of a pandas, polars or arrow column, or of a numpy array; None, nan and NaT among them are missing.
 
     Edge cases:
-        Nothing raises because of a value: a cell that cannot be taken out is UNREADABLE.
+        Nothing raises because of a value: a cell that cannot be taken out is UNREADABLE. A numpy array of durations
+        raises: numpy makes durations of whole numbers for the sake of one, and what they were is lost.
     """
     if isinstance(column, np.ma.MaskedArray):
         return objects(column.tolist())  # None where it is masked
     if isinstance(column, np.ndarray):
-        if column.dtype.kind in "mM":
+        if column.dtype.kind == "m":
+            raise InvalidInput("a column is a numpy array of durations: expected numbers, texts or dates. Convert it.")
+        if column.dtype.kind == "M":
             return _times(column)
         return column if column.dtype.kind in "fiubO" else objects(column.tolist())
     library = type(column).__module__.partition(".")[0]
     if library == "polars":
-        return objects(column.to_list()) if str(column.dtype) == "Object" else plain_arrow(column.to_arrow())
+        no_arrow = str(column.dtype) in ("Object", "Int128", "UInt128")
+        return objects(column.to_list()) if no_arrow else plain_arrow(column.to_arrow())
     if library == "pyarrow":
         return plain_arrow(column)
     return _pandas(column)
@@ -67,6 +73,22 @@ def kind(column: Any) -> str:
     if library == "polars":
         return "nested" if column.dtype.is_nested() else "time" if column.dtype.is_temporal() else "any"
     return "any"
+
+
+def check_numeric(column: Any, name: object) -> None:
+    """Refuse a column that as a whole is text, dates, categories or lists where nothing says what these mean.
+
+    Guarantee:
+        Only the type of the column is looked at: a fact of the container, which is not protected (docs/privacy.md). A
+        column of objects has no such type, and is read cell by cell.
+    """
+    holds = _no_numbers(column)
+    if holds is not None:
+        raise InvalidInput(
+            f"{name} is a column of {holds}: expected numbers, as no schema says what else it means. Declare it, as "
+            f'[columns.{name}] with type = "categorical" and categories = ["a", "b"], or with type = "numeric" '
+            "and bounds = [0, 1]; or encode or drop it."
+        )
 
 
 def plain_arrow(array: Any) -> Cells:
@@ -97,6 +119,41 @@ def _arrow_kind(dtype: Any) -> str:
     return "time" if types.is_temporal(dtype) else "any"
 
 
+def _no_numbers(column: Any) -> str | None:
+    """What a column holds by its type, where that is no kind of number."""
+    library = type(column).__module__.partition(".")[0]
+    if library == "pyarrow":
+        return _arrow_holds(column.type)
+    if library == "polars":
+        numeric = column.dtype.is_numeric() or str(column.dtype) in ("Boolean", "Null", "Object")
+        return None if numeric else _arrow_holds(column.head(0).to_arrow().type)
+    return _dtype_holds(column.dtype)
+
+
+def _dtype_holds(dtype: Any) -> str | None:
+    """What a type of numpy or pandas holds."""
+    if hasattr(dtype, "pyarrow_dtype"):
+        return _arrow_holds(dtype.pyarrow_dtype)
+    if isinstance(dtype, np.dtype):
+        return {"U": "text", "S": "text", "T": "text", "M": "dates", "m": "dates", "V": "lists"}.get(dtype.kind)
+    if getattr(dtype, "kind", "O") in "fiubc":  # numbers that may be missing, or sparse ones
+        return None
+    return {"category": "categories", "string": "text", "str": "text"}.get(str(dtype.name), "dates")
+
+
+def _arrow_holds(dtype: Any) -> str | None:
+    from pyarrow import types
+
+    if types.is_dictionary(dtype):
+        return "categories"
+    if types.is_nested(dtype):
+        return "lists"
+    if types.is_temporal(dtype):
+        return "dates"
+    numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    return None if any(test(dtype) for test in numeric) else "text"
+
+
 def _pandas(column: Any) -> Cells:
     import pandas as pd
 
@@ -111,10 +168,10 @@ def _pandas(column: Any) -> Cells:
 
 
 def _times(column: Cells) -> Cells:
-    """Dates, times and durations as Python's own; numpy would give numbers for what these cannot hold."""
+    """Dates and times as Python's own; numpy would give numbers for what these cannot hold."""
     if np.datetime_data(column.dtype)[0] in _FINE:
-        column = column.astype(f"{column.dtype.kind}8[us]")
-    held = (datetime.date, datetime.timedelta, type(None))
+        column = column.astype("M8[us]")
+    held = (datetime.date, type(None))
     return objects(cell if isinstance(cell, held) else UNREADABLE for cell in column.tolist())
 
 

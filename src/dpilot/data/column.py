@@ -16,7 +16,8 @@ from numbers import Real
 from typing import Any, Final, Literal, NoReturn
 
 from dpilot import _validate
-from dpilot.data.text import OTHER_NAMES, meant, text
+from dpilot.data import values
+from dpilot.data.text import meant, text
 from dpilot.errors import InvalidInput
 
 __all__ = ["BUY", "MISSING", "OUTSIDE", "ROLES", "TYPES", "Bounds", "Column"]
@@ -48,7 +49,7 @@ class Column:
 
     Edge cases:
         An ignored column needs no type and no domain. Numbers and truth values among the categories become their text;
-        True and 1 (False and 0) are one category under two names, so only one of them is declared.
+        True, 1, "1" and "1.0" are one category under several names (``values.key``), so only one of them is declared.
     """
 
     name: str
@@ -179,17 +180,27 @@ class Column:
         least = 2 if self.role == "target" else 1
         if len(texts) < least:
             self._refuse(f"it has {len(texts)} categories: expected {least} or more")
-        seen: set[str | None] = set()
+        seen: dict[str, str] = {}
         for each in texts:
-            if each in seen:
-                self._refuse(f"category {_shown(each)} is there twice: expected each once")
-            if each is not None and OTHER_NAMES.get(each) in seen:
-                self._refuse(
-                    f"{OTHER_NAMES[each]!r} and {each!r} are both categories: expected one of them, as one number "
-                    "among truth values makes numbers of all. Either finds both"
-                )
-            seen.add(each)
+            self._see(str(each), seen)
         return tuple(each for each in texts if each is not None)
+
+    def _see(self, written: str, seen: dict[str, str]) -> None:
+        """Refuse a category that some container would not tell from an earlier one."""
+        compared = values.key(written)
+        if compared is None:
+            self._refuse(
+                f"category {_shown(written)} is a whole number from 2^53 on, which floats confuse with others: "
+                "expected a smaller one, or a text. Put a letter before it, in the data too"
+            )
+        if seen.get(compared) == written:
+            self._refuse(f"category {_shown(written)} is there twice: expected each once")
+        if compared in seen and seen[compared].strip() != written.strip():  # blanks tell apart, in every container
+            self._refuse(
+                f"{_shown(seen[compared])} and {_shown(written)} are both categories: expected one of them, as one "
+                "record of another type makes a container write one for the other. Either finds both"
+            )
+        seen[compared] = written
 
     def _settle_missing(self) -> None:
         only_null = self.role in ("target", "protected")

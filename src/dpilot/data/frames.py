@@ -11,7 +11,7 @@ from dpilot.data.cells import Cells, kind, objects, plain
 from dpilot.data.column import Column
 from dpilot.errors import InvalidInput
 
-__all__ = ["Frame", "check_kind"]
+__all__ = ["Frame", "check_kind", "is_frame", "listed_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,20 @@ def check_kind(found: str, column: Column) -> None:
         raise InvalidInput(
             f"column {column.name!r} holds {holds}: expected {column.type} values. Convert or ignore it."
         )
+
+
+def is_frame(table: Any) -> bool:
+    """Whether it is a frame of pandas or polars, or an arrow table: named columns, each of a type of its own."""
+    library = type(table).__module__.partition(".")[0]
+    return library in ("pandas", "polars", "pyarrow") and hasattr(table, "columns")
+
+
+def listed_columns(table: Any) -> list[tuple[Any, Any]]:
+    """The names and columns of a frame, in order; a name may be there twice."""
+    names = getattr(table, "column_names", None) or list(table.columns)
+    if hasattr(table, "iloc"):
+        return [(name, table.iloc[:, place]) for place, name in enumerate(names)]
+    return list(zip(names, table.columns if hasattr(table, "column_names") else table.get_columns(), strict=True))
 
 
 def _column(values: Any) -> Any:

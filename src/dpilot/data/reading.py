@@ -2,7 +2,7 @@
 
 >>> cells = np.array(["17", " 2.5 ", "", "1,000", "nan", None, True], dtype=object)
 >>> numbers(cells, ("",)).tolist()
-[17.0, 2.5, nan, inf, inf, nan, 1.0]
+[17.0, 2.5, nan, inf, nan, nan, 1.0]
 >>> codes(np.array(["b", "", " a", "c", 1.0], dtype=object), ("a", "b", "1"), ("",)).tolist()
 [1, -1, 0, -2, 2]
 """
@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
-from numbers import Real
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpilot.data.cells import Cells
-from dpilot.data.text import OTHER_NAMES, WHOLE, text
+from dpilot.data.values import key, number
 from dpilot.statistics.rows import Floats
 
 __all__ = ["ABSENT", "WRONG", "codes", "numbers"]
@@ -32,33 +30,29 @@ _LATER: Final = -3
 def numbers(cells: Cells, missing: Sequence[str]) -> Floats:
     """Float64, where nan says that the cell is missing, and an infinity that it holds no finite number.
 
-    Edge cases:
-        A text is a number if Python's ``float`` reads it: "1e3" and " 12 " are, "1,000", "12 years" and "nan" are not.
-        True is 1. A date is no number.
+    A cell is worth its ``values.number``, whatever type the column has as a whole. ``missing`` texts that are numbers
+    are missing as numbers too, as a container may make numbers of texts, or texts of numbers.
     """
+    absent = _Missing.of(missing)
     if cells.dtype.kind in "fiub":
         with np.errstate(over="ignore"):
-            return cells.astype(np.float64)
+            return absent.without(cells.astype(np.float64))
     listed = cells.tolist()
-    if set(map(type, listed)) <= {str} and not any(map(_is_number, missing)):
+    if set(map(type, listed)) <= {str}:
         try:
-            values = np.fromiter(map(float, listed), np.float64, len(listed))
-            return np.where(np.isfinite(values), values, np.inf)
+            return absent.without(np.fromiter(map(float, listed), np.float64, len(listed)))
         except ValueError:  # some cell is no number: read each by itself, to the same numbers
             pass
-    absent = frozenset(missing)
-    return np.fromiter((_number(cell, absent) for cell in listed), np.float64, len(listed))
+    return absent.without(np.fromiter((absent.read(cell) for cell in listed), np.float64, len(listed)))
 
 
-def codes(cells: Cells, categories: Sequence[str], missing: Sequence[str]) -> NDArray[np.int64]:
+def codes(cells: Cells, categories: Sequence[Any], missing: Sequence[str]) -> NDArray[np.int64]:
     """The place of each cell among the categories, or ABSENT, or WRONG.
 
     Edge cases:
-        A text is compared as it is, then without the blanks around it. A number is compared by its ``text``, and "1.0"
-        counts as the category "1" where it is no category itself. A text that is a category is not missing.
-        True and 1 name one category, and so do False and 0: whichever of the two is declared, both are found.
-        A whole number from 2^53 on is WRONG, whatever its type, as a float would not tell it from the next; a text of
-        its digits is compared like any other.
+        A text is compared as it is, then, like everything else, by its ``values.key``: 1, 1.0, "1", "1.0" and True are
+        one category. A value that is a category is not missing.
+        A whole number from 2^53 on is WRONG, whatever its type, as a float would not tell it from the next.
     """
     known = _lookup(categories, missing)
     if cells.dtype.kind in "fiub":
@@ -73,54 +67,51 @@ def codes(cells: Cells, categories: Sequence[str], missing: Sequence[str]) -> ND
     return result
 
 
-def _lookup(categories: Sequence[str], missing: Sequence[str]) -> dict[str, int]:
-    known = {name: place for place, name in enumerate(categories)}
-    known = {OTHER_NAMES[name]: place for name, place in known.items() if name in OTHER_NAMES} | known
-    as_floats = {f"{name}.0": place for name, place in known.items() if name.lstrip("-").isdecimal()}
-    return {**dict.fromkeys(missing, ABSENT), **as_floats, **known}
+class _Missing:
+    """The texts that mean a missing number, and the numbers that they spell."""
+
+    __slots__ = ("_texts", "_values")
+
+    def __init__(self, texts: frozenset[str], values: tuple[float, ...]) -> None:
+        self._texts, self._values = texts, values
+
+    @classmethod
+    def of(cls, missing: Sequence[str]) -> _Missing:
+        spelled = (number(each) for each in missing)
+        return cls(frozenset(missing), tuple({value for value in spelled if value is not None}))
+
+    def read(self, cell: Any) -> float:
+        if isinstance(cell, bytes):
+            cell = _decoded(cell)
+        if isinstance(cell, str) and (cell in self._texts or cell.strip() in self._texts):
+            return math.nan
+        value = number(cell)
+        return math.inf if value is None else value
+
+    def without(self, values: Floats) -> Floats:
+        return np.where(np.isin(values, self._values), np.nan, values) if self._values else values
 
 
-def _code(cell: Any, known: dict[str, int]) -> int:
+def _decoded(cell: bytes) -> Any:
     try:
-        if _is_missing(cell):
-            return ABSENT
-        if isinstance(cell, Real | Decimal) and WHOLE <= abs(float(cell)) < math.inf:
-            return WRONG
-        written = text(cell)
+        return cell.decode("utf-8")
+    except UnicodeDecodeError:
+        return cell
+
+
+def _lookup(categories: Sequence[Any], missing: Sequence[str]) -> dict[Any, int]:
+    """The code of each text and key; those of categories come last, so that they win."""
+    named = {name: place for place, name in enumerate(categories) if isinstance(name, str)}
+    keys = {key(name): place for place, name in enumerate(categories)}
+    known: dict[Any, int] = dict.fromkeys([*missing, *map(key, missing)], ABSENT) | keys | named
+    return {written: place for written, place in known.items() if written is not None}
+
+
+def _code(cell: Any, known: dict[Any, int]) -> int:
+    try:
+        written = key(cell)
         if written is None:
             return WRONG
-        return known[written] if written in known else known.get(written.strip(), WRONG)
+        return known.get(written, ABSENT if written == "nan" else WRONG)
     except Exception:  # whatever a cell is, it never raises
         return WRONG
-
-
-def _number(cell: Any, missing: frozenset[str]) -> float:
-    try:
-        if isinstance(cell, bytes):
-            cell = cell.decode("utf-8")
-        if isinstance(cell, str):
-            return math.nan if cell in missing or cell.strip() in missing else _finite(float(cell))
-        if _is_missing(cell):
-            return math.nan
-        return _finite(float(cell)) if isinstance(cell, Real | np.bool_ | Decimal) else math.inf
-    except Exception:  # whatever a cell is, it never raises
-        return math.inf
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else math.inf
-
-
-def _is_missing(cell: Any) -> bool:
-    """None and nan; pandas' NA and NaT by name, as the first does not compare and the package need not be loaded."""
-    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(cell, float | np.floating | Decimal) and bool(cell != cell)
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True

@@ -14,15 +14,12 @@ import math
 from collections.abc import Iterable
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Final
 
 import numpy as np
 
-__all__ = ["OTHER_NAMES", "WHOLE", "meant", "text"]
+from dpilot.data.values import WHOLE
 
-WHOLE: Final = 2**53  # floats below hold every whole number; from here on two of them may be one float
-OTHER_NAMES: Final = {"True": "1", "1": "True", "False": "0", "0": "False"}
-"""Truth values and the numbers they equal: one number among truth values makes a library read all of them so."""
+__all__ = ["meant", "text"]
 
 
 def text(value: object) -> str | None:

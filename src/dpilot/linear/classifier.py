@@ -11,12 +11,15 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from dpilot.data.cells import Cells, plain
+from dpilot.data.reading import codes as cell_codes
+from dpilot.data.values import key
 from dpilot.errors import InvalidInput
 from dpilot.linear.declared import declared
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
-from dpilot.linear.inputs import features, features_and_target, loose, numbers
+from dpilot.linear.inputs import features, features_and_target, loose
 from dpilot.linear.logistic import LogisticSteps, probabilities
-from dpilot.linear.model import inside
+from dpilot.linear.model import inside, products
 from dpilot.linear.rows import MemoryRows
 from dpilot.statistics.rows import Floats
 
@@ -25,17 +28,21 @@ __all__ = ["LogisticRegression", "codes", "declared_classes"]
 _CLASSES = 'the classes that were found (classes="public")'
 
 
-def codes(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
+def codes(labels: Cells, classes: NDArray[Any]) -> Floats:
     """The place of each label among the classes; nan, the null record, for a label that is not one of them.
+
+    Labels are compared by value (``data.values.key``), so that none changes what the others are.
 
     >>> codes(np.array(["b", "z", "a"]), np.array(["a", "b"])).tolist()
     [1.0, nan, 0.0]
+    >>> codes(np.append([0, 1], "z"), np.array([0, 1])).tolist()
+    [0.0, 1.0, nan]
     """
-    places = {label: place for place, label in enumerate(classes.tolist())}
-    return np.array([_place(label, places) for label in labels.tolist()])
+    found = cell_codes(plain(labels), classes.tolist(), ())
+    return np.where(found >= 0, found.astype(np.float64), np.nan)
 
 
-def declared_classes(classes: Any, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
+def declared_classes(classes: Any, labels: Cells) -> tuple[NDArray[Any], tuple[str, ...]]:
     """The classes in order, and what is unprotected by them: those declared, or ("public") those that were found."""
     if isinstance(classes, str) and classes == "public":
         return _found(labels), (_CLASSES,)
@@ -44,7 +51,22 @@ def declared_classes(classes: Any, labels: NDArray[Any]) -> tuple[NDArray[Any], 
             f'classes is {classes!r}: expected the list of labels, or "public" to publish those in the data. '
             "Which labels occur is about the records, so they are declared."
         )
-    return np.unique(np.asarray(list(classes))), ()
+    known = np.unique(np.asarray(list(classes)))
+    _check_apart(known.tolist())
+    return known, ()
+
+
+def _check_apart(classes: list[Any]) -> None:
+    seen: dict[str, Any] = {}
+    for each in classes:
+        compared = key(each)
+        if compared is None or compared in seen:
+            other = "a value that cannot be compared" if compared is None else f"the same as {seen[compared]!r}"
+            raise InvalidInput(
+                f"classes has {each!r}, {other}: expected texts, and numbers below 2^53, that differ as values "
+                '(1, 1.0, "1" and True are one).'
+            )
+        seen[compared] = each
 
 
 class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -131,7 +153,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> Floats:
         values = inside(features(self, X), self.center_, self.lower_, self.upper_)
-        return np.asarray(values @ self.coef_.T + self.intercept_)
+        return np.asarray(products(values, self.coef_.T) + self.intercept_)
 
     def _keep(self, fitted: Fitted) -> None:
         """Store what was released, in the units of the data; rows of ``coef_`` as scikit-learn has them."""
@@ -150,27 +172,27 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _place(label: Any, places: dict[Any, int]) -> float:
-    try:
-        return places.get(label, np.nan)
-    except Exception:  # a label that has no hash, or does not compare, is none of the classes
-        return np.nan
-
-
-def _found(labels: NDArray[Any]) -> NDArray[Any]:
-    """The labels that occur: of an array of objects those that are numbers or words, numbers first."""
-    if labels.dtype == object:
-        told = {label for label in labels.tolist() if isinstance(label, Real | np.bool_ | str)}
-        words = sorted(label for label in told if isinstance(label, str))
-        if words:
-            return np.array(sorted(label for label in told if _is_finite(label)) + words, dtype=object)
-        labels = np.array([label for label in labels.tolist() if _is_finite(label)])
-    found = labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
-    check_classification_targets(found)
+def _found(labels: Cells) -> NDArray[Any]:
+    """The labels that occur, one of those that are equal as values: numbers first, then words."""
+    if labels.dtype.kind in "fiub":
+        found = labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
+    else:
+        told = [label.real if isinstance(label, complex) else label for label in labels.tolist() if _is_label(label)]
+        words = sorted({label for label in told if isinstance(label, str)})
+        apart = {key(label): label for label in reversed([*sorted(_numeric(told)), *words])}
+        found = np.array(list(reversed(apart.values())), dtype=object if words else None)
+    if found.dtype != object:
+        check_classification_targets(found)
     if not found.size:
         raise InvalidInput('classes is "public", and no record has a label: expected at least one. Declare them.')
-    return np.unique(found)
+    return found if found.dtype == object else np.unique(found)
 
 
-def _is_finite(label: Any) -> bool:
-    return isinstance(label, Real | np.bool_) and bool(np.isfinite(numbers(np.array([label], dtype=object)))[0])
+def _numeric(labels: list[Any]) -> set[Any]:
+    return {label for label in labels if not isinstance(label, str)}
+
+
+def _is_label(label: Any) -> bool:
+    """Whether it is a word, or a finite number that floats tell from others."""
+    known = isinstance(label, Real | np.bool_ | str | complex)
+    return known and key(label) not in (None, "nan", "inf", "-inf")

@@ -1,9 +1,11 @@
 """From what scikit-learn users pass to a table of numbers: facts of the table raise, no value in it ever does.
 
-Arrays and frames have one type a column, which is a fact of the table. Lists and arrays of objects have none: numpy
-would find one by looking at every record, so that one record decides what the others become. They are read cell by
-cell, each cell by itself. How many columns a list of rows has is a fact of the table: what ``bounds`` declares, one end
-a column, or else the length of the first row.
+The type of a column is the container's business: numpy, pandas and polars change it for the sake of one record. So a
+cell is worth its own ``number``, in whatever type it comes: a whole number stays what it is among floats, complex
+numbers or objects. A column that as a whole is text, dates or categories is a fact of the container, and refused, as
+nothing here says what these mean. How many columns a list of rows has is a fact of the table: what ``bounds`` declares,
+one end a column, or else the length of the first row. So is that a table is complex: an array of complex numbers is
+refused if its first row is not real, and otherwise only rows that are not real are null.
 
 A table without rows is a table like any other, unless the number of records is published: an empty list of rows, of
 which nobody declares how many columns it has, is refused.
@@ -14,37 +16,36 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from decimal import Decimal
-from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
+from dpilot.data.cells import Cells, check_numeric, kind, objects, plain
+from dpilot.data.frames import is_frame, listed_columns
+from dpilot.data.values import number
 from dpilot.errors import InvalidInput
 from dpilot.statistics.rows import Floats
 
 __all__ = ["features", "features_and_target", "loose", "numbers", "target_cells", "target_numbers", "training_features"]
 
 _LOOSE = {"dtype": None, "ensure_all_finite": False, "ensure_min_samples": 0}
-_NUMBERS = (Real, np.bool_, Decimal, str, bytes)
 _NO_ROWS = (str, bytes, bytearray, Mapping, AbstractSet)
 
 Found = TypeVar("Found")
 
 
-def numbers(values: NDArray[Any]) -> Floats:
+def numbers(cells: Cells) -> Floats:
     """Float64, where what is no number becomes nan: the null record.
 
-    >>> numbers(np.array([1, "2.5", "two", None, {}, 1j], dtype=object)).tolist()
-    [1.0, 2.5, nan, nan, nan, nan]
+    >>> numbers(np.array([1, "2.5", "two", None, {}, 1j, 3 + 0j], dtype=object)).tolist()
+    [1.0, 2.5, nan, nan, nan, nan, 3.0]
     """
     with np.errstate(over="ignore"):
-        if values.dtype.kind in "fiub":
-            return np.asarray(values, dtype=np.float64)
-        flat = [_number(value) for value in values.ravel().tolist()]
-    return np.asarray(flat, dtype=np.float64).reshape(values.shape)
+        if cells.dtype.kind in "fiub":
+            return np.asarray(cells, dtype=np.float64)
+    flat = [_number(cell) for cell in plain(cells.ravel()).tolist()]
+    return np.asarray(flat, dtype=np.float64).reshape(cells.shape)
 
 
 def loose(tags: Any) -> Any:
@@ -57,17 +58,16 @@ def loose(tags: Any) -> Any:
 def features(estimator: Any, X: Any) -> Floats:
     """The features a fitted estimator predicts from."""
     width = None if _has_rows(X) else estimator.n_features_in_
-    return numbers(np.asarray(_quiet(lambda: validate_data(estimator, _table(X, width), reset=False, **_LOOSE))))
+    return _quiet(lambda: _checked(estimator, X, width, _LOOSE, reset=False))
 
 
 def training_features(estimator: Any, X: Any, bounds: Any = None) -> Floats:
     """The features an estimator without a target is fitted on."""
-    checks, width = _checks(estimator), _declared_width(bounds)
-    return numbers(np.asarray(_quiet(lambda: validate_data(estimator, _table(X, width), **checks))))
+    return _quiet(lambda: _checked(estimator, X, _declared_width(bounds), _checks(estimator), reset=True))
 
 
-def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> tuple[Floats, NDArray[Any]]:
-    """Features as numbers and the target as it is, after checks of shapes, lengths and types.
+def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> tuple[Floats, Cells]:
+    """Features as numbers and the target as plain cells, after checks of shapes, lengths and types.
 
     ``bounds`` may declare the number of columns, where X is a list of rows.
 
@@ -75,30 +75,31 @@ def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> t
         A target that is a list becomes an array of objects; an entry of it that is a list of one is that one.
     """
 
-    def checked() -> tuple[Floats, NDArray[Any]]:
-        checks, rows = _checks(estimator), _table(X, _declared_width(bounds))
-        either = (checks, {**checks, "ensure_2d": False})
-        table, target = validate_data(estimator, rows, _column(y), validate_separately=either)
+    def checked() -> tuple[Floats, Cells]:
+        if y is None:
+            validate_data(estimator, X, y, skip_check_array=True)  # says whose target is missing
+        table = _checked(estimator, X, _declared_width(bounds), _checks(estimator), reset=True)
+        target = _cells_of(y)
         check_consistent_length(table, target)
-        return numbers(np.asarray(table)), column_or_1d(np.asarray(target), warn=True)
+        return table, target
 
     return _quiet(checked)
 
 
-def target_cells(y: Any) -> NDArray[Any]:
+def target_cells(y: Any) -> Cells:
     """A target as it is, one cell a record: a list becomes an array of objects, where no cell changes another.
 
     >>> target_cells([1, "two", [3, 4]]).tolist()
     [1, 'two', [3, 4]]
     """
-    return _quiet(lambda: column_or_1d(np.asarray(_column(y)), warn=True))
+    return _quiet(lambda: _cells_of(y))
 
 
 def target_numbers(y: Any, length: int) -> Floats:
     """A target beside records that are read by a schema: one number a record, nan for what is none."""
 
     def checked() -> Floats:
-        column = column_or_1d(np.asarray(_column(y)), warn=True)
+        column = _cells_of(y)
         if column.shape[0] != length:
             raise InvalidInput("X and y have inconsistent numbers of records")
         return numbers(column)
@@ -106,15 +107,38 @@ def target_numbers(y: Any, length: int) -> Floats:
     return _quiet(checked)
 
 
+def _checked(estimator: Any, X: Any, width: int | None, checks: Mapping[str, Any], *, reset: bool) -> Floats:
+    """X as numbers, after scikit-learn's checks of names and shapes; it never sees a value that is no number."""
+    if is_frame(X):
+        table: Any = _frame_numbers(X)
+        check_array(table, **checks, estimator=estimator, input_name="X")
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        return np.asarray(table)
+    table = _table(X, width)
+    return np.asarray(validate_data(estimator, table, reset=reset, **checks), dtype=np.float64)
+
+
+def _frame_numbers(X: Any) -> Floats:
+    columns = listed_columns(X)
+    for name, column in columns:
+        check_numeric(column, name)
+    values = np.empty((len(X), len(columns)))
+    for place, (_, column) in enumerate(columns):
+        values[:, place] = numbers(plain(column))
+    return values
+
+
 def _quiet(check: Callable[[], Found]) -> Found:
-    """What ``check`` gives; if it raises, the same error without the records and their number."""
+    """What ``check`` gives; if scikit-learn raises, the same error without the records and their number."""
     try:
         return check()
+    except InvalidInput:
+        raise  # our own, which tells of no record
     except (TypeError, ValueError) as error:
-        kind = TypeError if isinstance(error, TypeError) else InvalidInput
+        refusal = TypeError if isinstance(error, TypeError) else InvalidInput
         said = re.sub(r"\(\d+,", "(,", str(error).split("\n")[0].split(": ")[0].rstrip(":"))
     said += ". Reshape your data: X.reshape(-1, 1) for one column" if "1D array" in said else ""
-    raise kind(said)  # here, not above: the first error would travel along with this one
+    raise refusal(said)  # here, not above: the first error would travel along with this one
 
 
 def _checks(estimator: Any) -> dict[str, Any]:
@@ -128,8 +152,13 @@ def _has_rows(X: Any) -> bool:
 
 
 def _table(X: Any, width: int | None) -> Any:
-    """A list of rows as numbers, a row of another length as nan; what is no such list stays as it is."""
-    if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1:
+    """Lists of rows and arrays as numbers, a row of another length as nan; what is neither stays as it is."""
+    if isinstance(X, np.ndarray) and (X.dtype != object or X.ndim > 1):
+        check_numeric(X, "X")
+        if X.dtype.kind == "c" and X[:1].imag.any():
+            raise InvalidInput("Complex data not supported")
+        return X if X.dtype.kind in "fiub" else numbers(X)
+    if isinstance(X, np.ndarray):
         X = X.tolist()
     if not isinstance(X, Sequence) or isinstance(X, _NO_ROWS) or (width is None and not _has_rows(X)):
         return X
@@ -146,14 +175,18 @@ def _table(X: Any, width: int | None) -> Any:
     return table
 
 
-def _column(y: Any) -> Any:
-    """A list of targets as objects, one by one; what is no list stays as it is."""
-    if not isinstance(y, Sequence) or isinstance(y, _NO_ROWS):
-        return y
-    column = np.empty(len(y), dtype=object)
-    for place, value in enumerate(y):
-        column[place] = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
-    return column
+def _cells_of(y: Any) -> Cells:
+    """A target as plain cells: those of a list one by one, where a list of one is that one."""
+    if isinstance(y, Sequence) and not isinstance(y, _NO_ROWS):
+        return objects(each[0] if isinstance(each, list | tuple) and len(each) == 1 else each for each in y)
+    if not isinstance(y, np.ndarray) and hasattr(y, "dtype" if hasattr(y, "dtype") else "type"):
+        if kind(y) == "nested":
+            raise InvalidInput("y is a column of lists or records: expected one value for each record.")
+        return plain(y)  # the column of a frame
+    values = np.asarray(y)
+    if values.ndim == 1:
+        return plain(values)
+    return plain(column_or_1d(values, warn=True))
 
 
 def _declared_width(bounds: Any) -> int | None:
@@ -172,10 +205,6 @@ def _cells(row: Any) -> list[Any] | None:
         return None
 
 
-def _number(value: Any) -> float:
-    if not isinstance(value, _NUMBERS):
-        return np.nan
-    try:
-        return float(value)
-    except Exception:  # whatever a record is, it never raises
-        return np.nan
+def _number(cell: Any) -> float:
+    value = number(cell)
+    return np.nan if value is None else value

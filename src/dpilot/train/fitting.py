@@ -38,7 +38,7 @@ def fit(job: Job, terms: Terms, dataset: Any) -> Run:
     with payment.pay(job.plan, ledger, event, terms.purpose) as paid, told(ledger, terms.folder):
         sampler = use.begin(job.plan, terms.coins()).sampler
         if form is None:
-            form = job.reader(dataset).one()
+            form = job.first_form(dataset)
             job = job.rehearsed(form)
         reader = job.reader(dataset, form)
         course, stamp = _first(job, terms, paid, reader, sampler)
@@ -63,7 +63,7 @@ def resume(folder: Path, manifest: Manifest, job: Job, dataset: Any, ledger: Led
             course = job.course(WitnessedNoise(noise, file), paid.receipt)
             stored.put_into(course)
             known = job.form(dataset)
-            reader = job.reader(dataset, job.reader(dataset).one() if known is None else known)
+            reader = job.reader(dataset, job.first_form(dataset) if known is None else known)
             _steps(job, course, paid, reader, sampler, noise, Keeper(folder, manifest, file, kept.seal))
     return _finished(course, paid, manifest.stamp, folder)
 

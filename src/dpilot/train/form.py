@@ -1,7 +1,8 @@
-"""The form of a chunk of records: what is public of it, and how a chunk is brought to it or found to be another."""
+"""The form of a record: what is public of it, and how a record is brought to it or found to be another."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,72 +11,87 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dpilot.data.values import number
 from dpilot.engine import batch as batches
 
 Made = TypeVar("Made")
 
 
 class Differs(Exception):
-    """A chunk has not the public form; it never leaves the reading of records."""
+    """Records have not the public form; it never leaves the reading of records."""
 
 
-def brought(tree: Any, form: Any, *, joint: bool) -> Any:
-    """The chunk in the public form: its containers, keys and their order, counts, dimensions and types.
+def brought(tree: Any, form: Any) -> tuple[Any, Tensor | None]:
+    """Records collated to ``tree`` in the public ``form``, and which of them have other values, if any may.
 
-    Sizes are free, as sequences have lengths. A type is changed only where torch casts it (never 0.5 to a whole
-    number, never a complex number to a real one).
+    The form is a chunk of one record: its containers, keys and their order, counts, dimensions and types. Sizes are
+    free, as sequences have lengths.
 
     Guarantee:
-        Nothing of how the first record was written (the order of its keys, a list for a tuple) stays in the chunk. In
-        a ``joint`` chunk of several records, a type narrower than the form's is another form: one record may have
-        rounded the others. A wider one is cast back, which is exact for records that had the form's type.
+        Row by row. A value is kept as it is, whatever type its container has for the sake of another record: 1.0 and
+        "1" are the whole number 1, 2 + 0j is the real number 2. A row with a value that the form's type does not hold
+        (0.5 where whole numbers are) is marked; floats are rounded to the form's precision.
+        Nothing of how a record was written (the order of its keys, a list for a tuple) stays in the chunk.
 
     Edge cases:
-        keys that the form lacks    another form if ``joint``; left out of a record alone, as they are where records
-                                    before it have not got them: what a record counts for must not depend on them
+        keys that the form lacks    left out
+        another structure           raises Differs
 
     Example:
-        >>> brought([torch.zeros(2, 3, dtype=torch.float64)], [torch.zeros(1, 5)], joint=True)[0].dtype
-        torch.float32
+        >>> whole, wrong = brought([torch.tensor([1.0, 0.5])], [torch.zeros(1, dtype=torch.int64)])
+        >>> whole[0].tolist(), wrong.tolist()
+        ([1, 0], [False, True])
         >>> one = torch.ones(1)
-        >>> list(brought({"b": one, "a": one}, {"a": one, "b": one}, joint=True))
+        >>> list(brought({"b": one, "a": one, "c": one}, {"a": one, "b": one})[0])
         ['a', 'b']
     """
+    wrong: list[Tensor] = []
+    made = _brought(tree, form, wrong)
+    return made, torch.stack(wrong).any(0) if wrong else None
+
+
+def _brought(tree: Any, form: Any, wrong: list[Tensor]) -> Any:
     if isinstance(form, Tensor):
-        return _tensor(tree, form, joint)
+        return _tensor(tree, form, wrong)
     if isinstance(form, Mapping):
-        return _mapping(tree, form, joint)
-    if _opaque(form) or _opaque(tree):
-        if not (_opaque(form) and _opaque(tree)):
+        if not isinstance(tree, Mapping) or not set(form) <= set(tree):
+            raise Differs
+        return batches.mapping_like(form, {key: _brought(tree[key], like, wrong) for key, like in form.items()})
+    if opaque(form) or opaque(tree):
+        if not (opaque(form) and opaque(tree)):
             raise Differs
         return tree
     if not isinstance(tree, tuple | list) or len(tree) != len(form):
         raise Differs
-    values = [brought(part, like, joint=joint) for part, like in zip(tree, form, strict=True)]
-    return batches.sequence_like(form, values)
+    return batches.sequence_like(form, [_brought(part, like, wrong) for part, like in zip(tree, form, strict=True)])
 
 
-def _mapping(tree: Any, form: Mapping[Any, Any], joint: bool) -> Any:
-    if not isinstance(tree, Mapping) or not set(form) <= set(tree) or (joint and len(tree) != len(form)):
+def _tensor(tree: Any, form: Tensor, wrong: list[Tensor]) -> Any:
+    if isinstance(tree, tuple | list) and form.dim() == 1 and opaque(tree):
+        values = [number(each) for each in tree]  # texts, or numbers of a type that torch does not know
+        tree = torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
+    if not isinstance(tree, Tensor) or tree.is_meta or tree.dim() != form.dim() or tree.layout != form.layout:
         raise Differs
-    return batches.mapping_like(form, {key: brought(tree[key], like, joint=joint) for key, like in form.items()})
-
-
-def _tensor(tree: Any, form: Tensor, joint: bool) -> Tensor:
-    if not isinstance(tree, Tensor) or tree.is_meta:
-        raise Differs
-    same = tree.dim() == form.dim() and tree.layout == form.layout
-    wide = not joint or torch.promote_types(tree.dtype, form.dtype) == tree.dtype
-    if not (same and wide and torch.can_cast(tree.dtype, form.dtype)):
-        raise Differs
-    made = tree.detach().to(form.dtype)
+    tree = tree.detach()
+    if tree.is_complex() and not form.is_complex():
+        wrong.append(_rows(tree.imag != 0, form))
+        tree = tree.real
+    made = tree.to(form.dtype)
+    if not (form.is_floating_point() or form.is_complex()) and made.dtype != tree.dtype:
+        wrong.append(_rows(made.to(tree.dtype) != tree, form))
     return made.as_subclass(Tensor) if type(form) is Tensor else made
 
 
-def _opaque(tree: Any) -> bool:
+def _rows(wrong: Tensor, form: Tensor) -> Tensor:
+    """Which records have an entry that is wrong: rows of what holds them; all of what one record shares."""
+    held = form.dim() > 0 and form.shape[0] == 1
+    return wrong.reshape(wrong.shape[0], -1).any(1) if held else wrong.any()[None]
+
+
+def opaque(tree: Any) -> bool:
     """What holds no tensor, such as a list of strings: its length is the number of records, not its form."""
     if isinstance(tree, tuple | list):
-        return all(not isinstance(part, Tensor | Mapping) and _opaque(part) for part in tree)
+        return all(not isinstance(part, Tensor | Mapping) and opaque(part) for part in tree)
     return not isinstance(tree, Tensor | Mapping)
 
 

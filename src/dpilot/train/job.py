@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
+from dpilot.engine import batch as batches
 from dpilot.mechanism import Draws, Noise
 from dpilot.train import checks, optimizers, rehearsal
 from dpilot.train.clips import Clips
+from dpilot.train.collating import check_one_row, first
 from dpilot.train.course import Course, even_rows, per_sample_of, replays, two_passes
 from dpilot.train.groups import groups_for
 from dpilot.train.labels import null_outside_classes
@@ -64,8 +66,15 @@ class Job:
         return cls(model, loss_fn, plan, options, optimizer, device, **more)._in_chunks(options.chunk_size)
 
     def reader(self, dataset: Any, form: Any = None) -> Reader:
-        """How this run reads its records; those of another ``form`` are null."""
-        return Reader(dataset, self.collate, form, self.device)
+        """How this run reads its records; those of another form than those of ``form``, a public chunk, are null."""
+        one = None if form is None else first(form, batches.size(form, self.options.per_batch))
+        return Reader(dataset, self.collate, one, self.device)
+
+    def first_form(self, dataset: Any) -> Any:
+        """The form of the first record that can be read, where no example shows it."""
+        form = self.reader(dataset).one()
+        check_one_row(form, self.options.per_batch)
+        return form
 
     def form(self, dataset: Any) -> Any:
         """A chunk in the form of the records, where it is known before one is read; None where it is not."""

@@ -21,14 +21,13 @@ from dpilot.train.use import use_of
 class LoadedBatch:
     """One Poisson batch with its records, for the one step it may be used in.
 
-    ``parts`` are collated pieces of the batch: one as a rule, none of an empty batch. ``alone`` holds, for each, its
-    records collated by themselves, where a collate function of the caller's may make other things of them together.
-    How many records there are is secret: the representation shows the step only.
+    ``parts`` are pieces of the batch, records of equal shapes: one as a rule, none of an empty batch. ``counts`` says
+    how many records each holds. How many there are is secret: the representation shows the step only.
     """
 
     issued: Batch
     parts: tuple[Any, ...]
-    alone: tuple[tuple[Any, ...] | None, ...] = ()
+    counts: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"LoadedBatch(step={self.issued.step})"
@@ -49,7 +48,8 @@ def poisson_loader(
         record that cannot be read    left out, in silence: the null record; so is one of another form than the
                                       PrivateStep's ``example`` (without one: the TensorDataset's, or the first
                                       record's)
-        collate_fn                    each record is collated alone as well, for the batches that do not compute
+        collate_fn                    is given one record at a time, and what it makes of them is joined where shapes
+                                      are equal: none is padded to another, or standardised by it
         a sampler of its own          refused: batch_size, shuffle, sampler and the like are the plan's business
     """
     check_plan(plan)
@@ -105,9 +105,8 @@ class _Loaded:
             return LoadedBatch(issued, ())
         if self.form is None:
             self.form = Reader(self._dataset, self._collate).one()
-        chunks = list(Reader(self._dataset, self._collate, self.form).chunks([issued.indices]))
-        alone = (None if self._collate is None else tuple(chunk.alone()) for chunk in chunks)
-        return LoadedBatch(issued, tuple(chunk.whole for chunk in chunks), tuple(alone))
+        found = list(Reader(self._dataset, self._collate, self.form).counted([issued.indices]))
+        return LoadedBatch(issued, tuple(whole for whole, _ in found), tuple(count for _, count in found))
 
     def __getitem__(self, index: int) -> Any:
         raise InvalidInput(f"record {index} is asked for alone: expected batches. Iterate over the loader.")

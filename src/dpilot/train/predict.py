@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
+from dpilot.sampling import blocks
 
 _ROWS: Final = (8, 512)  # at a time: of the first records, so that few of them are quick, and at most
 
@@ -42,21 +42,12 @@ def predict(model: nn.Module, inputs: Any) -> Tensor:
     try:
         outputs = [
             _called(model, batches.rebuild(_filled(inputs, n, start, rows), lambda t: t.to(device)))[: n - start].cpu()
-            for start, rows in _blocks(n)
+            for start, rows in blocks(n, *_ROWS)
         ]
     finally:
         for module, training in modes.items():
             module.training = training
     return torch.cat(outputs)
-
-
-def _blocks(n: int) -> Iterator[tuple[int, int]]:
-    """Start and size of each batch: 8, 8, 16, 32 and so on to 512, wherever the records end."""
-    start, (least, most) = 0, _ROWS
-    while start < max(n, 1):
-        rows = min(max(start, least), most)
-        yield start, rows
-        start += rows
 
 
 def _filled(inputs: Any, n: int, start: int, rows: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from dpilot.privacy.ledger import Ledger
 from dpilot.privacy.ledger.committed import Committed
 from dpilot.records import RunRecord, StepRecord
 from dpilot.train import payment, use
+from dpilot.train.collating import check_one_row, first, pieces
 from dpilot.train.fitting import record_of
 from dpilot.train.job import Job
 from dpilot.train.loader import LoadedBatch
-from dpilot.train.nulls import Chunk, count
+from dpilot.train.nulls import Chunk
 from dpilot.train.optimizers import OWN
 from dpilot.train.options import Options
 from dpilot.train.payment import Purpose
@@ -98,7 +100,7 @@ class PrivateStep:
         event = payment.price(plan, own=ledger is None)
         self._paid = self._open.enter_context(payment.pay(plan, book, event, Purpose(purpose, part, split)))
         self._use = use.begin(plan, None if test_seed is None else seeded_noise(test_seed).state)
-        self._use.form = example
+        self._use.form = None if example is None else first(example, batches.size(example, per_batch))
         self._course = self._job.course(noise, self._paid.receipt)
 
     def __call__(self, batch: LoadedBatch) -> StepRecord:
@@ -109,7 +111,9 @@ class PrivateStep:
                 "Poisson batches cost what the plan says."
             )
         if batch.parts and not self._rehearsed:
-            self._job.rehearsed(on(self._job.device, batch.parts[0]))
+            form = first(batch.parts[0], batch.counts[0])
+            check_one_row(form, self._job.options.per_batch)
+            self._job.rehearsed(on(self._job.device, form))
             self._rehearsed = True
         chain = self._use.sampler.state
         self._use.sampler.claim(batch.issued)
@@ -142,18 +146,8 @@ class PrivateStep:
         return record_of(self._course, self._paid, self._stamp)
 
     def _chunks(self, batch: LoadedBatch) -> Iterator[Chunk]:
-        size, per_batch = self._job.options.chunk_size or DEFAULT_CHUNK, self._job.options.per_batch
-        for part, alone in zip(batch.parts, batch.alone, strict=True):
-            n = count(part, per_batch)
-            if alone is not None and len(alone) != n:
-                yield self._chunk(part, alone)  # what the rows of such a part are, only the loss knows
-                continue
-            for start in range(0, n, size):
-                rows = batches.rows(part, n, start, start + size)
-                yield self._chunk(
-                    rows, slices(rows, min(size, n - start)) if alone is None else alone[start : start + size]
-                )
-
-    def _chunk(self, whole: Any, alone: Sequence[Any]) -> Chunk:
-        device = self._job.device
-        return Chunk(on(device, whole), lambda: [on(device, single) for single in alone])
+        size, device = self._job.options.chunk_size or DEFAULT_CHUNK, self._job.device
+        for part, count in zip(batch.parts, batch.counts, strict=True):
+            for piece, records in pieces(part, count, size):
+                ready = on(device, piece)
+                yield Chunk(ready, partial(slices, ready, records))

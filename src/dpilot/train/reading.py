@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -13,25 +13,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset, default_collate
 
+from dpilot.data.cells import plain
+from dpilot.data.reading import numbers
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
 from dpilot.sampling import check_source
-from dpilot.train.form import brought, quietly
+from dpilot.train.collating import grouped, joined, rows
+from dpilot.train.form import Differs, brought, quietly
 from dpilot.train.nulls import Chunk
 
 Collate = Callable[[list[Any]], Any]
-_TRIES = 100
-_EXACT = 2**53  # whole numbers up to this are floats as well: torch reads them alike among either
+Indices = NDArray[np.int64]
+_TRIES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads records by number and collates them in chunks of the public ``form``, on one device.
+    """Reads records by number and collates them in chunks of the public ``form`` (of one record), on one device.
 
     Guarantee:
-        Only the records asked for are read. A record that cannot be read or collated alone, or has another form
-        alone, is left out in silence: it is the null record. No record changes what another one is read as: where a
-        chunk has not the form, each record is collated by itself.
+        Only the records asked for are read, each by itself: ``dataset[i]``, then ``collate([record])``. So neither a
+        ``__getitems__`` nor a collate function of the caller's ever sees two records, and none can be standardised by,
+        or padded to, another. A record that cannot be read or collated, or has another form, is left out in silence:
+        it is the null record.
+
+    Edge cases:
+        A TensorDataset, and a Subset of one, is indexed for many records at once; records that torch collates, and that
+        are of equal types and shapes, are collated together: torch stacks them, which mixes nothing.
     """
 
     dataset: Any
@@ -39,10 +47,17 @@ class Reader:
     form: Any = None
     device: torch.device | None = None
 
-    def chunks(self, pieces: Iterable[NDArray[np.int64]]) -> Iterator[Chunk]:
-        """The records of each piece as one chunk; record by record where they do not make one."""
+    def chunks(self, pieces: Iterable[Indices]) -> Iterator[Chunk]:
+        """The records of each piece, in one chunk where they are alike."""
+        for whole, count in self.counted(pieces):
+            ready = whole if self.device is None else on(self.device, whole)
+            yield Chunk(ready, partial(slices, ready, count))
+
+    def counted(self, pieces: Iterable[Indices]) -> Iterator[tuple[Any, int]]:
+        """The same where they were read, and how many records each chunk holds."""
         for indices in pieces:
-            yield from self._as_tensors(indices) or self._collated(self._fetched(indices.tolist()))
+            if indices.size:
+                yield from self._as_tensors(indices) or self._one_by_one(indices)
 
     def one(self) -> Any:
         """The first record that can be read, as a chunk: only its form is ever used."""
@@ -50,82 +65,94 @@ class Reader:
             return chunk.whole
         raise InvalidInput("no record could be read and collated: expected dataset[i] and collate_fn to work.")
 
-    def _as_tensors(self, indices: NDArray[np.int64]) -> list[Chunk]:
-        """The quick way for records that lie in tensors, and so have one form."""
-        if type(self.dataset) is not TensorDataset or self.collate is not None:
-            return []
-        whole = quietly(lambda: self._ready(self.dataset[torch.from_numpy(indices)], indices.size))
-        return [] if whole is None else [Chunk(whole, partial(slices, whole, indices.size))]
+    def _as_tensors(self, indices: Indices) -> list[tuple[Any, int]] | None:
+        """The quick way for records that lie in tensors, and so have one form; None where that is not so."""
+        tensors = None if self.collate is not None else _tensors(self.dataset, indices)
+        return None if tensors is None else quietly(lambda: self._fitting(tensors, indices.size))
 
-    def _fetched(self, indices: list[int]) -> list[Any]:
-        records = quietly(lambda: _fetch(self.dataset, indices))
-        if records is not None:
-            return records
-        alone = (quietly(partial(_fetch, self.dataset, [i])) for i in indices)
-        return [record for records in alone if records is not None for record in records]
+    def _one_by_one(self, indices: Indices) -> Iterator[tuple[Any, int]]:
+        records = (quietly(partial(_boxed, self.dataset, i)) for i in indices.tolist())
+        found = [box[0] for box in records if box is not None]
+        if self.collate is None:
+            yield from self._stacked([_known(record) for record in found])
+        else:
+            yield from joined(self._alone(self.collate, found), most=indices.size)
 
-    def _collated(self, records: list[Any]) -> Iterator[Chunk]:
-        whole = self._chunk(records) if records else None
-        if whole is not None:
-            yield Chunk(whole, partial(self._alone, records))
-        elif len(records) > 1:
-            alone = self._alone(records)
-            fitting = [record for record, single in zip(records, alone, strict=True) if single is not None]
-            if len(fitting) < len(records):
-                yield from self._collated(fitting)
-            else:
-                yield from (Chunk(single) for single in alone)
+    def _stacked(self, records: list[Any]) -> Iterator[tuple[Any, int]]:
+        """Records by torch's collating: those of equal types and shapes together, others apart."""
+        for group in grouped(records, _kind):
+            together = quietly(lambda group=group: self._fitting(default_collate(group), len(group)))  # type: ignore[misc]
+            if together is not None:
+                yield from together
+            elif len(group) > 1:
+                yield from joined(self._alone(default_collate, group), most=len(group))
 
-    def _alone(self, records: list[Any]) -> list[Any]:
-        return [self._chunk([record]) for record in records]
+    def _alone(self, collate: Collate, records: list[Any]) -> Iterator[Any]:
+        for record in records:
+            found = quietly(lambda record=record: self._fitting(collate([record]), 1))  # type: ignore[misc]
+            yield from (whole for whole, _ in found or ())
 
-    def _chunk(self, records: list[Any]) -> Any:
-        if self.collate is None and not alike(records):
-            return None
-        return quietly(lambda: self._ready((self.collate or default_collate)(list(records)), len(records)))
-
-    def _ready(self, chunk: Any, count: int) -> Any:
-        fitting = chunk if self.form is None else brought(chunk, self.form, joint=count > 1)
-        return fitting if self.device is None else on(self.device, fitting)
-
-
-def _fetch(dataset: Any, indices: list[int]) -> list[Any]:
-    many = getattr(dataset, "__getitems__", None)
-    records = list(many(indices)) if many is not None else [dataset[i] for i in indices]
-    if len(records) != len(indices):
-        raise ValueError(f"{len(records)} records for {len(indices)} numbers")
-    return records
+    def _fitting(self, chunk: Any, count: int) -> list[tuple[Any, int]]:
+        """The records of a chunk that have the form, as one chunk; none if none has."""
+        if self.form is None:
+            return [(chunk, count)]
+        whole, wrong = brought(chunk, self.form)
+        _check_rows(whole, self.form, count)
+        if wrong is None or not wrong.any():
+            return [(whole, count)]
+        kept = (~wrong).nonzero().flatten().tolist()
+        taken = [rows(whole, count, place, place + 1) for place in kept]
+        return list(joined(taken, most=count))
 
 
-def alike(records: list[Any]) -> bool:
-    """Whether torch's collating would read every record as it reads the first one.
+def _boxed(dataset: Any, index: int) -> list[Any]:
+    return [dataset[index]]
 
-    It goes by the first: among numbers a tensor of one entry would count as a number, which it is not where it is
-    first, or alone. What a record counts for must not depend on who is before it.
 
-    Example:
-        >>> alike([(1.0, 2), (0.5, 3.0)]), alike([(1.0, 2), (torch.tensor([0.5]), 3)])
-        (True, False)
+def _check_rows(whole: Any, form: Any, count: int) -> None:
+    """What holds one record in the form has a row for each here."""
+    for part, like in zip(batches.tensors(whole), batches.tensors(form), strict=True):
+        if like.dim() and like.shape[0] == 1 and part.shape[0] != count:
+            raise Differs
+
+
+def _tensors(dataset: Any, indices: Indices) -> Any:
+    """The rows of a TensorDataset, or of a Subset of one; None of any other data set."""
+    if type(dataset) is Subset:
+        places = quietly(lambda: np.asarray(dataset.indices, dtype=np.int64)[indices])
+        return None if places is None else _tensors(dataset.dataset, places)
+    return quietly(lambda: dataset[torch.from_numpy(indices)]) if type(dataset) is TensorDataset else None
+
+
+def _known(part: Any) -> Any:
+    """The same with arrays that torch cannot hold (of objects, texts, long floats) as the numbers they hold.
+
+    Edge cases:
+        What is no number is not a number, in its own record. Whatever raises stays as it is: torch will not collate it.
     """
-    return bool(quietly(lambda: len({_kind(record) for record in records}) == 1))
+    if isinstance(part, np.ndarray | np.generic) and (part.dtype.kind not in "fiubc" or part.dtype.char in "gG"):
+        read = quietly(lambda: numbers(plain(np.asarray(part).ravel()), ()).reshape(part.shape))
+        return part if read is None else np.where(np.isfinite(read), read, np.nan)[()]
+    if type(part) is dict:
+        return {key: _known(value) for key, value in part.items()}
+    return type(part)(map(_known, part)) if type(part) in (tuple, list) else part
 
 
 def _kind(part: Any) -> Any:
-    """What decides how torch reads a part, alone or behind others: its class, and what is in it."""
+    """What decides what torch makes of a part: its class, its type and shape, and what is in it."""
     if isinstance(part, Tensor | np.ndarray):
-        return type(part), part.ndim
+        return type(part), tuple(part.shape), part.dtype, getattr(part, "device", None)
     if isinstance(part, Mapping):
-        return type(part), frozenset((key, _kind(value)) for key, value in part.items())
+        return type(part), tuple((key, _kind(value)) for key, value in part.items())
     if isinstance(part, tuple | list):
-        plain = type(part) in (tuple, list)
-        return "sequence" if plain else type(part), tuple(_kind(value) for value in part)
-    exact = type(part) in (bool, float) or (type(part) is int and abs(part) <= _EXACT)
-    return "number" if exact else type(part)
+        kind = "sequence" if type(part) in (tuple, list) else type(part)
+        return kind, tuple(_kind(value) for value in part)
+    return type(part)
 
 
-def slices(chunk: Any, n: int) -> list[Any]:
-    """The records of a chunk of ``n``, each a chunk: only where collating joins records and changes none."""
-    return [batches.rows(chunk, n, i, i + 1) for i in range(n)]
+def slices(chunk: Any, count: int) -> list[Any]:
+    """The records of a chunk of ``count``, each a chunk."""
+    return [rows(chunk, count, i, i + 1) for i in range(count)]
 
 
 def on(device: torch.device, chunk: Any) -> Any:

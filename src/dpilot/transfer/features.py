@@ -21,14 +21,17 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import SYSTEM, Draws, Noise
+from dpilot.sampling import blocks
 from dpilot.statistics.mean import Ball, mean
 from dpilot.transfer.numbers import as_numbers
+from dpilot.transfer.pixels import as_pixels
 
 __all__ = ["NULL", "Features", "centred", "extract", "private_center"]
 
 NULL: Final = -1
 """The label of a null record."""
 _ROWS: Final = 8192  # worked on at a time: temporaries stay small
+_LEAST: Final = 8  # images in the first block, so that few are quick
 _FLAT: Final = 1e-5  # what GroupNorm adds to a variance
 
 
@@ -179,8 +182,10 @@ def extract(
     """What ``fn`` says of each image, flattened to (n, d) float32 on the CPU, ``batch`` images at a time.
 
     Guarantee:
-        Nothing is released, and nothing is paid, if ``fn`` treats each image on its own. A module in training mode is
-        refused: its BatchNorm would mix the records of a batch, its dropout would make them random.
+        Nothing is released, and nothing is paid, if ``fn`` treats each image on its own, whatever the type of the array
+        (``transfer.pixels``). It is given blocks of sizes that follow from the place alone, the last one filled up.
+        A module in training mode is refused: its BatchNorm would mix the records of a batch, its dropout would make
+        them random.
 
     Edge cases:
         No images: (0, d), the width read from an image of zeros.
@@ -194,11 +199,19 @@ def extract(
         raise InvalidInput(
             "fn is a module in training mode: expected one that treats each image on its own. Call eval()."
         )
-    pictures = torch.as_tensor(images)
+    pictures = as_pixels(images)
     with torch.no_grad():
-        if not len(pictures):
-            return _said(fn, pictures.new_zeros((1, *pictures.shape[1:])), device)[:0]
-        return torch.cat([_said(fn, part, device) for part in chunked(pictures, batch)])
+        return torch.cat(
+            [
+                _said(fn, filled(pictures[start : start + size], size), device)[: max(len(pictures) - start, 0)]
+                for start, size in blocks(len(pictures), min(_LEAST, batch), batch)
+            ]
+        )
+
+
+def filled(rows: Tensor, size: int) -> Tensor:
+    """``size`` rows: those given, and zeros."""
+    return rows if len(rows) == size else torch.cat([rows, rows.new_zeros((size - len(rows), *rows.shape[1:]))])
 
 
 def chunked(rows: Tensor, most: int = _ROWS) -> Iterator[Tensor]:

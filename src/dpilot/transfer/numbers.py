@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpilot.data.cells import objects
+from dpilot.data.cells import kind, objects, plain
+from dpilot.data.frames import is_frame, listed_columns
 from dpilot.data.reading import numbers
 from dpilot.errors import InvalidInput
 from dpilot.statistics.rows import Floats
@@ -32,9 +33,17 @@ def as_numbers(values: Any, *, rows: bool) -> Tensor:
         >>> as_numbers([[1, 2.5], [3, None], [4]], rows=True).tolist()
         [[1.0, 2.5], [3.0, nan], [nan, nan]]
     """
+    if isinstance(values, Tensor) and values.is_complex():  # of one record's making: a number where it is real
+        values = torch.where(values.imag == 0, values.real, torch.nan)
     if isinstance(values, Tensor):
         return values.double() if rows and values.dtype == torch.int64 and values.device.type != "mps" else values
-    array = values.to_numpy() if hasattr(values, "to_numpy") else values
+    if is_frame(values):
+        return torch.from_numpy(np.column_stack([numbers(plain(column), ()) for _, column in listed_columns(values)]))
+    if hasattr(values, "to_numpy"):
+        if kind(values) == "nested":
+            raise InvalidInput("a column holds lists or records: expected one number for each record.")
+        return torch.from_numpy(numbers(plain(values), ()))
+    array = values
     if isinstance(array, np.ndarray) and (array.dtype != object or array.ndim > 1):
         return torch.as_tensor(_plain(array))
     if not isinstance(array, Sequence | np.ndarray) or isinstance(array, str | bytes):
@@ -45,10 +54,12 @@ def as_numbers(values: Any, *, rows: bool) -> Tensor:
 
 def _plain(array: Any) -> Any:
     """An array of one type, in a type that torch computes with and no single value decides."""
-    kind, size = array.dtype.kind, array.dtype.itemsize
-    if kind in "iu" and size > 1:
+    letter, size = array.dtype.kind, array.dtype.itemsize
+    if (letter in "iu" and size > 1) or (letter == "f" and size > 8):
         return array.astype(np.float64)
-    return array if kind in "fiub" else _read(array.ravel().tolist()).reshape(array.shape)
+    if letter in "fiub":
+        return array if array.flags.writeable else array.copy()
+    return _read(plain(array.ravel()).tolist()).reshape(array.shape)
 
 
 def _table(listed: list[Any]) -> Floats:

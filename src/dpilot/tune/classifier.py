@@ -17,6 +17,7 @@ from dpilot.linear.auto_regressor import Score
 from dpilot.linear.classifier import codes, declared_classes
 from dpilot.linear.fitting import noise_of
 from dpilot.linear.inputs import features, features_and_target, loose, target_cells
+from dpilot.linear.model import products
 from dpilot.linear.problem import Privacy, paid
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
 from dpilot.metrics.scores import scores
@@ -103,7 +104,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """The probability of each class; post-processing of what was released."""
         check_is_fitted(self)
-        found = self._rows(X) @ self.coef_
+        found = products(self._rows(X), self.coef_)
         weights = np.exp(found - found.max(axis=1, keepdims=True))[:, : self.classes_.size]
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 

@@ -8,9 +8,11 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpilot.errors import InvalidInput
+from dpilot.train.collating import first, joined
 from dpilot.train.form import quietly
 from dpilot.train.reading import Reader, known_form
 
@@ -18,7 +20,7 @@ __all__ = ["held_out_form", "told", "training_form"]
 
 _ROWS: Final = 512
 
-Made = TypeVar("Made")
+Rows = TypeVar("Rows", Tensor, NDArray[np.float64])
 
 
 def training_form(dataset: Any, example: Any) -> Any:
@@ -51,19 +53,29 @@ def held_out_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
     return (*form, torch.zeros_like(form[1])) if grouped and len(form) == 2 else form
 
 
-def told(dataset: Any, form: Any, tell: Callable[[Any], Made]) -> Iterator[Made]:
-    """What ``tell(chunk)`` makes of the records, some at a time; alone where they do not compute together.
+def told(dataset: Any, form: Any, tell: Callable[[Any], Rows]) -> Iterator[Rows]:
+    """What ``tell(chunk)`` makes of the records, a row for each, some at a time.
 
     Guarantee:
         Which records go together is decided by their places. A record of another form, or for which ``tell`` raises
-        when it is alone, is the null record.
+        when it is alone, is the null record. In a chunk that does not compute another record stands in its place, and
+        its row is dropped, so that the others are computed where, and beside as many, as without it.
     """
-    reader = Reader(dataset, None, form)
+    reader = Reader(dataset, None, first(form, form[1].shape[0]))
     starts = range(0, len(dataset), _ROWS)
     for chunk in reader.chunks(np.arange(start, min(start + _ROWS, len(dataset))) for start in starts):
         together = quietly(partial(tell, chunk.whole))
-        if together is not None:
-            yield together
-            continue
-        alone = (quietly(partial(tell, single)) for single in chunk.alone())
-        yield from (made for made in alone if made is not None)
+        found = _told_apart(chunk.alone(), tell) if together is None else together
+        if found is not None:
+            yield found
+
+
+def _told_apart(alone: list[Any], tell: Callable[[Any], Rows]) -> Rows | None:
+    computes = np.array([quietly(partial(tell, each)) is not None for each in alone])
+    if not computes.any():
+        return None
+    stand_in = alone[int(np.flatnonzero(computes)[0])]
+    kept = [each if good else stand_in for each, good in zip(alone, computes, strict=True)]
+    ((whole, _),) = joined(kept, most=len(kept))
+    found = quietly(partial(tell, whole))
+    return None if found is None else found[np.flatnonzero(computes)]

@@ -19,6 +19,7 @@ from dpilot.sampling import PoissonSampler
 from dpilot.statistics.histogram import table
 from dpilot.statistics.rows import Floats
 from dpilot.transfer.features import Features
+from dpilot.transfer.numbers import as_numbers
 from dpilot.transfer.probe import Head, fit_heads, predict
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
 
@@ -84,7 +85,7 @@ class ProbeTask:
     ) -> ProbeTask:
         """The task of ``features`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both."""
         parts = split.indices(len(features))
-        codes = None if groups is None else torch.as_tensor(groups)[parts[HELD_OUT]]
+        codes = None if groups is None else as_numbers(groups, rows=False)[parts[HELD_OUT]]
         return cls(
             features.take(parts[TRAIN]),
             features.take(parts[HELD_OUT]),

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dpilot import _validate
-from dpilot.errors import InvalidInput
+from dpilot.transfer.features import extract
+from dpilot.transfer.pixels import as_pixels, scaled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,30 +38,31 @@ class ImageBackbone:
             f"over {self.scale}"
         )
 
-    def prepared(self, images: Any) -> Tensor:
-        """Images (n, 3, height, width), of bytes or of floats in [0, 1], as the network wants them."""
-        pixels = torch.as_tensor(images)
+    def prepared(self, images: Any, *, white: float | None = None) -> Tensor:
+        """Images (n, 3, height, width) as the network wants them; ``white`` is 255 for bytes, 1 for floats.
+
+        Without ``white`` each image tells by its own pixels (``transfer.pixels``): the array's type says nothing.
+        """
+        pixels = as_pixels(images)
         if pixels.dim() != 4 or pixels.shape[1] != 3:
             _validate.refuse("images", tuple(pixels.shape), "(n, 3, height, width)", "Put the colours second.")
-        if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
-            raise InvalidInput(f"images are {pixels.dtype}: expected bytes, or floats in [0, 1].")
-        device = next(self.model.parameters()).device
-        pixels = pixels.to(device).float() / (255 if pixels.dtype == torch.uint8 else 1)
+        pixels = scaled(pixels.to(next(self.model.parameters()).device), white)
         if tuple(pixels.shape[2:]) != (self.side, self.side):
             pixels = functional.interpolate(pixels, (self.side, self.side), mode="bicubic", antialias=True).clamp(0, 1)
         mean, scale = (pixels.new_tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.scale))
         return ((pixels - mean) / scale).contiguous()  # torch may crash on colours last: docs/transfer.md
 
-    def features(self, images: Any, *, chunk: int = 256) -> Tensor:
-        """What the network's head would see, (n, width) float32 on the CPU, ``chunk`` images at a time.
+    def features(self, images: Any, *, chunk: int = 256, white: float | None = None) -> Tensor:
+        """What the network's head would see, (n, width) float32 on the CPU, at most ``chunk`` images at a time.
 
         The model is put in evaluation mode for it, and back.
+
+        Guarantee:
+            That of ``extract``: one image more moves no other's features, not by a rounding either.
         """
-        step, before = _validate.count(chunk=chunk), self.model.training
+        pixels, before = as_pixels(images), self.model.training
         self.model.eval()
         try:
-            with torch.inference_mode():
-                parts = [self.hidden(self.prepared(images[i : i + step])).cpu() for i in range(0, len(images), step)]
+            return extract(lambda some: self.hidden(self.prepared(some, white=white)), pixels, chunk)
         finally:
             self.model.train(before)
-        return torch.cat(parts).clone() if parts else torch.zeros(0, self.width)

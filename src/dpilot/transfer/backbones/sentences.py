@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import _validate
+from dpilot.sampling import blocks
 
 _STEP: Final = 16
+_LEAST: Final = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +23,7 @@ class TextBackbone:
 
     Guarantee:
         The features of a text are a function of that text alone: it is padded by its own length, never to the longest
-        text of a batch.
+        text of a batch, and read in blocks whose sizes follow from its place among texts of its length.
     """
 
     name: str
@@ -49,9 +51,10 @@ class TextBackbone:
         try:
             with torch.inference_mode():
                 for padded, rows in self._by_length(texts).items():
-                    for start in range(0, len(rows), step):
-                        part = rows[start : start + step]
-                        values[[place for place, _ in part]] = self._read([ids for _, ids in part], padded)
+                    for start, size in blocks(len(rows), min(_LEAST, step), step):
+                        part = rows[start : start + size]
+                        tokens = [ids for _, ids in part] + [part[0][1]] * (size - len(part))
+                        values[[place for place, _ in part]] = self._read(tokens, padded)[: len(part)]
         finally:
             self.model.train(before)
         return values

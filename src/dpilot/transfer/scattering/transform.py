@@ -12,6 +12,7 @@ from torch.nn.functional import group_norm, normalize, pad
 
 from dpilot import _validate
 from dpilot.transfer.features import Features, chunked, extract
+from dpilot.transfer.pixels import as_pixels, scaled
 from dpilot.transfer.scattering.filters import Filters
 
 __all__ = ["Scattering", "scattered"]
@@ -108,10 +109,13 @@ def averaged(filters: Filters, maps: Tensor) -> Tensor:
     return (filters.rows @ maps) @ filters.columns.T
 
 
-def scattered(images: Any, labels: Any, classes: int, *, groups: int = 27, batch: int = 512) -> Features:
+def scattered(
+    images: Any, labels: Any, classes: int, *, groups: int = 27, batch: int = 512, white: float | None = None
+) -> Features:
     """Scattering features of images, normalised for a linear head: GroupNorm in ``groups``, then unit rows.
 
-    ``images`` are (n, height, width) or (n, channels, height, width), bytes (divided by 255) or floats.
+    ``images`` are (n, height, width) or (n, channels, height, width), bytes or floats from 0 to 1; ``white`` declares
+    which (255 or 1), else each image tells by its own pixels (``transfer.pixels``).
 
     Guarantee:
         Each record on its own, and no data behind the filters: nothing to pay.
@@ -123,7 +127,7 @@ def scattered(images: Any, labels: Any, classes: int, *, groups: int = 27, batch
     Reference:
         Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021.
     """
-    pictures = torch.as_tensor(images)
+    pictures = as_pixels(images)
     pictures = pictures[:, None] if pictures.ndim == 3 else pictures
     transform = Scattering((int(pictures.shape[-2]), int(pictures.shape[-1])))
     groups = _validate.count(groups=groups)
@@ -131,7 +135,6 @@ def scattered(images: Any, labels: Any, classes: int, *, groups: int = 27, batch
         _validate.refuse("groups", groups, f"a divisor of the {pictures.shape[1] * transform.channels} channels")
 
     def features(some: Tensor) -> Tensor:
-        scaled = some if some.is_floating_point() else some.float() / 255
-        return normalize(group_norm(transform(scaled), groups).flatten(1))
+        return normalize(group_norm(transform(scaled(some, white)), groups).flatten(1))
 
     return Features.of(extract(features, pictures, batch), labels, classes)

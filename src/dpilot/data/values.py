@@ -1,0 +1,144 @@
+"""What one cell is worth: the number it holds, and the text it is compared by, whatever type a container gave it.
+
+A container has one type for a whole column, and one record can change it: whole numbers become floats, complex numbers
+or texts, dates become times. A value keeps its ``number`` and its ``key`` through all of these.
+
+>>> [key(value) for value in (1, 1.0, "1", "1.0", True, "true", 1 + 0j, b"1", np.float32(1))] == ["1"] * 9
+True
+>>> [number(value) for value in (2, "2.5", 2 + 0j, "true", None, "two", 2j)]
+[2.0, 2.5, 2.0, 1.0, nan, None, None]
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from decimal import Decimal
+from numbers import Complex, Integral, Real
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["WHOLE", "is_missing", "key", "number"]
+
+WHOLE: Final = 2**53  # floats below hold every whole number; from here on two of them may be one float
+
+_TRUTH: Final = {"True": "1", "true": "1", "False": "0", "false": "0"}
+_SPELLED: Final = re.compile(r"-?(0|[1-9]\d*)(\.(0|\d*[1-9]))?([eE][+-]\d{1,3})?")  # as libraries write numbers
+_TIME: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?)?)?")
+_NO_VALUE: Final = frozenset({"nan", "NaN", "NaT"})  # how libraries write a missing number or time
+_SINGLE: Final = float(np.finfo(np.float32).max)
+
+
+def number(cell: Any) -> float | None:
+    """The number a cell holds, nan where it is missing, None where it holds none.
+
+    Edge cases:
+        A text is a number if Python's ``float`` reads it: "1e3", " 12 " and "nan" are, "1,000" and "12 years" are not.
+        True, and the text of it, is 1. A complex number is one where its imaginary part is 0. A date is none.
+        Nothing raises, whatever the cell is.
+    """
+    try:
+        return _number(cell)
+    except Exception:  # whatever a cell is, it never raises
+        return None
+
+
+def key(value: Any) -> str | None:
+    """The text by which a value is compared with categories and classes: equal values of any type have one key.
+
+    None for what is no single value or cannot be compared. A missing value has the key "nan".
+
+    Edge cases:
+        Texts are compared without the blanks around them, as the number, truth value or time that they spell: "1.0"
+        and 1 are one, and so are "2020-01-01" and that day's midnight. "007" and "1.10" spell no number.
+        A fraction that float32 holds is the one that float32 writes: 0.1 has one key in every precision.
+        A whole number from 2^53 on has none, as a float would not tell it from the next.
+
+    Example:
+        >>> key(" a "), key("2020-01-01 00:00:00.000000"), key(datetime.date(2020, 1, 1)), key("007"), key([1])
+        ('a', '2020-01-01', '2020-01-01', '007', None)
+    """
+    try:
+        return _key(value)
+    except Exception:  # whatever a cell is, it never raises
+        return None
+
+
+def is_missing(cell: Any) -> bool:
+    """None and nan; pandas' NA and NaT by name, as the first does not compare and the package need not be loaded."""
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(cell, float | np.floating | Decimal) and bool(cell != cell)
+
+
+def _number(cell: Any) -> float | None:
+    if isinstance(cell, bytes):
+        cell = cell.decode("utf-8")
+    if isinstance(cell, str):
+        written = cell.strip()
+        return float(_TRUTH.get(written, written))
+    if is_missing(cell):
+        return math.nan
+    if isinstance(cell, Real | np.bool_ | Decimal):
+        return float(cell)
+    return float(cell.real) if isinstance(cell, Complex) and cell.imag == 0 else None
+
+
+def _key(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8")
+    if isinstance(value, str):
+        return _text_key(str(value).strip())
+    if is_missing(value):
+        return "nan"
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    if isinstance(value, Integral):
+        return str(int(value)) if abs(int(value)) < WHOLE else None
+    if isinstance(value, Real | Decimal):
+        return _number_key(float(value))
+    if isinstance(value, Complex):
+        return _number_key(float(value.real)) if value.imag == 0 else None
+    if isinstance(value, datetime.date | datetime.time):
+        return _time_key(value)
+    return None
+
+
+def _text_key(written: str) -> str | None:
+    if written in _TRUTH:
+        return _TRUTH[written]
+    if written in _NO_VALUE:
+        return "nan"
+    if _SPELLED.fullmatch(written):
+        return _number_key(float(written))
+    spelled = _TIME.fullmatch(written)
+    return _spelled_time(written, spelled) if spelled else written
+
+
+def _number_key(value: float) -> str | None:
+    if not math.isfinite(value):
+        return repr(value)
+    if value == int(value):
+        return str(int(value)) if abs(value) < WHOLE else None
+    single = np.float32(value) if abs(value) < _SINGLE else np.float32(0)
+    return repr(float(str(single))) if float(single) == value else repr(value)
+
+
+def _time_key(value: datetime.date | datetime.time) -> str:
+    if not isinstance(value, datetime.datetime):
+        return value.isoformat()
+    if value.tzinfo is None and value.time() == datetime.time():
+        return value.date().isoformat()
+    return datetime.datetime.isoformat(value.replace(fold=0))
+
+
+def _spelled_time(written: str, spelled: re.Match[str]) -> str:
+    year, month, day, hour, minute, second = (int(part) if part else None for part in spelled.groups()[:6])
+    micro = int((spelled[7] or "").ljust(9, "0")[:6])
+    try:
+        time = datetime.datetime(year or 0, month or 0, day or 1, hour or 0, minute or 0, second or 0, micro)
+    except ValueError:  # a day that is in no calendar is a text like any other
+        return written
+    return _time_key(time)

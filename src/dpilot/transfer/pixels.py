@@ -1,0 +1,81 @@
+"""Images as numbers from 0 to 1, each by its own pixels: the type of the array they lie in says nothing.
+
+One image of floats among bytes makes floats of all of them in the array, and must not change how the others are read.
+So what white is is declared, or told by each image alone: one with a value above 1 is of bytes, 0 to 255.
+
+>>> bytes_beside_a_float = torch.tensor([[[0.0, 255.0]], [[0.0, 1.0]]])
+>>> scaled(bytes_beside_a_float).tolist()
+[[[0.0, 1.0]], [[0.0, 1.0]]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpilot import _validate
+from dpilot.data.cells import plain
+from dpilot.data.reading import numbers
+from dpilot.errors import InvalidInput
+
+__all__ = ["as_pixels", "scaled"]
+
+
+def as_pixels(images: Any) -> Tensor:
+    """The images as one tensor of real numbers; what is no number is not finite, in its own image.
+
+    Edge cases:
+        A complex pixel is a number where its imaginary part is 0. Of a list, an image that has not the shape of the
+        first one is not a number.
+    """
+    if isinstance(images, Tensor):
+        return torch.where(images.imag == 0, images.real, torch.nan) if images.is_complex() else images
+    if isinstance(images, Sequence) and not isinstance(images, str | bytes):
+        return torch.from_numpy(_stacked(images))
+    return torch.as_tensor(_real(np.asarray(images)))
+
+
+def scaled(images: Tensor, white: float | None = None) -> Tensor:
+    """Images (n, ...) in float32, over ``white``: the value of white, 255 of bytes and 1 of floats.
+
+    Guarantee:
+        An image's pixels depend on that image, and on ``white``, alone.
+
+    Edge cases:
+        white None    each image by itself: over 255 if it has a value above 1
+    """
+    pixels = images.to(torch.float32)
+    if white is not None:
+        return pixels / _validate.positive(white=white)
+    brightest = pixels.flatten(1).amax(1) if pixels.numel() else pixels.new_zeros(len(pixels))
+    return torch.where((brightest > 1).view(-1, *[1] * (pixels.dim() - 1)), pixels / 255, pixels)
+
+
+def _stacked(images: Sequence[Any]) -> Any:
+    if not len(images):
+        raise InvalidInput("images are an empty list: expected an array, which has a shape without images too.")
+    shape = np.shape(images[0])
+    made = np.full((len(images), *shape), np.nan, dtype=np.float32)
+    for place, each in enumerate(images):
+        try:
+            if np.shape(each) == shape:
+                made[place] = _real(np.asarray(each))
+        except Exception:  # whatever an image is, it never raises
+            made[place] = np.nan
+    return made
+
+
+def _real(array: Any) -> Any:
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind == "u" and size > 1:
+        return array.astype(np.float64)  # torch has few operations on these
+    if kind in "fiub":
+        return array.astype(np.float64) if kind == "f" and size > 8 else array
+    if kind == "c":
+        return np.where(array.imag == 0, array.real, np.nan)
+    read = numbers(plain(array.ravel()), ())
+    return np.where(np.isfinite(read), read, np.nan).reshape(array.shape)
