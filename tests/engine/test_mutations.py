@@ -236,7 +236,7 @@ def test_a_broken_rule_fails_the_contract(what: str, model: str, monkeypatch: py
     if DEVICE.type != "cpu" and what in NOT_ON_A_GPU:
         pytest.skip("small gradients are laid side by side on a GPU: this rule does not sum there")
     mutation = MUTATIONS[what]
-    monkeypatch.setattr(api, "verify", lambda *_: "not verified")  # the contract alone must notice
+    monkeypatch.setattr(api, "examine", lambda *_: "not examined")  # the contract alone must notice
     assert_contract(case_of(model), "single-backward", torch.float32)
     original = getattr(mutation.owner, mutation.attribute)
     monkeypatch.setattr(mutation.owner, mutation.attribute, mutation.broken(original))

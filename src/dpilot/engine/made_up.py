@@ -7,7 +7,7 @@ combines samples is refused before anything is spent, and are a second line: com
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
@@ -24,9 +24,10 @@ from dpilot.engine.record import judge
 from dpilot.engine.state import preserve_state, preserve_structure
 from dpilot.errors import DpilotError, UnsupportedModel
 
+DEPENDS = "the gradient of one sample depends on the others"
 REMEDY = (
     "Remedy: no statistics, ranks or counts over the batch, nothing kept of a batch for the next, and losses that are "
-    'not reduced (reduction="none").'
+    'neither reduced (reduction="none") nor divided by the size of the batch.'
 )
 
 
@@ -38,13 +39,21 @@ def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_bat
     changing one sample must move no other.
 
     Raises:
-        UnsupportedModel: samples are combined.
+        UnsupportedModel: the gradient of one sample depends on the others.
         NoRule: it is not known which rows belong to which sample, or the model does not run on made-up samples. Then
             ``auto`` takes an engine that computes samples one by one.
     """
+    return examine_sizes(model, loss_fn, batch, n, per_batch, sizes(model, batch, n))
+
+
+def examine_sizes(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, tried: Iterable[int]
+) -> str:
+    """``examine`` with made-up chunks of given sizes."""
+    random = False
     with untouched(model, loss_fn), unwatched():
         try:
-            for size in sizes(model, batch, n):
+            for size in tried:
                 made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
                 require_apart(model, loss_fn, made_up, size, per_batch)
                 random = compare(model, loss_fn, made_up, size, per_batch)
@@ -60,20 +69,14 @@ def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_bat
 
 
 def refuse_mixing(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch: bool = False) -> None:
-    """Raise UnsupportedModel if made-up samples, in the form and number of the batch's, are combined.
+    """Raise UnsupportedModel if made-up samples, in the form and number of the batch's, depend on each other.
 
     For whoever knows in what chunks a model will be trained, before anything is spent. What cannot be told, or does not
     run on made-up samples, is computed one sample at a time.
     """
     n = batches.size(batch, per_batch)
-    with untouched(model, loss_fn), unwatched(), suppress(NoRule):
-        made_up = batches.synthetic(batch, n, max(n, 2), torch.Generator().manual_seed(0))
-        try:
-            require_apart(model, loss_fn, made_up, max(n, 2), per_batch)
-        except DpilotError:
-            raise
-        except Exception:  # whatever a user's model does with made-up samples
-            return
+    with suppress(NoRule):
+        examine_sizes(model, loss_fn, batch, n, per_batch, [max(n, 2)])
 
 
 def sizes(model: nn.Module, batch: Any, n: int) -> list[int]:
@@ -88,13 +91,13 @@ def require_apart(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int,
     """Refuse a model whose operations combine samples; NoRule if it is not known which rows belong to which."""
     verdict = carefully(model, made_up, partial(judge, model, loss_fn, made_up, n, per_batch))
     if verdict.kind == "mixed":
-        raise UnsupportedModel(f"{type(model).__name__}: samples are combined: {verdict.why}. {REMEDY}")
+        raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}: {verdict.why}. {REMEDY}")
     if verdict.kind == "unknown":
         raise NoRule(verdict.why)
 
 
 def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:
-    """Raise NoRule if single-backward and one sample at a time differ; whether the model draws random numbers."""
+    """Refuse where single-backward and one sample at a time differ; whether the model draws random numbers."""
     random = is_random(model, loss_fn, made_up, per_batch)
     with evaluating(model, random):
         same = carefully(model, made_up, partial(agrees_with_loop, model, loss_fn, made_up, n, per_batch))
@@ -103,7 +106,7 @@ def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_b
         changed = batches.rebuild(made_up, lambda t: first_for_last(t, n))
         same = same and unmoved(model, loss_fn, made_up, changed, n, per_batch)
     if not same:
-        raise NoRule("gradients of made-up samples differ from those of one sample at a time.")
+        raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, or on how many there are. {REMEDY}")
     return random
 
 
