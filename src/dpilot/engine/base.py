@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
@@ -87,6 +87,18 @@ class PerSample:
         named = [name for group in groups for name in group]
         if sorted(named) != sorted(self.squares) or not all(groups):
             refuse("groups", [list(g) for g in groups], f"every name of {list(self.squares)} in exactly one group")
+
+
+def first_of(gradients: PerSample, n: int) -> PerSample:
+    """The gradients of the first n samples; the others have weight 0, and so add exact zeros."""
+    rows = gradients.norms.shape[0]
+
+    def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        shared = {id(w): torch.cat([w, w.new_zeros(rows - n)]) for w in weights.values()}
+        return gradients.sum_with({name: shared[id(w)] for name, w in weights.items()})
+
+    squares = {name: square[:n] for name, square in gradients.squares.items()}
+    return replace(gradients, norms=gradients.norms[:n], squares=squares, sum_with=sum_with)
 
 
 SHAVE = 64

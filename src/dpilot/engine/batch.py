@@ -109,6 +109,26 @@ def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any
     return rebuild(batch, made_up)
 
 
+def filled(batch: Any, n: int, count: int) -> Any:
+    """A batch of n with made-up samples behind it, ``count`` in all; one more for each tensor that all samples share
+    and that has as many rows, so that it is not taken for samples.
+
+    Example:
+        >>> filled((torch.ones(2, 1), torch.zeros(3)), 2, 3)[0].shape
+        torch.Size([4, 1])
+    """
+    shared = {t.shape[0] for t in tensors(batch) if t.dim() and t.shape[0] != n}
+    while count in shared:
+        count += 1
+    fillers = iter(tensors(synthetic(batch, n, 1, torch.Generator().manual_seed(0))))
+
+    def fill(t: Tensor) -> Tensor:
+        filler = next(fillers)
+        return torch.cat([t, filler.expand(count - n, *t.shape[1:])]) if t.dim() and t.shape[0] == n else t
+
+    return rebuild(batch, fill)
+
+
 def losses(model: Any, loss_fn: Callable[..., Tensor], batch: Any, per_batch: bool) -> Tensor:
     """Call the model and the loss the way the surface promises."""
     if per_batch:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dpilot import _validate
 from dpilot.engine import api, capture, single_backward
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, NoRule, PerSample
+from dpilot.engine.base import LossFunction, NoRule, PerSample, first_of
 from dpilot.engine.capture import NotReplayable, Replayable
 from dpilot.engine.forms import Found, State, form_of, is_sample, obstacle, settings, state_of, static
 from dpilot.engine.lent import Lent
@@ -32,10 +32,11 @@ CHANGES = 4
 class Graphed:
     """``per_sample`` for chunks of at most ``rows`` samples, as a function of the chunk; on a GPU it is replayed.
 
-    The first chunk of a form is captured on made-up samples. Then a chunk is copied into place, filled up to ``rows``
-    with made-up samples whose weights are exactly 0, and forward pass, backward pass and norms are one replay; the sum
-    is another. ``rows`` is public: the physical chunk size. Fewer rows take less memory: half a batch about two thirds
-    of what plain training holds for the whole, for a little more time.
+    Every chunk is filled up to ``rows`` with made-up samples whose weights are exactly 0, so that nothing depends on
+    how many samples it has. On a GPU the first chunk of a form is captured on made-up samples; then a chunk is copied
+    into place, and forward pass, backward pass and norms are one replay; the sum is another. ``rows`` is public: the
+    physical chunk size. Fewer rows take less memory: half a batch about two thirds of what plain training holds for the
+    whole, for a little more time.
 
     Guarantee:
         The same norms and sums as ``per_sample``, up to the order in which kernels add. Whether a chunk is replayed
@@ -62,8 +63,9 @@ class Graphed:
 
     def __init__(
         self, model: nn.Module, loss_fn: LossFunction, *, rows: int, engine: str = "auto", per_batch: bool = False,
-        forms: int = FORMS,
+        forms: int = FORMS, low_memory: bool = False,
     ) -> None:  # fmt: skip
+        self._low_memory = low_memory
         self._model, self._loss_fn, self._rows = model, loss_fn, _validate.count(rows=rows)
         self._engine, self._per_batch, self._most = engine, per_batch, _validate.count(forms=forms)
         self._forms: dict[Any, Captured | str] = {}
@@ -78,8 +80,12 @@ class Graphed:
             if found.take_back():
                 return found.replay(batches.tensors(batch), n)
             found = "views of earlier sums are held"
-        plain = api.per_sample(self._model, self._loss_fn, batch, self._engine, per_batch=self._per_batch)
-        return replace(plain, reason=f"{plain.reason}; not replayed: {found}")
+        whole = batches.filled(batch, n, self._rows) if 0 < n < self._rows else batch
+        plain = api.per_sample(
+            self._model, self._loss_fn, whole, self._engine, per_batch=self._per_batch, low_memory=self._low_memory
+        )
+        mine = plain if whole is batch else first_of(plain, n)
+        return replace(mine, reason=f"{plain.reason}; not replayed: {found}")
 
     def _found(self, batch: Any, n: int) -> Captured | str:
         """What replays this form of chunk, or why nothing does."""

@@ -14,17 +14,20 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.clipping import State
+from dpilot.engine import batch as batches
 from dpilot.engine import capture
 from dpilot.keys import Chain
 from dpilot.records import StepRecord
 from dpilot.train import averages
-from dpilot.train.nulls import PerSampleOf
+from dpilot.train.collating import pieces
+from dpilot.train.nulls import PerSampleOf, joined
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
 from dpilot.train.randomness import own_randomness
 from dpilot.train.step import Setting, private_step
 
 _STEP: Final = 8  # sizes of chunks are multiples of this: GPUs like them
+_FEW: Final = 8  # records of a shape of their own that are computed together
 
 
 @dataclass(slots=True)
@@ -79,31 +82,47 @@ class Course:
 
 
 def per_sample_of(
-    model: nn.Module, loss_fn: Callable[..., Tensor], options: Options, rows: int | None = None
+    model: nn.Module, loss_fn: Callable[..., Tensor], options: Options, rows: int | None = None, form: Any = None
 ) -> PerSampleOf:
-    """The engine as a function of a chunk, under autocast where asked for; with ``rows``, replayed.
+    """The engine as a function of a chunk, under autocast where asked for; with ``rows``, in chunks of exactly so many.
+
+    How many records a chunk has is a secret. Made-up records fill it up, so that a model or a loss that goes by the
+    size of its batch meets a public number. ``form`` is a public chunk; records of other shapes (longer or shorter
+    ones) come in small groups, which are computed in chunks of 8.
 
     Edge cases:
         A replayed chunk's sum must be asked for before the next chunk; chunks of a second shape are launched.
     """
     device = next(model.parameters()).device
-    launched = partial(
-        engine.per_sample,
-        model,
-        loss_fn,
-        engine=options.engine,
-        per_batch=options.per_batch,
-        low_memory=two_passes(options, device),
-    )
-    run: PerSampleOf = launched
+    chosen: dict[str, Any] = {"engine": options.engine, "per_batch": options.per_batch, "low_memory": two_passes(options, device)}
+    run: PerSampleOf = partial(engine.per_sample, model, loss_fn, **chosen)
     if rows is not None:
-        run = engine.Graphed(model, loss_fn, rows=rows, engine=options.engine, per_batch=options.per_batch, forms=1)
+        fixed = partial(engine.Graphed, model, loss_fn, forms=1, **chosen)
+        run = by_shape(fixed(rows=rows), fixed(rows=min(rows, _FEW)), form, options.per_batch)
 
     def gradients(chunk: Any) -> engine.PerSample:
         with torch.autocast(device.type, dtype=torch.bfloat16) if options.amp else nullcontext():
             return run(chunk)
 
     return gradients
+
+
+def by_shape(whole: PerSampleOf, few: PerSampleOf, form: Any, per_batch: bool) -> PerSampleOf:
+    """``whole`` for chunks in the shapes of the form, ``few`` in pieces for others."""
+    own = None if form is None else shapes(form)
+
+    def gradients(chunk: Any) -> engine.PerSample:
+        n = batches.size(chunk, per_batch)
+        if own is None or shapes(chunk) == own or n <= 1:
+            return whole(chunk)
+        return joined([few(piece) for piece, _ in pieces(chunk, n, _FEW)])
+
+    return gradients
+
+
+def shapes(chunk: Any) -> list[tuple[int, ...]]:
+    """The shapes of a chunk's tensors without their first dimension."""
+    return [tuple(t.shape[1:]) for t in batches.tensors(chunk)]
 
 
 def replays(options: Options, device: torch.device) -> bool:

@@ -60,10 +60,10 @@ def resume(folder: Path, manifest: Manifest, job: Job, dataset: Any, ledger: Led
         sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=kept.sampling)
         place = manifest.seq, manifest.stage
         with payment.go_on(job.plan, book, *place, stored.taken) as paid, told(book, folder):
-            course = job.course(WitnessedNoise(noise, file), paid.receipt)
-            stored.put_into(course)
             known = job.form(dataset)
             reader = job.reader(dataset, job.first_form(dataset) if known is None else known)
+            course = job.course(WitnessedNoise(noise, file), paid.receipt, reader.form)
+            stored.put_into(course)
             _steps(job, course, paid, reader, sampler, noise, Keeper(folder, manifest, file, kept.seal))
     return _finished(course, paid, manifest.stamp, folder)
 
@@ -72,7 +72,7 @@ def _first(job: Job, terms: Terms, paid: Payment, reader: Reader, sampler: Poiss
     """The steps of a new run, with or without checkpoints."""
     noise = terms.noise()
     if terms.folder is None or terms.secret is None:
-        course = job.course(noise, paid.receipt)
+        course = job.course(noise, paid.receipt, reader.form)
         _steps(job, course, paid, reader, sampler, noise, None)
         return course, noise.stamp
     terms.folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def _first(job: Job, terms: Terms, paid: Payment, reader: Reader, sampler: Poiss
         file.open(fresh=True)
         key = noise.state.generator("seal").bytes(KEY_BYTES)
         keeper = Keeper(terms.folder, _manifest(job, terms, paid, noise), file, key)
-        course = job.course(WitnessedNoise(noise, file), paid.receipt)
+        course = job.course(WitnessedNoise(noise, file), paid.receipt, reader.form)
         files.write(terms.folder / MANIFEST, keeper.manifest.to_json().encode())
         keeper.keep(course, sampler, noise)
         _steps(job, course, paid, reader, sampler, noise, keeper)

@@ -102,17 +102,18 @@ class Job:
             engine.refuse_mixing(self.model, self.loss_fn, chunk, per_batch=per_batch)
 
     def _in_chunks(self, most: int | None) -> Job:
-        """The same job in chunks of at most so many records; of a size that is seldom filled up, where replayed."""
-        if most is not None and replays(self.options, self.device):
+        """The same job in chunks of at most so many records, of a size that most batches fill well."""
+        if most is not None:
             expected, low = self.plan.expected_batch_size, self.options.low_memory
             most = even_rows(expected, self.plan.sample_rate, most, low_memory=low)
         return replace(self, options=replace(self.options, chunk_size=most))
 
-    def course(self, noise: Noise, receipt: Draws) -> Course:
-        """The course of the run before its first step."""
+    def course(self, noise: Noise, receipt: Draws, form: Any = None) -> Course:
+        """The course of the run before its first step; ``form`` is a public chunk of the records' shapes."""
         launched = per_sample_of(self.model, self.loss_fn, self.options)
-        rows = self.options.chunk_size if replays(self.options, self.device) else None
-        per_sample = launched if rows is None else per_sample_of(self.model, self.loss_fn, self.options, rows)
+        rows = self.options.chunk_size
+        per_sample = launched if rows is None else per_sample_of(self.model, self.loss_fn, self.options, rows, form)
+        replayed = rows if replays(self.options, self.device) else None
         setting = Setting(
             plan=self.plan,
             model=self.model,
@@ -121,7 +122,7 @@ class Job:
             noise=noise,
             receipt=receipt,
             groups=self.options.groups,
-            clip=None if rows is None else Clips(self.plan.clipping, rows),
+            clip=None if replayed is None else Clips(self.plan.clipping, replayed),
         )
         rates = [group["lr"] for group in self.optimizer.param_groups]
         return Course(setting, self.options, initial_state(self.plan, self.model, self.device), rates)

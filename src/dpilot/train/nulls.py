@@ -60,7 +60,7 @@ def guarded(
             if len(records) <= 1:
                 return _null(model)
             each = alone or per_sample
-            return _joined([_null(model) if one is None else gradients(Chunk(one), each) for one in records])
+            return joined([_null(model) if one is None else gradients(Chunk(one), each) for one in records])
 
     return gradients
 
@@ -80,18 +80,21 @@ def _null(model: torch.nn.Module) -> PerSample:
     return PerSample(first, nothing.engine, nothing.reason, squares, nothing.sum_with)
 
 
-def _joined(parts: Sequence[PerSample]) -> PerSample:
-    """One handle for records that were computed one at a time."""
-    names = parts[0].names
+def joined(parts: Sequence[PerSample]) -> PerSample:
+    """One handle for records that were computed in several parts."""
+    if len(parts) == 1:
+        return parts[0]
+    names, counts = parts[0].names, [part.norms.shape[0] for part in parts]
 
     def sums(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        alone = [part.sum_with({name: w[i : i + 1] for name, w in weights.items()}) for i, part in enumerate(parts)]
-        return {name: torch.stack([each[name] for each in alone]).sum(0) for name in names}
+        columns = {name: w.split(counts) for name, w in weights.items()}
+        each = [part.sum_with({name: columns[name][i] for name in weights}) for i, part in enumerate(parts)]
+        return {name: torch.stack([part[name] for part in each]).sum(0) for name in names}
 
     return PerSample(
         norms=torch.cat([part.norms for part in parts]),
         engine=parts[0].engine,
-        reason="one record at a time",
+        reason="one record at a time" if max(counts) == 1 else parts[0].reason,
         squares={name: torch.cat([part.squares[name] for part in parts]) for name in names},
         sum_with=sums,
     )

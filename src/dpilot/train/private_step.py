@@ -101,7 +101,7 @@ class PrivateStep:
         self._paid = self._open.enter_context(payment.pay(plan, book, event, Purpose(purpose, part, split)))
         self._use = use.begin(plan, None if test_seed is None else seeded_noise(test_seed).state)
         self._use.form = None if example is None else first(example, batches.size(example, per_batch))
-        self._course = self._job.course(noise, self._paid.receipt)
+        self._course = self._job.course(noise, self._paid.receipt, example)
 
     def __call__(self, batch: LoadedBatch) -> StepRecord:
         """Take the next step on the plan's next batch; the record of what it used."""
