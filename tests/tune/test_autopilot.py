@@ -175,7 +175,7 @@ def test_a_sampled_run_without_trials_says_that_no_tuning_was_paid():
 
 
 def test_the_final_run_is_where_the_law_points():
-    tuned = heads(arrays(2_000), Budget(2.0, 1e-5), size=2_000, epochs=8, test_seed=1).tuned
+    tuned = heads(arrays(2_000), Budget(2.0, 1e-5), size=2_000, epochs=8, test_seed=3).tuned
     assert len(tuned.law.points) >= 1  # of the stages that noise let one rank
     assert {epsilon for epsilon, _ in tuned.law.points} <= {each.epsilon for each in tuned.trials}
     assert tuned.law.degree == 0
