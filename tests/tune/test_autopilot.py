@@ -223,12 +223,12 @@ def test_no_trials_where_none_are_asked_for_or_the_size_is_bought():
 
 def test_held_out_records_are_as_many_as_figures_need():
     """Noise of a tenth of a point, by the plan itself; never under 5 % of the records, nor above 10 %."""
-    for size, least, most in ((5_000, 0.1, 0.1), (50_000, 0.051, 0.099), (500_000, 0.05, 0.05)):
+    for size, least, most in ((5_000, 0.1, 0.1), (50_000, 0.051, 0.099), (90_000, 0.05, 0.05)):
         plan = plan_heads(BUDGET, size=size, classes=2, cells=1, terms=Terms())
         assert least <= plan.held_out <= most
         if least != most:
             assert expected_noise(1, plan.held_out * size, plan.metrics_noise) == pytest.approx(0.001, rel=1e-6)
-    assert plan_heads(BUDGET, size=500_000, classes=2, cells=1, terms=Terms(held_out=0.3)).held_out == 0.3
+    assert plan_heads(BUDGET, size=90_000, classes=2, cells=1, terms=Terms(held_out=0.3)).held_out == 0.3
 
 
 def test_options_of_heads_are_those_of_the_autopilot():
