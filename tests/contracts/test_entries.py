@@ -52,6 +52,17 @@ def test_one_of_several_ranks_spends_nothing(name: str, tmp_path: Path, monkeypa
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("name", ENTRIES)
+def test_no_records_at_all_cost_the_same_and_raise_nothing(name: str, tmp_path: Path) -> None:
+    """Whether there is any record is about the records, where their number is declared."""
+    spent = []
+    for size in (0, 1):
+        book = Ledger.open(tmp_path / f"{size}", dataset="d", budget=Budget(2 * EPSILON, 0.1))
+        ENTRIES[name](book, DELTA, allow=False, size=size)
+        spent.append([(each.purpose, each.event, each.state) for each in book.entries()])
+    assert spent[0] == spent[1]
+
+
 @pytest.mark.parametrize("variable", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
 def test_a_stage_that_was_committed_before_is_not_begun_on_a_rank(
     variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

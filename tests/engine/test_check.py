@@ -45,7 +45,7 @@ def test_modules_spread_over_devices_or_processes_are_problems() -> None:
     """FSDP cannot be built without an accelerator and ranks, so its class alone is looked at."""
     spread = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
     nn.Module.__init__(spread)
-    spread.add_module("_fsdp_wrapped_module", nn.Linear(2, 2))
+    spread._modules["_fsdp_wrapped_module"] = nn.Linear(2, 2)
     (problem,) = engine.check(nn.Sequential(spread))
     assert "0 (FullyShardedDataParallel)" in problem.where
     assert "spread over processes" in problem.what

@@ -149,8 +149,8 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def private_score(self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None) -> Score:
         """Noisy R^2 and root mean squared error of private records, for an (epsilon, delta) of its own.
 
-        Without a ``delta`` it is that of the fit. It is charged to ``ledger``, or to the estimator's where none is given: scores on records that the model was
-        fitted to add to what the fit cost.
+        Without a ``delta`` it is that of the fit. It is charged to ``ledger``, or to the estimator's where none is
+        given: scores on records that the model was fitted to add to what the fit cost.
         """
         check_is_fitted(self)
         budget = Budget(epsilon, self.privacy_.budget.delta if delta is None else delta)

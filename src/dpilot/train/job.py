@@ -82,7 +82,13 @@ class Job:
         return None if form is None else on(self.device, form)
 
     def rehearsed(self, form: Any) -> Job:
-        """The same job after a try on made-up records, with the size of its chunks settled."""
+        """The same job after a try on made-up records, with the size of its chunks settled.
+
+        Edge cases:
+            no form    there are no records to try: nothing is run, and chunks are of one
+        """
+        if form is None:
+            return self if self.options.chunk_size is not None else self._in_chunks(1)
         per_sample, per_batch = per_sample_of(self.model, self.loss_fn, self.options), self.options.per_batch
         with rehearsal.aside():
             rehearsal.rehearse(per_sample, form, per_batch=per_batch, public=self.example is not None)

@@ -45,11 +45,11 @@ class Trainer:
 
     Edge cases:
         data set of another length    accepted in silence: the divisor is the plan's
-        empty batch                   a step of noise alone, and it counts
+        empty batch, or data set      a step, or all steps, of noise alone, and they count
         record that does not compute  null, in silence; a wrong model or loss is found on made-up records
         example                       a public batch; shows the records' form before anything is spent, where the
                                       data set does not (a TensorDataset does). Without it the first record's form
-                                      stands in, and counts as public
+                                      stands in, and counts as public; so does that there is such a record
         record of another form        null, in silence: missing keys, dimensions, or types that do not cast
         layer-wise rules              groups of parameters are shared out by the model's order, or given as ``groups``
 

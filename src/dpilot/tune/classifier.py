@@ -130,8 +130,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def private_score(self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None) -> Score:
         """Noisy figures of private records, for an (epsilon, delta) of their own.
 
-        Without a ``delta`` it is that of the fit. Charged to ``ledger``, or to the estimator's where none is given: figures of records that the model was fitted
-        to add to what the fit cost.
+        Without a ``delta`` it is that of the fit. Charged to ``ledger``, or to the estimator's where none is given:
+        figures of records that the model was fitted to add to what the fit cost.
         """
         check_is_fitted(self)
         probabilities, target = self.predict_proba(X), self._codes(y)

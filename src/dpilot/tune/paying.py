@@ -29,11 +29,12 @@ class Paid:
 
 @contextmanager
 def paid(task: Task, stages: Sequence[Stage], budget: Budget, ledger: Ledger | str | Path | None) -> Iterator[Paid]:
-    """Commit ``stages`` of a tuning of ``task`` at once, within ``budget``, in ``ledger`` or in one of the tuner's own, then run the body.
+    """Commit ``stages`` of a tuning at once, within ``budget``, in ``ledger`` or in one of its own, then run it.
 
     Guarantee:
-        The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing.
-        A delta of 1/size of the task or more is refused. A crash, a kill or an exception leaves all of it spent, stages that never began included.
+        The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing, and
+        a delta of 1/size of the task or more is refused. A crash, a kill or an exception leaves all of it spent, stages
+        that never began included.
 
     Edge cases:
         no ledger    a precommitted one of the tuner's own budget is made, and dropped: the record keeps its entries
