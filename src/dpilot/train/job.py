@@ -71,9 +71,10 @@ class Job:
         return Reader(dataset, self.collate, one, self.device)
 
     def first_form(self, dataset: Any) -> Any:
-        """The form of the first record that can be read, where no example shows it."""
+        """The form of the first record that can be read, where no example shows it; None where there is none."""
         form = self.reader(dataset).one()
-        check_one_row(form, self.options.per_batch)
+        if form is not None:
+            check_one_row(form, self.options.per_batch)
         return form
 
     def form(self, dataset: Any) -> Any:
