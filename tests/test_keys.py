@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -71,3 +74,9 @@ def test_a_tape_can_freeze_keys_and_stops_with_its_block():
         assert fresh_key("sampling") == b"sampling".ljust(32)
     assert current() is None
     assert fresh_key("sampling") != b"sampling".ljust(32)
+
+
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_chain_cannot_be_copied(copier):
+    with pytest.raises(InvalidInput, match="copied or pickled"):
+        copier(Chain(fresh_key("test")))

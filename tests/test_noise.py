@@ -168,6 +168,24 @@ def from_forked_child(source):
     return answer
 
 
+def test_spawned_sources_share_no_noise_with_each_other_or_their_parent():
+    parent = seeded_noise(5)
+    sources = [parent.spawn(), parent.spawn(), parent]
+    assert largest_correlation([drawn(each, np.zeros(100_000)) for each in sources]) < 6
+    assert {each.stamp for each in sources} == {"test noise (seed 5): not private"}
+    again = seeded_noise(5)
+    assert np.array_equal(drawn(again.spawn(), np.zeros(9)), drawn(seeded_noise(5).spawn(), np.zeros(9)))
+
+
+def test_a_surrendered_state_goes_on_elsewhere_and_not_here():
+    source, twin = seeded_noise(5), seeded_noise(5)
+    elsewhere = KeyedNoise(source.surrender())
+    assert np.array_equal(drawn(elsewhere, VALUES["numpy64"]), drawn(twin, VALUES["numpy64"]))
+    for use in (lambda: drawn(source, VALUES["numpy64"]), source.spawn, source.surrender):
+        with pytest.raises(InvalidInput, match="given to another process"):
+            use()
+
+
 def test_forked_processes_draw_their_own_noise():
     source = SystemNoise()
     streams = [drawn(source, np.zeros(20_000)), from_forked_child(source), from_forked_child(source)]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class Chain:
 
     Edge cases:
         The representation shows the position only.
+        It cannot be copied or pickled: whoever means to store it writes ``key`` and ``position`` to a secret file.
     """
 
     key: bytes = field(repr=False)
@@ -62,6 +63,12 @@ class Chain:
     def token(self, purpose: str) -> str:
         """A public name for what this key is used for: it tells uses apart and gives nothing of the key away."""
         return blake2b(purpose.encode(), key=self.key, digest_size=8, person=b"dpilot token").hexdigest()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidInput(
+            "a chain of keys is copied or pickled: expected one holder, as a copy repeats its streams. "
+            "Store its key and position in a secret file, or draw a new key in each process."
+        )
 
     def next(self) -> Chain:
         """The next position. The key of this one cannot be found from it."""

@@ -232,7 +232,7 @@ def _checked(name: str, value: Any) -> tuple[str, Any]:
     if _precision(value) not in ("float32", "float64"):
         raise InvalidInput(
             f"{name} has dtype {value.dtype}: expected float32 or float64. Sum in float32 or better; a sum that was "
-            "rounded further has another sensitivity."
+            "rounded further has another sensitivity. Of complex numbers release torch.view_as_real."
         )
     return name, value
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from threading import Lock
@@ -25,8 +25,21 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain, fresh_key, system_generator
 
-__all__ = ["NOT_HARDENED", "KeyedNoise", "Noise", "SystemNoise", "is_tensor", "seeded_noise"]
+__all__ = [
+    "NOT_HARDENED",
+    "SHARED",
+    "KeyedNoise",
+    "Noise",
+    "SystemNoise",
+    "check_distinct",
+    "is_tensor",
+    "seeded_noise",
+]
 
+SHARED: Final = (
+    "two noise sources were built from the same state or seed: expected a state for each, as the difference of two "
+    "releases would have no noise. Leave the noise to the library, or take sources from one KeyedNoise by .spawn()."
+)
 NOT_HARDENED: Final = "float noise, not hardened"
 _BLOCK: Final = 1 << 17  # numbers drawn from one stream
 
@@ -73,19 +86,22 @@ class KeyedNoise:
     an old noise cannot be found from it.
 
     Guarantee:
-        Two releases never share a stream, because the chain moves on under a lock before the noise is used.
+        Two releases never share a stream, because the chain moves on under a lock before the noise is used. A state is
+        used by one source: ``spawn`` gives another source a key of its own, ``surrender`` gives the state itself away
+        and ends this source.
 
     Edge cases:
         In a forked child it refuses to work, and it cannot be copied or pickled: two processes would add the same
         noise, and the difference of two releases would have none.
     """
 
-    __slots__ = ("_lock", "_process", "_stamp", "_state")
+    __slots__ = ("_lock", "_process", "_stamp", "_state", "_surrendered")
 
     def __init__(self, state: Chain | None = None, *, stamp: str = NOT_HARDENED) -> None:
         self._state = Chain(fresh_key("noise")) if state is None else state
         self._stamp = stamp
         self._process = os.getpid()
+        self._surrendered = False
         self._lock = Lock()
 
     @property
@@ -103,16 +119,35 @@ class KeyedNoise:
     def choice(self, log_weights: NDArray[np.float64]) -> int:
         return gumbel_choice(log_weights, self._advance())
 
-    def _advance(self) -> np.random.Generator:
+    def spawn(self) -> KeyedNoise:
+        """A source of its own, from a key that this one gives out once; the same seed gives the same ones in turn."""
+        return KeyedNoise(Chain(self._advance("spawn").bytes(KEY_BYTES)), stamp=self._stamp)
+
+    def surrender(self) -> Chain:
+        """The state, for another process to go on from; this source adds no noise any more."""
+        with self._lock:
+            self._check_usable()
+            self._surrendered = True
+        return self._state
+
+    def _advance(self, purpose: str = "noise") -> np.random.Generator:
+        with self._lock:
+            self._check_usable()
+            generator = self._state.generator(purpose)
+            self._state = self._state.next()
+        return generator
+
+    def _check_usable(self) -> None:
         if os.getpid() != self._process:
             raise InvalidInput(
                 "a noise source is used in a process forked from its own: expected one source a process. "
                 "Make a new KeyedNoise() after the fork; shared noise cancels."
             )
-        with self._lock:
-            generator = self._state.generator("noise")
-            self._state = self._state.next()
-        return generator
+        if self._surrendered:
+            raise InvalidInput(
+                "a noise source is used after its state was given to another process: expected one source a state. "
+                "Make a new KeyedNoise(), or take one by .spawn() before."
+            )
 
     def __reduce__(self) -> NoReturn:
         raise InvalidInput(
@@ -130,6 +165,19 @@ def seeded_noise(seed: int) -> KeyedNoise:
     seed = _validate.count(least=0, seed=seed)
     key = blake2b(str(seed).encode(), digest_size=KEY_BYTES, person=b"dpilot test seed").digest()
     return KeyedNoise(Chain(key), stamp=f"test noise (seed {seed}): not private")
+
+
+def check_distinct(sources: Iterable[Noise]) -> None:
+    """Refuse two sources that stand at the same key: they would add the same noise. One source twice is no harm.
+
+    >>> check_distinct([KeyedNoise(), KeyedNoise(), SystemNoise()])
+    >>> check_distinct([seeded_noise(7), seeded_noise(7)])
+    Traceback (most recent call last):
+    dpilot.errors.InvalidInput: two noise sources were built from the same state...
+    """
+    keyed = {id(each): each for each in sources if isinstance(each, KeyedNoise)}.values()
+    if len({each.state.key for each in keyed}) < len(keyed):
+        raise InvalidInput(SHARED)
 
 
 def add_gaussian(values: Sequence[Leaf], scale: float, generator: np.random.Generator) -> list[Leaf]:

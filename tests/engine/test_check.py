@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from dpilot import engine
 from tests.contracts.zoo import ZOO, build
@@ -33,11 +34,22 @@ def test_a_model_without_trained_parameters_is_a_problem() -> None:
     assert "requires_grad" in problem.remedy
 
 
-def test_lazy_and_complex_parameters_are_problems() -> None:
+def test_lazy_parameters_are_problems_and_complex_ones_are_not() -> None:
     assert "lazy" in engine.check(nn.LazyLinear(3))[0].what
     model = nn.Linear(2, 2)
     model.phase = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
-    assert engine.check(model)[0].where == "phase"
+    assert engine.check(model) == []
+
+
+def test_modules_spread_over_devices_or_processes_are_problems() -> None:
+    """FSDP cannot be built without an accelerator and ranks, so its class alone is looked at."""
+    spread = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
+    nn.Module.__init__(spread)
+    spread._modules["_fsdp_wrapped_module"] = nn.Linear(2, 2)
+    (problem,) = engine.check(nn.Sequential(spread))
+    assert "0 (FullyShardedDataParallel)" in problem.where
+    assert "spread over processes" in problem.what
+    assert "behind the engine's back" in engine.check(nn.DataParallel(nn.Linear(2, 2)))[0].what
 
 
 def test_batch_norm_in_eval_mode_is_fine() -> None:

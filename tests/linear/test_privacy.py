@@ -66,7 +66,7 @@ def test_some_record_comes_close_to_the_bound():
 @pytest.mark.parametrize("epsilon", [0.1, 8.0])
 def test_all_releases_together_cost_the_budget_and_no_more(method, size, epsilon):
     X, y, _ = line(400, 4)
-    model = LinearRegression(epsilon, method=method, size=size).fit(X, y)
+    model = LinearRegression(epsilon, 1e-5, method=method, size=size).fit(X, y)
     total = gdp_epsilon(gdp_mu(Composed([entry.event for entry in model.privacy_.entries])), 1e-5)
     assert total <= epsilon
     assert total == pytest.approx(epsilon, rel=1e-6)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from dpilot import Budget, Ledger, Trainer, clipping
+from dpilot import Budget, Ledger, PrivateStep, Trainer, clipping, poisson_loader
 from dpilot.privacy.events import Repeated
 from dpilot.records import RunRecord, StepRecord
 from dpilot.train import averages, optimizers
@@ -124,6 +124,28 @@ def test_a_data_set_of_another_length_is_accepted_in_silence(size, capfd):
     assert run.record.plan["size"] == SIZE
     assert fit().record.to_json() == run.record.to_json()
     assert capfd.readouterr() == ("", "")
+
+
+class Unreadable:
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        raise OSError("a broken file")
+
+
+@pytest.mark.parametrize("records", [[], Unreadable()], ids=["none", "none that can be read"])
+def test_records_of_which_none_shows_a_form_are_steps_of_noise_that_count(records):
+    run = fit(dataset=records, chunk_size=None)
+    assert len(run.record.steps) == STEPS
+    assert not same(run.model, model())
+    assert {entry.state for entry in run.ledger.entries()} == {"committed"}
+    chosen, net = plan(), model()
+    loader = poisson_loader(records, chosen)
+    step = PrivateStep(net, LOSS, torch.optim.SGD(net.parameters(), lr=0.5), chosen, test_seed=7)
+    for batch in loader:
+        step(batch)
+    assert same(run.model, net)
 
 
 def test_empty_batches_are_steps_of_noise_that_count():

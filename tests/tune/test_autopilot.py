@@ -175,7 +175,7 @@ def test_a_sampled_run_without_trials_says_that_no_tuning_was_paid():
 
 
 def test_the_final_run_is_where_the_law_points():
-    tuned = heads(arrays(2_000), Budget(2.0, 1e-5), size=2_000, epochs=8, test_seed=1).tuned
+    tuned = heads(arrays(2_000), Budget(2.0, 1e-5), size=2_000, epochs=8, test_seed=3).tuned
     assert len(tuned.law.points) >= 1  # of the stages that noise let one rank
     assert {epsilon for epsilon, _ in tuned.law.points} <= {each.epsilon for each in tuned.trials}
     assert tuned.law.degree == 0
@@ -223,12 +223,12 @@ def test_no_trials_where_none_are_asked_for_or_the_size_is_bought():
 
 def test_held_out_records_are_as_many_as_figures_need():
     """Noise of a tenth of a point, by the plan itself; never under 5 % of the records, nor above 10 %."""
-    for size, least, most in ((5_000, 0.1, 0.1), (50_000, 0.051, 0.099), (500_000, 0.05, 0.05)):
+    for size, least, most in ((5_000, 0.1, 0.1), (50_000, 0.051, 0.099), (90_000, 0.05, 0.05)):
         plan = plan_heads(BUDGET, size=size, classes=2, cells=1, terms=Terms())
         assert least <= plan.held_out <= most
         if least != most:
             assert expected_noise(1, plan.held_out * size, plan.metrics_noise) == pytest.approx(0.001, rel=1e-6)
-    assert plan_heads(BUDGET, size=500_000, classes=2, cells=1, terms=Terms(held_out=0.3)).held_out == 0.3
+    assert plan_heads(BUDGET, size=90_000, classes=2, cells=1, terms=Terms(held_out=0.3)).held_out == 0.3
 
 
 def test_options_of_heads_are_those_of_the_autopilot():

@@ -19,7 +19,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from dpilot import Budget, Ledger
 from dpilot.errors import BudgetExceeded, InvalidInput
-from dpilot.noise import KeyedNoise, SystemNoise
+from dpilot.noise import KeyedNoise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
 from dpilot.tune import Candidate, ModuleTask, autopilot, private_selection, random_search, worker
@@ -27,7 +27,7 @@ from dpilot.tune import pool as pools
 from dpilot.tune.moved import Moved
 from dpilot.tune.recipe import Lot
 from dpilot.tune.space import Always, LogUniform, Space
-from dpilot.tune.task import Trial, fixed_noise
+from dpilot.tune.task import Trial, distinct, fixed_noise
 from tests.tune import pool_cases
 from tests.tune.helpers import LOSS, arrays, dataset, seen, with_keys
 
@@ -234,6 +234,41 @@ def test_lots_have_keys_of_their_own():
     for noise in (SystemNoise, fixed_noise(1)):
         lots = [Lot.drawn(noise()) for _ in range(3)]
         assert len({lot.weights.key for lot in lots}) == len({lot.batches.key for lot in lots}) == 3
+
+
+def test_one_noise_source_for_all_trials_gives_each_process_noise_of_its_own():
+    """A source handed out again and again is not sent as it stands: two workers would repeat its noise."""
+    one = KeyedNoise()
+    task = task_of(pool_cases.linear, noise=lambda: one, sample_rate=1.0, optimizer="sgd")
+    first, second = task.train([trial(1, sigma=50.0, rate=1.0), trial(1, sigma=50.0, rate=1.0)])
+    gap = torch.cat([(a - b).detach().flatten() for a, b in zip(first.parameters(), second.parameters(), strict=True)])
+    assert gap.abs().max() > 0.05  # noise alone moves a weight by 50 / 40
+
+
+def test_a_source_whose_trial_was_sent_adds_no_more_noise_here():
+    mine = trial()
+    lot = Lot.drawn(KeyedNoise())
+    pickle.dumps(Moved(mine, plan_of(mine), lot))
+    with pytest.raises(InvalidInput, match="given to another process"):
+        lot.noise.gaussian([np.zeros(2)], bound=1.0, noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_factory_that_builds_every_source_from_one_state_is_refused(workers, no_process):
+    state = KeyedNoise().state
+    for repeats in (lambda: KeyedNoise(state), lambda: seeded_noise(3)):
+        with pytest.raises(InvalidInput, match="built from the same state or seed"):
+            task_of(pool_cases.linear, workers=workers, noise=repeats)
+
+
+def test_a_factory_that_repeats_a_state_later_is_refused_then():
+    first = KeyedNoise()
+    handed = iter([first, KeyedNoise(), KeyedNoise(), KeyedNoise(first.state)])
+    make = distinct(lambda: next(handed))
+    kept = [make() for _ in range(3)]
+    kept[0].gaussian([np.zeros(2)], bound=1.0, noise_multiplier=1.0)  # the first one has moved on since
+    with pytest.raises(InvalidInput, match="built from the same state or seed"):
+        make()
 
 
 class Hardened:

@@ -27,6 +27,7 @@ def fit(
     epsilon: Annotated[float, typer.Option(help="Total epsilon, everything included.")],
     target: Annotated[str | None, typer.Option(help="The column to predict, if the schema does not say.")] = None,
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
+    allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
     protected: Annotated[str | None, typer.Option(help="The column whose groups are compared.")] = None,
     model: Annotated[str, typer.Option(help="logistic, mlp, or auto: the autopilot tunes its step.")] = "logistic",
     epochs: Annotated[float | None, typer.Option(help="Passes over the records, on average; 10 by default.")] = None,
@@ -49,6 +50,7 @@ def fit(
     given: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
+        "allow_large_delta": allow_large_delta,
         "target": target,
         "protected": protected,
         "epochs": epochs,

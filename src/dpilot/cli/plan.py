@@ -24,10 +24,10 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Batch size, steps and noise for a budget, with the reason and a plot. Free: needs no data."""
-    from dpilot.privacy import Budget, batch_rule, check_delta, default_delta
+    from dpilot.privacy import Budget, batch_rule
 
-    budgets = [Budget(value, default_delta(size) if delta is None else delta) for value in epsilon]
-    remark = check_delta(budgets[0].delta, size, allow_large=allow_large_delta)
+    budgets = [Budget.of_size(value, delta, size, allow_large_delta=allow_large_delta) for value in epsilon]
+    remark = budgets[0].check_size(size)
     advices = [
         batch_rule(budget, size=size, epochs=epochs, min_steps=min_steps, tolerance=tolerance) for budget in budgets
     ]

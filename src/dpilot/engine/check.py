@@ -65,7 +65,14 @@ def scripted(module: nn.Module) -> Finding | None:
 def parallel(module: nn.Module) -> Finding | None:
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return "runs the model behind the engine's back.", "Use the wrapped module (.module)."
+    if any(_is_distributed(kind) for kind in type(module).__mro__):  # FSDP, fully_shard, replicate
+        return "is spread over processes, each of which would add noise alone.", "Use the module before it was wrapped."
     return None
+
+
+def _is_distributed(kind: type) -> bool:
+    """Whether a class is one of torch.distributed, which is not loaded for the question."""
+    return f"{kind.__module__}.".startswith("torch.distributed.")
 
 
 TESTS: tuple[Callable[[nn.Module], Finding | None], ...] = (
@@ -84,6 +91,9 @@ def parameter_findings(model: nn.Module) -> list[tuple[str, Finding]]:
     parameters = trainable(model)
     if not parameters:
         return [("model", ("has no trainable parameter.", "Set requires_grad=True on what should be trained."))]
+    spread = [name for name, p in model.named_parameters() if _is_distributed(type(p))]
+    if spread:
+        return [(name, ("lies in pieces in several processes.", "Use a plain parameter.")) for name in spread]
     strange = [name for name, p in parameters.items() if not (p.dtype.is_floating_point or p.dtype.is_complex)]
     return [
         (name, ("is not a floating point parameter.", "Use a floating point dtype, or freeze it.")) for name in strange

@@ -64,6 +64,8 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         fit is charged there before a record is read, or refused with BudgetExceeded.
 
     Edge cases:
+        ``delta`` None is min(1e-5, 1/(10 size)), or 1e-6 where the size is bought (``size="private"``); 1/size or more
+        is refused unless ``allow_large_delta``. ``privacy_`` shows what was used.
         A record that the schema does not allow, or with a value that is no finite number, is the null record: silent.
         ``protected`` names a column of the schema that is kept from the model; if X has it, ``metrics_`` tell records,
         error and mean residual of each of its groups too. ``epochs`` and ``device`` are there for
@@ -84,11 +86,12 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         epsilon: float = 1.0,
-        delta: float = 1e-5,
+        delta: float | None = None,
         *,
         schema: Any = None,
         size: str | int = "public",
         ledger: Any = None,
+        allow_large_delta: bool = False,
         protected: str | None = None,
         epochs: Any = None,
         device: Any = None,
@@ -99,6 +102,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.schema = schema
         self.size = size
         self.ledger = ledger
+        self.allow_large_delta = allow_large_delta
         self.protected = protected
         self.epochs = epochs
         self.device = device
@@ -113,8 +117,10 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self.delta,
             features=source.width,
             intercept=True,
-            size=self.size if isinstance(self.size, str) else _train(_validate.count(size=self.size)),
-            length=_train(source.length),
+            size=self.size,
+            length=source.length,
+            allow_large_delta=self.allow_large_delta,
+            share=_PARTS["train"],
         )
         plan = planned(problem, declared(source.bounds, source.width), _METHOD, taken=source.share)
         noise = noise_of(self.random_state)
@@ -143,11 +149,11 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def private_score(self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None) -> Score:
         """Noisy R^2 and root mean squared error of private records, for an (epsilon, delta) of its own.
 
-        It is charged to ``ledger``, or to the estimator's where none is given: scores on records that the model was
-        fitted to add to what the fit cost.
+        Without a ``delta`` it is that of the fit. It is charged to ``ledger``, or to the estimator's where none is
+        given: scores on records that the model was fitted to add to what the fit cost.
         """
         check_is_fitted(self)
-        budget = Budget(epsilon, self.delta if delta is None else delta)
+        budget = Budget(epsilon, self.privacy_.budget.delta if delta is None else delta)
         values = self._values(X)
         table = np.column_stack([values, target_numbers(y, values.shape[0])])
         problem = Problem(values.shape[1], True, None, budget)
@@ -215,11 +221,6 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags = loose(super().__sklearn_tags__())
         tags.regressor_tags.poor_score = True
         return tags
-
-
-def _train(length: int) -> int:
-    """How many of ``length`` records are expected in the part that is fitted to."""
-    return max(round(_PARTS["train"] * length), 1)
 
 
 def _split(noise: Noise) -> Split:

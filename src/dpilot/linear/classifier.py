@@ -76,7 +76,8 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     because which labels occur is itself about the records.
 
     Guarantee:
-        As ``LinearRegression``: (epsilon, delta)-DP in all, every entry in ``privacy_``, the ledger charged first.
+        As ``LinearRegression``: (epsilon, delta)-DP in all, every entry in ``privacy_``, the ledger charged first, and
+        the same default of delta.
 
     Edge cases:
         A record whose label is none of the classes, or with a value that is no finite number, is the null record.
@@ -93,13 +94,14 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         epsilon: float = 1.0,
-        delta: float = 1e-5,
+        delta: float | None = None,
         *,
         classes: Any = None,
         bounds: Any = None,
         fit_intercept: bool = True,
         size: str | int = "public",
         ledger: Any = None,
+        allow_large_delta: bool = False,
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
@@ -109,6 +111,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.fit_intercept = fit_intercept
         self.size = size
         self.ledger = ledger
+        self.allow_large_delta = allow_large_delta
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -118,7 +121,13 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table = np.column_stack([values, codes(labels, classes)])
         count = values.shape[1]
         problem, others = problem_of(
-            self.epsilon, self.delta, features=count, intercept=self.fit_intercept, size=self.size, length=len(table)
+            self.epsilon,
+            self.delta,
+            features=count,
+            intercept=self.fit_intercept,
+            size=self.size,
+            length=len(table),
+            allow_large_delta=self.allow_large_delta,
         )
         fitted = fit_rows(
             MemoryRows.of(table),

@@ -37,6 +37,8 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     (None where the method gives none), and ``choice_``, what "auto" settled for.
 
     Edge cases:
+        ``delta`` None is min(1e-5, 1/(10 size)), or 1e-6 where the size is bought (``size="private"``); 1/size or more
+        is refused unless ``allow_large_delta``. ``privacy_`` shows what was used.
         A record with a value that is no finite number is the null record: it is left out, silently.
         ``predict`` pulls features into the released intervals (``lower_``, ``upper_``; nan becomes the centre) and
         predictions into ``target_range_``: a linear model on winsorised features, never far outside what was seen.
@@ -54,13 +56,14 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         epsilon: float = 1.0,
-        delta: float = 1e-5,
+        delta: float | None = None,
         *,
         method: str = "auto",
         bounds: Any = None,
         fit_intercept: bool = True,
         size: str | int = "public",
         ledger: Any = None,
+        allow_large_delta: bool = False,
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
@@ -70,6 +73,7 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.fit_intercept = fit_intercept
         self.size = size
         self.ledger = ledger
+        self.allow_large_delta = allow_large_delta
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -101,6 +105,7 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             intercept=self.fit_intercept,
             size=self.size,
             length=length,
+            allow_large_delta=self.allow_large_delta,
         )
         method = METHODS[_validate.one_of(METHODS, method=self.method)]
         fitted = fit_rows(

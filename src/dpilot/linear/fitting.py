@@ -19,7 +19,7 @@ from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.linear.standardise import Scaling, ScalingPlan, bought, plan_scaling, plan_target
 from dpilot.mechanism import SYSTEM, Noise, seeded_noise
-from dpilot.privacy.budget import Budget, check_delta
+from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.records import PUBLISHED_SIZE
@@ -88,19 +88,38 @@ class Plan:
 
 
 def problem_of(
-    epsilon: Any, delta: Any, *, features: int, intercept: Any, size: Any, length: int
+    epsilon: Any,
+    delta: Any,
+    *,
+    features: int,
+    intercept: Any,
+    size: Any,
+    length: int,
+    allow_large_delta: bool = False,
+    share: float = 1.0,
 ) -> tuple[Problem, tuple[str, ...]]:
-    """The public numbers of a fit, and what it leaves unprotected."""
-    budget = Budget(epsilon, delta)
+    """The public numbers of a fit to ``share`` of the records, and what it leaves unprotected.
+
+    ``delta`` None is the default for the number of all records.
+    """
     if not isinstance(intercept, bool | np.bool_):
         _validate.refuse("fit_intercept", intercept, "True or False")
-    if isinstance(size, str):
-        _validate.one_of(("public", "private"), "Or a whole number, declared.", size=size)
-    known = {"public": length, "private": None}[size] if isinstance(size, str) else _validate.count(size=size)
-    if known:
-        check_delta(budget.delta, known)
+    known = declared_size(size, length)
+    budget = Budget.of_size(
+        epsilon, delta, None if known is None else max(known, 1), allow_large_delta=allow_large_delta
+    )
+    fitted = None if known is None else float(known if share == 1 else max(round(share * known), 1))
     unprotected = (PUBLISHED_SIZE, _TIME) if size == "public" else (_TIME,)
-    return Problem(features, bool(intercept), None if known is None else float(known), budget), unprotected
+    return Problem(features, bool(intercept), fitted, budget), unprotected
+
+
+def declared_size(size: Any, length: int) -> int | None:
+    """The number of records that is public ("public": their ``length``) or declared; None if it is to be bought."""
+    if not isinstance(size, str):
+        return _validate.count(size=size)
+    return {"public": length, "private": None}[
+        _validate.one_of(("public", "private"), "Or a whole number, declared.", size=size)
+    ]
 
 
 def noise_of(random_state: Any) -> Noise:

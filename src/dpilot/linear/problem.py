@@ -127,7 +127,7 @@ def paid(
         numpy raises and warns of no number in the body, whatever the caller set by ``np.seterr``: that would tell of
         one record.
     """
-    with commitment(stages, budget, ledger, dataset="one fit") as (made, cost), np.errstate(all="ignore"):
+    with commitment(stages, budget, ledger, dataset="one fit", size=None) as (made, cost), np.errstate(all="ignore"):
         story: list[Privacy] = []
         yield Door(made, noise), story
         story.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp))

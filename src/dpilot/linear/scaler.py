@@ -30,6 +30,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         (epsilon, delta)-DP for adding or removing one record; the number of records is published when size is "public".
 
     Edge cases:
+        ``delta`` None is min(1e-5, 1/(10 size)), as in the estimators of this package.
         Missing values stay missing. A record with any value that is no finite number is the null record when fitting.
 
     Example:
@@ -42,11 +43,12 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
     def __init__(
         self,
         epsilon: float = 1.0,
-        delta: float = 1e-5,
+        delta: float | None = None,
         *,
         bounds: Any = None,
         size: str | int = "public",
         ledger: Any = None,
+        allow_large_delta: bool = False,
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
@@ -54,6 +56,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         self.bounds = bounds
         self.size = size
         self.ledger = ledger
+        self.allow_large_delta = allow_large_delta
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -63,7 +66,13 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         count = values.shape[1]
         known = declared(self.bounds, count, target=False)
         problem, unprotected = problem_of(
-            self.epsilon, self.delta, features=count, intercept=True, size=self.size, length=values.shape[0]
+            self.epsilon,
+            self.delta,
+            features=count,
+            intercept=True,
+            size=self.size,
+            length=values.shape[0],
+            allow_large_delta=self.allow_large_delta,
         )
         wanted = known.missing[:-1]
         plan = plan_scaling(problem, int(wanted.sum()), whole=True)

@@ -49,7 +49,7 @@ class BatchAdvice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return asdict(self)
+        return {**asdict(self), "budget": self.budget.as_dict()}
 
 
 def batch_rule(
@@ -65,6 +65,7 @@ def batch_rule(
 
     Edge cases:
         no candidate reaches min_steps   the one with the most steps is taken, and the reason says so
+        delta of 1/size or more          refused, unless the budget allows it
         candidates                       powers of two from 32 up to the size, and the size itself (full batch)
 
     Example:
@@ -73,6 +74,7 @@ def batch_rule(
         (4096, 98, 3.26)
     """
     size = _validate.count("Declare the number of records.", size=size)
+    budget.check_size(size)
     epochs = _validate.positive(epochs=epochs)
     min_steps = _validate.count(min_steps=min_steps)
     tolerance = _validate.non_negative(tolerance=tolerance)

@@ -25,6 +25,7 @@ from typing import NoReturn
 from dpilot import _validate
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy.events import Event, Gaussian, OneOf, PoissonSampled, RepeatAndSelect, Repeated, leaves
+from dpilot.privacy.ranks import check_alone
 
 __all__ = ["Receipt", "TrialReceipts", "divided", "divided_multiplier"]
 
@@ -66,6 +67,7 @@ class Receipt:
 
     def draw(self, event: Event) -> None:
         """Take one release, or raise BudgetExceeded and take nothing."""
+        check_alone()
         part = _canonical(event)
         with self._lock:
             if not self.admits or self._left[part] < 1:

@@ -11,7 +11,7 @@ from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.metrics.counts import Layout
 from dpilot.metrics.residuals import Groups
-from dpilot.privacy.budget import Budget, check_delta, default_delta
+from dpilot.privacy.budget import Budget
 from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME
 
 __all__ = ["EPOCHS", "HELD_OUT", "MODELS", "PARTS", "Declared", "Task", "declare", "known_size"]
@@ -97,6 +97,7 @@ def declare(
     *,
     epsilon: float,
     delta: float | None,
+    allow_large_delta: bool = False,
     size: int | None,
     public_size: bool,
     target: str | None = None,
@@ -110,9 +111,9 @@ def declare(
         raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
     roles = schema.with_roles(target=target, protected=protected)
     _check_roles(roles)
-    budget = Budget(epsilon, default_delta(size) if delta is None else delta)
-    remark = None if size is None else check_delta(budget.delta, size)
-    given = f"delta {budget.delta:.3g} is the default, min(1e-5, 1/(10 size))." if delta is None else None
+    budget = Budget.of_size(epsilon, delta, size, allow_large_delta=allow_large_delta)
+    rule = "min(1e-5, 1/(10 size))" if size is not None else "where the size is bought"
+    given = f"delta {budget.delta:.3g} is the default, {rule}." if delta is None else None
     return Declared(
         schema=roles,
         budget=budget,
@@ -121,7 +122,7 @@ def declare(
         epochs=EPOCHS if epochs is None else _validate.positive(epochs=epochs),
         model=_validate.one_of(MODELS, model=model),
         unprotected=(PUBLISHED_SIZE, RUNNING_TIME) if public_size else (RUNNING_TIME,),
-        notes=tuple(each for each in (given, remark) if each),
+        notes=tuple(each for each in (given, budget.check_size(size)) if each),
     )
 
 

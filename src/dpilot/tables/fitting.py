@@ -75,6 +75,7 @@ def fit_table(
     *,
     epsilon: float,
     delta: float | None = None,
+    allow_large_delta: bool = False,
     target: str | None = None,
     protected: str | None = None,
     epochs: float | None = None,
@@ -100,7 +101,8 @@ def fit_table(
         the part "held-out" only. No value of a record raises, and all that leaves is declared or released.
 
     Edge cases:
-        delta left out     min(1e-5, 1/(10 size)), and the record says so
+        delta left out     min(1e-5, 1/(10 size)), or 1e-6 where the size is bought, and the record says so
+        delta >= 1/size    refused unless ``allow_large_delta``
         size = "private"   a noisy count is bought; sampling rate and steps are then fixed without it
         a ledger again     a new split is drawn, and the price is added to what was spent: the old split would cost as
                            much, since a fit spends its epsilon on each part, and rows may have moved since
@@ -108,7 +110,8 @@ def fit_table(
     Example:
         ``run = fit_table("adult.parquet", Schema.load("adult.toml"), epsilon=1.0); run.predict(frame)``
     """
-    given = {"epsilon": epsilon, "delta": delta, "target": target, "protected": protected}
+    total = {"epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta}
+    given = {**total, "target": target, "protected": protected}
     declared, table = declared_of(source, schema, size, epochs=epochs, model=model, held_out=held_out, **given)
     manner = Manner(step, device, progress, test_seed)
     paid = _commit(declared, table, open_ledger(ledger, declared.budget, table.name, run_folder), manner)

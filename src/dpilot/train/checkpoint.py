@@ -28,7 +28,7 @@ from dpilot.sampling import PoissonSampler
 from dpilot.train import files
 from dpilot.train.course import Course
 from dpilot.train.options import Options
-from dpilot.train.packing import Tensors, pack, unpack
+from dpilot.train.packing import Tensors, pack, restored, stored, unpack
 from dpilot.train.plan import Plan
 from dpilot.train.seal import check, content, seal
 from dpilot.train.secret import Secret, SecretFile
@@ -170,7 +170,9 @@ def _content(course: Course, key: bytes) -> bytes:
     tensors["records.bound"] = torch.tensor(bound, dtype=torch.float64)
     tensors["records.measuring"] = torch.tensor(measuring, dtype=torch.bool)
     header["seal"] = _sealed(tensors, json.dumps(header, allow_nan=False), key)
-    return save(tensors, metadata={"dpilot": json.dumps(header)})  # one entry: several have no order of their own
+    return save(
+        stored(tensors), metadata={"dpilot": json.dumps(header)}
+    )  # one entry: several have no order of their own
 
 
 def _sealed(tensors: Tensors, header: str, key: bytes) -> str:
@@ -189,4 +191,4 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
         ) from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InvalidInput(f"{path} is not a checkpoint of format {FORMAT}: a newer dpilot may have written it.")
-    return tensors, header
+    return restored(tensors), header

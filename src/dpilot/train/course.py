@@ -94,7 +94,8 @@ def per_sample_of(
         A replayed chunk's sum must be asked for before the next chunk; chunks of a second shape are launched.
     """
     device = next(model.parameters()).device
-    chosen: dict[str, Any] = {"engine": options.engine, "per_batch": options.per_batch, "low_memory": two_passes(options, device)}
+    chosen: dict[str, Any] = {"engine": options.engine, "per_batch": options.per_batch}
+    chosen["low_memory"] = two_passes(options, device)
     run: PerSampleOf = partial(engine.per_sample, model, loss_fn, **chosen)
     if rows is not None:
         fixed = partial(engine.Graphed, model, loss_fn, forms=1, **chosen)

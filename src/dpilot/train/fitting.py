@@ -40,7 +40,7 @@ def fit(job: Job, terms: Terms, dataset: Any) -> Run:
         if form is None:
             form = job.first_form(dataset)
             job = job.rehearsed(form)
-        reader = job.reader(dataset, form)
+        reader = _reader(job, dataset, form)
         course, stamp = _first(job, terms, paid, reader, sampler)
     return _finished(course, paid, stamp, terms.folder)
 
@@ -61,11 +61,16 @@ def resume(folder: Path, manifest: Manifest, job: Job, dataset: Any, ledger: Led
         place = manifest.seq, manifest.stage
         with payment.go_on(job.plan, book, *place, stored.taken) as paid, told(book, folder):
             known = job.form(dataset)
-            reader = job.reader(dataset, job.first_form(dataset) if known is None else known)
+            reader = _reader(job, dataset, job.first_form(dataset) if known is None else known)
             course = job.course(WitnessedNoise(noise, file), paid.receipt, reader.form)
             stored.put_into(course)
             _steps(job, course, paid, reader, sampler, noise, Keeper(folder, manifest, file, kept.seal))
     return _finished(course, paid, manifest.stamp, folder)
+
+
+def _reader(job: Job, dataset: Any, form: Any) -> Reader:
+    """How the run reads its records; where none of them shows a form, all are null and there is nothing to read."""
+    return job.reader(() if form is None else dataset, form)
 
 
 def _first(job: Job, terms: Terms, paid: Payment, reader: Reader, sampler: PoissonSampler) -> tuple[Course, str]:

@@ -71,9 +71,10 @@ class Job:
         return Reader(dataset, self.collate, one, self.device)
 
     def first_form(self, dataset: Any) -> Any:
-        """The form of the first record that can be read, where no example shows it."""
+        """The form of the first record that can be read, where no example shows it; None where there is none."""
         form = self.reader(dataset).one()
-        check_one_row(form, self.options.per_batch)
+        if form is not None:
+            check_one_row(form, self.options.per_batch)
         return form
 
     def form(self, dataset: Any) -> Any:
@@ -82,7 +83,13 @@ class Job:
         return None if form is None else on(self.device, form)
 
     def rehearsed(self, form: Any) -> Job:
-        """The same job after a try on made-up records, with the size of its chunks settled."""
+        """The same job after a try on made-up records, with the size of its chunks settled.
+
+        Edge cases:
+            no form    there are no records to try: nothing is run, and chunks are of one
+        """
+        if form is None:
+            return self if self.options.chunk_size is not None else self._in_chunks(1)
         per_sample, per_batch = per_sample_of(self.model, self.loss_fn, self.options), self.options.per_batch
         with rehearsal.aside():
             rehearsal.rehearse(per_sample, form, per_batch=per_batch, public=self.example is not None)

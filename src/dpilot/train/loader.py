@@ -105,6 +105,8 @@ class _Loaded:
             return LoadedBatch(issued, ())
         if self.form is None:
             self.form = Reader(self._dataset, self._collate).one()
+        if self.form is None:
+            return LoadedBatch(issued, ())  # no record shows a form, so none has it
         found = list(Reader(self._dataset, self._collate, self.form).counted([issued.indices]))
         return LoadedBatch(issued, tuple(whole for whole, _ in found), tuple(count for _, count in found))
 

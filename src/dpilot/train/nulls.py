@@ -87,7 +87,7 @@ def joined(parts: Sequence[PerSample]) -> PerSample:
     names, counts = parts[0].names, [part.norms.shape[0] for part in parts]
 
     def sums(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        columns = {name: w.split(counts) for name, w in weights.items()}
+        columns = {name: torch.split(w, counts) for name, w in weights.items()}
         each = [part.sum_with({name: columns[name][i] for name in weights}) for i, part in enumerate(parts)]
         return {name: torch.stack([part[name] for part in each]).sum(0) for name in names}
 

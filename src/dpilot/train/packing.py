@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from dpilot.errors import InvalidInput
 
 Tensors = dict[str, Tensor]
+_AS_REAL: Final = ".view_as_real"
 
 
 def pack(tree: Any, prefix: str, tensors: Tensors) -> Any:
@@ -50,3 +52,27 @@ def unpack(plain: Any, tensors: Tensors) -> Any:
         case "value":
             return content
     raise InvalidInput(f"a stored state holds a {kind!r}: another dpilot may have written it.")
+
+
+def stored(tensors: Tensors) -> Tensors:
+    """The tensors as safetensors can hold them, on the CPU: a complex one as its real view, under a name that says so.
+
+    >>> import torch
+    >>> held = stored({"w": torch.ones(2, dtype=torch.complex128)})
+    >>> list(held), restored(held)["w"].dtype
+    (['w.view_as_real'], torch.complex128)
+    """
+    return {f"{name}{_AS_REAL}" if t.is_complex() else name: _plain(t) for name, t in tensors.items()}
+
+
+def restored(tensors: Tensors) -> Tensors:
+    """The inverse of stored. Complex numbers are copied: in a mapped file they may be misaligned, which crashes."""
+    return {
+        name.removesuffix(_AS_REAL): torch.view_as_complex(t.clone()) if name.endswith(_AS_REAL) else t
+        for name, t in tensors.items()
+    }
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    found = tensor.detach().cpu()
+    return (torch.view_as_real(found.resolve_conj()) if found.is_complex() else found).contiguous().clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -17,10 +18,12 @@ from dpilot.privacy.events import ApproxDP, Event, Repeated
 from dpilot.privacy.ledger import Ledger
 from dpilot.privacy.ledger.committed import Committed
 from dpilot.privacy.ledger.history import Entry
+from dpilot.privacy.ledger.opening import given
 from dpilot.privacy.receipt import Receipt
 from dpilot.train.plan import Plan
 
 LEDGER = "ledger"
+Paying = Ledger | Committed | str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,18 @@ def own_ledger(plan: Plan, folder: Path | None, data_id: str | None) -> Ledger:
     if folder is None:
         weakref.finalize(ledger, shutil.rmtree, home, ignore_errors=True)
     return ledger
+
+
+def opened(ledger: Paying, plan: Plan, data_id: str | None) -> Ledger | Committed | None:
+    """The ledger to pay in; one at a path is reopened or, where there is none, made for the plan's budget.
+
+    Edge cases:
+        a new ledger    is named by ``data_id``, or by its file
+        another data set's ledger, where both are named    refused
+    """
+    book = given(ledger, plan.budget, data_id) if isinstance(ledger, str | os.PathLike) else ledger
+    check_data(book, data_id)
+    return book
 
 
 def check_data(ledger: Ledger | Committed | None, data_id: str | None) -> None:

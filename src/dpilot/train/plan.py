@@ -66,9 +66,11 @@ class Plan:
     ) -> Plan:
         """The plan whose noise the budget asks for. With a ledger, it must fit what is left there, now.
 
-        Give the expected batch size or the rate, and the epochs or the steps; all are declared numbers.
+        Give the expected batch size or the rate, and the epochs or the steps; all are declared numbers. A delta of
+        1/size or more is refused, unless the budget allows it: ``Budget(1.0, 0.01, allow_large_delta=True)``.
         """
         size = _validate.count("Declare the number of records.", size=size)
+        budget.check_size(size)
         rate = _rate(size, batch_size, sample_rate)
         count = _steps(rate, epochs, steps)
         sigma = calibrated(budget, sample_rate=rate, steps=count)
@@ -100,7 +102,7 @@ class Plan:
         """Plain data, with the version of its format."""
         return {
             "format": FORMAT,
-            "budget": {"epsilon": self.budget.epsilon, "delta": self.budget.delta},
+            "budget": self.budget.as_dict(),
             "size": self.size,
             "sample_rate": self.sample_rate,
             "steps": self.steps,

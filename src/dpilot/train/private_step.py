@@ -24,7 +24,7 @@ from dpilot.train.loader import LoadedBatch
 from dpilot.train.nulls import Chunk
 from dpilot.train.optimizers import OWN
 from dpilot.train.options import Options
-from dpilot.train.payment import Purpose
+from dpilot.train.payment import Paying, Purpose
 from dpilot.train.plan import Plan
 from dpilot.train.reading import on, slices
 
@@ -39,6 +39,7 @@ class PrivateStep:
         taken, each once and in order. What is returned was released.
 
     Edge cases:
+        ledger                   a Ledger, one commitment of it, or a path, as for a Trainer
         steps beyond the plan    refused
         stopping early           the price stays what was planned; ``finish()`` books the run as done
 
@@ -66,7 +67,7 @@ class PrivateStep:
         optimizer: torch.optim.Optimizer,
         plan: Plan,
         *,
-        ledger: Ledger | Committed | None = None,
+        ledger: Paying = None,
         purpose: str = "training",
         part: str | None = None,
         split: str | None = None,
@@ -91,12 +92,11 @@ class PrivateStep:
         self._rehearsed = example is not None
         if example is not None:
             self._job.rehearsed(on(self._job.device, example))
-        payment.check_data(ledger, data_id)
         use.check_unused(plan, own_ledger=ledger is None)
+        book = payment.opened(ledger, plan, data_id) or payment.own_ledger(plan, None, data_id)
         noise = KeyedNoise() if test_seed is None else seeded_noise(test_seed)
         self._stamp = noise.stamp
         self._open = ExitStack()
-        book = ledger or payment.own_ledger(plan, None, data_id)
         event = payment.price(plan, own=ledger is None)
         self._paid = self._open.enter_context(payment.pay(plan, book, event, Purpose(purpose, part, split)))
         self._use = use.begin(plan, None if test_seed is None else seeded_noise(test_seed).state)

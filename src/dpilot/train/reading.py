@@ -16,7 +16,6 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 from dpilot.data.cells import plain
 from dpilot.data.reading import numbers
 from dpilot.engine import batch as batches
-from dpilot.errors import InvalidInput
 from dpilot.sampling import check_source
 from dpilot.train.collating import grouped, joined, rows
 from dpilot.train.form import Differs, brought, quietly
@@ -60,10 +59,10 @@ class Reader:
                 yield from self._as_tensors(indices) or self._one_by_one(indices)
 
     def one(self) -> Any:
-        """The first record that can be read, as a chunk: only its form is ever used."""
+        """The first record that can be read, as a chunk: only its form is ever used. None where there is none."""
         for chunk in self.chunks(np.array([index]) for index in range(min(len(self.dataset), _TRIES))):
             return chunk.whole
-        raise InvalidInput("no record could be read and collated: expected dataset[i] and collate_fn to work.")
+        return None
 
     def _as_tensors(self, indices: Indices) -> list[tuple[Any, int]] | None:
         """The quick way for records that lie in tensors, and so have one form; None where that is not so."""
@@ -161,10 +160,8 @@ def on(device: torch.device, chunk: Any) -> Any:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Refuse what cannot be sampled record by record, and what has no record; nothing is read."""
+    """Refuse what cannot be sampled record by record; nothing is read, and no records are as good as any."""
     check_source(dataset)
-    if len(dataset) == 0:
-        raise InvalidInput("the data set is empty: expected at least one record. The promise is about such data sets.")
 
 
 def known_form(dataset: Any, collate: Collate | None) -> Any:

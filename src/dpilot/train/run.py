@@ -16,6 +16,7 @@ from dpilot.privacy.ledger import Ledger
 from dpilot.privacy.ledger.committed import Committed
 from dpilot.records import RunRecord
 from dpilot.train import architecture, files
+from dpilot.train.packing import restored, stored
 from dpilot.train.payment import LEDGER
 from dpilot.train.predict import predict
 
@@ -65,8 +66,7 @@ class Run:
         if (where / RECORD).exists() and RunRecord.from_json((where / RECORD).read_text()) != self.record:
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
-        weights = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
-        files.write(where / MODEL, save(weights))
+        files.write(where / MODEL, save(stored(self.model.state_dict())))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
         files.write(where / RECORD, self.record.to_json().encode())
@@ -99,7 +99,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     where = Path(folder)
     try:
         record = RunRecord.from_json((where / RECORD).read_text())
-        weights = load_file(where / MODEL)
+        weights = restored(load_file(where / MODEL))
     except FileNotFoundError as problem:
         raise InvalidInput(f"{where} holds no finished run ({Path(problem.filename).name} is missing).") from None
     if model is None:

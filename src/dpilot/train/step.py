@@ -74,8 +74,9 @@ def private_step(setting: Setting, state: State, chunks: Iterable[Any]) -> State
 
 
 def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | None = None) -> State:
-    """The clip state before the first step, from the plan and the number of trained parameters."""
-    dimension = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    """The clip state before the first step, from the plan and the number of trained real numbers."""
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
+    dimension = sum(parameter.numel() * (2 if parameter.is_complex() else 1) for parameter in trained)
     return plan.clipping.init(
         noise_multiplier=plan.noise_multiplier,
         expected_batch_size=plan.expected_batch_size,
@@ -92,7 +93,7 @@ def _norms(setting: Setting, gradients: engine.PerSample) -> Tensor:
 def _zeros(setting: Setting, state: State) -> tuple[Gradients, Tensor]:
     """The sum over no records: a zero for every trained parameter and every extra coordinate."""
     zeros = {name: torch.zeros_like(p, requires_grad=False) for name, p in _trained(setting).items()}
-    first = next(iter(zeros.values()))
+    first = next(iter(zeros.values())).real
     none = first.new_zeros(0) if setting.groups is None else first.new_zeros(0, len(setting.groups))
     return _widened(setting, zeros, setting.plan.clipping.clip(none, state)[1].sum(0))
 
@@ -101,10 +102,11 @@ def _widened(setting: Setting, gradients: Gradients, extras: Tensor) -> tuple[Gr
     """Sums in the precision in which they are added up and released: float32 or better.
 
     A batch that is expected to be large is summed, and released, in float64: in float32 each addition rounds by the
-    length of the sum, and what one record changes in those roundings grows with the batch.
+    length of the sum, and what one record changes in those roundings grows with the batch. A complex gradient is
+    released as its real and imaginary parts: they are the coordinates that the norm and the noise are about.
     """
     many = setting.plan.expected_batch_size > _MANY
-    sums = {name: gradients[name].to(_wide(p, many)) for name, p in _trained(setting).items()}
+    sums = {name: _real(gradients[name]).to(_wide(p, many)) for name, p in _trained(setting).items()}
     return sums, extras.to(next(iter(sums.values())).dtype)
 
 
@@ -126,7 +128,7 @@ def _move(setting: Setting, released: Gradients, *, frozen: bool) -> None:
     """Hand the noisy mean to the optimizer. While a rule only measures, the optimizer does not move."""
     means = torch._foreach_div(list(released.values()), setting.plan.expected_batch_size)
     for parameter, mean in zip(_trained(setting).values(), means, strict=True):
-        parameter.grad = mean.to(parameter.dtype)
+        parameter.grad = (torch.view_as_complex(mean) if parameter.is_complex() else mean).to(parameter.dtype)
     if not frozen:
         setting.optimizer.step()
     setting.optimizer.zero_grad(set_to_none=True)
@@ -134,4 +136,10 @@ def _move(setting: Setting, released: Gradients, *, frozen: bool) -> None:
 
 def _wide(parameter: Tensor, many: bool) -> torch.dtype:
     has_double = parameter.device.type != "mps"
-    return torch.float64 if parameter.dtype == torch.float64 or (many and has_double) else torch.float32
+    double = parameter.dtype in (torch.float64, torch.complex128)
+    return torch.float64 if double or (many and has_double) else torch.float32
+
+
+def _real(gradient: Tensor) -> Tensor:
+    """The gradient as real numbers: of a complex one, its real and imaginary parts along a last axis of two."""
+    return torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient

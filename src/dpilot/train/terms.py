@@ -14,7 +14,7 @@ from dpilot.noise import KeyedNoise, seeded_noise
 from dpilot.privacy.ledger import Ledger
 from dpilot.privacy.ledger.committed import Committed
 from dpilot.train.checkpoint import MANIFEST
-from dpilot.train.payment import LEDGER, Purpose, check_data
+from dpilot.train.payment import LEDGER, Purpose
 from dpilot.train.run import RECORD
 
 
@@ -31,7 +31,6 @@ class Terms:
     test_seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_data(self.ledger, self.data_id)
         _validate.count(checkpoint_every=self.every)
         if self.folder is None and self.secret is not None:
             raise InvalidInput("secret is given without checkpoint: expected both, as only a stored run has a secret.")

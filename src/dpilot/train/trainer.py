@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from dpilot.errors import InvalidInput
 from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
-from dpilot.train import fitting
+from dpilot.privacy.ledger.opening import reopened
+from dpilot.train import fitting, payment
 from dpilot.train.averages import Average
 from dpilot.train.averages import average as average_of
 from dpilot.train.checkpoint import Manifest
 from dpilot.train.job import Job
 from dpilot.train.optimizers import OWN, MakeOptimizer
 from dpilot.train.options import Options
-from dpilot.train.payment import Purpose
+from dpilot.train.payment import Paying, Purpose
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Callback, Progress, Watch
 from dpilot.train.reading import Collate
@@ -32,7 +32,9 @@ class Trainer:
     """Trains ``model`` in place by ``plan``: ``Trainer(model, loss_fn, plan, optimizer="sgd", lr=0.5).fit(dataset)``.
 
     ``loss_fn(model(x), y)`` gives one loss a sample; with ``per_batch=True`` the call is ``loss_fn(model, batch)``.
-    ``ledger`` is where the run is paid; without one, a ledger of the plan's own budget is made and saved with the run.
+    ``ledger`` is where the run is paid: a Ledger, one commitment of it, or a path, where one of the plan's budget is
+    made if there is none, for the data set ``data_id`` (or the name of the file). Without one, a ledger of the plan's
+    own budget is made and saved with the run.
     ``checkpoint`` names a folder that is written every ``checkpoint_every`` steps and can be resumed from; the keys go
     to ``secret``, a file outside it. ``callback`` is called with the record of each step, ``progress`` with that and
     the time. ``test_seed`` fixes noise and batches, and stamps the record as not private.
@@ -43,11 +45,11 @@ class Trainer:
 
     Edge cases:
         data set of another length    accepted in silence: the divisor is the plan's
-        empty batch                   a step of noise alone, and it counts
+        empty batch, or data set      a step, or all steps, of noise alone, and they count
         record that does not compute  null, in silence; a wrong model or loss is found on made-up records
         example                       a public batch; shows the records' form before anything is spent, where the
                                       data set does not (a TensorDataset does). Without it the first record's form
-                                      stands in, and counts as public
+                                      stands in, and counts as public; so does that there is such a record
         record of another form        null, in silence: missing keys, dimensions, or types that do not cast
         layer-wise rules              groups of parameters are shared out by the model's order, or given as ``groups``
 
@@ -74,7 +76,7 @@ class Trainer:
         schedule: str | Schedule = "constant",
         average: str | Average | None = None,
         free_step: bool = False,
-        ledger: Ledger | Committed | None = None,
+        ledger: Paying = None,
         purpose: str = "training",
         part: str | None = None,
         split: str | None = None,
@@ -115,7 +117,7 @@ class Trainer:
         watch = Watch(callback, progress)
         self._job = Job.checked(model, loss_fn, plan, options, own, collate=collate_fn, example=example, watch=watch)
         self._terms = Terms(
-            ledger=ledger,
+            ledger=payment.opened(ledger, plan, data_id),
             purpose=Purpose(purpose, part, split),
             data_id=data_id,
             folder=None if checkpoint is None else Path(checkpoint),
@@ -148,7 +150,7 @@ class Trainer:
         dataset: Any,
         *,
         optimizer: MakeOptimizer | None = None,
-        ledger: Ledger | None = None,
+        ledger: Ledger | str | Path | None = None,
         secret: str | Path | None = None,
         collate_fn: Collate | None = None,
         example: Any = None,
@@ -173,4 +175,5 @@ class Trainer:
         more = {"collate": collate_fn, "example": example, "watch": Watch(callback, progress)}
         job = Job.checked(model, loss_fn, manifest.plan, manifest.options, optimizer, **more)
         chosen = secret_path(where, Path(secret or manifest.secret))
-        return fitting.resume(where, manifest, job, dataset, ledger, chosen)
+        book = reopened(ledger) if isinstance(ledger, str | Path) else ledger
+        return fitting.resume(where, manifest, job, dataset, book, chosen)

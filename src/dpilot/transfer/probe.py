@@ -22,6 +22,7 @@ from dpilot import _validate
 from dpilot.engine import precision
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
+from dpilot.noise import check_distinct
 from dpilot.privacy.events import Event, Gaussian, Repeated
 from dpilot.transfer.features import Features, chunked
 from dpilot.transfer.joint import Joint
@@ -111,6 +112,7 @@ def fit_heads(
     """
     heads, size = tuple(heads), _validate.positive("It is declared, not counted.", size=size)
     _check_counts(len(heads), receipts=receipts, noises=heads if noises is None else noises)
+    check_distinct(noises or ())
     records = Records.of(features, device, size)
     team = _Team.start(heads, records)
     fitted: dict[int, Tensor] = {}

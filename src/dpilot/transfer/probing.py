@@ -84,7 +84,10 @@ def fit_probe(
     sigma = 1 / (mu * math.sqrt(bought)) if bought else math.inf
     head = Head(lr, steps, math.sqrt(steps) / (mu * math.sqrt(1 - bought)), momentum, threshold)
     stages = [Stage(_CENTER, gaussian_event(sigma))] if bought else []
-    with commitment([*stages, Stage(_HEAD, head.event)], budget, ledger, dataset="one probe") as (made, cost):
+    with commitment([*stages, Stage(_HEAD, head.event)], budget, ledger, dataset="one probe", size=count) as (
+        made,
+        cost,
+    ):
         middle = _bought(rows, made, sigma, count, noise) if isinstance(center, str) else center
         with made.stage(_HEAD) as receipt:
             moved = _moved(rows, middle)

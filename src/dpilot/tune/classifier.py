@@ -12,10 +12,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot.data.encoder import Encoder
+from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
 from dpilot.linear.auto_regressor import Score
 from dpilot.linear.classifier import codes, declared_classes
-from dpilot.linear.fitting import noise_of
+from dpilot.linear.fitting import declared_size, noise_of
 from dpilot.linear.inputs import features, features_and_target, loose, target_cells
 from dpilot.linear.model import products
 from dpilot.linear.problem import Privacy, paid
@@ -51,6 +52,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         are computed before, each from its own image: nothing of that leaves.)
 
     Edge cases:
+        ``delta`` None is min(1e-5, 1/(10 size)), or 1e-6 where the size is bought (``size="private"``); 1/size or more
+        is refused unless ``allow_large_delta``. ``privacy_`` shows what was used.
         A record outside its declared domain, or whose label is none of the classes, is the null record: silent. When
         predicting, a null record gets equal probabilities, so the first class. A missing number is no such thing.
         ``score`` is exact, for records that are public; ``private_score`` buys noisy figures of private ones.
@@ -69,12 +72,13 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         epsilon: float = 1.0,
-        delta: float = 1e-5,
+        delta: float | None = None,
         *,
         classes: Any = None,
         schema: Any = None,
         size: str | int = "public",
         ledger: Any = None,
+        allow_large_delta: bool = False,
         protected: str | None = None,
         objective: str = "accuracy",
         epochs: float | None = None,
@@ -87,6 +91,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.schema = schema
         self.size = size
         self.ledger = ledger
+        self.allow_large_delta = allow_large_delta
         self.protected = protected
         self.objective = objective
         self.epochs = epochs
@@ -125,14 +130,14 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def private_score(self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None) -> Score:
         """Noisy figures of private records, for an (epsilon, delta) of their own.
 
-        Charged to ``ledger``, or to the estimator's where none is given: figures of records that the model was fitted
-        to add to what the fit cost.
+        Without a ``delta`` it is that of the fit. Charged to ``ledger``, or to the estimator's where none is given:
+        figures of records that the model was fitted to add to what the fit cost.
         """
         check_is_fitted(self)
         probabilities, target = self.predict_proba(X), self._codes(y)
         if len(target) != len(probabilities):
             raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
-        budget = Budget(epsilon, self.delta if delta is None else delta)
+        budget = Budget(epsilon, self.privacy_.budget.delta if delta is None else delta)
         sigma, noise = 1 / gdp_mu(budget), noise_of(self.random_state)
         stages, book = [Stage("private score", counts_event(sigma))], self.ledger if ledger is None else ledger
         charged = paid(stages, budget, ledger=book, noise=noise, unprotected=("running time",))
@@ -155,7 +160,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.classes is not None:
             raise InvalidInput("classes are given beside a schema: expected None, as the schema declares the target's.")
         table = joined(X, y, self.schema)
-        flown = fly_table(table, self.schema, protected=self.protected, **self._terms())
+        flown = fly_table(table, self.schema, protected=self.protected, **self._terms(Frame.of(table).length))
         columns = flown.encoder.schema.features
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
@@ -172,7 +177,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             schema,
             class_names=known.names,
             unprotected=unprotected,
-            **self._terms(),
+            **self._terms(len(values)),
         )
         self.classes_, self.encoder_ = known.classes, flown.encoder
         return self._keep(flown.flight)
@@ -180,8 +185,9 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_images(self, X: Any, y: Any) -> Self:
         known, unprotected = self._labels(target_cells(y))
         labels = np.nan_to_num(known.codes, nan=-1.0)
-        terms = self._terms()
-        budget = Budget(terms.pop("epsilon"), terms.pop("delta"))
+        budget, terms = self._budget(len(X)), self._terms(len(X))
+        for name in ("epsilon", "delta", "allow_large_delta"):
+            del terms[name]
         shape: Terms = terms.pop("terms")
         flight = autopilot(
             scattered(X, labels, len(known.names)),
@@ -199,16 +205,22 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, unprotected = declared_classes(self.classes, labels)
         return Labels(classes, codes(labels, classes)), unprotected
 
-    def _terms(self) -> dict[str, Any]:
+    def _budget(self, length: int) -> Budget:
+        """The total for so many records, if their number is public."""
+        size = declared_size(self.size, max(length, 1))
+        return Budget.of_size(self.epsilon, self.delta, size, allow_large_delta=self.allow_large_delta)
+
+    def _terms(self, length: int) -> dict[str, Any]:
         """What every kind of fit is told."""
         noise = noise_of(self.random_state)
         seed = int(noise.state.generator("autopilot").integers(2**31)) if isinstance(noise, KeyedNoise) else None
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
+            "allow_large_delta": self.allow_large_delta,
             "terms": Terms(self.objective, epochs=self.epochs),
             "size": self.size,
-            "ledger": None if self.ledger is None else given(self.ledger, Budget(self.epsilon, self.delta)),
+            "ledger": None if self.ledger is None else given(self.ledger, self._budget(length)),
             "device": self.device,
             "test_seed": seed,
         }

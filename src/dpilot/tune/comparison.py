@@ -43,7 +43,7 @@ class Comparison:
     curves: dict[str, tuple[tuple[float, float], ...]]
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "budget": self.budget.as_dict()}
 
     def __str__(self) -> str:
         lines = [f"{'method':<24}{'runs':<16}{'epsilon left':>12}{'tuning':>9}{'score noise':>13}"]
@@ -78,6 +78,7 @@ def compare(
         [('data-free default', 1.0), ('linear_scaling', 0.97), ('private_selection', 0.7)]
     """
     trials = _validate.count(trials=trials, least=2)
+    budget.check_size(size)
     held_out = _validate.count(size=size) * Terms(held_out=held_out_share).kept(budget, size)
     whole, delta = gdp_mu(budget), budget.delta
     select = _selected(budget, law, shape)

@@ -53,7 +53,9 @@ def budget_split_grid(
     (trial,), final = staged_outlays(budget, [mu], len(grid), sample_rate=task.sample_rate, steps=steps)
     trials = Round("grid", trial, len(grid), math.sqrt(len(grid)) / gdp_mu(budget), objective)
     task.cells(objective)
-    with paid([*trials.stages(task.split), Stage(_FINAL, final.event, TRAIN, task.split)], budget, ledger) as payment:
+    with paid(
+        task, [*trials.stages(task.split), Stage(_FINAL, final.event, TRAIN, task.split)], budget, ledger
+    ) as payment:
         results = trials.run(task, payment, grid)
         best = _best(results)
         with begun(payment, [_FINAL]) as (receipt,):
@@ -95,7 +97,7 @@ def random_search(
     outlay = equal_outlay(budget, count, task.sample_rate, steps[0] or None)
     runs = Round("random", outlay, count, math.sqrt(count) * (1 + 1e-12) / gdp_mu(budget), objective)
     task.cells(objective)
-    with paid(runs.stages(task.split), budget, ledger) as payment:
+    with paid(task, runs.stages(task.split), budget, ledger) as payment:
         results = runs.run(task, payment, candidates)
         best, epsilon = _best(results), accountant.epsilon(outlay.event, budget.delta)
         return Tuned(

@@ -33,7 +33,7 @@ from dpilot.tune.moved import Moved, check_noise
 from dpilot.tune.pool import check_sendable, run_apart
 from dpilot.tune.recipe import Lot, Recipe
 from dpilot.tune.stacked import Runner, stackable, train_together
-from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, distinct
 
 __all__ = ["ModuleTask"]
 
@@ -103,7 +103,8 @@ class ModuleTask:
         _validate.rate(sample_rate=self.sample_rate)
         training_form(self.train_data, self.example)
         _validate.count(workers=self.workers)
-        noise = self.noise()
+        object.__setattr__(self, "noise", distinct(self.noise))
+        noise, _ = self.noise(), self.noise()  # a factory that repeats one state is refused now
         with apart(noise, "initial weights"):
             check_fresh(self.model_fn)
         self.recipe.check(self.classes)

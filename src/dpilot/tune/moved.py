@@ -41,8 +41,8 @@ class Moved:
 
     Guarantee:
         All that the trial may release was drawn from its receipt here, before anything is sent, so that the receipt
-        made there is for no more than was reserved and nothing is left here to draw. It is sent once: the right is not
-        doubled, and no two processes have a key in common.
+        made there is for no more than was reserved and nothing is left here to draw. It is sent once, and its noise is
+        surrendered: the right is not doubled, and no two processes add noise from one key.
 
     Edge cases:
         A trial that has begun is not moved: what it released cannot be drawn again, which is BudgetExceeded.
@@ -65,10 +65,11 @@ class Moved:
                 "What failed is not tried again; reserve another trial."
             )
         self._sent = True
-        trial, noise = self._trial, self._lot.noise
-        state = noise.state if isinstance(noise, KeyedNoise) else None
+        trial, lot = self._trial, self._lot
+        state = lot.noise.surrender() if isinstance(lot.noise, KeyedNoise) else None
         paid = trial.candidate, trial.noise_multiplier, _receipt(trial).event
-        return _arrived, (*paid, self._plan, self._lot.weights, self._lot.batches, state, noise.stamp)
+        keys = [None if chain is None else (chain.key, chain.position) for chain in (lot.weights, lot.batches, state)]
+        return _arrived, (*paid, self._plan, keys, lot.noise.stamp)
 
 
 def check_noise(noise: Noise) -> None:
@@ -91,10 +92,9 @@ def _arrived(
     noise_multiplier: float,
     event: Event,
     plan: Plan,
-    weights: Chain,
-    batches: Chain,
-    state: Chain | None,
+    keys: tuple[tuple[bytes, int], tuple[bytes, int], tuple[bytes, int] | None],
     stamp: str,
 ) -> tuple[Trial, Plan, Lot]:
-    noise = SystemNoise() if state is None else KeyedNoise(state, stamp=stamp)
+    weights, batches = Chain(*keys[0]), Chain(*keys[1])
+    noise = SystemNoise() if keys[2] is None else KeyedNoise(Chain(*keys[2]), stamp=stamp)
     return Trial(candidate, noise_multiplier, Receipt(event)), plan, Lot(weights, batches, noise)

@@ -10,6 +10,7 @@ from pathlib import Path
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
 from dpilot.privacy.receipt import Receipt
+from dpilot.tune.task import Task
 
 __all__ = ["Paid", "begun", "paid"]
 
@@ -27,18 +28,20 @@ class Paid:
 
 
 @contextmanager
-def paid(stages: Sequence[Stage], budget: Budget, ledger: Ledger | str | Path | None) -> Iterator[Paid]:
-    """Commit ``stages`` at once, within ``budget``, in ``ledger`` or in one of the tuner's own, then run the body.
+def paid(task: Task, stages: Sequence[Stage], budget: Budget, ledger: Ledger | str | Path | None) -> Iterator[Paid]:
+    """Commit ``stages`` of a tuning at once, within ``budget``, in ``ledger`` or in one of its own, then run it.
 
     Guarantee:
-        The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing.
-        A crash, a kill or an exception leaves all of it spent, stages that never began included.
+        The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing, and
+        a delta of 1/size of the task or more is refused. A crash, a kill or an exception leaves all of it spent, stages
+        that never began included.
 
     Edge cases:
         no ledger    a precommitted one of the tuner's own budget is made, and dropped: the record keeps its entries
         a ledger     is charged what it makes of the stages; the cost reported here is the whole ``budget``
     """
-    with commitment(stages, budget, ledger, dataset="one tuning") as (made, cost):
+    size = task.size + task.held_out_size
+    with commitment(stages, budget, ledger, dataset="one tuning", size=size) as (made, cost):
         yield Paid(made, cost)
 
 

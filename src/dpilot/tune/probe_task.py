@@ -21,7 +21,7 @@ from dpilot.statistics.rows import Floats
 from dpilot.transfer.features import Features
 from dpilot.transfer.numbers import as_numbers
 from dpilot.transfer.probe import Head, fit_heads, predict
-from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, distinct
 
 __all__ = ["THRESHOLD", "ProbeTask"]
 
@@ -69,6 +69,8 @@ class ProbeTask:
     def __post_init__(self) -> None:
         _validate.positive("Declare it.", size=self.size)
         _validate.positive("Declare it.", held_out_size=self.held_out_size)
+        object.__setattr__(self, "noise", distinct(self.noise))
+        _ = self.noise(), self.noise()  # a factory that repeats one state is refused now
         if self.groups is not None and len(self.groups) != len(self.held_out):
             raise InvalidInput("groups and held-out features differ in length: expected one group code a record.")
 

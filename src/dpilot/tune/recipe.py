@@ -49,9 +49,10 @@ class Lot:
 
     @classmethod
     def drawn(cls, noise: Noise) -> Lot:
-        """Fresh keys; the fixed noise of a test fixes the initial weights too."""
-        weights = noise.state if isinstance(noise, KeyedNoise) else Chain(fresh_key("initial weights"))
-        return cls(weights, Chain(fresh_key("sampling")), noise)
+        """Fresh keys, and of keyed noise a source of the trial's own; that of a test fixes the initial weights too."""
+        own = noise.spawn() if isinstance(noise, KeyedNoise) else noise
+        weights = own.state if isinstance(own, KeyedNoise) else Chain(fresh_key("initial weights"))
+        return cls(weights, Chain(fresh_key("sampling")), own)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -65,7 +65,7 @@ class Tuned:
         return {
             **{name: getattr(self, name) for name in names},
             "candidate": None if self.candidate is None else asdict(self.candidate),
-            "budget": asdict(self.budget),
+            "budget": self.budget.as_dict(),
             "spent": asdict(self.spent),
             "trials": [asdict(each) for each in self.trials],
             "score": None if self.score is None else asdict(self.score),

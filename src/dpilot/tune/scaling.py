@@ -62,7 +62,7 @@ def linear_scaling(
         sample_rate=task.sample_rate,
         **options,
     )
-    with paid(plan.stages(task.split), budget, ledger) as payment:
+    with paid(task, plan.stages(task.split), budget, ledger) as payment:
         found = search(plan, task, payment)
         candidate, notes = chosen(found.law, plan.final_epsilon, plan.box, plan.split)
         model = final_run(plan, task, payment, candidate)
@@ -129,7 +129,7 @@ def train_at(
     outlay = whole_outlay(budget, task.sample_rate, box.steps[0])
     epsilon = accountant.epsilon(outlay.event, budget.delta)
     candidate, notes = chosen(law, epsilon, box, split)
-    with paid([Stage(purpose, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
+    with paid(task, [Stage(purpose, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
         with begun(payment, [purpose]) as (receipt,):
             (model,) = task.train([outlay.trial(candidate, receipt)])
         return Tuned(

@@ -98,7 +98,7 @@ def private_selection(
     task.cells(objective)  # refuses an objective that the task cannot score, before anything is paid
     if getattr(task, "watch", None) is not None:
         raise InvalidInput("the task has a watch, which would tell how many trials there are: expected none.")
-    with paid(plan.stages(task.split), budget, ledger) as payment:
+    with paid(task, plan.stages(task.split), budget, ledger) as payment:
         found = select(plan, task, payment)
         epsilon = max(accountant.epsilon(each.event, budget.delta) for each in plan.outlays.values())
         return Tuned(

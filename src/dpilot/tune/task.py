@@ -12,15 +12,14 @@ from typing import Any, Final, Protocol
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
-from dpilot.keys import KEY_BYTES, Chain
 from dpilot.mechanism import Draws, Noise
-from dpilot.noise import KeyedNoise, seeded_noise
+from dpilot.noise import SHARED, KeyedNoise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt, divided, divided_multiplier
 from dpilot.statistics.rows import Floats
 from dpilot.tune.candidate import Candidate
 
-__all__ = ["HELD_OUT", "TRAIN", "MakeNoise", "Outlay", "Task", "Trial", "fixed_noise"]
+__all__ = ["HELD_OUT", "TRAIN", "MakeNoise", "Outlay", "Task", "Trial", "distinct", "fixed_noise"]
 
 TRAIN: Final = "train"
 HELD_OUT: Final = "held-out"
@@ -129,16 +128,39 @@ class Outlay:
 def fixed_noise(seed: int) -> MakeNoise:
     """Noise sources for tests: a stamped one for each trial and score, all different, the same every time.
 
+    Edge cases:
+        It works in the process that made it alone: a fork of it would repeat what its parent draws.
+
     >>> make = fixed_noise(3)
     >>> make().stamp == make().stamp == fixed_noise(3)().stamp
     True
     """
-    source, made = seeded_noise(seed), 0
+    return seeded_noise(seed).spawn
 
-    def make() -> Noise:
-        nonlocal made
-        made += 1
-        key = source.state.generator(f"source {made}").bytes(KEY_BYTES)
-        return KeyedNoise(Chain(key), stamp=source.stamp)
 
-    return make
+def distinct(make: MakeNoise) -> MakeNoise:
+    """The same factory, which refuses to hand out two sources that were built from one state.
+
+    Guarantee:
+        No two trials or scores of a task add the same noise, whatever the factory does: one source may come again, as
+        it moves on with every use, but a second one at a state that was handed out is refused.
+    """
+    return make if make is SystemNoise or isinstance(make, _Distinct) else _Distinct(make)
+
+
+class _Distinct:
+    """A factory and the sources that it has handed out so far."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: MakeNoise) -> None:
+        self._make = make
+        self._made: dict[str, KeyedNoise] = {}
+
+    def __call__(self) -> Noise:
+        noise = self._make()
+        if isinstance(noise, KeyedNoise):
+            earlier = self._made.setdefault(noise.state.token("source"), noise)
+            if earlier is not noise:
+                raise InvalidInput(SHARED)
+        return noise

@@ -136,7 +136,8 @@ def _rest(model: nn.Module) -> str:
 def _array(parameter: torch.Tensor) -> NDArray[Any]:
     """The same numbers; types that numpy has not, such as bfloat16, as the float32 that holds them exactly."""
     found = parameter.detach().cpu()
-    array: NDArray[Any] = (found if found.dtype in (torch.float32, torch.float64) else found.float()).numpy()
+    held = found.is_complex() or found.dtype in (torch.float32, torch.float64)
+    array: NDArray[Any] = (found if held else found.float()).numpy()
     return array
 
 

@@ -30,6 +30,7 @@ from dpilot.privacy.ledger.committed import Committed
 from dpilot.privacy.ledger.history import Entry, Stage, text
 from dpilot.privacy.ledger.pricing import affordable
 from dpilot.privacy.ledger.store import Store
+from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
 
 
@@ -66,6 +67,7 @@ class Ledger:
         store = Store(_local(path))
         text("dataset", dataset)
         if not store.path.exists():
+            check_alone()
             store.create("open", terms.first_row(dataset, budget, mode, bound))
         book = Book.of(store)
         terms.check_same(book.history(), dataset, budget, mode, bound)

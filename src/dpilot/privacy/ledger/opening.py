@@ -23,14 +23,22 @@ def given(ledger: Ledger | str | os.PathLike[str], budget: Budget, dataset: str 
     if isinstance(ledger, Ledger):
         return ledger
     path = Path(ledger)
-    if path.exists():
-        return Ledger.open(path, dataset=Ledger.read(path).dataset)
-    return Ledger.open(path, dataset=dataset or path.stem, budget=budget)
+    return reopened(path) if path.exists() else Ledger.open(path, dataset=dataset or path.stem, budget=budget)
+
+
+def reopened(path: str | os.PathLike[str]) -> Ledger:
+    """The ledger at ``path``, whatever data set it is of."""
+    return Ledger.open(path, dataset=Ledger.read(path).dataset)
 
 
 @contextmanager
 def commitment(
-    stages: Sequence[Stage], budget: Budget, ledger: Ledger | str | os.PathLike[str] | None, dataset: str
+    stages: Sequence[Stage],
+    budget: Budget,
+    ledger: Ledger | str | os.PathLike[str] | None,
+    dataset: str,
+    *,
+    size: float | None,
 ) -> Iterator[tuple[Committed, Cost]]:
     """Commit ``stages`` at once, within ``budget``, in ``ledger`` or in one made for them, then run the body.
 
@@ -39,9 +47,11 @@ def commitment(
         A crash, a kill or an exception leaves all of it spent, stages that never began included.
 
     Edge cases:
+        size         the declared number of records, for which delta must be small; None where it is to be bought
         no ledger    a precommitted one of ``budget``, named ``dataset``, is made, and dropped after the body
         a ledger     is charged what it makes of the stages; the cost that comes out is the whole ``budget``
     """
+    budget.check_size(size)
     with tempfile.TemporaryDirectory(prefix="dpilot-") as folder:
         if ledger is None:
             book = Ledger.open(Path(folder) / "own.ledger", dataset=dataset, budget=budget, mode="precommitted")

@@ -16,6 +16,7 @@ from dpilot.privacy.ledger.folding import Body, reserve_body, settle_body, stage
 from dpilot.privacy.ledger.history import Entry, History, Stage
 from dpilot.privacy.ledger.holding import Held
 from dpilot.privacy.ledger.pricing import affordable, lowered, refusal
+from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
 
 _OVERTAKEN: Final = 3
@@ -40,6 +41,7 @@ def spend(book: Book, stage: Stage, delta: Decimal | None) -> Held:
 
 def begin(book: Book, stage: Stage, seq: int | None = None) -> Held:
     """Write that a planned stage begins (of row ``seq``, or of any), and hold it. Each begins once."""
+    check_alone()
     with ExitStack() as undo:
         with book.page() as page:
             held = Held(book.path, *_planned(page.history, stage, seq))
@@ -51,6 +53,7 @@ def begin(book: Book, stage: Stage, seq: int | None = None) -> Held:
 
 def resume(book: Book, seq: int, place: int, drawn: Event | None) -> tuple[Held, Event]:
     """Write that an interrupted stage goes on, and hold it; its event. LedgerError while somebody holds it."""
+    check_alone()
     with ExitStack() as undo:
         with book.page() as page:
             entry = _interrupted(page.history, seq, place)
@@ -94,6 +97,7 @@ def _priced(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> Itera
     Finding the price takes long, so it is done before the lock is taken, and kept only if nobody spent in between:
     shares of delta depend on what was spent. Who is overtaken again and again finds the price under the lock.
     """
+    check_alone()
     for _ in range(_OVERTAKEN):
         history = book.history()
         price = _price(history, stages, delta)

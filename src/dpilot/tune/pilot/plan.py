@@ -95,6 +95,7 @@ def plan_heads(
         >>> plan_heads(Budget(0.1, 1e-5), size=500, classes=2, cells=1, terms=Terms()).scaling.rounds
         ()
     """
+    budget.check_size(size)
     taken = bought or Bought({})
     left = _left(budget, taken.share)
     known = _UNKNOWN_SIZE if size is None else size
@@ -114,6 +115,7 @@ def plan_module(budget: Budget, *, size: float, cells: int, terms: Terms) -> tup
     Example:
         ``plan_module(Budget(1.0, 1e-5), size=60_000, cells=1, terms=Terms())`` takes batches of 1,024 and 527 steps.
     """
+    budget.check_size(size)
     held_out = terms.kept(budget, size)
     trained = max(1, round(size * (1 - held_out)))
     epochs = _EPOCHS if terms.epochs is None else terms.epochs
@@ -163,7 +165,7 @@ def _left(budget: Budget, share: float) -> Budget:
     """What purchases that take ``share`` of mu^2 leave."""
     if share == 0:
         return budget
-    return Budget(gdp_epsilon(gdp_mu(budget) * math.sqrt(1 - share) * _ROUNDED, budget.delta), budget.delta)
+    return replace(budget, epsilon=gdp_epsilon(gdp_mu(budget) * math.sqrt(1 - share) * _ROUNDED, budget.delta))
 
 
 def _metrics_noise(budget: Budget, scaling: ScalingPlan) -> float:

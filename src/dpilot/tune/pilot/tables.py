@@ -118,6 +118,7 @@ def fly_table(
     *,
     epsilon: float,
     delta: float | None = None,
+    allow_large_delta: bool = False,
     target: str | None = None,
     protected: str | None = None,
     terms: Terms | None = None,
@@ -140,7 +141,8 @@ def fly_table(
         value is read. No value of a record raises; a record outside its declared domain is null.
     """
     terms = terms or Terms()
-    given = {"epsilon": epsilon, "delta": delta, "target": target, "protected": protected}
+    total = {"epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta}
+    given = {**total, "target": target, "protected": protected}
     declared, table = declared_of(source, schema, size, epochs=None, model="logistic", **given)
     if declared.task.numeric:
         raise InvalidInput(f"the target {declared.task.target.name!r} is numeric: expected classes. See AutoRegressor.")

@@ -83,7 +83,7 @@ def train_without_tuning(
     """One run of a candidate that no record decided, with the whole budget."""
     outlay = whole_outlay(budget, task.sample_rate, candidate.steps)
     epsilon = accountant.epsilon(outlay.event, budget.delta)
-    with paid([Stage(_FINAL, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
+    with paid(task, [Stage(_FINAL, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
         with begun(payment, [_FINAL]) as (receipt,):
             (model,) = task.train([outlay.trial(candidate, receipt)])
         return Tuned(

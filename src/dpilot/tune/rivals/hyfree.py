@@ -70,7 +70,7 @@ def hyfree(
         Stage(_GRADIENTS, Repeated(Gaussian(sigma), steps), TRAIN, task.split),
         Stage(_LOSSES, Repeated(Gaussian(sigma_loss), looks), TRAIN, task.split),
     ]
-    with paid(stages, budget, ledger) as payment:
+    with paid(task, stages, budget, ledger) as payment:
         with begun(payment, [_GRADIENTS, _LOSSES]) as (gradients, losses):
             run = _Run(task, sigma, sigma_loss, bound, gradients, losses, task.noise(), task.noise())
             weights, rates = run.made(steps, every, _validate.positive(lr=lr))

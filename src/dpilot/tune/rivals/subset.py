@@ -77,7 +77,7 @@ def subset_search(
         Stage(_FINAL, Gaussian(final), TRAIN, task.split),
     ]
     task.cells(objective)
-    with paid(stages, budget, ledger) as payment:
+    with paid(task, stages, budget, ledger) as payment:
         with begun(payment, [_TRIALS]) as (receipt,):
             pieces = divided(receipt, together, count, sample_rate=rate)
             models = task.sampled(rate).train([each.trial(candidate, pieces) for candidate in grid])
