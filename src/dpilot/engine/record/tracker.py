@@ -222,6 +222,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         in_place = operation.name.endswith("_") and not overwrites
         reseeded = operation.draws and self._generators.were_set(kwargs.get("generator"), func, args)
         ruled = worst.kind == "axis" and operation.rule is not no_values
+        looked = self.memory.looked
         made: Any = None
         if ruled and in_place:  # judged by what was there before
             made = self._by_rule(operation, func, args, given, written, None)
@@ -241,7 +242,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = (
                 worst if records else self._without_records(operation, func, args, given, out, read, places, reseeded)
             )
-            if key is not None and not records and outs:
+            if key is not None and not records and outs and looked == self.memory.looked:
                 remember(_rules, key, made)
         if worst.holds_records and operation.rule is not no_values:
             self._note_escapes(operation, out, outs, read, places)
