@@ -267,6 +267,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = DRAWN if operation.draws or random else TRAINED if any(p.why for p in places) else SHARED
         if operation.name in FILLS:
             return UNIFORM if place is SHARED else place
+        if reseeded:
+            return place
         return self._made_alike(operation, func, args, kwargs, out, read, place)
 
     def _made_alike(
