@@ -175,11 +175,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _run_resize(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Another form of the same memory; what is added to it holds zeros: memory that was freed may hold records."""
         t: Tensor = args[0]
-        if not self.memory.tag(t).born:
+        tag, before = self.memory.tag(t), t.untyped_storage().nbytes()
+        if not tag.born:
             self._guard.before_write(t)
-        before = t.untyped_storage().nbytes()
         out = func(*args, **kwargs)
-        torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())[before:].zero_()
+        added = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())[before:].zero_()
+        if len(added) and tag.kind in ("shared", "random"):  # neither alike nor drawn any more, with zeros at the end
+            why = DRAWN.why if tag.kind == "random" else tag.why
+            self.memory.put(t, Place("shared", why=why), born=tag.born)
         return out
 
     def _run_plain(self, operation: Operation, func: Any, args: Any, kwargs: Any) -> Any:
