@@ -465,20 +465,21 @@ def pad(c: Call) -> Places:
 
 def rnn(c: Call) -> Places:
     """Recurrent layers of one kernel: input (T, n, d) or (n, T, d), states (layers, n, h) or (n, h)."""
-    p, first = c.place("input"), bool(c.get("batch_first"))
+    axis = 0 if c.get("batch_first") and "cudnn" in c.name else 1
     states = [c[v] for v in ("hx", "cx", "hx_", "cx_") if isinstance(c.get(v), Tensor)]
     if any(c.memory.place(t).kind == "axis" for t in c.tensors() if not any(t is s for s in (c["input"], *states))):
         raise NotKnown("weights differ from record to record")
-    if p.axis != (0 if first and "cudnn" in c.name else 1) or c["input"].dim() != 3 or c.get("batch_sizes"):
+    if c["input"].dim() != 3 or c.get("batch_sizes"):
         raise NotKnown("a packed or unbatched recurrent layer")
-    for t in states:
-        q = c.memory.place(t)
-        if q.kind == "axis" and (q.axis, q.block) != (t.dim() - 2, p.block):
-            raise Mixes("combines tensors whose records lie on different axes")
-        if q.kind == "shared":
-            c.require_repeats(t, t.dim() - 2, p.block)
-    ends = [on_axis(o.dim() - 2, p.block) if o.dim() >= 2 else INNER for o in c.outs[1:]]
-    return [p, *ends]
+    held = [(t, c.memory.place(t), at) for t, at in [(c["input"], axis), *((t, t.dim() - 2) for t in states)]]
+    block = next(p.block for _, p, _ in held if p.kind == "axis")
+    for t, p, at in held:
+        if p.kind == "axis" and (p.axis, p.block) != (at, block):
+            raise NotKnown("a recurrent layer whose records do not lie side by side")
+        if p.kind == "shared":
+            c.require_repeats(t, at, block)
+    ends = [on_axis(o.dim() - 2, block) if o.dim() >= 2 else INNER for o in c.outs[1:]]
+    return [on_axis(axis, block), *ends]
 
 
 def attention(c: Call) -> Places:
