@@ -582,7 +582,7 @@ def dynamic(_: Call) -> Places:
 
 BY_NAME: dict[Rule, str] = {
     pointwise: """_to_copy clone native_dropout _fused_dropout masked_fill where lerp complex polar nan_to_num
-        _conj_physical rrelu_with_noise _prelu_kernel log_sigmoid_forward bernoulli poisson normal _standard_gamma
+        _conj_physical rsub floor_divide hardswish rrelu_with_noise _prelu_kernel log_sigmoid_forward bernoulli poisson normal _standard_gamma
         binomial view_as_real_copy view_as_complex_copy""",
     copied: "copy_ bernoulli_ fill_",
     reduction: """sum mean amax amin max min argmax argmin var std var_mean std_mean logsumexp prod any all norm
@@ -605,18 +605,19 @@ BY_NAME: dict[Rule, str] = {
         _batch_norm_with_update _batch_norm_no_update""",
     layer_norm: "native_layer_norm _fused_rms_norm",
     group_norm: "native_group_norm",
-    leading("self", "input", inner=1): "avg_pool1d adaptive_avg_pool1d max_pool1d upsample_linear1d upsample_nearest1d",
+    leading("self", "input", inner=1): """avg_pool1d adaptive_avg_pool1d max_pool1d upsample_linear1d upsample_nearest1d
+        _upsample_nearest_exact1d""",
     leading(
         "self", "input", inner=2
     ): """avg_pool2d max_pool2d_with_indices _adaptive_avg_pool2d adaptive_max_pool2d tril triu
         upsample_nearest2d upsample_bilinear2d upsample_bicubic2d _upsample_nearest_exact2d _upsample_bilinear2d_aa
         _upsample_bicubic2d_aa""",
     leading("self", "input", inner=3): """avg_pool3d max_pool3d_with_indices _adaptive_avg_pool3d adaptive_max_pool3d
-        upsample_nearest3d upsample_trilinear3d pixel_shuffle pixel_unshuffle""",
+        upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d pixel_shuffle pixel_unshuffle""",
     leading(
         "A", "self", inner=2
     ): """linalg_inv_ex linalg_cholesky_ex _linalg_det _linalg_slogdet linalg_qr _linalg_eigh
-        _linalg_svd""",
+        _linalg_svd linalg_matrix_exp""",
     leading("self", "indices", inner=2): "max_unpool2d",
     leading("self", "input", inner=3, ndim=(4,)): "im2col channel_shuffle",
     leading("self", inner=2, ndim=(3,)): "col2im",
