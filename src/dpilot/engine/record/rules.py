@@ -427,13 +427,13 @@ def index(c: Call) -> Places:
 def index_put(c: Call) -> Places:
     """What is written must lie where it lands; into a tensor of all records, or one that is the same for all."""
     subscripts, x = Subscripts(c), c.place("self")
-    if x.kind == "shared":
+    if x.kind != "axis":
         x = numbered_axis(c, subscripts)
     land, values = subscripts.place(x), c["values"]
     ndim = subscripts.ndim + c["self"].dim() - len(subscripts.given)
     met = values.new_empty(()).expand([1] * ndim)
     c.line_up([(values, c.place("values")), (met, land)], ndim)
-    if x.kind == "shared":
+    if x.kind != "axis":
         raise NotKnown("records are written by an index into a tensor that all share")
     return x
 
