@@ -223,7 +223,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         places = [self.place(t) for t in read]
         worst = max(places, key=severity, default=SHARED)
         in_place = operation.name.endswith("_") and not overwrites
-        reseeded = operation.draws and self._generators.were_set(kwargs.get("generator"), func, args)
+        reseeded = operation.draws and self._generators.were_set(func, args, kwargs)
         ruled = worst.kind == "axis" and operation.rule is not no_values
         looked = self.memory.looked
         made: Any = None
