@@ -52,17 +52,21 @@ class EqualDraws(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = torch.get_rng_state()
+        self.state, self.count = torch.get_rng_state(), 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.removeprefix("aten::") if hasattr(func, "_schema") else ""
-        if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()) or kwargs.get("generator") is not None:
+        given = any(isinstance(v, torch.Generator) for v in (*args, *kwargs.values()))
+        if given or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
             return func(*args, **kwargs)
         own = not torch.equal(self.state, torch.get_rng_state())
         out = func(*args, **kwargs)
-        self.state = self.state if own else torch.get_rng_state()
-        return out if own else equal_draws(name, args, kwargs, out)
+        if own:
+            return out
+        self.count += 1  # how many numbers a draw takes may depend on values
+        self.state = torch.default_generator.manual_seed(SEED + self.count).get_state()
+        return equal_draws(name, args, kwargs, out)
 
 
 def equal_draws(name: str, args: Any, kwargs: Any, out: Any) -> Any:
@@ -147,8 +151,8 @@ def observe(run: Run, batch: Batch, n: int, constants: Sequence[Tensor], records
 
 
 def check(
-    run: Run, batch: Batch, n: int, *, j: int = 0, constants: Sequence[Tensor] = (), records: Sequence[int] | None = None,
-    others: Sequence[Callable[[Tensor, int], Tensor]] | None = None,
+    run: Run, batch: Batch, n: int, *, j: int = 0, constants: Sequence[Tensor] = (),
+    records: Sequence[int] | None = None, others: Sequence[Callable[[Tensor, int], Tensor]] | None = None,
 ) -> Report:  # fmt: skip
     """Compare every claim of a function on a batch; ``records`` are the positions of the tensors that hold records."""
     chosen = range(len(batch)) if records is None else records
