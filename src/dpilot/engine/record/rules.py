@@ -426,6 +426,9 @@ def index(c: Call) -> Places:
 
 def index_put(c: Call) -> Places:
     """What is written must lie where it lands; into a tensor of all records, or one that is the same for all."""
+    given = [(axis, i) for axis, i in enumerate(c["indices"]) if i is not None]
+    if len(given) == 1 and given[0][1].dtype is torch.bool and given[0][1].dim() and c["values"].numel() == 1:
+        return number_under_mask(c, *given[0])
     subscripts, x = Subscripts(c), c.place("self")
     if x.kind != "axis":
         x = numbered_axis(c, subscripts)
@@ -436,6 +439,13 @@ def index_put(c: Call) -> Places:
     if x.kind != "axis":
         raise NotKnown("records are written by an index into a tensor that all share")
     return x
+
+
+def number_under_mask(c: Call, axis: int, mask: Tensor) -> Places:
+    """x[:, mask] = 0.0 is a masked_fill: entry by entry."""
+    x: Tensor = c["self"]
+    behind = mask[(..., *[None] * (x.dim() - axis - mask.dim()))]
+    return c.line_up([(x, c.place("self")), (behind, c.memory.place(behind))], x.dim())
 
 
 def numbered_axis(c: Call, subscripts: Subscripts) -> Place:
