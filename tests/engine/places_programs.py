@@ -17,7 +17,7 @@ Kind = Callable[["Chooser", Tensor, Tensor, Tensor], Any]
 FAILS = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError, ZeroDivisionError)
 BY_VALUE = re.compile(
     r"(ndex|arget) -?\d+ is out of bounds|index out of range in self|singular|converge|probability"
-    r"|Class values|invalid max index|number of ones"
+    r"|Class values|invalid max index|number of ones|out of range: tried|out of DATA bounds"
 )
 """What errors say that depend on the values of records: a program ends there."""
 LARGEST = 4000
@@ -229,7 +229,7 @@ listed(
     cat_shared=lambda r, x, y, z: torch.cat([r.weight(*x.shape), x], r.axis(x)),
     cat_token=lambda r, x, y, z: torch.cat([r.weight(1, 1, x.shape[-1]).expand(x.shape[0], -1, -1), x], 1),
     stack=lambda r, x, y, z: torch.stack([x, y], r.random.randrange(x.dim() + 1)),
-    meshgrid=lambda r, x, y, z: torch.meshgrid(x, y, indexing="ij")[r.random.randrange(2)],
+    meshgrid=lambda r, x, y, z: torch.meshgrid(x.view(-1), y.view(-1), indexing="ij")[r.random.randrange(2)],
     unfold=lambda r, x, y, z: x.unfold(r.axis(x), 2, r.one_of(1, 2)),
     diagonal=lambda r, x, y, z: x.diagonal(0, r.axis(x), r.axis(x)),
     diag_embed=lambda r, x, y, z: x.diag_embed(),

@@ -105,6 +105,7 @@ MIXING = {
         b[1].flatten(), torch.randn(2, 3), torch.arange(0, 2 * N, N), mode="sum"
     ),
     "a diagonal": lambda b: b[0].diagonal() * 1,
+    "a diagonal of columns": lambda b: b[0].T.contiguous().diagonal() * 1,
     "overlapping writes": lambda b: overlapping(b[0][b[1][0]]),
 }
 """What combines records, or picks from them by position."""
@@ -229,7 +230,7 @@ def test_checkpointed_layers_draw_again_what_they_drew() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_places_of_random_layouts_are_those_of_their_bytes(seed: int) -> None:
-    """locate() of random strides, against the record of every byte that a tensor has."""
+    """locate() of random strides: each entry belongs to its record, and lies at the same place in every record."""
     r = random.Random(seed)
     claims = 0
     for _ in range(4000):
@@ -243,9 +244,11 @@ def test_places_of_random_layouts_are_those_of_their_bytes(seed: int) -> None:
             continue
         claims, layout = claims + 1, list(zip(shape, strides, strict=True))
         at = sum(stride * torch.arange(size).view(-1, *[1] * (dim - a - 1)) for a, (size, stride) in enumerate(layout))
-        held = ((at + offset) * itemsize - base) // step % n
-        wanted = torch.arange(shape[place.axis]) // place.block % n
-        assert (held == wanted.view(-1, *[1] * (dim - place.axis - 1))).all()
+        record = (torch.arange(shape[place.axis]) // place.block % n).view(-1, *[1] * (dim - place.axis - 1))
+        within = (at + offset) * itemsize - base - record * step  # where it lies, but for its record
+        assert (within // step % n == 0).all()
+        each = within.expand(shape).unflatten(place.axis, (-1, n, place.block))
+        assert (each == each.narrow(place.axis + 1, 0, 1)).all()
     assert claims > 50
 
 
