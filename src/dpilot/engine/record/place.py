@@ -80,7 +80,7 @@ def locate(layout: Layout, tag: Tag, n: int) -> Place:
     Example:
         >>> rows_of_12_bytes = Tag("axis", step=12)
         >>> locate(((4, 3), (3, 1), 0, 4), rows_of_12_bytes, 4)
-        Place(kind='axis', axis=0, block=1, why='')
+        Place(kind='axis', axis=0, block=1, why='', alike=())
         >>> locate(((12,), (1,), 0, 4), rows_of_12_bytes, 4).block
         3
         >>> locate(((3, 4), (4, 1), 0, 4), rows_of_12_bytes, 4).kind
