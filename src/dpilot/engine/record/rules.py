@@ -592,8 +592,8 @@ def dynamic(_: Call) -> Places:
 
 BY_NAME: dict[Rule, str] = {
     pointwise: """_to_copy clone native_dropout _fused_dropout masked_fill where lerp complex polar nan_to_num
-        _conj_physical rsub floor_divide hardswish rrelu_with_noise _prelu_kernel log_sigmoid_forward bernoulli poisson normal _standard_gamma
-        binomial view_as_real_copy view_as_complex_copy""",
+        _conj_physical rsub floor_divide hardswish rrelu_with_noise _prelu_kernel log_sigmoid_forward
+        bernoulli poisson normal _standard_gamma binomial view_as_real_copy view_as_complex_copy""",
     copied: "copy_ bernoulli_ fill_",
     reduction: """sum mean amax amin max min argmax argmin var std var_mean std_mean logsumexp prod any all norm
         linalg_vector_norm median nanmedian mode kthvalue aminmax count_nonzero nansum""",
