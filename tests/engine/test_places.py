@@ -68,6 +68,13 @@ def overlapping(unknown: Tensor) -> Tensor:
     return unknown * 1
 
 
+def failed(records: Tensor) -> Tensor:
+    """What was in a tensor that an operation began to write and could not is not relied on."""
+    with pytest.raises((RuntimeError, IndexError)):
+        records.index_add_(0, torch.tensor([0, N]), torch.ones(2, N))
+    return records * 1
+
+
 POSITION = {
     "draws plus rows": lambda b: b[0] * (torch.rand(N, N) + rows()),
     "draws overwritten by rows": lambda b: b[0] * torch.rand(N, N).copy_(rows()),
@@ -106,6 +113,7 @@ MIXING = {
     ),
     "a diagonal": lambda b: b[0].diagonal() * 1,
     "a diagonal of columns": lambda b: b[0].T.contiguous().diagonal() * 1,
+    "what a failed operation leaves": lambda b: failed(b[0].clone()),
     "overlapping writes": lambda b: overlapping(b[0][b[1][0]]),
 }
 """What combines records, or picks from them by position."""

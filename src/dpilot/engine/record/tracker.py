@@ -229,7 +229,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made: Any = None
         if ruled and in_place:  # judged by what was there before
             made = self._by_rule(operation, func, args, given, written, None)
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except Exception:
+            for t in written:  # half of it, or memory that was never written: a result is resized first
+                self.memory.put(
+                    t, Place("unknown", why=f"{operation.name} failed{at_line()}"), born=self.memory.tag(t).born
+                )
+            raise
         if operation.draws and not reseeded:
             self._generators.follow()
         outs = list(tensors_in(out))
