@@ -48,9 +48,9 @@ class Generators:
         self._now, self._goes_on = States.now(), True
         self._drawn: dict[Any, set[States]] = {}
 
-    def were_set(self, own: torch.Generator | None, func: Any, args: Any) -> bool:
+    def were_set(self, func: Any, args: Any, kwargs: Any) -> bool:
         """Whether a draw that is about to run does not go on from the draw before it."""
-        if own is not None:
+        if any(isinstance(v, torch.Generator) for v in (*args, *kwargs.values())):
             return True
         now = States.now()
         form = (func, *(t.shape if isinstance(t, Tensor) else str(t) for t in args))

@@ -74,12 +74,13 @@ def locate(layout: Layout, tag: Tag, n: int) -> Place:
 
     With S = step, the entry at index i has the byte address row S + rem + sum_a i_a s_a. An axis either leaves the
     record as it is (stride a multiple of n S), stays within one record's S bytes, or is the one axis that counts
-    records: stride S (modulo n S), or a divisor of S, in blocks of S / stride rows. Anything else cuts or interleaves.
+    records: stride S, or a divisor of S, in blocks of S / stride rows. Anything else cuts or interleaves, or, as a
+    diagonal does, takes from each record what its number in the chunk says.
 
     Example:
         >>> rows_of_12_bytes = Tag("axis", step=12)
         >>> locate(((4, 3), (3, 1), 0, 4), rows_of_12_bytes, 4)
-        Place(kind='axis', axis=0, block=1, why='')
+        Place(kind='axis', axis=0, block=1, why='', alike=())
         >>> locate(((12,), (1,), 0, 4), rows_of_12_bytes, 4).block
         3
         >>> locate(((3, 4), (4, 1), 0, 4), rows_of_12_bytes, 4).kind
@@ -101,7 +102,7 @@ def locate(layout: Layout, tag: Tag, n: int) -> Place:
             inner += (size - 1) * stride
         elif axis >= 0:
             return CUT
-        elif stride >= step and stride % (step * n) == step and size % n == 0:
+        elif stride == step and size % n == 0:
             axis = a
         elif stride < step and step % stride == 0 and size % (n * step // stride) == 0:
             axis, block, width = a, step // stride, stride

@@ -426,16 +426,26 @@ def index(c: Call) -> Places:
 
 def index_put(c: Call) -> Places:
     """What is written must lie where it lands; into a tensor of all records, or one that is the same for all."""
+    given = [(axis, i) for axis, i in enumerate(c["indices"]) if i is not None]
+    if len(given) == 1 and given[0][1].dtype is torch.bool and given[0][1].dim() and c["values"].numel() == 1:
+        return number_under_mask(c, *given[0])
     subscripts, x = Subscripts(c), c.place("self")
-    if x.kind == "shared":
+    if x.kind != "axis":
         x = numbered_axis(c, subscripts)
     land, values = subscripts.place(x), c["values"]
     ndim = subscripts.ndim + c["self"].dim() - len(subscripts.given)
     met = values.new_empty(()).expand([1] * ndim)
     c.line_up([(values, c.place("values")), (met, land)], ndim)
-    if x.kind == "shared":
+    if x.kind != "axis":
         raise NotKnown("records are written by an index into a tensor that all share")
     return x
+
+
+def number_under_mask(c: Call, axis: int, mask: Tensor) -> Places:
+    """x[:, mask] = 0.0 is a masked_fill: entry by entry."""
+    x: Tensor = c["self"]
+    behind = mask[(..., *[None] * (x.dim() - axis - mask.dim()))]
+    return c.line_up([(x, c.place("self")), (behind, c.memory.place(behind))], x.dim())
 
 
 def numbered_axis(c: Call, subscripts: Subscripts) -> Place:
@@ -465,20 +475,21 @@ def pad(c: Call) -> Places:
 
 def rnn(c: Call) -> Places:
     """Recurrent layers of one kernel: input (T, n, d) or (n, T, d), states (layers, n, h) or (n, h)."""
-    p, first = c.place("input"), bool(c.get("batch_first"))
+    axis = 0 if c.get("batch_first") and "cudnn" in c.name else 1
     states = [c[v] for v in ("hx", "cx", "hx_", "cx_") if isinstance(c.get(v), Tensor)]
     if any(c.memory.place(t).kind == "axis" for t in c.tensors() if not any(t is s for s in (c["input"], *states))):
         raise NotKnown("weights differ from record to record")
-    if p.axis != (0 if first and "cudnn" in c.name else 1) or c["input"].dim() != 3 or c.get("batch_sizes"):
+    if c["input"].dim() != 3 or c.get("batch_sizes"):
         raise NotKnown("a packed or unbatched recurrent layer")
-    for t in states:
-        q = c.memory.place(t)
-        if q.kind == "axis" and (q.axis, q.block) != (t.dim() - 2, p.block):
-            raise Mixes("combines tensors whose records lie on different axes")
-        if q.kind == "shared":
-            c.require_repeats(t, t.dim() - 2, p.block)
-    ends = [on_axis(o.dim() - 2, p.block) if o.dim() >= 2 else INNER for o in c.outs[1:]]
-    return [p, *ends]
+    held = [(t, c.memory.place(t), at) for t, at in [(c["input"], axis), *((t, t.dim() - 2) for t in states)]]
+    block = next(p.block for _, p, _ in held if p.kind == "axis")
+    for t, p, at in held:
+        if p.kind == "axis" and (p.axis, p.block) != (at, block):
+            raise NotKnown("a recurrent layer whose records do not lie side by side")
+        if p.kind == "shared":
+            c.require_repeats(t, at, block)
+    ends = [on_axis(o.dim() - 2, block) if o.dim() >= 2 else INNER for o in c.outs[1:]]
+    return [on_axis(axis, block), *ends]
 
 
 def attention(c: Call) -> Places:
@@ -581,8 +592,8 @@ def dynamic(_: Call) -> Places:
 
 BY_NAME: dict[Rule, str] = {
     pointwise: """_to_copy clone native_dropout _fused_dropout masked_fill where lerp complex polar nan_to_num
-        _conj_physical rrelu_with_noise _prelu_kernel log_sigmoid_forward bernoulli poisson normal _standard_gamma
-        binomial view_as_real_copy view_as_complex_copy""",
+        _conj_physical rsub floor_divide hardswish rrelu_with_noise _prelu_kernel log_sigmoid_forward
+        bernoulli poisson normal _standard_gamma binomial view_as_real_copy view_as_complex_copy""",
     copied: "copy_ bernoulli_ fill_",
     reduction: """sum mean amax amin max min argmax argmin var std var_mean std_mean logsumexp prod any all norm
         linalg_vector_norm median nanmedian mode kthvalue aminmax count_nonzero nansum""",
@@ -604,18 +615,19 @@ BY_NAME: dict[Rule, str] = {
         _batch_norm_with_update _batch_norm_no_update""",
     layer_norm: "native_layer_norm _fused_rms_norm",
     group_norm: "native_group_norm",
-    leading("self", "input", inner=1): "avg_pool1d adaptive_avg_pool1d max_pool1d upsample_linear1d upsample_nearest1d",
+    leading("self", "input", inner=1): """avg_pool1d adaptive_avg_pool1d max_pool1d upsample_linear1d upsample_nearest1d
+        _upsample_nearest_exact1d""",
     leading(
         "self", "input", inner=2
     ): """avg_pool2d max_pool2d_with_indices _adaptive_avg_pool2d adaptive_max_pool2d tril triu
         upsample_nearest2d upsample_bilinear2d upsample_bicubic2d _upsample_nearest_exact2d _upsample_bilinear2d_aa
         _upsample_bicubic2d_aa""",
     leading("self", "input", inner=3): """avg_pool3d max_pool3d_with_indices _adaptive_avg_pool3d adaptive_max_pool3d
-        upsample_nearest3d upsample_trilinear3d pixel_shuffle pixel_unshuffle""",
+        upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d pixel_shuffle pixel_unshuffle""",
     leading(
         "A", "self", inner=2
     ): """linalg_inv_ex linalg_cholesky_ex _linalg_det _linalg_slogdet linalg_qr _linalg_eigh
-        _linalg_svd""",
+        _linalg_svd linalg_matrix_exp""",
     leading("self", "indices", inner=2): "max_unpool2d",
     leading("self", "input", inner=3, ndim=(4,)): "im2col channel_shuffle",
     leading("self", inner=2, ndim=(3,)): "col2im",

@@ -175,11 +175,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _run_resize(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Another form of the same memory; what is added to it holds zeros: memory that was freed may hold records."""
         t: Tensor = args[0]
-        if not self.memory.tag(t).born:
+        tag, before = self.memory.tag(t), t.untyped_storage().nbytes()
+        if not tag.born:
             self._guard.before_write(t)
-        before = t.untyped_storage().nbytes()
         out = func(*args, **kwargs)
-        torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())[before:].zero_()
+        added = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())[before:].zero_()
+        if len(added) and tag.kind in ("shared", "random"):  # neither alike nor drawn any more, with zeros at the end
+            why = DRAWN.why if tag.kind == "random" else tag.why
+            self.memory.put(t, Place("shared", why=why), born=tag.born)
         return out
 
     def _run_plain(self, operation: Operation, func: Any, args: Any, kwargs: Any) -> Any:
@@ -220,12 +223,20 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         places = [self.place(t) for t in read]
         worst = max(places, key=severity, default=SHARED)
         in_place = operation.name.endswith("_") and not overwrites
-        reseeded = operation.draws and self._generators.were_set(kwargs.get("generator"), func, args)
+        reseeded = operation.draws and self._generators.were_set(func, args, kwargs)
         ruled = worst.kind == "axis" and operation.rule is not no_values
+        looked = self.memory.looked
         made: Any = None
         if ruled and in_place:  # judged by what was there before
             made = self._by_rule(operation, func, args, given, written, None)
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except Exception:
+            for t in written:  # half of it, or memory that was never written: a result is resized first
+                self.memory.put(
+                    t, Place("unknown", why=f"{operation.name} failed{at_line()}"), born=self.memory.tag(t).born
+                )
+            raise
         if operation.draws and not reseeded:
             self._generators.follow()
         outs = list(tensors_in(out))
@@ -241,7 +252,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = (
                 worst if records else self._without_records(operation, func, args, given, out, read, places, reseeded)
             )
-            if key is not None and not records and outs:
+            if key is not None and not records and outs and looked == self.memory.looked:
                 remember(_rules, key, made)
         if worst.holds_records and operation.rule is not no_values:
             self._note_escapes(operation, out, outs, read, places)
@@ -266,6 +277,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = DRAWN if operation.draws or random else TRAINED if any(p.why for p in places) else SHARED
         if operation.name in FILLS:
             return UNIFORM if place is SHARED else place
+        if reseeded:
+            return place
         return self._made_alike(operation, func, args, kwargs, out, read, place)
 
     def _made_alike(
