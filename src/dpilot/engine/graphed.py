@@ -43,6 +43,7 @@ class Graphed:
         depends on the model, on shapes, types and settings, never on a value; ``.reason`` says so, and why not.
 
     Edge cases:
+        ``replayed=False``                                          launched as usual, filled up all the same
         not on a GPU, vmap or loop, parts that are no tensors       launched as usual
         waiting for the GPU, drawing on the processor, buffers      launched as usual
         parameters moved elsewhere, modes, autocast, TF32 changed   captured anew
@@ -63,13 +64,13 @@ class Graphed:
 
     def __init__(
         self, model: nn.Module, loss_fn: LossFunction, *, rows: int, engine: str = "auto", per_batch: bool = False,
-        forms: int = FORMS, low_memory: bool = False,
+        forms: int = FORMS, low_memory: bool = False, replayed: bool = True,
     ) -> None:  # fmt: skip
-        self._low_memory = low_memory
+        self._low_memory, self._given_up = low_memory, "" if replayed else "not asked for"
         self._model, self._loss_fn, self._rows = model, loss_fn, _validate.count(rows=rows)
         self._engine, self._per_batch, self._most = engine, per_batch, _validate.count(forms=forms)
         self._forms: dict[Any, Captured | str] = {}
-        self._changes, self._given_up = 0, ""
+        self._changes = 0
         self._found_state: Found | None = None
 
     def __call__(self, batch: Any) -> PerSample:
@@ -89,10 +90,10 @@ class Graphed:
 
     def _found(self, batch: Any, n: int) -> Captured | str:
         """What replays this form of chunk, or why nothing does."""
-        if problem := obstacle(batch, n, self._rows):
-            return problem
         if self._given_up:
             return self._given_up
+        if problem := obstacle(batch, n, self._rows):
+            return problem
         modes, places, values = self._state()
         form = (form_of(batch, n), settings(), modes)
         known = self._forms.get(form)

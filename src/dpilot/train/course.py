@@ -82,8 +82,9 @@ class Course:
 
 
 def per_sample_of(
-    model: nn.Module, loss_fn: Callable[..., Tensor], options: Options, rows: int | None = None, form: Any = None
-) -> PerSampleOf:
+    model: nn.Module, loss_fn: Callable[..., Tensor], options: Options, rows: int | None = None, form: Any = None,
+    *, replayed: bool = False,
+) -> PerSampleOf:  # fmt: skip
     """The engine as a function of a chunk, under autocast where asked for; with ``rows``, in chunks of exactly so many.
 
     How many records a chunk has is a secret. Made-up records fill it up, so that a model or a loss that goes by the
@@ -91,14 +92,14 @@ def per_sample_of(
     ones) come in small groups, which are computed in chunks of 8.
 
     Edge cases:
-        A replayed chunk's sum must be asked for before the next chunk; chunks of a second shape are launched.
+        The sum of a ``replayed`` chunk must be asked for before the next chunk; those of a second shape are launched.
     """
     device = next(model.parameters()).device
     chosen: dict[str, Any] = {"engine": options.engine, "per_batch": options.per_batch}
     chosen["low_memory"] = two_passes(options, device)
     run: PerSampleOf = partial(engine.per_sample, model, loss_fn, **chosen)
     if rows is not None:
-        fixed = partial(engine.Graphed, model, loss_fn, forms=1, **chosen)
+        fixed = partial(engine.Graphed, model, loss_fn, forms=1, replayed=replayed, **chosen)
         run = by_shape(fixed(rows=rows), fixed(rows=min(rows, _FEW)), form, options.per_batch)
 
     def gradients(chunk: Any) -> engine.PerSample:

@@ -117,10 +117,11 @@ class Job:
 
     def course(self, noise: Noise, receipt: Draws, form: Any = None) -> Course:
         """The course of the run before its first step; ``form`` is a public chunk of the records' shapes."""
-        launched = per_sample_of(self.model, self.loss_fn, self.options)
-        rows = self.options.chunk_size
-        per_sample = launched if rows is None else per_sample_of(self.model, self.loss_fn, self.options, rows, form)
-        replayed = rows if replays(self.options, self.device) else None
+        rows, replayed = self.options.chunk_size, replays(self.options, self.device)
+        launched = per_sample_of(self.model, self.loss_fn, self.options, rows, form)
+        per_sample = launched
+        if replayed:
+            per_sample = per_sample_of(self.model, self.loss_fn, self.options, rows, form, replayed=True)
         setting = Setting(
             plan=self.plan,
             model=self.model,
@@ -129,7 +130,7 @@ class Job:
             noise=noise,
             receipt=receipt,
             groups=self.options.groups,
-            clip=None if replayed is None else Clips(self.plan.clipping, replayed),
+            clip=Clips(self.plan.clipping, rows) if replayed and rows is not None else None,
         )
         rates = [group["lr"] for group in self.optimizer.param_groups]
         return Course(setting, self.options, initial_state(self.plan, self.model, self.device), rates)

@@ -13,6 +13,7 @@ from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
 from dpilot.engine.base import empty, trainable
 from dpilot.errors import InvalidInput
+from dpilot.train.collating import joined as chunks_of
 
 PerSampleOf = Callable[[Any], PerSample]
 
@@ -34,14 +35,14 @@ OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 
 def guarded(
-    per_sample: PerSampleOf, model: torch.nn.Module, alone: PerSampleOf | None = None
+    per_sample: PerSampleOf, model: torch.nn.Module, again: PerSampleOf | None = None
 ) -> Callable[[Chunk], PerSample]:
-    """The same function, of a chunk that is taken record by record, by ``alone``, when the whole of it raises.
+    """The same function, of a chunk that is halved, and computed by ``again``, as long as it raises.
 
     Guarantee:
         No exception depends on a record: one that raises on its own (a label outside the classes, another shape) has
-        an infinite norm, which every rule gives weight 0, and adds exact zeros; the others are what they are alone,
-        collated alone: a slice of the chunk could still hold what a record did to it (padding to its length).
+        an infinite norm, which every rule gives weight 0, and adds exact zeros. The others are computed as before, in
+        as many rows as before: a record that raises moves nothing but itself.
 
     Edge cases:
         On a GPU a number that a kernel takes for a place which does not exist ends the process, exceptions or not.
@@ -49,18 +50,30 @@ def guarded(
         A mistake in the model or the loss would make every record null. That is why a run first rehearses on
         made-up records, where such a mistake is raised.
     """
+    run_again = again or per_sample
 
-    def gradients(chunk: Chunk, run: PerSampleOf = per_sample) -> PerSample:
+    def gradients(chunk: Chunk) -> PerSample:
         try:
-            return run(chunk.whole)
+            return per_sample(chunk.whole)
         except OUT_OF_MEMORY:
             raise
         except Exception:
-            records = chunk.alone()
-            if len(records) <= 1:
-                return _null(model)
-            each = alone or per_sample
-            return joined([_null(model) if one is None else gradients(Chunk(one), each) for one in records])
+            return by_halves(chunk.alone())
+
+    def by_halves(records: Sequence[Any]) -> PerSample:
+        middle = len(records) // 2
+        halves = (records[:middle], records[middle:]) if middle else ()
+        return joined([attempt(half) for half in halves]) if halves else _null(model)
+
+    def attempt(records: Sequence[Any]) -> PerSample:
+        present = [record for record in records if record is not None]
+        nulls = [_null(model)] * (len(records) - len(present))
+        try:
+            return joined([*(run_again(whole) for whole, _ in chunks_of(present, most=len(present))), *nulls])
+        except OUT_OF_MEMORY:
+            raise
+        except Exception:
+            return joined([by_halves(present), *nulls])
 
     return gradients
 

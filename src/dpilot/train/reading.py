@@ -16,6 +16,7 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 from dpilot.data.cells import plain
 from dpilot.data.reading import numbers
 from dpilot.engine import batch as batches
+from dpilot.engine.state import preserve_state
 from dpilot.sampling import check_source
 from dpilot.train.collating import grouped, joined, rows
 from dpilot.train.form import Differs, brought, quietly
@@ -88,7 +89,8 @@ class Reader:
 
     def _alone(self, collate: Collate, records: list[Any]) -> Iterator[Any]:
         for record in records:
-            found = quietly(lambda record=record: self._fitting(collate([record]), 1))  # type: ignore[misc]
+            with preserve_state(collate):  # what it remembers of one record, another must not meet
+                found = quietly(lambda record=record: self._fitting(collate([record]), 1))  # type: ignore[misc]
             yield from (whole for whole, _ in found or ())
 
     def _fitting(self, chunk: Any, count: int) -> list[tuple[Any, int]]:

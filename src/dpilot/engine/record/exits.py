@@ -50,6 +50,7 @@ MAKERS: Final = frozenset(
     ]
 )
 """Functions that read values in their arguments below the dispatcher, or make tensors from numbers of Python."""
+CONSTRUCTORS: Final = MAKERS - {"tensordot", "tensor_split"}
 _SEEN: Final = READERS | HOOKS | MAKERS
 
 
@@ -74,7 +75,7 @@ class Exits(TorchFunctionMode):
         elif name in _SEEN:
             self._before_exit(name, args, kwargs)
             out = func(*args, **kwargs)
-            if name in MAKERS and isinstance(out, Tensor):
+            if name in CONSTRUCTORS and isinstance(out, Tensor):
                 self._declare(out)
             return out
         return func(*args, **kwargs)
