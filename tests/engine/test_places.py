@@ -153,9 +153,6 @@ def test_honest_operations_keep_their_records(name: str) -> None:
     assert place_of(APART[name]).kind == "axis"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the function mode declares every result of tensordot that is unknown to be shared"
-)
 def test_a_tensordot_of_what_is_unknown_stays_unknown() -> None:
     assert place_of(lambda b: torch.tensordot(b[0][b[1][0]], torch.eye(N), dims=1)).kind == "unknown"
 
