@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from dpilot.engine import Problem
 
-_SIDE, _LENGTH = 32, 8
+_SIDE, _LENGTH, _TIMED = 32, 8, 16
 
 
 def doctor(
@@ -34,15 +36,50 @@ def doctor(
     found = _load(model)
     sample, how = _sample(found, shape, integers)
     problems = engine.check(found) or engine.self_check(found, _loss, (sample, sample.new_zeros(1)))
-    rows = _rows(found, problems)
+    rows, way = _rows(found, problems), None if problems else _way(found, sample)
     if json:
-        console.json({"model": model, "input": how, "ready": not problems, "layers": rows})
+        console.json({"model": model, "input": how, "ready": not problems, "engine": way, "layers": rows})
     else:
         console.table(
             f"{model} on {how}", ["layer", "kind", "trained", "problem", "remedy"], [list(row.values()) for row in rows]
         )
         console.line("Ready for private training." if not problems else f"{len(problems)} problem(s) found.")
+        if way is not None:
+            console.line(f"Engine: {way['name']} ({way['reason']}), {way['times_plain']} times a plain step here.")
+        if way is not None and way["name"] != "single-backward":
+            console.line("Records are computed one by one: change the line above, if you can, to have them together.")
     return 2 if problems else 0
+
+
+def _way(model: nn.Module, sample: Tensor) -> dict[str, Any]:
+    """The engine that would train the model, why, and what it costs beside a plain step, on made-up samples."""
+    import torch
+
+    from dpilot import engine
+
+    shape = (_TIMED, *sample.shape[1:])
+    whole = sample.dtype == torch.long
+    x = torch.randint(0, 2, shape) if whole else torch.randn(shape, dtype=sample.dtype)
+    batch = (x, torch.zeros(_TIMED))
+
+    def private() -> engine.PerSample:
+        gradients = engine.per_sample(model, _loss, batch)
+        gradients.weighted_sum(torch.ones_like(gradients.norms))
+        return gradients
+
+    def plain() -> None:
+        trained = [p for p in model.parameters() if p.requires_grad]
+        torch.autograd.grad(_loss(model(x), batch[1]).sum(), trained, allow_unused=True)
+
+    found = private()
+    times = [_seconds(private) / max(_seconds(plain), 1e-9) for _ in range(3)]
+    return {"name": found.engine, "reason": found.reason, "times_plain": round(sorted(times)[1], 1)}
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def _load(name: str) -> nn.Module:

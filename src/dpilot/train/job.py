@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,8 @@ from dpilot.train.plan import Plan
 from dpilot.train.progress import Watch
 from dpilot.train.reading import Collate, Reader, known_form, on
 from dpilot.train.step import Setting, initial_state
+
+_log: Final = logging.getLogger("dpilot.train")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,12 @@ class Job:
             return self if self.options.chunk_size is not None else self._in_chunks(1)
         per_sample, per_batch = per_sample_of(self.model, self.loss_fn, self.options), self.options.per_batch
         with rehearsal.aside():
-            rehearsal.rehearse(per_sample, form, per_batch=per_batch, public=self.example is not None)
+            tried = rehearsal.rehearse(per_sample, form, per_batch=per_batch, public=self.example is not None)
+            if self.options.engine == "auto" and tried.engine != "single-backward":
+                _log.warning(
+                    "gradients are computed one record at a time (%s), which takes several times as long: %s. "
+                    "`dpilot doctor` measures it.", tried.engine, tried.reason,
+                )  # fmt: skip
             settled = self
             if self.options.chunk_size is None:
                 size = rehearsal.chunk_size(per_sample, form, self.plan.expected_batch_size, per_batch=per_batch)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
 from dpilot.engine.masking import elsewhere, looked_at
 from dpilot.errors import DpilotError, InvalidInput
@@ -35,7 +36,7 @@ def made_up(form: Any, count: int, *, per_batch: bool) -> Any:
     return batches.synthetic(form, n, count, torch.Generator().manual_seed(0))
 
 
-def rehearse(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public: bool = False) -> None:
+def rehearse(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public: bool = False) -> PerSample:
     """Compute the gradients of two made-up records, and raise what is wrong with the configuration.
 
     A ``public`` form may be looked at: where made-up values do not run, it is tried as it is.
@@ -44,13 +45,12 @@ def rehearse(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public: boo
         What is raised depends on the model, the loss and the form of the records, never on a record's value.
     """
     try:
-        _first(per_sample, made_up(form, 2, per_batch=per_batch))
+        return _first(per_sample, made_up(form, 2, per_batch=per_batch))
     except (DpilotError, *OUT_OF_MEMORY):
         raise
     except Exception as problem:
         if public:
-            _first(per_sample, form)
-            return
+            return _first(per_sample, form)
         raise InvalidInput(
             f"model and loss do not run on made-up records ({type(problem).__name__}: {problem}). Expected records "
             "that fit the model; if only made-up values are the trouble, give example=, a public batch that runs."
@@ -99,17 +99,17 @@ def seconds_a_chunk(per_sample: PerSampleOf, form: Any, size: int, per_batch: bo
     return max(min(taken), 1e-9)
 
 
-def _first(per_sample: PerSampleOf, chunk: Any) -> None:
+def _first(per_sample: PerSampleOf, chunk: Any) -> PerSample:
     """On an accelerator values are looked at first: what is an error on the CPU would end the process there."""
     if elsewhere(*batches.tensors(chunk)):
-        looked_at(lambda: _once(per_sample, chunk))
-    else:
-        _once(per_sample, chunk)
+        return looked_at(lambda: _once(per_sample, chunk))
+    return _once(per_sample, chunk)
 
 
-def _once(per_sample: PerSampleOf, chunk: Any) -> None:
+def _once(per_sample: PerSampleOf, chunk: Any) -> PerSample:
     gradients = per_sample(chunk)
     total = gradients.weighted_sum(torch.zeros_like(gradients.norms))
     if gradients.norms.is_cuda:
         torch.cuda.synchronize()
     del total
+    return gradients
