@@ -27,7 +27,7 @@ class Sequences(nn.Module):
 
     def forward(self, x):
         if in_worker():
-            print("a record is", x, flush=True)
+            print("a record is read", flush=True)
         return self.last(self.drop(self.read(x)[0][:, -1]))
 
 

@@ -176,7 +176,7 @@ ODD_RECORDS = [
     (torch.ones(3), torch.tensor([1, 0])),
     (torch.ones(3), torch.tensor(0.5)),
     (torch.ones(1, 3), torch.tensor(0)),
-    (torch.ones(3, dtype=torch.complex64), torch.tensor(0)),
+    (torch.full((3,), 1j), torch.tensor(0)),
     (torch.ones(3),),
     "no record",
 ]

@@ -155,7 +155,7 @@ class Memory:
     def alike_axes(self, t: Tensor) -> list[tuple[int, int]]:
         """Axes (axis, block) along which a tensor without records is made the same way for each record."""
         tag, n = self.tag(t), self.n
-        everywhere = tag.alike == EVERYWHERE
+        everywhere = tag.alike == EVERYWHERE or tag.kind == "random"  # drawn from one law all over
         found = [
             (axis, size // n)
             for axis, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True))
