@@ -131,9 +131,8 @@ class Graphed:
             devices = sorted({t.device.index or 0 for t in batches.tensors(batch) if t.device.type == "cuda"})
             try:
                 with torch.random.fork_rng(devices=devices), capture.on_its_stream():
-                    work, inputs = self._work(made_up, choice.reason), batches.tensors(made_up)
-                    with capture.telling(True) if choice.traced else nullcontext():
-                        return Captured(self._model, self._loss_fn, work, inputs, self._rows)
+                    work, inputs = self._work(made_up, choice), batches.tensors(made_up)
+                    return Captured(self._model, self._loss_fn, work, inputs, self._rows)
             except (NotReplayable, NoRule) as problem:
                 return str(problem)
             except DpilotError:
@@ -141,15 +140,16 @@ class Graphed:
             except Exception as problem:  # whatever cannot be captured: waiting for the GPU, copies from the processor
                 return f"it cannot be captured ({type(problem).__name__})"
 
-    def _work(self, made_up: Any, reason: str) -> Callable[[], PerSample]:
+    def _work(self, made_up: Any, choice: api.Choice) -> Callable[[], PerSample]:
         """One pass over made-up samples; the first one judges it, later ones must run the same."""
         model, loss_fn, per_batch, answers = self._model, self._loss_fn, self._per_batch, Answers()
 
         def work() -> PerSample:
-            made = single_backward.run(
-                model, loss_fn, made_up, n=self._rows, per_batch=per_batch, reason=f"{reason}; replayed",
-                answers=answers,
-            )  # fmt: skip
+            with capture.telling(True) if choice.traced else nullcontext():
+                made = single_backward.run(
+                    model, loss_fn, made_up, n=self._rows, per_batch=per_batch, reason=f"{choice.reason}; replayed",
+                    answers=answers,
+                )  # fmt: skip
             answers.repeat()
             return made
 
