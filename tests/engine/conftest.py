@@ -9,6 +9,8 @@ import torch
 
 from tests.contracts.zoo import DEVICE
 
+collect_ignore = ["places_opinfo.py"]  # it imports torch's test utilities, which freeze settings of the process
+
 
 @pytest.fixture(autouse=True)
 def _on_the_device() -> Iterator[None]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpilot.engine import api, base, combine, measure, recorder, settle, two_pass
-from dpilot.engine.layers import attention, conv, embedding, fallback, gram, linear, norm, recurrent
+from dpilot.engine.layers import attention, broadcast, conv, embedding, fallback, gram, linear, norm, recurrent
 from dpilot.engine.layers.base import Dense
 from tests.contracts.test_engines import assert_contract
 from tests.contracts.zoo import DEVICE, build
@@ -119,6 +119,18 @@ def swap_first_two(original: Any) -> Any:
     return thirds
 
 
+def untapped(original: Any) -> Any:
+    """Repeats a parameter for every sample and leaves no tap."""
+
+    def spread(self: Any, weight: Tensor, like: Tensor, dims: int | None = None) -> Tensor:
+        dims = like.dim() if dims is None else dims
+        if weight.dim() >= dims:
+            return original(self, weight, like, dims)
+        return broadcast.repeated(weight.data, dims, like.shape[0])
+
+    return spread
+
+
 def scaled(factor: float) -> Callable[[Any], Any]:
     return lambda original: lambda *args, **kwargs: original(*args, **kwargs) * factor
 
@@ -157,7 +169,7 @@ MUTATIONS = {
     "bags average without padding": Mutation(
         embedding,
         "reduce_bags",
-        lambda f: lambda r, b, p, *rest: f(r, b, torch.ones_like(p), *rest),
+        lambda f: lambda rows, present, mode: f(rows, torch.ones_like(present), mode),
         ("embedding_bags",),
     ),
     "norm layers scale raw inputs": Mutation(norm, "scale_use", raw_input, ("layer_norm", "rms_norm", "channel_norms")),
@@ -174,16 +186,10 @@ MUTATIONS = {
         ("lstm", "gru", "recurrent_plain"),
     ),
     "gru ignores its reset gate": Mutation(recurrent, "behind_gate", lambda _: lambda e, late: e, ("gru", "gru_deep")),
-    "bare parameters are averaged": Mutation(
+    "bare parameters are not counted": Mutation(
         recorder.Recorder,
         "spread",
-        lambda f: (
-            lambda self, w, d, n: (
-                w.data.view(*[1] * (d - w.dim()), *w.shape).expand(n, *[-1] * (d - 1))
-                if w.dim() < d
-                else f(self, w, d, n)
-            )
-        ),
+        untapped,
         ("bare_parameters", "vision_transformer"),
     ),
     "fallback doubles": Mutation(fallback, "per_sample", scaled(2.0), ("rare_operations",)),

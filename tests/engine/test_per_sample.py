@@ -397,7 +397,7 @@ def test_deep_copies_and_repeated_calls_agree() -> None:
     first = engine.per_sample(model, cross_entropy, batch)
     again = engine.per_sample(copy.deepcopy(model), cross_entropy, batch)
     assert torch.equal(first.norms, again.norms)
-    assert "one sample at a time" in first.reason
+    assert "as one at a time" in first.reason
     weights = torch.rand(4)
     one, two = first.weighted_sum(weights), first.weighted_sum(weights)
     assert all(torch.equal(one[k], two[k]) for k in one)

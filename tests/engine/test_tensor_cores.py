@@ -20,8 +20,9 @@ from dpilot.engine.layers.linear import Product, product
 from dpilot.engine.layers.offsets import by_entry
 from dpilot.engine.layers.patches import patch_gram, worth_it
 from dpilot.engine.measure import Measured, SideBySide
+from dpilot.engine.record import Pass
 from dpilot.engine.recorder import Recorder
-from tests.contracts.zoo import DEVICE
+from tests.contracts.zoo import DEVICE, cross_entropy
 
 
 def cut_product(a: Tensor, e: Tensor) -> Product:
@@ -311,15 +312,16 @@ def test_maps_of_one_input_share_its_record_and_its_gram_matrix(monkeypatch: pyt
 
 
 def test_an_input_written_between_two_maps_is_not_shared() -> None:
-    scope = Recorder({"w": nn.Parameter(torch.ones(2, 2))}, 3)
-    x = torch.ones(3, 2)
-    first, again = scope.input_of_several(x, x), scope.input_of_several(x, x)
-    assert first[1] is again[1]
-    assert first[0] is again[0]
-    x += 1
-    assert scope.input_of_several(x, x)[1] is not first[1]
-    half = x.bfloat16()
-    assert scope.input_of_several(x, half)[0].dtype == torch.bfloat16
+    x, model = torch.ones(3, 2), nn.Linear(2, 2)
+    with Pass.over(model, cross_entropy, x, 3) as watched:
+        scope = Recorder(dict(model.named_parameters()), watched.tracker, watched.exits)
+        first, again = scope.input_of_several(x, x), scope.input_of_several(x, x)
+        assert first[1] is again[1]
+        assert first[0] is again[0]
+        x += 1
+        assert scope.input_of_several(x, x)[1] is not first[1]
+        half = x.bfloat16()
+        assert scope.input_of_several(x, half)[0].dtype == torch.bfloat16
 
 
 ON_GPU = pytest.mark.skipif(DEVICE.type == "cpu", reason="kernels run on a GPU only")

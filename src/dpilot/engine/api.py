@@ -17,7 +17,7 @@ from dpilot.engine import loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.capture import telling
 from dpilot.engine.check import check
-from dpilot.engine.made_up import carefully, examine, untouched
+from dpilot.engine.made_up import carefully, examine, require_loss_each, untouched
 from dpilot.engine.masking import unwatched
 from dpilot.engine.state import modules_of, refuse_trained_loss
 from dpilot.errors import UnsupportedModel
@@ -159,6 +159,7 @@ def find_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str
     refuse_problems(model)
     refuse_trained_loss(model, loss_fn)
     if engine in ("vmap", "loop"):
+        require_loss_each(model, loss_fn, batch, n, per_batch)
         return Choice(engine, "asked for")
     try:
         return Choice("single-backward", examine(model, loss_fn, batch, n, per_batch))

@@ -61,8 +61,7 @@ def record(work: Callable[[], Made], pool: Any = None) -> Replayable[Made]:
     Models ask whether they are captured, to avoid waiting: Hugging Face's then build attention masks that let
     everything through, and attention takes its slowest kernels. So they are told that they are not, unless they wait.
     """
-    told_before = getattr(torch.cuda.is_current_stream_capturing, "told", False)
-    for told in dict.fromkeys((told_before, True)):
+    for told in (False, True):
         with telling(told):
             if runs_without_waiting(work):
                 return Graph(work, pool)
@@ -90,12 +89,7 @@ def runs_without_waiting(work: Callable[[], Any]) -> bool:
 def telling(answer: bool) -> Iterator[None]:
     """Answer models that ask whether they are being captured."""
     asked = torch.cuda.is_current_stream_capturing
-
-    def reply() -> bool:
-        return answer
-
-    reply.told = answer  # type: ignore[attr-defined]
-    torch.cuda.is_current_stream_capturing = reply
+    torch.cuda.is_current_stream_capturing = lambda: answer
     try:
         yield
     finally:

@@ -30,6 +30,7 @@ REMEDY = (
     "Remedy: no statistics, ranks or counts over the batch, nothing kept of a batch for the next, and losses that are "
     'neither reduced (reduction="none") nor divided by the size of the batch.'
 )
+ALONE = 'Use engine="auto", which then computes one sample at a time.'
 
 
 def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
@@ -94,7 +95,19 @@ def require_apart(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int,
     if verdict.kind == "mixed":
         raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}: {verdict.why}. {REMEDY}")
     if verdict.kind == "unknown":
-        raise NoRule(verdict.why)
+        raise NoRule(f"{verdict.why}. {ALONE}")
+
+
+def require_loss_each(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> None:
+    """Refuse losses that are not one a sample: for engines that see samples alone, where a mean over one passes.
+
+    A model that does not run on two made-up samples is not judged.
+    """
+    made_up, found = batches.synthetic(batch, n, 2, torch.Generator().manual_seed(0)), list[Any]()
+    with untouched(model, loss_fn), preserve_state(model, loss_fn), unwatched(), suppress(Exception):
+        found.append(carefully(model, made_up, partial(batches.losses, model, loss_fn, made_up, per_batch)))
+    for losses in found:
+        batches.check_losses(losses, 2)
 
 
 def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:

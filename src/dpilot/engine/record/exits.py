@@ -51,6 +51,9 @@ MAKERS: Final = frozenset(
 )
 """Functions that read values in their arguments below the dispatcher, or make tensors from numbers of Python."""
 CONSTRUCTORS: Final = MAKERS - {"tensordot", "tensor_split"}
+LEFT_ALIGNED: Final = "_nested_tensor_from_mask_left_aligned"
+"""Asked by nn.TransformerEncoder in evaluation mode of the padding of all records: if not, it computes as in training,
+which it does with gradients in any case."""
 _SEEN: Final = READERS | HOOKS | MAKERS
 
 
@@ -65,8 +68,10 @@ class Exits(TorchFunctionMode):
         return self.call(func, args, kwargs or {})
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call a torch function; one_hot without the look that it takes at all its labels."""
+        """Call a torch function, or what stands for it without a look at all the records."""
         name = getattr(func, "__name__", "")
+        if name == LEFT_ALIGNED:
+            return False
         if name == "one_hot" and (replaced := one_hot(*args, **kwargs)) is not None:
             return replaced
         if name == "__get__":

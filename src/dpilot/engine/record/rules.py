@@ -301,7 +301,9 @@ def bags(c: Call) -> Places:
     regular = c.place("offsets").kind == "shared" and c.memory.counts_up(offsets, p.block)
     regular = regular and offsets.numel() == c.n and c["indices"].numel() == p.block * c.n
     if not regular or p.axis or c.get("include_last_offset"):
-        raise NotKnown("bags of ids that are not known to be the records")
+        raise NotKnown(
+            "bags of ids of several records; give ids as (n, length) rows, with padding_idx for shorter ones"
+        )
     if isinstance(weights, Tensor):
         c.line_up([(c["indices"], p), (weights, c.memory.place(weights))], 1)
     return [on_axis(0), *[INNER] * (len(c.outs) - 1)]

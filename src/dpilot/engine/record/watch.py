@@ -76,7 +76,7 @@ class Pass:
         if place.kind != "axis":
             return Verdict("unknown", "the losses do not depend on the records")
         if own := own_backward(losses):
-            return Verdict("unknown", f"{own} has a backward pass of its own, which is not watched")
+            return Verdict("unknown", f"{own} has a backward pass of its own, which is not watched{PLAIN.get(own, '')}")
         return Verdict("apart")
 
     def require_apart(self, losses: Tensor) -> None:
@@ -118,3 +118,5 @@ def own_backward(losses: Tensor) -> str:
 
 
 TAPPED: Any = Tap._backward_cls
+PLAIN = {"CheckpointFunction": " (with use_reentrant=False it is)"}
+"""What to use instead of functions whose backward pass is not watched."""

@@ -1,9 +1,10 @@
-"""Samples that meet only where they are masked, and buffers that remember them."""
+"""Made-up samples: what they refuse before a record is read, also where labels are masked or buffers remember."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dpilot import engine
 from dpilot.engine import batch as batches
-from dpilot.engine import locality
+from dpilot.engine import made_up as examination
 from dpilot.engine.masking import LookingFirst, looked_at
 from dpilot.errors import UnsupportedModel
 
@@ -56,7 +57,6 @@ COUNTED: dict[str, Callable[[Tensor], Tensor]] = {
     "scatter": lambda y: torch.zeros_like(y).scatter(1, same_places(y), y) != -100,
     "masked_fill_": lambda y: y.clone().masked_fill_(y == -100, -1) != -1,
     "division": lambda y: (y // 100) != -1,
-    "index_select": lambda y: y.index_select(0, torch.arange(len(y), device=y.device)) != -100,
     "repr": lambda y: torch.full_like(y, len(repr(y)) > 0) * y != -100,
 }
 
@@ -80,7 +80,7 @@ def ids_and_labels() -> Batch:
 def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """On the CPU nothing is looked at first; the second time it is, as it would be on a GPU."""
     if request.param == "as on a GPU":
-        monkeypatch.setattr(locality, "on_accelerator", lambda model, batch: True)
+        monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
     return str(request.param)
 
 
@@ -90,6 +90,24 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 def test_a_mean_over_the_labels_of_all_samples_is_refused_however_they_are_counted(kind: str, scripted: bool) -> None:
     with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Sequence(scripted), mean_count(kind), ids_and_labels(), per_batch=True)
+
+
+def picked(model: nn.Module, batch: Batch) -> Tensor:
+    """Divides by the mean count of rows that are picked by number: whose they are is not known."""
+    y = batch["labels"]
+    each = F.cross_entropy(model(batch["ids"]).flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+    counts = (y.index_select(0, torch.arange(len(y), device=y.device)) != -100).sum(1)
+    return each.sum(1) / counts.float().mean().clamp_min(1)
+
+
+@pytest.mark.usefixtures("where")
+def test_a_mean_over_rows_that_are_picked_is_taken_one_sample_at_a_time() -> None:
+    model, batch = Sequence(False), ids_and_labels()
+    batch["labels"][0, 1:] = -100
+    ps = engine.per_sample(model, picked, batch, per_batch=True)
+    assert ps.engine in ("vmap", "loop")
+    alone = [engine.per_sample(model, picked, batches.rows(batch, 4, i, i + 1), per_batch=True) for i in range(4)]
+    assert torch.allclose(ps.norms, torch.cat([each.norms for each in alone]), rtol=1e-5)
 
 
 class Relative(nn.Module):
@@ -247,7 +265,7 @@ def test_bags_that_do_not_ascend_are_found_before_they_are_used(offsets: list[in
 
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locality, "on_accelerator", lambda model, batch: True)
+    monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
 
 
 class Ended(BaseException):
@@ -274,21 +292,10 @@ class Placed(nn.Module):
         return (10 * x).long()
 
 
-class PlacedBelow(Placed):
-    """Places that exist for the made-up samples, not for their negatives."""
-
-    def places(self, x: Tensor) -> Tensor:
-        return (x[:1, :1] * MADE_UP_SIGN < 0).long().expand(len(x), 1) * 100
-
-
-MADE_UP_SIGN = float(torch.randn(1, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu"))
-
-
 @pytest.mark.usefixtures("_as_on_a_gpu")
 @pytest.mark.parametrize(
-    "model", [lambda: Placed(True), lambda: Placed(False, dropout=0.5), lambda: PlacedBelow(True)],
-    ids=["training", "evaluating", "negatives"],
-)  # fmt: skip
+    "model", [lambda: Placed(True), lambda: Placed(False, dropout=0.5)], ids=["training", "evaluating"]
+)
 def test_made_up_places_are_looked_at_before_they_are_used(model: Callable[[], nn.Module]) -> None:
     with pytest.raises(UnsupportedModel, match=r"cannot run on made-up samples .*gather: a place that does not exist"):
         engine.per_sample(model(), distance, (torch.zeros(3, 2), torch.zeros(3)), "single-backward")
@@ -325,10 +332,11 @@ def test_made_up_offsets_are_looked_at_and_refused_with_a_remedy() -> None:
         return model(batch["ids"], batch["offsets"]).sum(1)
 
     batch = {"first": torch.zeros(4, 5), "ids": torch.zeros(12, dtype=torch.long), "offsets": torch.arange(0, 12, 3)}
-    made_up = batches.synthetic(batch, 4, locality.SAMPLES, torch.Generator("cpu").manual_seed(0))["offsets"]
+    assert examination.sizes(nn.EmbeddingBag(8, 5), batch, 4)[0] == 3
+    made_up = batches.synthetic(batch, 4, 3, torch.Generator("cpu").manual_seed(0))["offsets"]
     assert bool(made_up[0]) or bool((made_up.diff() < 0).any()), "made-up offsets that ascend show nothing"
     with pytest.raises(UnsupportedModel, match=r"IndexError: _embedding_bag: offsets .* rows, with padding_idx"):
-        engine.per_sample(nn.EmbeddingBag(9, 5), loss, batch, "single-backward", per_batch=True)
+        engine.per_sample(nn.EmbeddingBag(8, 5), loss, batch, "single-backward", per_batch=True)
 
 
 class Alone(nn.Linear):
@@ -390,17 +398,15 @@ def test_a_label_that_is_looked_up_refuses_no_model() -> None:
     assert engine.per_sample(Sequence(False), looked_up, ids_and_labels(), per_batch=True).engine == "single-backward"
 
 
-def test_a_model_that_cannot_be_looked_at_is_run_one_sample_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the CPU would have found out about its masks is not known: no verdict, so an engine that needs none."""
+def test_a_model_that_cannot_be_looked_at_is_judged_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fails(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise NotImplementedError("no rule for this operation under this mode")
 
-    monkeypatch.setattr(locality, "on_accelerator", lambda model, batch: True)
+    monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
     monkeypatch.setattr(LookingFirst, "__torch_dispatch__", fails)
-    ps = engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
-    assert ps.engine != "single-backward"
-    assert "under this mode" in ps.reason
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
 
 
 def test_nothing_is_looked_at_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,7 +424,7 @@ def test_masks_are_tried_on_a_gpu_where_nothing_can_be_looked_at_too(monkeypatch
     def never(self: Any) -> None:
         raise AssertionError("looked at")
 
-    monkeypatch.setattr(locality, "on_accelerator", lambda model, batch: True)
+    monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
     monkeypatch.setattr(LookingFirst, "__enter__", never)
     batch = {"x": torch.randn(4, 6, 4), "mask": torch.ones(4, 6, dtype=torch.bool), "y": torch.randn(4, 6)}
     with pytest.raises(UnsupportedModel, match="depends on the others"):
@@ -467,10 +473,9 @@ def by_saving_it(module: nn.Module, x: Tensor) -> None:
     module.register_buffer("other", module.other, persistent=bool(x > module.seen))
 
 
-WRITES = [
-    by_data, by_other_data, by_larger_data, by_view, by_name, by_numpy, by_a_new_one, by_one_that_was_none, by_deletion,
-    by_saving_it,
-]  # fmt: skip
+IN_TENSORS = [by_data, by_other_data, by_larger_data, by_view, by_name]
+IN_PYTHON = [by_numpy, by_a_new_one, by_one_that_was_none, by_deletion, by_saving_it]
+WRITES = IN_TENSORS + IN_PYTHON
 
 
 class Peak(nn.Module):
@@ -486,14 +491,15 @@ class Peak(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.write(self, x.detach().abs().max())
-        return self.inner(x)
+        kept = [self.seen, getattr(self, "another", None), self.later, getattr(self, "other", None)]
+        return self.inner(x) * sum(1 + each.sum() for each in kept if each is not None)
 
 
 def distance(out: Tensor, y: Tensor) -> Tensor:
     return (out[:, 0] - y).square()
 
 
-@pytest.mark.parametrize("name", ["single-backward", "loop"])
+@pytest.mark.parametrize("name", ["auto", "single-backward", "loop"])
 @pytest.mark.parametrize("write", WRITES)
 def test_every_buffer_is_put_back_however_it_was_written(write: Any, name: str) -> None:
     if write is by_numpy and torch.get_default_device().type != "cpu":
@@ -502,7 +508,8 @@ def test_every_buffer_is_put_back_however_it_was_written(write: Any, name: str) 
     before, saved = dict(model.named_buffers()), list(model.state_dict())
     batch = torch.full((3, 2), 1.2e9), torch.zeros(3)
     for _ in range(2):
-        engine.per_sample(model, distance, batch, name)
+        with suppress(UnsupportedModel):  # then it ran on made-up samples only, which leave nothing either
+            engine.per_sample(model, distance, batch, name)
         after = dict(model.named_buffers())
         assert list(after) == list(before)
         assert list(model.state_dict()) == saved
@@ -513,16 +520,24 @@ def test_every_buffer_is_put_back_however_it_was_written(write: Any, name: str) 
 
 
 @pytest.mark.parametrize("start", [0.0, 5.0])
-@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("write", IN_TENSORS)
 def test_a_buffer_that_keeps_what_is_large_is_refused(write: Any, start: float) -> None:
     model = Peak(write, start)
-    if write is by_numpy and torch.get_default_device().type != "cpu":
-        pytest.skip("numpy writes into no memory but the CPU's")
-    if write is by_saving_it or (write is by_deletion and start == 0.0):
-        pytest.skip("the same buffers for all samples: they are only put back")
-    with pytest.raises(UnsupportedModel, match="keeps statistics"):
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(model, distance, (torch.zeros(3, 2), torch.zeros(3)))
     assert float(model.seen) == start
+
+
+@pytest.mark.parametrize("write", IN_PYTHON)
+def test_what_python_keeps_in_a_buffer_is_computed_one_sample_at_a_time(write: Any) -> None:
+    if write is by_numpy and torch.get_default_device().type != "cpu":
+        pytest.skip("numpy writes into no memory but the CPU's")
+    model, x, y = Peak(write, 5.0), torch.tensor([[1.0, 2.0], [9.0, 1.0], [3.0, 4.0]]), torch.zeros(3)
+    ps = engine.per_sample(model, distance, (x, y))
+    assert ps.engine == "loop"
+    alone = [engine.per_sample(model, distance, (x[i : i + 1], y[i : i + 1])).norms for i in range(3)]
+    assert torch.allclose(ps.norms, torch.cat(alone))
+    assert float(model.seen) == 5.0
 
 
 class Written(nn.Module):
@@ -586,6 +601,6 @@ class Small(nn.Module):
 
 def test_a_model_that_takes_small_numbers_only_is_judged_by_those() -> None:
     batch = torch.zeros(3, 2), torch.zeros(3)
-    assert engine.per_sample(Small(False), distance, batch).engine == "single-backward"
-    with pytest.raises(UnsupportedModel, match="keeps statistics"):
+    assert engine.per_sample(Small(False), distance, batch).engine == "loop"
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Small(True), distance, batch)
