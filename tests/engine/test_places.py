@@ -98,6 +98,11 @@ POSITION = {
     "rows as out=": lambda b: torch.mul(rows(), 2, out=b[0].clone()),
     "arange as out=": lambda b: torch.arange(N * N, out=b[0].clone().view(-1)).view(N, N) * 1.0,
     "rows times records in place": lambda b: rows().mul_(b[0]),
+    "rows that vanish in place": lambda b: rows().mul_(b[0] * 0),
+    "records written among rows": lambda b: written(torch.cat([rows(), rows()], 1), (slice(None), slice(0, N)), b[0]),
+    "a matrix for each position": lambda b: torch.bmm(b[0].unsqueeze(1), torch.arange(float(N**3)).view(N, N, N)),
+    "a row for each of two rows": lambda b: torch.stack([b[0], b[0]], 1).flatten(0, 1) + torch.arange(8.0)[:, None],
+    "classes by position": lambda b: F.cross_entropy(b[0], torch.arange(N), reduction="none"),
     "rows written through .data": lambda b: twice(b[0], torch.zeros(N, N)),
     "maxima of rows as out=": lambda b: torch.max(
         torch.stack([rows(), rows()], 1), 1, out=(b[0].clone(), torch.zeros(0, dtype=torch.long))
@@ -115,8 +120,40 @@ MIXING = {
     "a diagonal of columns": lambda b: b[0].T.contiguous().diagonal() * 1,
     "what a failed operation leaves": lambda b: failed(b[0].clone()),
     "overlapping writes": lambda b: overlapping(b[0][b[1][0]]),
+    "the first record for all": lambda b: b[0][:1].expand(N, N) * 1,
+    "all records but the first": lambda b: torch.cat([b[0], b[0]])[1 : N + 1] * 1,
+    "rows in another order": lambda b: b[0][torch.tensor([1, 0, 3, 2])],
+    "rows of a mask": lambda b: torch.cat([b[0], b[0]])[torch.arange(2 * N) % 3 > 0][:N] * 1,
+    "rows reversed": lambda b: b[0].flip(0),
+    "gather along records": lambda b: b[0].gather(0, b[1]),
+    "scatter along records": lambda b: torch.zeros(N, N).scatter(0, b[1], b[0]),
+    "records picked by records": lambda b: b[0].index_select(0, b[1][:, 0]),
+    "rows before the records": lambda b: F.pad(b[0], (0, 0, N, 0)),
+    "rows behind the records": lambda b: torch.cat([b[0], torch.zeros(N, N)]),
+    "an operation without a rule": lambda b: torch.linalg.lu_factor(b[0])[0],
+    "rows where columns were": lambda b: b[0].view(2, 2 * N).T.reshape(N, N),
 }
 """What combines records, or picks from them by position."""
+COMBINING = {
+    "a sum": lambda b: b[0].sum(0),
+    "a largest entry": lambda b: b[0].max(),
+    "softmax": lambda b: b[0].softmax(0),
+    "a product that sums records": lambda b: b[0].T @ torch.ones(N, N),
+    "a product that sums records on the right": lambda b: torch.ones(N, N) @ b[0],
+    "products of all pairs": lambda b: torch.bmm(b[0].unsqueeze(1), b[0].T.expand(N, N, N)),
+    "a matrix times a vector of records": lambda b: torch.ones(N, N).mv(b[0][:, 0]),
+    "batch statistics": lambda b: F.batch_norm(b[0], None, None, training=True),
+    "normalised over everything": lambda b: F.layer_norm(b[0], (N, N)),
+    "records as channels": lambda b: F.conv1d(b[0].unsqueeze(0), torch.ones(2, N, 1)),
+    "attention over records": lambda b: F.scaled_dot_product_attention(*[b[0].view(1, 1, N, N)] * 3),
+    "a reduced loss": lambda b: F.mse_loss(b[0], torch.zeros(N, N)),
+    "records taken for classes": lambda b: F.cross_entropy(b[0].T, torch.zeros(N, dtype=torch.long), reduction="none"),
+    "distances between records": lambda b: torch.cdist(b[0], b[0] * 2),
+    "repeated in two orders": lambda b: b[0].repeat(2, 1) + b[0].repeat_interleave(2, 0),
+    "records on two axes": lambda b: b[0] + b[0].T,
+    "scaled by the norm of a feature": lambda b: b[0].renorm(2, 1, 0.1),
+}
+"""What is refused before anything is spent: operations whose meaning is to combine records."""
 APART = {
     "dropout": lambda b: F.dropout(b[0], 0.5),
     "noise": lambda b: b[0] + 0.5 * torch.randn(N, N),
@@ -146,6 +183,11 @@ def test_what_depends_on_the_position_is_not_called_a_record(name: str) -> None:
 @pytest.mark.parametrize("name", MIXING)
 def test_what_combines_records_is_seen(name: str) -> None:
     assert place_of(MIXING[name]).kind in ("unknown", "mixed")
+
+
+@pytest.mark.parametrize("name", COMBINING)
+def test_what_combines_records_by_its_meaning_is_refused(name: str) -> None:
+    assert place_of(COMBINING[name]).kind == "mixed"
 
 
 @pytest.mark.parametrize("name", APART)
@@ -200,6 +242,70 @@ def test_an_outcome_that_rests_on_values_is_not_remembered() -> None:
         return tracker.place(made).kind
 
     assert [run(torch.zeros(N, N)), run(rows())] == ["axis", "unknown"]
+
+
+def tracked(*tensors: Tensor, others: tuple[Tensor, ...] = ()) -> Tracker:
+    """A tracker of a chunk of these tensors, to which others are constants."""
+    constants = Constants()
+    constants.add([*tensors, *others])
+    return Tracker(N, tensors, constants, WriteGuard())
+
+
+def test_a_rule_that_rests_on_values_is_not_remembered() -> None:
+    def run(shared: Tensor) -> str:
+        x = torch.randn(N, N)
+        tracker = tracked(x, others=(shared,))
+        with tracker:
+            made = x + shared
+        return tracker.place(made).kind
+
+    assert [run(torch.zeros(N, N)), run(rows())] == ["axis", "unknown"]
+
+
+def test_a_rule_is_remembered_for_the_places_it_was_asked_about() -> None:
+    """The same operation on tensors of the same forms, whose records lie on the first axis and then on the last."""
+    found = []
+    for turned in (False, True):
+        x = torch.randn(N, N)
+        tracker = tracked(x)
+        with tracker:
+            y = (x.T if turned else x).contiguous() * 1
+            found.append(tracker.place(y.mean(1, keepdim=True)).kind)
+    assert found == ["axis", "mixed"]
+
+
+def test_tensors_of_a_chunk_that_share_memory_otherwise_are_noticed() -> None:
+    x = torch.randn(N, N)
+    assert not tracked(x, x).findings
+    assert [finding.kind for finding in tracked(x, x.T).findings] == ["unknown"]
+
+
+def test_memory_that_nobody_wrote_holds_nothing() -> None:
+    """Freed memory may hold other records: what is allocated again, and what a resize adds, is zero."""
+    size = 1 << 12
+    with tracked(torch.randn(N, N)):
+        for make in (
+            lambda: torch.empty(size),
+            lambda: torch.ones(0).new_empty(size),
+            lambda: torch.zeros(1).resize_(size),
+        ):
+            for _ in range(8):
+                torch.full((size,), 7.0)  # freed at once
+                assert not make().any()
+
+
+def test_a_tensor_of_an_earlier_pass_is_no_constant() -> None:
+    x, later = torch.randn(N, N), torch.randn(N, N)
+    constants = Constants()
+    constants.add([x, later])
+    first = Tracker(N, [x], constants, WriteGuard())
+    with first:
+        kept, shared = x.exp(), torch.ones(N, N).exp()
+    first.memory.close()
+    second = Tracker(N, [later], constants, WriteGuard())
+    with second:
+        assert second.place(later + kept).kind == "unknown"
+        assert second.place(later + shared).kind == "axis"
 
 
 def test_a_rule_that_fails_makes_the_result_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from dpilot import clipping
+from dpilot import clipping, engine
 from dpilot.cli import console
 from dpilot.errors import InvalidInput
 from dpilot.train import rehearsal
 from dpilot.train.averages import Average
+from dpilot.train.course import by_shape
 from dpilot.train.groups import groups_for
 from dpilot.train.optimizers import lr_for_batch
 from dpilot.train.progress import lines
@@ -142,3 +143,29 @@ def test_averages_forget_the_start_first():
 def test_step_sizes_scale_with_the_root_for_adam():
     assert lr_for_batch(0.1, tuned_at=100, batch_size=400, optimizer="adamw") == pytest.approx(0.2)
     assert lr_for_batch(0.1, tuned_at=100, batch_size=400, optimizer="momentum") == pytest.approx(0.4)
+
+
+def test_records_of_other_shapes_are_computed_few_at_a_time():
+    """How many records of a chunk have another shape is theirs: they never fill a whole chunk, nor lose their order."""
+    net, seen = nn.Linear(3, 1), []
+
+    def loss(out, y):
+        return out.flatten(1).sum(1) * y
+
+    def run(name):
+        def gradients(chunk):
+            seen.append((name, len(chunk[1])))
+            return engine.per_sample(net, loss, chunk)
+
+        return gradients
+
+    chosen = by_shape(run("whole"), run("few"), (torch.zeros(1, 2, 3), torch.zeros(1)), per_batch=False)
+    longer = torch.randn(20, 5, 3), torch.arange(20.0)
+    found, expected = chosen(longer), engine.per_sample(net, loss, longer)
+    assert seen == [("few", 8), ("few", 8), ("few", 4)]
+    assert torch.allclose(found.norms, expected.norms)
+    assert torch.allclose(found.weighted_sum(torch.arange(20.0))["weight"],
+                          expected.weighted_sum(torch.arange(20.0))["weight"])  # fmt: skip
+    seen.clear()
+    chosen((torch.randn(20, 2, 3), torch.arange(20.0)))
+    assert seen == [("whole", 20)]

@@ -1,0 +1,67 @@
+"""Chunks that are filled up with made-up samples, and the gradients of those that are not made up."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+
+import torch
+from torch import Tensor, nn
+
+from dpilot import engine
+from dpilot.engine import batch as batches
+from dpilot.engine.base import first_of
+
+
+def squared(out: Tensor, y: Tensor) -> Tensor:
+    return (out - y).square().sum(1)
+
+
+def test_a_filled_chunk_begins_with_its_samples_and_has_a_public_number_of_rows() -> None:
+    x, y, shared = torch.randn(3, 4), torch.tensor([5, 6, 7]), torch.randn(2, 2)
+    whole, labels, kept = batches.filled((x, y, shared), 3, 8)
+    assert torch.equal(whole[:3], x)
+    assert torch.equal(labels[:3], y)
+    assert kept is shared
+    assert (len(whole), len(labels)) == (8, 8)
+
+
+def test_made_up_samples_know_nothing_of_the_others() -> None:
+    one, two = (batches.filled((torch.full((3, 4), v), torch.tensor([2, 2, 2])), 3, 5) for v in (1.0, 9.0))
+    assert torch.equal(one[0][3:], two[0][3:])
+    assert int(one[1][3:].max()) <= 1
+
+
+def test_a_tensor_that_all_samples_share_is_not_taken_for_samples() -> None:
+    table = torch.randn(5, 2)
+    whole, kept = batches.filled((torch.randn(3, 4), table), 3, 5)
+    assert kept is table
+    assert len(whole) == 6
+
+
+def test_samples_beyond_the_first_add_exactly_nothing() -> None:
+    torch.manual_seed(0)
+    model, batch = nn.Linear(4, 2), (torch.randn(5, 4), torch.randn(5, 2))
+    alone = engine.per_sample(model, squared, batches.rows(batch, 5, 0, 3))
+    first = first_of(engine.per_sample(model, squared, batch), 3)
+    assert first.norms.shape == (3,)
+    assert torch.allclose(first.norms, alone.norms)
+    for weights in (torch.tensor([1.0, 0.5, 2.0]), torch.ones(3, 2)):
+        ours, theirs = first.weighted_sum(weights), alone.weighted_sum(weights)
+        assert all(torch.allclose(ours[name], theirs[name], atol=1e-6) for name in theirs)
+
+
+def test_a_model_meets_a_public_number_of_rows() -> None:
+    met: SimpleQueue[int] = SimpleQueue()
+
+    class Sized(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            met.put(len(x))
+            return super().forward(x)
+
+    run, batch = engine.Graphed(Sized(4, 2), squared, rows=8, replayed=False), (torch.randn(8, 4), torch.randn(8, 2))
+    run(batch)
+    while not met.empty():
+        met.get()  # of made-up chunks, once
+    for n in (1, 3, 7, 8):
+        assert run(batches.rows(batch, 8, 0, n)).norms.shape == (n,)
+    assert {met.get() for _ in range(met.qsize())} == {8}

@@ -1,0 +1,107 @@
+"""Made-up samples: which sizes are tried, what is refused by operations and what by numbers, what is remembered."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpilot import engine
+from dpilot.engine import api, made_up
+from dpilot.engine.base import NoRule
+from dpilot.engine.record.watch import Verdict
+from dpilot.errors import UnsupportedModel
+
+
+def squared(out: Tensor, y: Tensor) -> Tensor:
+    return (out - y).square().sum(1)
+
+
+def pair(n: int = 6) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, 4), torch.randn(n, 2)
+
+
+class Centred(nn.Linear):
+    """Centres chunks of one size."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(4, 2)
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0) if len(x) == self.size else x)
+
+
+class Picking(nn.Linear):
+    """Which rows a record takes depends on the records."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[x[:, 0].argsort()])
+
+
+def test_sizes_are_the_batchs_own_and_one_that_is_prime_to_every_width() -> None:
+    assert made_up.sizes(nn.Linear(6, 5), (torch.zeros(8, 6), torch.zeros(8, 3, 7)), 8) == [11, 8]
+    assert made_up.sizes(nn.Linear(4, 2), pair(1), 1) == [3, 2]
+
+
+@pytest.mark.parametrize("size", [3, 6])
+def test_samples_that_are_combined_at_one_of_these_sizes_are_refused(size: int) -> None:
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Centred(size), squared, pair())
+
+
+def test_rows_that_are_not_known_are_no_refusal_but_need_another_engine() -> None:
+    with pytest.raises(NoRule):
+        made_up.examine(Picking(4, 2), squared, pair(), 6, False)
+    assert engine.per_sample(Picking(4, 2), squared, pair()).engine != "single-backward"
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_numbers_are_a_second_line(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
+    """A model that mixes is refused though every operation was called sound."""
+    monkeypatch.setattr(made_up, "judge", lambda *_: Verdict("apart"))
+    monkeypatch.setattr("dpilot.engine.record.watch.Pass.verdict", lambda *_: Verdict("apart"))
+    monkeypatch.setattr("dpilot.engine.recorder.Recorder.require_rows", lambda *_: None)
+    with pytest.raises(UnsupportedModel, match="how many there are"):
+        engine.per_sample(nn.Sequential(nn.Dropout(dropout), Centred(6)), squared, pair())
+
+
+def test_a_refusal_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = Centred(6), []
+    examine = api.examine
+    monkeypatch.setattr(api, "examine", lambda *given: asked.append(1) or examine(*given))
+    for _ in range(3):
+        with pytest.raises(UnsupportedModel):
+            engine.per_sample(model, squared, pair())
+    assert len(asked) == 1
+
+
+def test_a_choice_holds_for_its_loss_modes_and_trained_parameters() -> None:
+    model, batch = nn.Sequential(nn.Linear(4, 2), nn.Dropout()), pair()
+    forms = [api.form_of_call(model, squared, batch, False)]
+    forms.append(api.form_of_call(model, lambda out, y: squared(out, y), batch, False))
+    forms.append(api.form_of_call(model.eval(), squared, batch, False))
+    forms.append(api.form_of_call(model.train().requires_grad_(False), squared, batch, False))
+    forms.append(api.form_of_call(model.requires_grad_(), squared, (batch[0].double(), batch[1]), False))
+    assert len(set(forms)) == 5
+    assert api.form_of_call(model, squared, batch, False) == forms[0]
+
+
+def test_a_chunk_that_is_judged_otherwise_than_made_up_ones_is_computed_and_not_refused() -> None:
+    class Later(nn.Linear):
+        centres = False
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x - x.mean(0) if self.centres else x)
+
+    model, batch = Later(4, 2), pair()
+    assert engine.per_sample(model, squared, batch).engine == "single-backward"
+    model.centres = True
+    found = engine.per_sample(model, squared, batch)
+    assert found.engine == "loop"
+    assert "mean" in found.reason
+
+
+def test_one_sample_is_computed_as_it_is() -> None:
+    found = engine.per_sample(nn.Linear(4, 2), squared, pair(1))
+    assert (found.engine, found.reason) == ("loop", "one sample")
