@@ -604,3 +604,11 @@ def test_a_model_that_takes_small_numbers_only_is_judged_by_those() -> None:
     assert engine.per_sample(Small(False), distance, batch).engine == "loop"
     with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Small(True), distance, batch)
+
+
+@pytest.mark.parametrize("seed", [5, 12, 15])
+def test_dropout_that_leaves_nothing_is_random_all_the_same(seed: int) -> None:
+    """The losses of a few samples are the same twice where everything is dropped."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 1), nn.Dropout(0.8))
+    assert engine.per_sample(model, distance, (torch.randn(3, 4), torch.zeros(3))).engine == "single-backward"

@@ -133,8 +133,7 @@ class Graphed:
             try:
                 with torch.random.fork_rng(devices=devices), capture.on_its_stream():
                     work, inputs = self._work(made_up, choice), batches.tensors(made_up)
-                    with capture.telling(True) if choice.traced else nullcontext():
-                        return Captured(self._model, self._loss_fn, work, inputs, self._rows)
+                    return Captured(self._model, self._loss_fn, work, inputs, self._rows)
             except (NotReplayable, NoRule) as problem:
                 return str(problem)
             except DpilotError:
