@@ -18,7 +18,7 @@ _tags: dict[Any, Tag] = {}
 _SHARED = Tag("shared", born=False)
 _TRAINED = Tag("shared", why=TRAINED.why, born=False)
 _NO_MEMORY = Tag("unknown", why="a tensor without memory of its own (sparse, or inside torch.func)")
-_NO_MEMORY_ERRORS = (NotImplementedError, RuntimeError)
+_NO_MEMORY_ERRORS = (NotImplementedError, RuntimeError, ValueError)  # ValueError: a lazy parameter
 
 
 class Known(NamedTuple):
@@ -42,13 +42,12 @@ class Constants:
     def __init__(self) -> None:
         self._known: dict[int, Known] = {}
         self._left: dict[int, Known] = {}
+        self.strangers = False  # whether a tensor was met of which nothing is known
 
-    @staticmethod
-    def alive_now() -> Constants:
-        """Everything that is alive at this moment, before any record is read by a pass."""
-        constants = Constants()
-        constants.add(t for t in gc.get_objects() if issubclass(type(t), Tensor))
-        return constants
+    def add_alive(self) -> None:
+        """Declare everything that is alive at this moment: no record was read yet."""
+        self.add(t for t in gc.get_objects() if issubclass(type(t), Tensor))
+        self.strangers = False
 
     def add(self, tensors: Iterable[Tensor]) -> None:
         """Declare tensors that hold no records; parameters that require a gradient are trained."""
@@ -77,6 +76,7 @@ class Constants:
         """Why a tensor is not known to hold no records."""
         if address in self._left:
             return "a tensor of an earlier chunk is used again"
+        self.strangers = True
         return "a tensor was made outside of torch's operations (numpy, another thread, C++)"
 
     def take_over(self, known: dict[int, Known]) -> None:

@@ -87,6 +87,20 @@ class Pass:
 
 
 def judge(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> Verdict:
+    """Run a chunk of made-up records forwards, to its end, and say whether they are apart.
+
+    A constant that neither the model nor the loss holds (a global tensor) is a stranger at first. As no record was read
+    yet, whatever is alive then holds none: it is declared, and the chunk judged again.
+    """
+    verdict = judge_pass(model, loss_fn, batch, n, per_batch)
+    constants = constants_of(model)
+    if verdict.kind == "apart" or not constants.strangers:
+        return verdict
+    constants.add_alive()
+    return judge_pass(model, loss_fn, batch, n, per_batch)
+
+
+def judge_pass(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> Verdict:
     """Run a chunk forwards, to its end, and say whether its records are apart."""
     with Pass.over(model, loss_fn, batch, n) as watched:
         with torch.enable_grad(), watched.tracker, watched.exits:
@@ -95,11 +109,8 @@ def judge(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch
 
 
 def constants_of(model: nn.Module) -> Constants:
-    """What was alive when the model was first met: nothing of it was computed from records."""
-    constants = _constants.get(model)
-    if constants is None:
-        constants = _constants[model] = Constants.alive_now()
-    return constants
+    """What is known, for a model, to hold no records."""
+    return _constants.setdefault(model, Constants())
 
 
 def own_backward(losses: Tensor) -> str:
