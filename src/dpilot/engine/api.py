@@ -99,6 +99,7 @@ def per_sample(
         refuse_problems(model)
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
     with torch.inference_mode(False), torch.enable_grad(), eager(model):
+        batch = batches.owned(batch)
         choice = choose(model, loss_fn, batch, engine, n, per_batch)
         with telling(True) if choice.traced else nullcontext():
             return run(choice, model, loss_fn, batch, n=n, per_batch=per_batch, low_memory=low_memory)
