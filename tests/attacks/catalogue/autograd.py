@@ -250,3 +250,29 @@ def product_of_factors() -> Case:
     some = torch.tensor([1e-20, 1e-20, 1e20, 1e20]) * (1 + 0.1 * normal(n, 4))
     net = Net(lambda m, x: (x * (1 + 0.1 * m.w[0])).prod(1, keepdim=True) * m.v[0])
     return Case(net, squared, (some, normal(n, 2, seed=1)), (torch.zeros(1, 4), torch.ones(1, 2)))
+
+
+class Centred(torch.autograd.Function):
+    """The identity, whose rule for vmap subtracts the mean of the batch."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
+        return Centred.apply(x - x.mean(in_dims[0])), in_dims[0]
+
+
+@attack
+def vmap_rule_that_mixes() -> Case:
+    """A function with a backward pass and a vmap rule of its own: plain passes are honest, vmap's is not."""
+    return mixing(lambda m, x: Centred.apply(m.a(x)), mixes=False)

@@ -152,7 +152,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def again(self) -> Iterator[None]:
         """Watch what a checkpoint computes again in the backward pass: it may be another than was judged.
 
-        Raises NoRule if records are not apart in it. Gradients are on there, and off in what the engine itself computes.
+        Raises NoRule if records are not apart in it. Gradients are on there, and off in what the engine computes.
         """
         self._strict, before = True, len(self.findings)
         try:
@@ -173,7 +173,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._strict and torch._C._is_torch_function_all_disabled():  # type: ignore[attr-defined]
+        if self._strict and torch._C._is_torch_function_all_disabled():
             return func(*args, **(kwargs or {}))  # what the engine makes of a gradient
         operation = _operations.get(func)
         if operation is None:
