@@ -94,7 +94,7 @@ class Recorder(TorchFunctionMode):
             if isinstance(value, Tensor):
                 if id(value) in self.weights:
                     weighted = True
-                elif not sampled and self.tracker.holds_records(value):
+                elif (not sampled or not value.dim()) and self.tracker.holds_records(value):
                     sampled = True
             elif isinstance(value, (tuple, list)):
                 inner = self._contents(value)

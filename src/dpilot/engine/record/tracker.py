@@ -144,9 +144,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.note("unknown", "tensors of the chunk share memory in which their records lie differently")
 
     def holds_records(self, t: Tensor) -> bool:
-        """Whether a tensor depends on records."""
+        """Whether a tensor that the model holds depends on records."""
         with torch._C.DisableTorchFunction():
-            return self.memory.tag(t).kind not in ("shared", "random")
+            return self.memory.tag(t, held=True).kind not in ("shared", "random")
 
     @contextmanager
     def again(self) -> Iterator[None]:
