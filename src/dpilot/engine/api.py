@@ -17,7 +17,7 @@ from dpilot.engine import loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.capture import telling
 from dpilot.engine.check import check
-from dpilot.engine.made_up import carefully, examine, require_loss_each, untouched
+from dpilot.engine.made_up import carefully, examine, refuse_company, require_loss_each, untouched
 from dpilot.engine.masking import unwatched
 from dpilot.engine.state import modules_of, refuse_trained_loss
 from dpilot.errors import UnsupportedModel
@@ -99,6 +99,7 @@ def per_sample(
         refuse_problems(model)
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
     with torch.inference_mode(False), torch.enable_grad(), eager(model):
+        batch = batches.owned(batch)
         choice = choose(model, loss_fn, batch, engine, n, per_batch)
         with telling(True) if choice.traced else nullcontext():
             return run(choice, model, loss_fn, batch, n=n, per_batch=per_batch, low_memory=low_memory)
@@ -160,6 +161,7 @@ def find_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str
     refuse_trained_loss(model, loss_fn)
     if engine in ("vmap", "loop"):
         require_loss_each(model, loss_fn, batch, n, per_batch)
+        refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[engine])
         return Choice(engine, "asked for")
     try:
         return Choice("single-backward", examine(model, loss_fn, batch, n, per_batch))
@@ -204,12 +206,14 @@ class Identity(NamedTuple):
 
 
 def second_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
-    """vmap if it runs on made-up samples, else loop."""
+    """vmap if it runs on made-up samples and keeps them apart, else loop; refused if that does not either."""
     made_up = batches.synthetic(batch, n, 2, torch.Generator().manual_seed(0))
     work = partial(vmap.run, model, loss_fn, made_up, n=2, per_batch=per_batch, reason="")
     with untouched(model, loss_fn), unwatched():
         try:
             carefully(model, made_up, work)
+            refuse_company(model, loss_fn, batch, n, per_batch, vmap.run)
         except Exception:  # torch.func raises many kinds; the loop has no such limits
+            refuse_company(model, loss_fn, batch, n, per_batch, loop.run)
             return "loop"
     return "vmap"

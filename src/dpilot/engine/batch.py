@@ -90,6 +90,23 @@ def rows(batch: Any, n: int, start: int, stop: int) -> Any:
     return rebuild(batch, lambda t: t[start:stop] if t.dim() and t.shape[0] == n else t)
 
 
+def owned(batch: Any) -> Any:
+    """The same with every tensor in memory of its own: around a slice of a chunk or of a data set lie other samples.
+
+    Example:
+        >>> whole = torch.zeros(4, 2)
+        >>> owned(whole) is whole, owned(whole[1:]).storage_offset()
+        (True, 0)
+    """
+    return rebuild(batch, lambda t: t.clone() if t.layout is torch.strided and is_part(t) else t)
+
+
+def is_part(t: Tensor) -> bool:
+    """Whether there is more in the memory of a tensor than its entries."""
+    repeated = any(size > 1 and not stride for size, stride in zip(t.shape, t.stride(), strict=True))
+    return repeated or t.numel() * t.element_size() != t.untyped_storage().nbytes()
+
+
 def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any:
     """A made-up batch of ``count`` samples with the shapes and dtypes of ``batch`` and none of its values.
 

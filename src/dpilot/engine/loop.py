@@ -32,7 +32,7 @@ def gradients(
     before = StateSnapshot.of(model, loss_fn, batch)
     for i in range(n) if chosen is None else chosen:
         with preserve(before):
-            found = gradient(model, loss_fn, batches.rows(batch, n, i, i + 1), per_batch)
+            found = gradient(model, loss_fn, batches.owned(batches.rows(batch, n, i, i + 1)), per_batch)
         yield found
 
 

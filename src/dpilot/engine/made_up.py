@@ -7,18 +7,20 @@ combines samples is refused before anything is spent, and are a second line: com
 from __future__ import annotations
 
 import math
+import random as random_module
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine import loop, precision, single_backward
-from dpilot.engine.base import LossFunction, NoRule
+from dpilot.engine.base import LossFunction, NoRule, PerSample
 from dpilot.engine.capture import drawn_on_the_processor
 from dpilot.engine.masking import Made, looked_at, on_accelerator, unwatched
 from dpilot.engine.record import judge
@@ -26,6 +28,7 @@ from dpilot.engine.state import preserve_state, preserve_structure
 from dpilot.errors import DpilotError, UnsupportedModel
 
 DEPENDS = "the gradient of one sample depends on the others"
+Run = Callable[..., PerSample]
 REMEDY = (
     "Remedy: no statistics, ranks or counts over the batch, nothing kept of a batch for the next, and losses that are "
     'neither reduced (reduction="none") nor divided by the size of the batch.'
@@ -118,7 +121,8 @@ def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_b
         same = same or (random and is_random(model, loss_fn, made_up, per_batch))
     if random:
         changed = batches.rebuild(made_up, lambda t: first_for_last(t, n))
-        same = same and unmoved(model, loss_fn, made_up, changed, n, per_batch)
+        with same_draws():
+            same = same and unmoved(model, loss_fn, made_up, changed, n, per_batch)
     if not same:
         raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, or on how many there are. {REMEDY}")
     return random
@@ -139,12 +143,44 @@ def agrees_with_loop(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: i
     return not far(sums, oracle, tolerance(model))
 
 
-def unmoved(model: nn.Module, loss_fn: LossFunction, batch: Any, changed: Any, n: int, per_batch: bool) -> bool:
+def refuse_company(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, run: Run) -> None:
+    """Refuse a model whose samples meet although an engine computes them one by one.
+
+    They meet in state that is not restored between samples (limits of StateSnapshot), or in a vmap rule of the user's.
+    """
+    made_up = batches.synthetic(batch, n, 3, torch.Generator().manual_seed(0))
+    changed = batches.rebuild(made_up, lambda t: first_for_last(t, 3))
+    work = partial(unmoved, model, loss_fn, made_up, changed, 3, per_batch, run)
+    with untouched(model, loss_fn), unwatched(), same_draws():
+        try:
+            same = carefully(model, made_up, work)
+        except Exception:  # whatever a user's model does with made-up samples
+            return
+    if not same:
+        raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, also where each is computed alone. {REMEDY}")
+
+
+@contextmanager
+def same_draws() -> Iterator[None]:
+    """Leave the generators of Python and numpy as they were."""
+    python, array = random_module.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random_module.setstate(python)
+        np.random.set_state(array)
+
+
+def unmoved(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, changed: Any, n: int, per_batch: bool,
+    run: Run = single_backward.run,
+) -> bool:  # fmt: skip
     """All but the last sample have the same gradients in both batches, drawn with the same random numbers."""
 
     def others(chosen: Any) -> dict[str, Tensor]:
-        torch.manual_seed(0)  # the generators are restored by ``untouched``
-        ps = single_backward.run(model, loss_fn, chosen, n=n, per_batch=per_batch, reason="")
+        for seed in (torch.manual_seed, random_module.seed, np.random.seed):
+            seed(0)  # the generators are restored by ``untouched`` and ``same_draws``
+        ps = run(model, loss_fn, chosen, n=n, per_batch=per_batch, reason="")
         weights = mixing_weights(ps.norms)
         weights[-1] = 0.0
         return ps.weighted_sum(weights)

@@ -74,6 +74,8 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.receive is None and not self.recomputes:
+            self.recomputes = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         weighted, sampled = self._contents(args)
         if kwargs:
             more = self._contents(kwargs.values())
@@ -92,7 +94,7 @@ class Recorder(TorchFunctionMode):
             if isinstance(value, Tensor):
                 if id(value) in self.weights:
                     weighted = True
-                elif not sampled and self.tracker.holds_records(value):
+                elif (not sampled or not value.dim()) and self.tracker.holds_records(value):
                     sampled = True
             elif isinstance(value, (tuple, list)):
                 inner = self._contents(value)
@@ -153,7 +155,6 @@ class Recorder(TorchFunctionMode):
             )
         if fresh:
             self.require_rows(out)
-        self.recomputes = self.recomputes or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         shape = out.shape
         for weight, _ in uses:
             self.expected[id(weight)] = self.expected.get(id(weight), 0) + 1
@@ -210,7 +211,7 @@ class Recorder(TorchFunctionMode):
             return
         self.receive = receive
         scale = torch.ones_like(losses) if scale is None else scale
-        watched = self.tracker if self.recomputes else nullcontext()
+        watched = self.tracker.again() if self.recomputes else nullcontext()
         try:
             with watched, self, precision.own():
                 reached = differentiate(losses, self._token, self.parameters, scale, retain)

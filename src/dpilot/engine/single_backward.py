@@ -43,7 +43,8 @@ def run(
         recorder = Recorder(parameters, watched.tracker, watched.exits)
         losses = forward(recorder, model, loss_fn, batch, per_batch)
         watched.require_apart(losses)
-        twice = low_memory and not watched.guard.written  # what was written is restored, so a second pass would differ
+        # what was written is restored, and what a checkpoint computes again may differ: one pass for norms and sums
+        twice = low_memory and not watched.guard.written and not recorder.recomputes
         return (two_passes if twice else finish)(recorder, losses, parameters, reason)
 
 

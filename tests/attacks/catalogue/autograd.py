@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.attacks.case import Case, Net, attack, mixing
+from tests.attacks.case import Case, Net, attack, mixing, normal, size_for, squared
 
 
 class Reversed(torch.autograd.Function):
@@ -221,3 +221,58 @@ def parameter_hook() -> Case:
     case = mixing(lambda m, x: m.a(x).tanh(), mixes=False)
     case.model.a.weight.register_hook(lambda g: g * g.abs())
     return case
+
+
+@attack
+def checkpoint_without_weights_that_mixes_again() -> Case:
+    """A checkpointed function of frozen operations that meets large records once it is computed again."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        calls = iter(range(9))
+
+        def part(h: Tensor) -> Tensor:
+            seen = h.detach()
+            other = 5 * seen.mean(0) * (seen.abs().max() > 20) if next(calls) else 0.0
+            return (h + other).square()
+
+        return checkpoint(part, m.a(x), use_reentrant=False)
+
+    return mixing(body)
+
+
+@attack
+def product_of_factors() -> Case:
+    """The gradient of a product has another formula for all records if one of them has a zero.
+
+    Products are about one, though those of the last factors overflow: in the other formula they are not finite.
+    """
+    n = size_for(4)
+    some = torch.tensor([1e-20, 1e-20, 1e20, 1e20]) * (1 + 0.1 * normal(n, 4))
+    net = Net(lambda m, x: (x * (1 + 0.1 * m.w[0])).prod(1, keepdim=True) * m.v[0])
+    return Case(net, squared, (some, normal(n, 2, seed=1)), (torch.zeros(1, 4), torch.ones(1, 2)))
+
+
+class Centred(torch.autograd.Function):
+    """The identity, whose rule for vmap subtracts the mean of the batch."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
+        return Centred.apply(x - x.mean(in_dims[0])), in_dims[0]
+
+
+@attack
+def vmap_rule_that_mixes() -> Case:
+    """A function with a backward pass and a vmap rule of its own: plain passes are honest, vmap's is not."""
+    return mixing(lambda m, x: Centred.apply(m.a(x)), mixes=False)

@@ -10,6 +10,7 @@ import pickle
 import random
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -276,3 +277,31 @@ def subclass_of_tensor() -> Case:
             return out + out.detach().mean(0) if func is Tensor.mul and isinstance(out, Tensor) else out
 
     return mixing(lambda m, x: m.a((x.as_subclass(Odd) * 1.0).as_subclass(Tensor)))
+
+
+def scale_of(x: Tensor) -> Tensor:
+    """One number of the whole chunk, which is 1 for all but extreme records."""
+    return x.detach().abs().max().clamp_min(50.0) / 50
+
+
+@attack
+def number_from_a_thread() -> Case:
+    """A number without axes is computed in another thread."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            return m.a(x) * pool.submit(scale_of, x).result()
+
+    return mixing(body)
+
+
+@attack
+def number_without_modes() -> Case:
+    """A number without axes is computed where dispatch modes are switched off."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        with _disable_current_modes():
+            scale = scale_of(x)
+        return m.a(x) * scale
+
+    return mixing(body)

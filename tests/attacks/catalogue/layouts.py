@@ -268,3 +268,15 @@ def repeated_and_averaged() -> Case:
 def sequence_first_layers() -> Case:
     """Records on the second axis throughout, as many tokens as records: honest."""
     return fooling(lambda m, x: m.a(x.transpose(0, 1)).tanh().sum(0), 4, 4)
+
+
+@attack
+def strided_from_the_beginning_of_memory() -> Case:
+    """as_strided counts from the beginning of memory: of a slice of a chunk, that is another record."""
+    return fooling(lambda m, x: m.a(torch.as_strided(x, (len(x), 4), (4, 1), 0)))
+
+
+@attack
+def tensor_behind_a_slice() -> Case:
+    """The tensor that a slice was cut from holds the records around it."""
+    return fooling(lambda m, x: m.a(x if x._base is None else x._base[: len(x)]))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from contextvars import ContextVar
 from functools import lru_cache
+from queue import Queue
 from typing import Any
 
 import torch
@@ -412,3 +415,43 @@ def gradient_of_a_leaf_is_kept() -> Case:
     case = mixing(body, mixes=False)
     case.model.leaf = torch.zeros(4, requires_grad=True)
     return case
+
+
+@attack
+def context_variable() -> Case:
+    """The mean of the chunk before is kept in a variable of the context, which lies in C."""
+    seen: ContextVar[Tensor] = ContextVar("seen")
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        before = seen.get(torch.zeros(4))
+        seen.set(x.detach().mean(0))
+        return m.a(x) + before
+
+    return mixing(body)
+
+
+@attack
+def queue_of_chunks() -> Case:
+    """The mean of the chunk before waits in a queue of the standard library."""
+    waiting: Queue[Tensor] = Queue()
+    waiting.put(torch.zeros(4))
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        before = waiting.get()
+        waiting.put(x.detach().mean(0))
+        return m.a(x) + before
+
+    return mixing(body)
+
+
+@attack
+def variable_of_a_thread() -> Case:
+    """The mean of the chunk before is kept in thread-local storage."""
+    mine = threading.local()
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        before = getattr(mine, "mean", torch.zeros(4))
+        mine.mean = x.detach().mean(0)
+        return m.a(x) + before
+
+    return mixing(body)

@@ -121,8 +121,8 @@ class Memory:
         self._known: dict[int, Known] = {}
         self.looked = 0
 
-    def tag(self, t: Tensor) -> Tag:
-        """The tag of a tensor's memory."""
+    def tag(self, t: Tensor, *, held: bool = False) -> Tag:
+        """The tag of a tensor's memory; ``held`` says that the model itself has it, as no number of Python is."""
         try:
             address = t.untyped_storage()._cdata
         except _NO_MEMORY_ERRORS:
@@ -133,7 +133,7 @@ class Memory:
         tag = self._constants.tag(address)
         if tag is None:
             # a number of Python has no axes; were it a record's, its reading would have been noticed
-            nothing = t.dim() == 0 or t.numel() == 0
+            nothing = (t.dim() == 0 and not held) or t.numel() == 0
             tag = Tag("shared") if nothing else Tag("unknown", why=self._constants.doubt(address))
         self._known[address] = Known(tag, StorageWeakRef(t.untyped_storage()))  # type: ignore[no-untyped-call]
         return tag

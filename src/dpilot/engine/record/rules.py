@@ -60,6 +60,13 @@ def reduction(c: Call) -> Places:
     return on_axis(p.axis if kept else p.axis - sum(d < p.axis for d in dims), p.block)
 
 
+def prod(c: Call) -> Places:
+    """A product: its backward pass takes another formula for all records if one of them has a zero."""
+    if c.first().is_floating_point() or c.first().is_complex():
+        raise NotKnown("its backward pass looks for zeros in all records")
+    return reduction(c)
+
+
 def whole_reduction(_: Call) -> Places:
     raise Mixes(REDUCES)
 
@@ -597,11 +604,12 @@ BY_NAME: dict[Rule, str] = {
         _conj_physical rsub floor_divide hardswish rrelu_with_noise _prelu_kernel log_sigmoid_forward
         bernoulli poisson normal _standard_gamma binomial view_as_real_copy view_as_complex_copy""",
     copied: "copy_ bernoulli_ fill_",
-    reduction: """sum mean amax amin max min argmax argmin var std var_mean std_mean logsumexp prod any all norm
+    reduction: """sum mean amax amin max min argmax argmin var std var_mean std_mean logsumexp any all norm
         linalg_vector_norm median nanmedian mode kthvalue aminmax count_nonzero nansum""",
     whole_reduction: "trace dot vdot bincount histc _pdist_forward",
     along: """_softmax _log_softmax _safe_softmax softmax log_softmax cumsum cumprod logcumsumexp _logcumsumexp cummax
         cummin topk glu _fft_r2c _fft_c2r _fft_c2c""",
+    prod: "prod",
     permuting: "sort argsort flip roll",
     renorm: "renorm",
     mm: "mm",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dpilot.engine.base import NoRule
 from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
 from dpilot.engine.record.generators import Generators
 from dpilot.engine.record.memory import Answers, Constants, Memory, remember
@@ -134,7 +136,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.n, self.findings = n, list[Finding]()
         self.memory = Memory(n, constants, answers)
         self.place = self.memory.place
-        self._guard, self._generators = guard, Generators()
+        self._guard, self._generators, self._strict = guard, Generators(), False
         held = list(records)
         for t in held:
             self.memory.put(t, on_axis(0), born=False)
@@ -142,9 +144,24 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.note("unknown", "tensors of the chunk share memory in which their records lie differently")
 
     def holds_records(self, t: Tensor) -> bool:
-        """Whether a tensor depends on records."""
+        """Whether a tensor that the model holds depends on records."""
         with torch._C.DisableTorchFunction():
-            return self.memory.tag(t).kind not in ("shared", "random")
+            return self.memory.tag(t, held=True).kind not in ("shared", "random")
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Watch what a checkpoint computes again in the backward pass: it may be another than was judged.
+
+        Raises NoRule if records are not apart in it. Gradients are on there, and off in what the engine computes.
+        """
+        self._strict, before = True, len(self.findings)
+        try:
+            with self:
+                yield
+        finally:
+            self._strict = False
+        for finding in self.findings[before:]:
+            raise NoRule(f"computed again in the backward pass: {finding}")
 
     def note(self, kind: Severity, what: str) -> None:
         """Note something that keeps records from being told apart."""
@@ -156,6 +173,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._strict and torch._C._is_torch_function_all_disabled():
+            return func(*args, **(kwargs or {}))  # what the engine makes of a gradient
         operation = _operations.get(func)
         if operation is None:
             operation = _operations[func] = describe(func)
@@ -256,6 +275,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 remember(_rules, key, made)
         if worst.holds_records and operation.rule is not no_values:
             self._note_escapes(operation, out, outs, read, places)
+        if self._strict and torch.is_grad_enabled():
+            for place in made if isinstance(made, list) else [made]:
+                if place.kind in ("unknown", "mixed") and place is not INNER:
+                    self.findings.append(Finding(place.kind, place.why))
         for t in written:
             source = read[0] if operation.name == "copy_" else None if operation.name in FILLS_MEMORY else t
             self._write(operation, t, place_of(t, outs, made), source, overwrites)
