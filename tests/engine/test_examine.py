@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import pytest
 import torch
@@ -134,3 +135,27 @@ def test_one_hot_of_so_many_classes_keeps_samples_apart() -> None:
 
     labels = torch.tensor([0, 1, 1, 0, 1, 0])
     assert engine.per_sample(nn.Linear(4, 2), loss, (torch.randn(6, 4), labels)).engine == "single-backward"
+
+
+class Straight(torch.autograd.Function):
+    """The identity, with a backward pass of its own that keeps samples apart."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.clone()
+
+
+def test_a_backward_pass_that_is_not_watched_is_taken_one_sample_at_a_time() -> None:
+    """No number shows it: what it does with other records is not known."""
+
+    class Own(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return Straight.apply(super().forward(x))
+
+    found = engine.per_sample(Own(4, 2), squared, pair())
+    assert found.engine != "single-backward"
+    assert "Straight has a backward pass of its own" in found.reason
