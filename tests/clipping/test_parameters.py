@@ -169,3 +169,11 @@ def test_every_rule_says_what_it_guarantees_and_where_it_comes_from(section: str
     assert len(rules) >= 13
     missing = [rule.__name__ for rule in rules if rule is not clipping.Clipping and section not in str(rule.__doc__)]
     assert not missing
+
+
+def test_a_weight_with_too_few_bits_is_nothing() -> None:
+    """A subnormal weight has too few bits to bound w n: it is 0, and so is what it lets in."""
+    rule = clipping.get("constant", threshold=1e-8)
+    state = rule.init(noise_multiplier=1.0, expected_batch_size=8, dimension=4)
+    weights, _ = rule.clip(torch.tensor([1e31, 1e-9], dtype=torch.float32), state)
+    assert weights.tolist() == [0.0, 1.0]

@@ -65,3 +65,12 @@ def test_a_model_meets_a_public_number_of_rows() -> None:
     for n in (1, 3, 7, 8):
         assert run(batches.rows(batch, 8, 0, n)).norms.shape == (n,)
     assert {met.get() for _ in range(met.qsize())} == {8}
+
+
+def test_samples_are_handed_out_without_those_around_them() -> None:
+    whole = torch.arange(12.0).view(6, 2)
+    for part in (whole[1:3], whole[:2], whole[::2], whole[:1].expand(3, 2)):
+        own = batches.owned((part,))[0]
+        assert torch.equal(own, part)
+        assert own.untyped_storage().nbytes() == own.numel() * own.element_size()
+    assert batches.owned(whole) is whole

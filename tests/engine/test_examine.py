@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpilot import engine
@@ -105,3 +108,29 @@ def test_a_chunk_that_is_judged_otherwise_than_made_up_ones_is_computed_and_not_
 def test_one_sample_is_computed_as_it_is() -> None:
     found = engine.per_sample(nn.Linear(4, 2), squared, pair(1))
     assert (found.engine, found.reason) == ("loop", "one sample")
+
+
+@lru_cache
+def table() -> Tensor:
+    return torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def test_a_global_constant_is_known_for_one() -> None:
+    """A tensor that neither model nor loss holds, where no snapshot finds it."""
+
+    class Scaled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x * table())
+
+    table()
+    assert engine.per_sample(Scaled(4, 2), squared, pair()).engine == "single-backward"
+
+
+def test_one_hot_of_so_many_classes_keeps_samples_apart() -> None:
+    """torch looks at the smallest and the largest label of the batch, and need not."""
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return (out * F.one_hot(y, 2)).sum(1)
+
+    labels = torch.tensor([0, 1, 1, 0, 1, 0])
+    assert engine.per_sample(nn.Linear(4, 2), loss, (torch.randn(6, 4), labels)).engine == "single-backward"

@@ -42,12 +42,14 @@ class Constants:
     def __init__(self) -> None:
         self._known: dict[int, Known] = {}
         self._left: dict[int, Known] = {}
-        self.strangers = False  # whether a tensor was met of which nothing is known
+        self.strangers = set[int]()  # memory that was met of which nothing is known
 
     def add_alive(self) -> None:
-        """Declare everything that is alive at this moment: no record was read yet."""
+        """Declare everything that is alive at this moment, strangers that were met included: no record was read yet."""
+        for address in self.strangers:
+            self._left.pop(address, None)  # known as a stranger only, from the pass that met it
+        self.strangers.clear()
         self.add(t for t in gc.get_objects() if issubclass(type(t), Tensor))
-        self.strangers = False
 
     def add(self, tensors: Iterable[Tensor]) -> None:
         """Declare tensors that hold no records; parameters that require a gradient are trained."""
@@ -76,7 +78,7 @@ class Constants:
         """Why a tensor is not known to hold no records."""
         if address in self._left:
             return "a tensor of an earlier chunk is used again"
-        self.strangers = True
+        self.strangers.add(address)
         return "a tensor was made outside of torch's operations (numpy, another thread, C++)"
 
     def take_over(self, known: dict[int, Known]) -> None:

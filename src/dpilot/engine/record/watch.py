@@ -92,8 +92,9 @@ def judge(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch
     A constant that neither the model nor the loss holds (a global tensor) is a stranger at first. As no record was read
     yet, whatever is alive then holds none: it is declared, and the chunk judged again.
     """
-    verdict = judge_pass(model, loss_fn, batch, n, per_batch)
     constants = constants_of(model)
+    constants.strangers.clear()  # those of earlier passes may hold records
+    verdict = judge_pass(model, loss_fn, batch, n, per_batch)
     if verdict.kind == "apart" or not constants.strangers:
         return verdict
     constants.add_alive()
