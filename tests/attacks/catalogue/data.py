@@ -245,3 +245,17 @@ def token_outside_the_vocabulary_in_half_precision() -> Case:
     ones = torch.ones(n, 2, dtype=torch.bfloat16)
     extra = torch.tensor([99]), ones[:1]
     return Case(model, squared, (torch.full((n - 1,), 3), ones[1:]), extra, width=n, mixes=None)
+
+
+@attack
+def raises_for_what_is_made_up() -> Case:
+    """A model of positive numbers: a made-up record beside others raises, and a full chunk has none."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        if bool((x <= 0).any()):
+            raise ValueError("expected positive numbers")
+        return m.a(x.log()).tanh()
+
+    n = size_for(4)
+    data, example = (normal(n, 4).exp(), normal(n, 2, seed=1)), (torch.ones(2, 4), torch.zeros(2, 2))
+    return Case(Net(body), squared, data, (torch.ones(1, 4), torch.ones(1, 2)), mixes=False, example=example)
