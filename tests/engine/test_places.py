@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dpilot.engine.record.memory import Answers, Constants, fills_memory
 from dpilot.engine.record.place import Place, Tag, locate
@@ -104,6 +105,7 @@ POSITION = {
     "a row for each of two rows": lambda b: torch.stack([b[0], b[0]], 1).flatten(0, 1) + torch.arange(8.0)[:, None],
     "classes by position": lambda b: F.cross_entropy(b[0], torch.arange(N), reduction="none"),
     "rows written through .data": lambda b: twice(b[0], torch.zeros(N, N)),
+    "rows written through .data where it was looked at": lambda b: twice(b[0], torch.arange(N**2.0).view(N, N) * 0),
     "maxima of rows as out=": lambda b: torch.max(
         torch.stack([rows(), rows()], 1), 1, out=(b[0].clone(), torch.zeros(0, dtype=torch.long))
     )[0],
@@ -126,6 +128,7 @@ MIXING = {
     "rows of a mask": lambda b: torch.cat([b[0], b[0]])[torch.arange(2 * N) % 3 > 0][:N] * 1,
     "rows reversed": lambda b: b[0].flip(0),
     "gather along records": lambda b: b[0].gather(0, b[1]),
+    "gather of one record": lambda b: b[0].gather(0, torch.zeros(N, N, dtype=torch.long)),
     "scatter along records": lambda b: torch.zeros(N, N).scatter(0, b[1], b[0]),
     "records picked by records": lambda b: b[0].index_select(0, b[1][:, 0]),
     "rows before the records": lambda b: F.pad(b[0], (0, 0, N, 0)),
@@ -147,7 +150,7 @@ COMBINING = {
     "records as channels": lambda b: F.conv1d(b[0].unsqueeze(0), torch.ones(2, N, 1)),
     "attention over records": lambda b: F.scaled_dot_product_attention(*[b[0].view(1, 1, N, N)] * 3),
     "a reduced loss": lambda b: F.mse_loss(b[0], torch.zeros(N, N)),
-    "records taken for classes": lambda b: F.cross_entropy(b[0].T, torch.zeros(N, dtype=torch.long), reduction="none"),
+    "records taken for classes": lambda b: F.nll_loss(b[0].T, torch.zeros(N, dtype=torch.long), reduction="none"),
     "distances between records": lambda b: torch.cdist(b[0], b[0] * 2),
     "repeated in two orders": lambda b: b[0].repeat(2, 1) + b[0].repeat_interleave(2, 0),
     "records on two axes": lambda b: b[0] + b[0].T,
@@ -300,12 +303,22 @@ def test_a_tensor_of_an_earlier_pass_is_no_constant() -> None:
     constants.add([x, later])
     first = Tracker(N, [x], constants, WriteGuard())
     with first:
-        kept, shared = x.exp(), torch.ones(N, N).exp()
+        kept, mean, shared = x.exp(), x.mean(0), torch.ones(N, N).exp()
     first.memory.close()
     second = Tracker(N, [later], constants, WriteGuard())
     with second:
         assert second.place(later + kept).kind == "unknown"
+        assert second.place(later + mean).kind == "unknown"
         assert second.place(later + shared).kind == "axis"
+
+
+def test_a_tensor_that_was_made_out_of_sight_is_unknown() -> None:
+    x = torch.randn(N, N)
+    tracker = tracked(x)
+    with tracker:
+        with _disable_current_modes():
+            mean = x.mean(0)
+        assert tracker.place(x + mean).kind == "unknown"
 
 
 def test_a_rule_that_fails_makes_the_result_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
