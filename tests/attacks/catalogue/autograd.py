@@ -276,17 +276,3 @@ class Centred(torch.autograd.Function):
 def vmap_rule_that_mixes() -> Case:
     """A function with a backward pass and a vmap rule of its own: plain passes are honest, vmap's is not."""
     return mixing(lambda m, x: Centred.apply(m.a(x)), mixes=False)
-
-
-@attack
-def hook_that_is_not_seen() -> Case:
-    """A hook that centres the gradients of large records is registered where torch functions are switched off."""
-
-    def body(m: Net, x: Tensor) -> Tensor:
-        hidden = m.a(x / 100)
-        if hidden.requires_grad:
-            with torch._C.DisableTorchFunction():
-                hidden.register_hook(lambda g: g - g.mean(0) * (g.abs().max() > 20))
-        return 1.0 * hidden
-
-    return mixing(body, mixes=False)
