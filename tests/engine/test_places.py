@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import subprocess
 import sys
@@ -10,12 +11,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.memory import Answers, Constants, fills_memory
 from dpilot.engine.record.place import Place, Tag, locate
 from dpilot.engine.record.tracker import Tracker
@@ -126,6 +129,8 @@ MIXING = {
     "all records but the first": lambda b: torch.cat([b[0], b[0]])[1 : N + 1] * 1,
     "rows in another order": lambda b: b[0][torch.tensor([1, 0, 3, 2])],
     "rows of a mask": lambda b: torch.cat([b[0], b[0]])[torch.arange(2 * N) % 3 > 0][:N] * 1,
+    "a table masked by records": lambda b: rows()[b[1] > 0],
+    "bags of other lengths": lambda b: F.embedding_bag(b[1].flatten(), torch.randn(2, 3), torch.arange(N), mode="sum"),
     "rows reversed": lambda b: b[0].flip(0),
     "gather along records": lambda b: b[0].gather(0, b[1]),
     "gather of one record": lambda b: b[0].gather(0, torch.zeros(N, N, dtype=torch.long)),
@@ -310,6 +315,56 @@ def test_a_tensor_of_an_earlier_pass_is_no_constant() -> None:
         assert second.place(later + kept).kind == "unknown"
         assert second.place(later + mean).kind == "unknown"
         assert second.place(later + shared).kind == "axis"
+
+
+LEAVING: dict[str, Callable[[Tensor], object]] = {
+    "a number": lambda x: float(x.sum()),
+    "a branch": lambda x: bool((x > 0).any()),
+    "a list": lambda x: x.tolist(),
+    "an array": lambda x: x.numpy(),
+    "an address": lambda x: x.data_ptr(),
+    "a storage": lambda x: x.untyped_storage(),
+    "a pickle": lambda x: pickle.dumps(x),
+    "a number of rows": lambda x: (x > 0).nonzero(),
+    "a number of masked rows": lambda x: x[x > 0],
+    "a hook": lambda x: (x * torch.ones(N, requires_grad=True)).register_hook(lambda g: g.flip(0)),
+    "a node": lambda x: (x * torch.ones(N, requires_grad=True)).grad_fn,
+    "a text": lambda x: str(x),
+    "a tensor of numbers": lambda x: torch.tensor([x[0, 0], x[1, 0]]),
+}
+"""What Python, or another library, sees of the records."""
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_values_of_records_that_leave_torch_are_noted(name: str) -> None:
+    x = torch.randn(N, N)
+    tracker = tracked(x)
+    with tracker, Exits(tracker, WriteGuard()):
+        LEAVING[name](x)
+    assert tracker.findings
+    assert {finding.kind for finding in tracker.findings} == {"unknown"}
+
+
+def test_values_of_constants_may_leave_torch() -> None:
+    shared = rows()
+    tracker = tracked(torch.randn(N, N), others=(shared,))
+    with tracker, Exits(tracker, WriteGuard()):
+        for leave in LEAVING.values():
+            leave(shared)
+    assert not tracker.findings
+
+
+@pytest.mark.parametrize("write", [lambda t: t.add_(1), lambda t: t.data.zero_(), lambda t: np.copyto(t.numpy(), 0.0)])
+def test_older_memory_is_saved_before_it_is_written(write: Callable[[Tensor], object]) -> None:
+    x, older, guard = torch.randn(N, N), rows(), WriteGuard()
+    constants = Constants()
+    constants.add([x, older])
+    tracker = Tracker(N, [x], constants, guard)
+    with tracker, Exits(tracker, guard):
+        write(older)
+    assert not torch.equal(older, rows())
+    guard.restore()
+    assert torch.equal(older, rows())
 
 
 def test_a_tensor_that_was_made_out_of_sight_is_unknown() -> None:
