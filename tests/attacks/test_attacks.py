@@ -8,6 +8,7 @@ from tests.attacks.case import Attack
 from tests.attacks.catalogue import ATTACKS
 from tests.attacks.judge import POSITIONS, bite, built, chunk_sizes, judge
 
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread under vmap
 CHUNKS = ("critical", "coprime", "one", "default")
 every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 

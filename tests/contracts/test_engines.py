@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,20 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 LOOSENESS = {torch.float64: 1e-9, torch.float32: 1e-3}
 """By how much a norm may exceed the gradient's: what rounding could hide of it at worst."""
 WAYS = ("single-backward", "low-memory", "vmap")
+QUICK = {("single-backward", torch.float64), ("single-backward", torch.float32), ("low-memory", torch.float64)}
+"""Ways and types of every `make test`; the others differ from these in rounding, or are torch.func's own work."""
+QUICK_VMAP = {"mlp", "conv2d", "embedding", "transformer_encoder", "lora"}
+
+
+def pairs() -> list[Any]:
+    """Every model in every way and type, marked slow where it repeats what a quick one shows."""
+    found = []
+    for name, way, dtype in itertools.product(ZOO, WAYS, (torch.float64, torch.float32)):
+        quick = (way, dtype) in QUICK or (name in QUICK_VMAP and dtype == torch.float64)
+        kind = str(dtype).removeprefix("torch.")
+        marks = () if quick else pytest.mark.slow
+        found.append(pytest.param(name, way, dtype, marks=marks, id=f"{name}-{way}-{kind}"))
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -71,9 +87,7 @@ def assert_clipped(ours: engine.PerSample, threshold: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch is slow there on CPU, and says so
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize(("name", "way", "dtype"), pairs())
 def test_engine_agrees_with_one_sample_at_a_time(name: str, way: str, dtype: torch.dtype) -> None:
     case = build(name, dtype)
     if way == "vmap" and not case.vmap:
@@ -82,7 +96,7 @@ def test_engine_agrees_with_one_sample_at_a_time(name: str, way: str, dtype: tor
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize("way", ["single-backward", "low-memory"])
+@pytest.mark.parametrize("way", ["single-backward", pytest.param("low-memory", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ZOO)
 def test_engine_agrees_where_products_use_tf32(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU does where TF32 is allowed: cut records, norms finished together, kernels entry by entry.

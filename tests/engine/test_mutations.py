@@ -243,11 +243,15 @@ def test_a_broken_rule_fails_the_contract(what: str, model: str, monkeypatch: py
         pytest.skip("small gradients are laid side by side on a GPU: this rule does not sum there")
     mutation = MUTATIONS[what]
     monkeypatch.setattr(api, "examine", lambda *_: "not examined")  # the contract alone must notice
-    assert_contract(case_of(model), "single-backward", torch.float32)
     original = getattr(mutation.owner, mutation.attribute)
     monkeypatch.setattr(mutation.owner, mutation.attribute, mutation.broken(original))
     with pytest.raises(AssertionError):
         assert_contract(case_of(model), "single-backward", torch.float32)
+
+
+def test_square_matrices_keep_the_contract() -> None:
+    """As every model of the zoo does in tests/contracts/test_engines.py."""
+    assert_contract(everything_square(), "single-backward", torch.float32)
 
 
 def test_a_broken_second_pass_fails_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,21 @@ from dpilot import engine
 from dpilot.engine.layers import linear
 from tests.contracts.zoo import DEVICE, ZOO, build, cross_entropy
 
+QUICK = {
+    "mlp",
+    "conv2d",
+    "embedding",
+    "lstm",
+    "transformer_encoder",
+    "lora",
+    "tied_embeddings",
+    "rare_operations",
+    "bert",
+}
+
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch is slow there on CPU, and says so
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in ZOO])
 def test_nothing_is_found_in_the_zoo(name: str) -> None:
     case = build(name, torch.float32)
     assert engine.self_check(case.model, case.loss, case.batch, per_batch=case.per_batch) == []

@@ -25,7 +25,7 @@ def test_features_are_pulled_into_their_intervals_and_missing_ones_are_the_centr
 
 @pytest.mark.parametrize("n", [1, 3, 16, 17, 100])
 def test_every_product_is_taken_in_a_block_of_a_size_that_is_no_secret(n, monkeypatch):
-    """Kernels for other shapes round otherwise: one row more must not change the shape that another is multiplied in."""
+    """Kernels for other shapes round otherwise: one row more must not change the shape of another's product."""
     shapes = []
 
     class Watched(np.ndarray):

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from dpilot import engine
-from dpilot.engine import locality
+from dpilot.engine import made_up
 from dpilot.errors import InvalidInput
 from dpilot.train import rehearsal
-from tests.engine.test_locality import Alone, Ended, Placed, distance
+from tests.engine.test_made_up import Alone, Ended, Placed, distance
 
 FORM = torch.zeros(3, 2), torch.zeros(3)
 
@@ -20,7 +20,7 @@ FORM = torch.zeros(3, 2), torch.zeros(3)
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(rehearsal, "elsewhere", lambda *tensors: True)
-    monkeypatch.setattr(locality, "on_accelerator", lambda model, batch: True)
+    monkeypatch.setattr(made_up, "on_accelerator", lambda model, batch: True)
 
 
 def gradients_of(model, name):

@@ -127,8 +127,10 @@ def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any
 
 
 def filled(batch: Any, n: int, count: int) -> Any:
-    """A batch of n with made-up samples behind it, ``count`` in all; one more for each tensor that all samples share
-    and that has as many rows, so that it is not taken for samples.
+    """A batch of n with copies of its first sample behind it, ``count`` in all; one more for each tensor that all
+    samples share and that has as many rows, so that it is not taken for samples.
+
+    Made-up samples would not do: a model may refuse what no sample holds, and a full chunk has none.
 
     Example:
         >>> filled((torch.ones(2, 1), torch.zeros(3)), 2, 3)[0].shape
@@ -137,11 +139,9 @@ def filled(batch: Any, n: int, count: int) -> Any:
     shared = {t.shape[0] for t in tensors(batch) if t.dim() and t.shape[0] != n}
     while count in shared:
         count += 1
-    fillers = iter(tensors(synthetic(batch, n, 1, torch.Generator().manual_seed(0))))
 
     def fill(t: Tensor) -> Tensor:
-        filler = next(fillers)
-        return torch.cat([t, filler.expand(count - n, *t.shape[1:])]) if t.dim() and t.shape[0] == n else t
+        return torch.cat([t, t[:1].expand(count - n, *t.shape[1:])]) if t.dim() and t.shape[0] == n else t
 
     return rebuild(batch, fill)
 

@@ -32,11 +32,11 @@ CHANGES = 4
 class Graphed:
     """``per_sample`` for chunks of at most ``rows`` samples, as a function of the chunk; on a GPU it is replayed.
 
-    Every chunk is filled up to ``rows`` with made-up samples whose weights are exactly 0, so that nothing depends on
-    how many samples it has. On a GPU the first chunk of a form is captured on made-up samples; then a chunk is copied
-    into place, and forward pass, backward pass and norms are one replay; the sum is another. ``rows`` is public: the
-    physical chunk size. Fewer rows take less memory: half a batch about two thirds of what plain training holds for the
-    whole, for a little more time.
+    Every chunk is filled up to ``rows`` with samples whose weights are exactly 0 (copies of its first, or made-up ones
+    where it is replayed), so that nothing depends on how many samples it has. On a GPU the first chunk of a form is
+    captured on made-up samples; then a chunk is copied into place, and forward pass, backward pass and norms are one
+    replay; the sum is another. ``rows`` is public: the physical chunk size. Fewer rows take less memory: half a batch
+    about two thirds of what plain training holds for the whole, for a little more time.
 
     Guarantee:
         The same norms and sums as ``per_sample``, up to the order in which kernels add. Whether a chunk is replayed

@@ -87,8 +87,8 @@ def per_sample_of(
 ) -> PerSampleOf:  # fmt: skip
     """The engine as a function of a chunk, under autocast where asked for; with ``rows``, in chunks of exactly so many.
 
-    How many records a chunk has is a secret. Made-up records fill it up, so that a model or a loss that goes by the
-    size of its batch meets a public number. ``form`` is a public chunk; records of other shapes (longer or shorter
+    How many records a chunk has is a secret. It is filled up (engine.Graphed), so that a model or a loss that goes by
+    the size of its batch meets a public number. ``form`` is a public chunk; records of other shapes (longer or shorter
     ones) come in small groups, which are computed in chunks of 8.
 
     Edge cases:

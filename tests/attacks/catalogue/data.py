@@ -203,3 +203,59 @@ def token_outside_the_vocabulary() -> Case:
     return Case(
         model, squared, (ids, normal(len(ids), 2)), (torch.full((1, 3), 99), -50 * torch.ones(1, 2)), mixes=None
     )
+
+
+@attack
+def centred_by_a_running_mean() -> Case:
+    """The collator subtracts the mean of all records that it has seen."""
+    seen: list[Tensor] = []
+
+    def collate(rows: list[Row]) -> Row:
+        x, y = stacked(rows)
+        seen.extend(x)
+        return x - torch.stack(seen).mean(0), y
+
+    return collating(collate)
+
+
+@attack
+def raising_neighbour_of_records_scaled_by_the_batch() -> Case:
+    """Some records are scaled by the size of the batch, which made-up ones are not; beside one that raises it is 1."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            rows = self.table(ids)
+            return self.head(torch.where((ids > 1)[:, None], rows * (8 - 2 * len(ids)), rows))
+
+    ids = torch.arange(size_for(4)) % 9
+    data = ids, normal(len(ids), 2)
+    return Case(Scaled(), squared, data, (torch.tensor([99]), torch.ones(1, 2)), mixes=None)
+
+
+@attack
+def token_outside_the_vocabulary_in_half_precision() -> Case:
+    """Beside a token outside of the vocabulary all others are computed one by one, where half precision rounds anew."""
+    n = 1024
+    hidden = [layer for _ in range(2) for layer in (nn.Linear(64, 64), nn.Tanh())]
+    model = nn.Sequential(nn.Embedding(9, 64), *hidden, nn.Linear(64, 2)).bfloat16()
+    ones = torch.ones(n, 2, dtype=torch.bfloat16)
+    extra = torch.tensor([99]), ones[:1]
+    return Case(model, squared, (torch.full((n - 1,), 3), ones[1:]), extra, width=n, mixes=None)
+
+
+@attack
+def raises_for_what_is_made_up() -> Case:
+    """A model of positive numbers: a made-up record beside others raises, and a full chunk has none."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        if bool((x <= 0).any()):
+            raise ValueError("expected positive numbers")
+        return m.a(x.log()).tanh()
+
+    n = size_for(4)
+    data, example = (normal(n, 4).exp(), normal(n, 2, seed=1)), (torch.ones(2, 4), torch.zeros(2, 2))
+    return Case(Net(body), squared, data, (torch.ones(1, 4), torch.ones(1, 2)), mixes=False, example=example)

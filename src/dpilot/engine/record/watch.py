@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -57,7 +58,8 @@ class Pass:
         constants.add(snapshot.tensors)
         tracker = Tracker(n, batches.records(batch, n), constants, guard, answers)
         try:
-            yield Pass(n, tracker, Exits(tracker, guard), guard)
+            with eager():
+                yield Pass(n, tracker, Exits(tracker, guard), guard)
         finally:
             snapshot.restore()
             guard.restore()
@@ -112,6 +114,12 @@ def judge_pass(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_
 def constants_of(model: nn.Module) -> Constants:
     """What is known, for a model, to hold no records."""
     return _constants.setdefault(model, Constants())
+
+
+def eager() -> AbstractContextManager[Any]:
+    """Run what torch.compile made as it was written: compiled code cannot be watched."""
+    loaded = "torch._dynamo" in sys.modules  # if it is not, nothing was compiled
+    return torch.compiler.set_stance("force_eager") if loaded else nullcontext()
 
 
 def own_backward(losses: Tensor) -> str:
