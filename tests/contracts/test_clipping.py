@@ -12,6 +12,7 @@ import torch
 from dpilot import clipping
 from dpilot.errors import InvalidInput
 from tests.clipping import contract
+from tests.thin import thin
 
 NORMALIZED: dict[str, Any] = {"normalized": True}
 LAYERS: dict[str, Any] = {"groups": 3}
@@ -45,7 +46,7 @@ def test_joint_norm_never_exceeds_bound_over_an_adaptive_run(rule: Any, dtype: t
     contract.check_run(rule, dtype, steps=50)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", thin(DTYPES, 2))
 @pytest.mark.parametrize("rule", FORMS)
 def test_joint_norm_never_exceeds_bound_in_other_forms(rule: Any, dtype: torch.dtype) -> None:
     contract.check_run(rule, dtype, steps=20)
@@ -64,7 +65,7 @@ def test_joint_norm_never_exceeds_bound_where_float64_does_not_exist(rule: Any) 
         assert state.threshold.dtype == torch.float32
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", thin(DTYPES, 2))
 @pytest.mark.parametrize("rule", RULES)
 def test_clip_is_row_by_row_and_chunking_changes_nothing(rule: Any, dtype: torch.dtype) -> None:
     contract.check_rows(rule, dtype)

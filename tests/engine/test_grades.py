@@ -14,6 +14,7 @@ from dpilot.engine.combine import combine
 from dpilot.engine.layers.gram import gram
 from dpilot.engine.layers.linear import product
 from tests.contracts.zoo import DEVICE
+from tests.thin import thin
 
 LARGE = [(8, 197, 768, 768), (8, 197, 768, 3072), (8, 512, 768, 768), (4, 64, 4096, 1024)]
 SHAPES = [(8, 1, 768, 768), (8, 16, 256, 128), *(LARGE if DEVICE.type == "cuda" else [])]
@@ -89,7 +90,7 @@ def hidden(d: int, p: int, size: float, copies: int, turned: bool) -> tuple[Tens
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("copies", [1, 8])
-@pytest.mark.parametrize("power", [-12.0, -12.25, -12.52, -13.0, -14.0])
+@pytest.mark.parametrize("power", thin([-12.52, -12.0, -12.25, -13.0, -14.0], 5))
 @pytest.mark.parametrize("widths", [(64, 64), (768, 64), (768, 768), (3072, 768), (4096, 96), (20000, 64)], ids=str)
 def test_a_gradient_of_what_sums_lose_is_not_lost(
     widths: tuple[int, int], power: float, copies: int, turned: bool, kind: torch.dtype

@@ -68,6 +68,7 @@ def test_tests_that_do_not_run_kill_nothing(tiny):
 SAMPLE = {"half the noise multiplier", "shares need not sum to one", "nan is not nulled"}
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_list_is_killed_in_a_copy(tmp_path):
     copy_tree(tmp_path)
     assert imported_from(tmp_path).is_relative_to(tmp_path)

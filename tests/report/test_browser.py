@@ -52,7 +52,7 @@ def opened(browser: Any, record: FitRecord, folder: Path, **options: Any) -> tup
     return tab, heard
 
 
-SLOW = {"12 classes", "nothing"}
+SLOW = {"12 classes", "nothing", "not private"}
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def test_everything_is_one_commitment_that_keeps_the_budget_on_each_part(fitted)
     assert fitted.epsilon == pytest.approx(3.0, abs=1e-2)
 
 
+@pytest.mark.slow
 def test_what_is_bought_is_paid_for_on_both_parts():
     columns = SCHEMA.to_dict()["columns"]
     columns["signal"]["bounds"] = "buy"

@@ -13,6 +13,7 @@ from dpilot.audit.neighbours import Pair
 from dpilot.data.schema import Schema
 from dpilot.tables.fitting import fit_table
 from tests.tables.helpers import SCHEMA, frame
+from tests.thin import thin
 
 GOOD = {"number": "77", "signal": "0.5", "kind": "a", "site": "north", "outcome": "yes"}
 ODD = {
@@ -51,11 +52,12 @@ def run(data: pd.DataFrame, schema: Schema = SCHEMA, **options):
 OPAQUE = ("ledger*", "fit.json", ".ledger*")
 
 
-@pytest.mark.parametrize("pair", neighbours(120), ids=lambda pair: pair.name)
+@pytest.mark.parametrize("pair", thin(neighbours(120), 3), ids=lambda pair: pair.name)
 def test_a_record_more_moves_only_what_is_released(replay, pair):
     replay(run, pairs=[pair], opaque=OPAQUE)
 
 
+@pytest.mark.slow
 def test_an_ordinary_record_is_seen_by_the_releases(replay):
     often = partial(run, epochs=30)  # so that no batch takes it once in e^30 runs
     (result,) = replay(often, pairs=neighbours(120)[:1], opaque=OPAQUE)
@@ -77,10 +79,10 @@ def test_the_first_record_of_an_empty_table(replay):
     replay(run, pairs=[Pair("the first", empty, pd.DataFrame([GOOD], dtype=object))], opaque=OPAQUE)
 
 
-def test_a_numeric_target(replay):
+@pytest.mark.parametrize("value", thin(["0.5", "1", "2", "nan", ""], 3))
+def test_a_numeric_target(replay, value):
     columns = {**SCHEMA.to_dict()["columns"], "outcome": {"type": "numeric", "bounds": [0, 1], "role": "target"}}
     schema = Schema.from_dict({"columns": columns})
     data = frame(120).assign(outcome=np.linspace(0, 1, 120).astype(str))
-    for value in ("0.5", "1", "2", "nan", ""):
-        more = pd.concat([data, pd.DataFrame([{**GOOD, "outcome": value}], dtype=object)], ignore_index=True)
-        replay(lambda table: run(table, schema), pairs=[Pair(value, data, more)], opaque=OPAQUE)
+    more = pd.concat([data, pd.DataFrame([{**GOOD, "outcome": value}], dtype=object)], ignore_index=True)
+    replay(lambda table: run(table, schema), pairs=[Pair(value, data, more)], opaque=OPAQUE)

@@ -20,6 +20,7 @@ from dpilot.keys import Chain
 from dpilot.train import checkpoint, files, payment
 from dpilot.train.checkpoint import Keeper
 from dpilot.train.secret import Secret, SecretFile
+from tests.thin import thin
 from tests.train.helpers import LOSS, STEPS, data, fit, model, plan, same
 from tests.train.victim import options
 
@@ -287,7 +288,7 @@ def killed(folder, steps):
     return process.returncode
 
 
-@pytest.mark.parametrize("steps", [1, 14])
+@pytest.mark.parametrize("steps", thin([14, 1], 2))
 def test_a_run_killed_at_any_moment_and_resumed_is_the_uninterrupted_one(steps, tmp_path):
     again = {**options(), "checkpoint_every": None}
     expected = Trainer(model(dropout=0.3), LOSS, plan("slack", steps=30), **again).fit(data())

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.thin import thin
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SAYS = {
@@ -25,7 +27,7 @@ SAYS = {
 NEEDS = {"opacus_script.py": "opacus", "hugging_face.py": "peft"}
 
 
-@pytest.mark.parametrize("name", SAYS)
+@pytest.mark.parametrize("name", thin(SAYS, 2))
 def test_an_example_runs(name):
     if find_spec(NEEDS.get(name, "torch")) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")

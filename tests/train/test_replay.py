@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpilot import PrivateStep, Trainer, audit, clipping, poisson_loader
+from tests.thin import thin
 from tests.train.helpers import plan
 
 SIZE, STEPS = 12, 3
@@ -56,7 +57,7 @@ def trained(rule, engine, optimizer, chunk):
     return run
 
 
-@pytest.mark.parametrize("engine", ["single-backward", "vmap"])
+@pytest.mark.parametrize("engine", thin(["single-backward", "vmap"], 2))
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_one_record_moves_a_release_by_its_bound_at_most_and_nothing_else(rule, engine, replay):
     optimizer, chunk = ("sgd", 2) if engine == "vmap" else ("adam", 100)

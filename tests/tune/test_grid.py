@@ -95,6 +95,7 @@ def test_the_papers_step_sizes():
         assert 0.999 < made.spent.epsilon <= 1.0
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_records_replays_and_fits(replay):
     def run(parts):
         return seen(subset_search(probe(*parts), GRID[:2], BUDGET, rate=0.5, share=0.5))

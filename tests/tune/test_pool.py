@@ -130,6 +130,7 @@ def test_a_selection_hands_out_the_same_whether_its_trials_are_in_processes_or_n
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_trials_in_processes_have_batches_and_noise_of_their_own_and_draw_all_that_was_paid():
     size, sigma = 600, 1e-4
     data = TensorDataset(torch.eye(size), torch.zeros(size, dtype=torch.long))
@@ -236,6 +237,7 @@ def test_lots_have_keys_of_their_own():
         assert len({lot.weights.key for lot in lots}) == len({lot.batches.key for lot in lots}) == 3
 
 
+@pytest.mark.slow
 def test_one_noise_source_for_all_trials_gives_each_process_noise_of_its_own():
     """A source handed out again and again is not sent as it stands: two workers would repeat its noise."""
     one = KeyedNoise()

@@ -1,0 +1,18 @@
+"""Long lists of cases: some of them run in ``make test``, all of them in the slow tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def thin(cases: Iterable[Any], every: int) -> list[Any]:
+    """Cases for ``parametrize``, of which one in ``every``, the first included, is not marked slow."""
+    return [case if i % every == 0 else _slow(case) for i, case in enumerate(cases)]
+
+
+def _slow(case: Any) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.slow)
