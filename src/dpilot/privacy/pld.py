@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 from dpilot.errors import InvalidInput
+from dpilot.privacy import sampled_gaussian
 from dpilot.privacy.events import (
     ApproxDP,
     Composed,
@@ -201,9 +202,9 @@ def _piece(part: Event, times: int, interval: float) -> Any:
 
     match part:
         case Gaussian(sigma):
-            piece = library.from_gaussian_mechanism(sigma, value_discretization_interval=interval)
+            piece = sampled_gaussian.distribution(sigma, 1.0, interval)
         case PoissonSampled(rate, Gaussian(sigma)):
-            piece = library.from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=interval)
+            piece = sampled_gaussian.distribution(sigma, rate, interval)
         case PureDP(epsilon) | ExponentialMechanism(epsilon):
             piece = library.from_privacy_parameters(common.DifferentialPrivacyParameters(epsilon, 0.0), interval)
         case ApproxDP(epsilon, delta):
