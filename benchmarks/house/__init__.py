@@ -1,0 +1,1 @@
+"""The shape of the source: what a reader has to hold."""
