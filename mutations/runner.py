@@ -59,7 +59,7 @@ def _places(module: ast.Module, scope: str, wanted: list[ast.stmt]) -> Iterator[
     alone = wanted[0].value if len(wanted) == 1 and isinstance(wanted[0], ast.Expr) else None
     dumps = [ast.dump(each) for each in wanted]
     for node in ast.walk(root):
-        if alone is not None and isinstance(node, ast.expr) and _read(node) == _read(alone):
+        if alone is not None and type(node) is type(alone) and _read(node) == _read(alone):
             yield node, node
         for _, body in ast.iter_fields(node) if alone is None else ():
             if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
@@ -69,9 +69,9 @@ def _places(module: ast.Module, scope: str, wanted: list[ast.stmt]) -> Iterator[
                         yield run[0], run[-1]
 
 
-def _read(node: ast.expr) -> str:
+def _read(node: ast.AST) -> str:
     """An expression as it reads, whether it is loaded or stored to."""
-    return ast.unparse(node)
+    return ast.dump(node, annotate_fields=False).replace("Store()", "Load()")
 
 
 def _find_scope(module: ast.Module, scope: str) -> ast.AST:
@@ -104,7 +104,7 @@ def load_mutations(folder: Path = ROOT / "mutations") -> list[Mutation]:
             each["old"],
             each["new"],
             tuple(each.get("tests", module["tests"])),
-        )  # fmt: skip
+        )
         for path in sorted(folder.glob("*.toml"))
         for module in tomllib.loads(path.read_text())["module"]
         for each in module["mutation"]
