@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -39,7 +40,9 @@ class Mutation:
 
     def apply(self, source: str) -> str:
         """The mutated source; raises if the place is not unique, nothing changes, or it is no Python."""
-        places = list(_places(ast.parse(source), self.scope, ast.parse(self.old).body))
+        if _read(ast.parse(self.old)) == _read(ast.parse(self.new)):
+            raise ValueError(f"{self.path}, {self.scope}: {self.new!r} changes nothing.")
+        places = list(_places(_parse(source), self.scope, ast.parse(self.old).body))
         if len(places) != 1:
             raise ValueError(f"{self.path}, {self.scope}: {self.old!r} occurs {len(places)} times: expected once.")
         first, last = places[0]
@@ -48,9 +51,11 @@ class Mutation:
         after = lines[last.end_lineno - 1][last.end_col_offset :] + b"".join(lines[last.end_lineno :])
         new = self.new if isinstance(first, ast.expr) else textwrap.indent(self.new, " " * first.col_offset).lstrip()
         mutated = (before + (f"({new})" if isinstance(first, ast.expr) else new).encode() + after).decode()
-        if ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(source)):
-            raise ValueError(f"{self.path}, {self.scope}: {self.new!r} changes nothing.")
+        ast.parse(mutated)
         return mutated
+
+
+_parse = lru_cache(ast.parse)
 
 
 def _places(module: ast.Module, scope: str, wanted: list[ast.stmt]) -> Iterator[tuple[Any, Any]]:
