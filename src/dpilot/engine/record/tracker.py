@@ -64,6 +64,8 @@ class Operation(NamedTuple):
     """Whether random numbers are consumed."""
     special: bool = False
     """Whether what is known of its inputs does not decide what is known of its results."""
+    foreign: bool = False
+    """Whether it is not torch's own, or runs functions of the model: nothing is known of sizes, numbers or branches."""
 
 
 VIEWS: Final = frozenset(
@@ -385,7 +387,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         masked = operation.name == "index" and any(
             p.holds_records and t.dtype in (torch.bool, torch.uint8) for t, p in zip(read[1:], places[1:], strict=True)
         )
-        if masked or operation.name in SIZED_BY_VALUES:
+        compressed = any(t.layout is not torch.strided for t in outs)  # with as many entries as are not zero
+        if masked or compressed or operation.foreign or operation.name in SIZED_BY_VALUES:
             self.note("unknown", f"{operation.name}: the number of rows depends on the records")
         elif not outs and out is not None:
             self.note("unknown", "Python reads a number that depends on the records")
@@ -421,11 +424,11 @@ def written_by(operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
 def describe(func: Any) -> Operation:
     """What torch's own schema and tags say of an operation."""
     if not isinstance(func, torch._ops.OpOverload):
-        return Operation(str(func), None, False, ())
+        return Operation(str(func), None, False, (), foreign=True)
     schema = func._schema
     library, name = schema.name.split("::")
     if library != "aten":
-        return Operation(schema.name, None, False, declared_writes(schema))
+        return Operation(schema.name, None, False, declared_writes(schema), foreign=True)
     if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name != "set_"):
         return Operation(name, None, True, declared_writes(schema) if name in RESIZES else ())
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)
