@@ -10,7 +10,10 @@ import pickle
 import random
 import threading
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -350,6 +353,64 @@ def number_of_a_custom_operation() -> Case:
 def size_of_a_custom_operation() -> Case:
     """An operation of the user's gives as many numbers as values say."""
     return flagging(lambda x: torch.ops.attacks.large_of(x).shape[0] > 0)
+
+
+def fails(work: Callable[[], object]) -> bool:
+    """Whether a piece of work raises."""
+    try:
+        work()
+    except Exception:
+        return True
+    return False
+
+
+@attack
+def repaired_where_it_fails() -> Case:
+    """A decomposition that fails for one record is done again, otherwise, for all."""
+    return flagging(lambda x: fails(lambda: torch.linalg.cholesky(torch.diag_embed(60 - x.abs()))))
+
+
+@attack
+def look_up_that_fails() -> Case:
+    """A look-up fails because of one record, and something else is used for all."""
+    table = torch.zeros(60, 1)
+    return flagging(lambda x: fails(lambda: torch.nn.functional.embedding(x.abs().long(), table)))
+
+
+class Identity(torch.autograd.Function):
+    """A function with a backward pass of its own, which vmap can follow."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+@not_held("under vmap an operation fails for the whole chunk, and the model may catch it")
+def look_up_that_fails_under_vmap() -> Case:
+    """The same in a model that vmap computes: 2.5 bounds."""
+    table = torch.zeros(60, 1)
+
+    def flag(x: Tensor) -> bool:
+        return fails(lambda: torch.nn.functional.embedding(Identity.apply(x).abs().long(), table))
+
+    case = flagging(flag)
+    return replace(case, loss=lambda out, y: case.loss(Identity.apply(out), y))
+
+
+@not_held("vmap looks at the whole chunk where a distribution checks its arguments")
+def arguments_checked_under_vmap() -> Case:
+    """A distribution refuses a scale of one record, and the model catches it: 2.5 bounds."""
+    return flagging(lambda x: fails(lambda: torch.distributions.Normal(x, 60 - x.abs())))
 
 
 def largest_in_a_script(x: Tensor) -> float:

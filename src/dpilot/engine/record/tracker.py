@@ -181,12 +181,17 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operation is None:
             operation = _operations[func] = describe(func)
         with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
-            if operation.is_view:
-                run = self._run_resize if operation.writes else self._run_view
-                return run(func, args, kwargs or {})
-            if operation.writes or operation.special:
-                return self._run(operation, func, args, kwargs or {})
-            return self._run_plain(operation, func, args, kwargs or {})
+            try:
+                if operation.is_view:
+                    run = self._run_resize if operation.writes else self._run_view
+                    return run(func, args, kwargs or {})
+                if operation.writes or operation.special:
+                    return self._run(operation, func, args, kwargs or {})
+                return self._run_plain(operation, func, args, kwargs or {})
+            except Exception:
+                if any(self.holds_records(t) for t in tensors_in((args, kwargs or {}))):
+                    self.note("unknown", f"{operation.name} raises, which the model may catch")
+                raise
 
     def _run_view(self, func: Any, args: Any, kwargs: Any) -> Any:
         if args and isinstance(args[0], Tensor) and func is not torch.ops.aten.lift_fresh.default:
