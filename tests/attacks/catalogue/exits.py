@@ -410,7 +410,7 @@ def look_up_that_fails_under_vmap() -> Case:
 @not_held("vmap looks at the whole chunk where a distribution checks its arguments")
 def arguments_checked_under_vmap() -> Case:
     """A distribution refuses a scale of one record, and the model catches it: 2.5 bounds."""
-    return flagging(lambda x: fails(lambda: torch.distributions.Normal(x, 60 - x.abs())))
+    return flagging(lambda x: fails(lambda: torch.distributions.Normal(x, 60 - x.abs(), validate_args=True)))
 
 
 def largest_in_a_script(x: Tensor) -> float:
