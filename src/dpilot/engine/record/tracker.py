@@ -64,6 +64,8 @@ class Operation(NamedTuple):
     """Whether random numbers are consumed."""
     special: bool = False
     """Whether what is known of its inputs does not decide what is known of its results."""
+    foreign: bool = False
+    """Whether it is not torch's own, or runs functions of the model: nothing is known of sizes, numbers or branches."""
 
 
 VIEWS: Final = frozenset(
@@ -179,12 +181,17 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operation is None:
             operation = _operations[func] = describe(func)
         with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
-            if operation.is_view:
-                run = self._run_resize if operation.writes else self._run_view
-                return run(func, args, kwargs or {})
-            if operation.writes or operation.special:
-                return self._run(operation, func, args, kwargs or {})
-            return self._run_plain(operation, func, args, kwargs or {})
+            try:
+                if operation.is_view:
+                    run = self._run_resize if operation.writes else self._run_view
+                    return run(func, args, kwargs or {})
+                if operation.writes or operation.special:
+                    return self._run(operation, func, args, kwargs or {})
+                return self._run_plain(operation, func, args, kwargs or {})
+            except Exception:
+                if any(self.holds_records(t) for t in tensors_in((args, kwargs or {}))):
+                    self.note("unknown", f"{operation.name} raises, which the model may catch")
+                raise
 
     def _run_view(self, func: Any, args: Any, kwargs: Any) -> Any:
         if args and isinstance(args[0], Tensor) and func is not torch.ops.aten.lift_fresh.default:
@@ -385,7 +392,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         masked = operation.name == "index" and any(
             p.holds_records and t.dtype in (torch.bool, torch.uint8) for t, p in zip(read[1:], places[1:], strict=True)
         )
-        if masked or operation.name in SIZED_BY_VALUES:
+        compressed = any(t.layout is not torch.strided for t in outs)  # with as many entries as are not zero
+        if masked or compressed or operation.foreign or operation.name in SIZED_BY_VALUES:
             self.note("unknown", f"{operation.name}: the number of rows depends on the records")
         elif not outs and out is not None:
             self.note("unknown", "Python reads a number that depends on the records")
@@ -421,11 +429,11 @@ def written_by(operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
 def describe(func: Any) -> Operation:
     """What torch's own schema and tags say of an operation."""
     if not isinstance(func, torch._ops.OpOverload):
-        return Operation(str(func), None, False, ())
+        return Operation(str(func), None, False, (), foreign=True)
     schema = func._schema
     library, name = schema.name.split("::")
     if library != "aten":
-        return Operation(schema.name, None, False, declared_writes(schema))
+        return Operation(schema.name, None, False, declared_writes(schema), foreign=True)
     if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name != "set_"):
         return Operation(name, None, True, declared_writes(schema) if name in RESIZES else ())
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)
