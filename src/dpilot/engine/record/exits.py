@@ -100,8 +100,10 @@ class Exits(TorchFunctionMode):
 
     def _note(self, values: Any, what: str) -> None:
         with torch._C.DisableTorchFunction():
-            if any(self.tracker.holds_records(t) for t in tensors_in(values)):
-                self.tracker.note("unknown", what)
+            for t in tensors_in(values):
+                self.tracker.memory.share(t)  # draws that Python knows are no record's own
+                if self.tracker.holds_records(t):
+                    self.tracker.note("unknown", what)
 
     def _declare(self, out: Tensor) -> None:
         """Numbers of Python made a tensor: no record was read, or that was noted."""
