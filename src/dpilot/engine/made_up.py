@@ -22,6 +22,7 @@ from dpilot.engine import batch as batches
 from dpilot.engine import loop, precision, single_backward
 from dpilot.engine.base import LossFunction, NoRule, PerSample
 from dpilot.engine.capture import drawn_on_the_processor
+from dpilot.engine.draws import keep_draws
 from dpilot.engine.masking import Made, looked_at, on_accelerator, unwatched
 from dpilot.engine.record import judge
 from dpilot.engine.state import preserve_state, preserve_structure
@@ -36,8 +37,8 @@ REMEDY = (
 ALONE = 'Use engine="auto", which then computes one sample at a time.'
 
 
-def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
-    """Say how the model was found to keep samples apart.
+def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> bool:
+    """Find that the model keeps samples apart; whether it draws random numbers.
 
     Shapes and dtypes of the batch are read, not its values. Tried are chunks of the batch's own size and of a size that
     divides no width. Random layers are off while the engine is compared with one sample at a time; with them on,
@@ -53,7 +54,7 @@ def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_bat
 
 def examine_sizes(
     model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, tried: Iterable[int]
-) -> str:
+) -> bool:
     """``examine`` with made-up chunks of given sizes."""
     random = False
     with untouched(model, loss_fn), unwatched():
@@ -70,7 +71,7 @@ def examine_sizes(
                 f"{type(error).__name__}: {error} Keep samples first, let the model accept such samples, or use "
                 'engine="auto", which falls back.'
             ) from error
-    return "its samples stay apart" if random else "its samples stay apart, as one at a time on made-up samples"
+    return random
 
 
 def refuse_mixing(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch: bool = False) -> None:
@@ -121,7 +122,7 @@ def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_b
         same = same or (random and is_random(model, loss_fn, made_up, per_batch))
     if random:
         changed = batches.rebuild(made_up, lambda t: first_for_last(t, n))
-        with same_draws():
+        with keep_draws():
             same = same and unmoved(model, loss_fn, made_up, changed, n, per_batch)
     if not same:
         raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, or on how many there are. {REMEDY}")
@@ -151,24 +152,13 @@ def refuse_company(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, 
     made_up = batches.synthetic(batch, n, 3, torch.Generator().manual_seed(0))
     changed = batches.rebuild(made_up, lambda t: first_for_last(t, 3))
     work = partial(unmoved, model, loss_fn, made_up, changed, 3, per_batch, run)
-    with untouched(model, loss_fn), unwatched(), same_draws():
+    with untouched(model, loss_fn), unwatched(), keep_draws():
         try:
             same = carefully(model, made_up, work)
         except Exception:  # whatever a user's model does with made-up samples
             return
     if not same:
         raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, also where each is computed alone. {REMEDY}")
-
-
-@contextmanager
-def same_draws() -> Iterator[None]:
-    """Leave the generators of Python and numpy as they were."""
-    python, array = random_module.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random_module.setstate(python)
-        np.random.set_state(array)
 
 
 def unmoved(
@@ -179,7 +169,7 @@ def unmoved(
 
     def others(chosen: Any) -> dict[str, Tensor]:
         for seed in (torch.manual_seed, random_module.seed, np.random.seed):
-            seed(0)  # the generators are restored by ``untouched`` and ``same_draws``
+            seed(0)  # the generators are restored by ``keep_draws``
         ps = run(model, loss_fn, chosen, n=n, per_batch=per_batch, reason="")
         weights = mixing_weights(ps.norms)
         weights[-1] = 0.0
