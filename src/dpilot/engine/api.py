@@ -18,7 +18,7 @@ from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.capture import telling
 from dpilot.engine.check import check
 from dpilot.engine.draws import Draws
-from dpilot.engine.made_up import carefully, examine, refuse_company, require_loss_each, untouched
+from dpilot.engine.made_up import carefully, examine, free_size, refuse_company, require_loss_each, untouched
 from dpilot.engine.masking import unwatched
 from dpilot.engine.state import modules_of, refuse_trained_loss
 from dpilot.errors import UnsupportedModel
@@ -222,8 +222,9 @@ class Identity(NamedTuple):
 
 def second_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
     """vmap if it runs on made-up samples and keeps them apart, else loop; refused if that does not either."""
-    made_up = batches.synthetic(batch, n, 2, torch.Generator().manual_seed(0))
-    work = partial(vmap.run, model, loss_fn, made_up, n=2, per_batch=per_batch, reason="")
+    size = free_size(model, loss_fn, batch, n, 2)
+    made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
+    work = partial(vmap.run, model, loss_fn, made_up, n=size, per_batch=per_batch, reason="")
     with untouched(model, loss_fn), unwatched():
         try:
             carefully(model, made_up, work)
