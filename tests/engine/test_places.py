@@ -128,6 +128,10 @@ MIXING = {
     "the first record for all": lambda b: b[0][:1].expand(N, N) * 1,
     "all records but the first": lambda b: torch.cat([b[0], b[0]])[1 : N + 1] * 1,
     "rows in another order": lambda b: b[0][torch.tensor([1, 0, 3, 2])],
+    "rows in another order by a list": lambda b: b[0][[1, 0, 3, 2]],
+    "some rows by a list": lambda b: b[0][[True, False, True, False]],
+    "a table by a list": lambda b: b[0] + rows()[[3, 2, 1, 0]],
+    "rows written by a list": lambda b: written(b[0].clone(), [0, 1], 0.5) * 1,
     "rows of a mask": lambda b: torch.cat([b[0], b[0]])[torch.arange(2 * N) % 3 > 0][:N] * 1,
     "a table masked by records": lambda b: rows()[b[1] > 0],
     "bags of other lengths": lambda b: F.embedding_bag(b[1].flatten(), torch.randn(2, 3), torch.arange(N), mode="sum"),
@@ -179,6 +183,13 @@ APART = {
     "a number under a mask of rows": lambda b: written(b[0].clone(), b[1][:, 0] > 0, 0.5),
     "resized": lambda b: b[0].clone().resize_(N, 2, 2),
     "hardswish": lambda b: F.hardswish(b[0]),
+    "one token by a list": lambda b: b[0].view(N, 2, 2)[..., [-2], :],
+    "features by a list": lambda b: b[0][:, [0, 2]],
+    "features by a list of truth values": lambda b: b[0][:, [True, False, True, False]],
+    "features by an array": lambda b: b[0][:, np.array([0, 2])],
+    "entries by two lists": lambda b: b[0].view(N, 2, 2)[:, [0, 1], [1, 0]],
+    "written by a list": lambda b: written(b[0].clone(), (slice(None), [1]), 0.5),
+    "all records by a list": lambda b: b[0][[0, 1, 2, 3]],
 }
 """Honest computations: refusing everything would be sound too."""
 
@@ -306,6 +317,12 @@ def test_draws_that_tell_a_records_number_are_not_its_own(name: str) -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_draws_of_honest_models_are_each_records_own(name: str) -> None:
     assert kind_of(OWN[name]) == "axis"
+
+
+def test_a_list_of_numbers_of_records_in_a_subscript_is_seen() -> None:
+    assert kind_of(lambda x: x[:, [0, 1]]) == "axis"
+    assert kind_of(lambda x: x[:, (x[0, :2] > 0).long().tolist()]) == "unknown"
+    assert kind_of(lambda x: x[:, [(x[0, 0] > 0).long(), 1]]) == "unknown"
 
 
 def test_values_that_weights_hold_now_do_not_decide_for_a_captured_pass() -> None:
