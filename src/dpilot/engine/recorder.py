@@ -146,7 +146,9 @@ class Recorder(TorchFunctionMode):
 
     def has_equal_rows(self, weight: Tensor) -> bool:
         """Whether a weight was repeated along the samples: each row is the whole of a smaller weight."""
-        return self.tracker.memory.alike(weight, 0, weight.shape[0] // self.batch_size)
+        block = weight.shape[0] // self.batch_size
+        own_draws = self.tracker.place(weight)[:3] == ("axis", 0, block)  # a weight with each record's own draws
+        return own_draws or self.tracker.memory.alike(weight, 0, block)
 
     def tap(
         self, out: Tensor, saved: Sequence[Tensor], uses: Sequence[tuple[Tensor, MakeUse]], *, by_row: bool = False,

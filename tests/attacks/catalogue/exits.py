@@ -450,3 +450,31 @@ def capsule_read_by_numpy() -> Case:
 def text_under_vmap() -> Case:
     """str() of a tensor, which the pass of a chunk sees, and vmap does not: 2.5 bounds."""
     return flagging(lambda x: "e+0" in str(x), position="last")
+
+
+@attack
+def goes_on_after_a_failure() -> Case:
+    """An operation fails on one record; the model catches that and goes another way for all of them."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        try:
+            torch.linalg.cholesky(torch.diag_embed(50 - x.detach().abs()))
+        except RuntimeError:
+            return -m.a(x)
+        return m.a(x)
+
+    return mixing(body)
+
+
+@attack
+def goes_on_after_an_unknown_id() -> Case:
+    """The same with an id that is not in a table."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        try:
+            torch.nn.functional.embedding(x.detach().abs().long(), x.new_ones(50, 1))
+        except IndexError:
+            return -m.a(x)
+        return m.a(x)
+
+    return mixing(body)

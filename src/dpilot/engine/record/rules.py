@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpilot.engine.record.call import Call, Mixes, NotKnown, dims_of
-from dpilot.engine.record.place import RANDOM, SHARED, Place, on_axis
+from dpilot.engine.record.place import SHARED, Place, on_axis
 
 Places = Place | list[Place]
 Rule = Callable[[Call], Places]
@@ -29,8 +29,7 @@ DYNAMIC = "how many rows there are depends on the records"
 def pointwise(c: Call) -> Places:
     """Entry by entry, with broadcasting."""
     held = [(t, c.memory.place(t)) for t in c.tensors()]
-    place = c.line_up(held, max(t.dim() for t, _ in held))
-    return RANDOM if place is SHARED and any(p.kind == "random" for _, p in held) else place
+    return c.line_up(held, max(t.dim() for t, _ in held))
 
 
 def copied(c: Call) -> Places:
@@ -592,9 +591,9 @@ def no_values(_: Call) -> Places:
 
 
 def fresh_draws(c: Call) -> Places:
-    """Draws that look at the form of ``self`` only."""
+    """Draws that look at the form of ``self`` only: each record has its own, as it has its entries of ``self``."""
     c.require_shared("high")
-    return RANDOM
+    return c.place("self")
 
 
 def dynamic(_: Call) -> Places:
