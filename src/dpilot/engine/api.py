@@ -125,6 +125,9 @@ def run(
     except NoRule as problem:
         reason = f"this chunk: {problem}"
         drawn = choice.draws or before.moved()
+    except BaseException:
+        before.go_on()  # what one sample did to the generators must not be met by those that are computed next
+        raise
     if drawn or not precision.is_full([*model.parameters(), *model.buffers(), *batches.tensors(batch)]):
         run_copies = partial(copies.run, draws=before, of_chunk=ENGINES[choice.engine])
         return run_copies(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason)
@@ -221,14 +224,13 @@ class Identity(NamedTuple):
 
 
 def second_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, reason: str) -> Choice:
-    """vmap if it runs on made-up samples and keeps them apart, else loop; refused if that does not either."""
+    """vmap if it runs on made-up samples, else loop; refused if samples meet in it."""
     try:
-        draws = require_vmap(model, loss_fn, batch, n, per_batch)
-        refuse_company(model, loss_fn, batch, n, per_batch, vmap.run)
+        choice = Choice("vmap", reason, draws=require_vmap(model, loss_fn, batch, n, per_batch))
     except Exception:  # torch.func raises many kinds; the loop has no such limits
-        refuse_company(model, loss_fn, batch, n, per_batch, loop.run)
-        return Choice("loop", reason)
-    return Choice("vmap", reason, draws=draws)
+        choice = Choice("loop", reason)
+    refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[choice.engine])
+    return choice
 
 
 def require_vmap(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> bool:

@@ -41,6 +41,15 @@ def refuse_leaks(held: Iterable[Held] = ()) -> Iterator[None]:
         raise NoRule("under vmap a generator is drawn from, or set, that does not draw for each sample.")
 
 
+def is_batched(t: torch.Tensor) -> bool:
+    """Whether there is a whole chunk behind what looks like one sample."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        if torch._C._functorch.is_batchedtensor(t):
+            return True
+        t = torch._C._functorch.get_unwrapped(t)
+    return False
+
+
 class Functions(TorchFunctionMode):
     """Notes what takes values out of torch, and code of the user's that sees the whole chunk."""
 
@@ -59,7 +68,7 @@ class Functions(TorchFunctionMode):
                 self.found.append(f"{func} may run a rule of its own")
         elif name in _TEXTS or name in READERS:
             with torch._C.DisableTorchFunction():
-                if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in(args[:1]))):
+                if any(map(is_batched, tensors_in(args[:1]))):
                     self.found.append(f"{name} takes values of the chunk out of torch")
         return func(*args, **(kwargs or {}))
 

@@ -30,6 +30,8 @@ class Chunk:
 
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 """The machine's trouble, not a record's: these stop a run, and leave it spent."""
+STOPS = (KeyboardInterrupt, *OUT_OF_MEMORY)
+"""What no record raises; SystemExit, which is no Exception, may be one's doing."""
 
 
 def guarded(
@@ -53,9 +55,9 @@ def guarded(
     def gradients(chunk: Chunk) -> PerSample:
         try:
             return per_sample(chunk.whole)
-        except OUT_OF_MEMORY:
+        except STOPS:
             raise
-        except Exception:
+        except BaseException:
             return by_halves(chunk.alone())
 
     def by_halves(records: Sequence[Any]) -> PerSample:
@@ -68,9 +70,9 @@ def guarded(
         nulls = [_null(model)] * (len(records) - len(present))
         try:
             return joined([*(run_again(whole) for whole, _ in chunks_of(present, most=len(present))), *nulls])
-        except OUT_OF_MEMORY:
+        except STOPS:
             raise
-        except Exception:
+        except BaseException:
             return joined([by_halves(present), *nulls])
 
     return gradients
