@@ -20,7 +20,7 @@ from dpilot.tables.declared import Task
 from dpilot.tables.features import Expansion
 from dpilot.tables.preparing import Source, read
 from dpilot.tables.scoring import exact_metrics, outputs, probabilities
-from dpilot.train import files
+from dpilot.train.checkpoint import files
 from dpilot.train.run import Run, load
 
 __all__ = ["FIT", "TableRun", "load_table"]

@@ -18,7 +18,7 @@ from dpilot.metrics.residuals import exact_residuals, noisy_residuals, residual_
 from dpilot.metrics.scores import scores
 from dpilot.statistics.rows import Floats
 from dpilot.tables.declared import Task
-from dpilot.train.predict import predict
+from dpilot.train.run import predict
 
 __all__ = ["exact_metrics", "noisy_metrics", "outputs", "probabilities"]
 

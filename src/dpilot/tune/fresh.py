@@ -11,7 +11,7 @@ from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import Noise
 from dpilot.noise import KeyedNoise
-from dpilot.train.randomness import own_randomness
+from dpilot.train.state import step_randomness
 
 __all__ = ["apart", "check_fresh"]
 
@@ -27,7 +27,7 @@ def apart(noise: Noise, purpose: str) -> Iterator[None]:
     Edge cases:
         The fixed noise of a test fixes this too.
     """
-    with own_randomness(noise.state if isinstance(noise, KeyedNoise) else Chain(fresh_key(purpose))):
+    with step_randomness(noise.state if isinstance(noise, KeyedNoise) else Chain(fresh_key(purpose))):
         yield
 
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpilot.errors import InvalidInput
-from dpilot.train.collating import first, joined
-from dpilot.train.form import quietly
-from dpilot.train.reading import Reader, known_form
+from dpilot.train.records.reader import Reader, concatenate_records, declared_form, first_record
+from dpilot.train.records.spec import try_quietly
 
 __all__ = ["held_out_form", "told", "training_form"]
 
@@ -30,7 +29,7 @@ def training_form(dataset: Any, example: Any) -> Any:
         No record is read. A form that only a record could show is refused: that record would decide what the others
         are read as.
     """
-    form = known_form(dataset, None) if example is None else example
+    form = declared_form(dataset, None) if example is None else example
     if form is None:
         kind = type(getattr(dataset, "dataset", dataset)).__name__
         raise InvalidInput(
@@ -47,7 +46,7 @@ def training_form(dataset: Any, example: Any) -> Any:
 
 def held_out_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
     """The form of held-out records: what their types tell, or that of training records with their group, if any."""
-    known = known_form(dataset, None)
+    known = declared_form(dataset, None)
     if known is not None:
         return known
     return (*form, torch.zeros_like(form[1])) if grouped and len(form) == 2 else form
@@ -61,21 +60,21 @@ def told(dataset: Any, form: Any, tell: Callable[[Any], Rows]) -> Iterator[Rows]
         when it is alone, is the null record. In a chunk that does not compute another record stands in its place, and
         its row is dropped, so that the others are computed where, and beside as many, as without it.
     """
-    reader = Reader(dataset, None, first(form, form[1].shape[0]))
+    reader = Reader(dataset, None, first_record(form, form[1].shape[0]))
     starts = range(0, len(dataset), _ROWS)
     for chunk in reader.chunks(np.arange(start, min(start + _ROWS, len(dataset))) for start in starts):
-        together = quietly(partial(tell, chunk.whole))
+        together = try_quietly(partial(tell, chunk.whole))
         found = _told_apart(chunk.alone(), tell) if together is None else together
         if found is not None:
             yield found
 
 
 def _told_apart(alone: list[Any], tell: Callable[[Any], Rows]) -> Rows | None:
-    computes = np.array([quietly(partial(tell, each)) is not None for each in alone])
+    computes = np.array([try_quietly(partial(tell, each)) is not None for each in alone])
     if not computes.any():
         return None
     stand_in = alone[int(np.flatnonzero(computes)[0])]
     kept = [each if good else stand_in for each, good in zip(alone, computes, strict=True)]
-    ((whole, _),) = joined(kept, most=len(kept))
-    found = quietly(partial(tell, whole))
+    ((whole, _),) = concatenate_records(kept, most=len(kept))
+    found = try_quietly(partial(tell, whole))
     return None if found is None else found[np.flatnonzero(computes)]

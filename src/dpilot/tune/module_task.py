@@ -25,8 +25,7 @@ from dpilot.statistics.histogram import table
 from dpilot.statistics.rows import Floats
 from dpilot.tape import current
 from dpilot.train.job import Job
-from dpilot.train.predict import predict
-from dpilot.train.reading import check_dataset
+from dpilot.train.run import predict
 from dpilot.tune.fresh import apart, check_fresh
 from dpilot.tune.held_out import held_out_form, told, training_form
 from dpilot.tune.moved import Moved, check_noise
@@ -125,7 +124,7 @@ class ModuleTask:
         **options: Any,
     ) -> ModuleTask:
         """The task of ``dataset`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both."""
-        check_dataset(dataset)  # all of it: a part may be empty, and its coins are secret
+        check_source(dataset)  # all of it: a part may be empty, and its coins are secret
         parts = split.indices(len(dataset))
         train, held_out = (_part(dataset, parts[name]) for name in (TRAIN, HELD_OUT))
         sizes = size * split.share(TRAIN), size * split.share(HELD_OUT)
@@ -161,15 +160,15 @@ class ModuleTask:
             recipe = recipe.with_chunks(run.job.options.chunk_size)
             runs.append(run)
         if len(runs) > 1 and self._stackable(len(runs), runs[0].job):
-            runners = [Runner.of(run.course, run.sampler) for run in runs]
+            runners = [Runner.of(run.state, run.sampler) for run in runs]
             train_together(runners, self.train_data, self.loss_fn, runs[0].job.device)
         else:
             for run in runs:
                 run.alone()
         for run in runs:
-            run.course.finish()
-            self._watched(run.course.records)
-        return tuple(run.course.setting.model for run in runs)
+            run.state.finish()
+            self._watched(run.state.records)
+        return tuple(run.state.context.model for run in runs)
 
     def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
         if not all(bool(torch.isfinite(each).all()) for each in model.state_dict().values()):

@@ -20,13 +20,12 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler
-from dpilot.train import rehearsal
-from dpilot.train.course import Course
+from dpilot.train import dry_run
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
-from dpilot.train.predict import predict
-from dpilot.train.randomness import own_randomness
+from dpilot.train.run import predict
+from dpilot.train.state import TrainingState, step_randomness
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.task import Trial
 
@@ -93,14 +92,14 @@ class Recipe:
     def job(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
         """The job of one trial with a new module, whose initial weights come from that chain."""
         options = Options(**{"optimizer": self.optimizer, **self.options, "lr": candidate.lr})
-        with own_randomness(weights):
-            return Job.checked(self.model_fn(), self.loss_fn, plan, options, example=self.example)
+        with step_randomness(weights):
+            return Job.create(self.model_fn(), self.loss_fn, plan, options, example=self.example)
 
     def rehearsed(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
         """The same, tried on made-up records, its chunks settled."""
         job = self.job(candidate, plan, weights)
-        with own_randomness(weights):
-            return job.rehearsed(job.form(self.dataset))
+        with step_randomness(weights):
+            return job.dry_run(job.form(self.dataset))
 
     def with_chunks(self, chunk_size: int | None) -> Recipe:
         """The recipe whose runs take so many records at a time."""
@@ -110,7 +109,7 @@ class Recipe:
         """One trial before its first step: nothing was read."""
         job = self.rehearsed(trial.candidate, plan, lot.weights)
         sampler = PoissonSampler(self.sample_rate, trial.candidate.steps, state=lot.batches)
-        return Run(self.dataset, job, job.course(lot.noise, trial.receipt), sampler)
+        return Run(self.dataset, job, job.start(lot.noise, trial.receipt), sampler)
 
     def check(self, classes: int) -> None:
         """Refuse a module that does not run on made-up records, or does not give them one output a class.
@@ -122,7 +121,7 @@ class Recipe:
         whole = replace(self.with_chunks(1), sample_rate=1.0)  # full batches have a plan at once
         weights = Chain(fresh_key("initial weights"))
         job = whole.rehearsed(nominal.candidate, whole.plan(nominal), weights)
-        with own_randomness(weights):
+        with step_randomness(weights):
             found = tuple(_outputs(job, self.dataset).shape)
         if len(found) != 2 or found[1] != classes:
             raise InvalidInput(
@@ -138,7 +137,7 @@ class Run:
 
     dataset: Any
     job: Job
-    course: Course
+    state: TrainingState
     sampler: PoissonSampler
 
     def alone(self) -> None:
@@ -148,13 +147,13 @@ class Run:
         for batch in self.sampler.batches(len(self.dataset)):
             chain = self.sampler.state
             self.sampler.claim(batch)
-            self.course.step(chain, reader.chunks(batch.chunks(self.job.options.chunk_size)))
+            self.state.step(chain, reader.chunks(batch.chunks(self.job.options.chunk_size)))
 
 
 def _outputs(job: Job, dataset: Any) -> Tensor:
     """What a trained module would say of made-up records; of the public example, where those do not run."""
     form = job.form(dataset)
-    made_up = rehearsal.made_up(form, 2, per_batch=job.options.per_batch)
+    made_up = dry_run.synthetic_records(form, 2, per_batch=job.options.per_batch)
     for records in (made_up, form) if job.example is not None else (made_up,):
         try:
             return predict(job.model, records[0])

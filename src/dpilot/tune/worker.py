@@ -115,8 +115,8 @@ def _answer(recipe: Recipe, trial: Trial, plan: Plan, lot: Lot) -> Done | Refuse
         return _refused(problem)
     rest = _rest(run.job.model)
     run.alone()
-    run.course.finish()
-    return Done({name: _array(each) for name, each in _trained(run.job.model)}, run.course.records, rest)
+    run.state.finish()
+    return Done({name: _array(each) for name, each in _trained(run.job.model)}, run.state.records, rest)
 
 
 def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
