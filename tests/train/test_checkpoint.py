@@ -255,7 +255,7 @@ def test_files_of_another_format_are_refused(tmp_path):
 
 def test_a_run_stopped_after_its_last_step_is_closed(tmp_path, monkeypatch):
     for at, name in enumerate(("run", "late")):
-        real = CheckpointWriter.keep
+        real = CheckpointWriter.write
 
         def keep(self, course, sampler, noise, late=bool(at), real=real):
             if course.steps_taken < STEPS or late:
@@ -265,7 +265,7 @@ def test_a_run_stopped_after_its_last_step_is_closed(tmp_path, monkeypatch):
             if course.steps_taken == STEPS:
                 raise Stop
 
-        monkeypatch.setattr(CheckpointWriter, "keep", keep)
+        monkeypatch.setattr(CheckpointWriter, "write", keep)
         with pytest.raises(Stop):
             fit(checkpoint=tmp_path / name)
         monkeypatch.undo()
