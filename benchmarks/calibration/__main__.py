@@ -30,7 +30,7 @@ def seconds(function: Callable[[], float], times: int) -> tuple[float, float]:
 
 
 def ours(rate: float, steps: int, epsilon: float) -> float:
-    calibrate._calibrated.cache_clear()
+    calibrate._calibrate.cache_clear()
     return noise_multiplier(Budget(epsilon, DELTA), sample_rate=rate, steps=steps)
 
 

@@ -24,13 +24,13 @@ _MANY: Final = 8  # entries of a list that a message shows
 
 def refuse(name: str, value: object, rule: str, remedy: str = "") -> NoReturn:
     """Raise InvalidInput in the house's one voice."""
-    raise InvalidInput(f"{name} is {shown(value)}: expected {rule}." + (f" {remedy}" if remedy else ""))
+    raise InvalidInput(f"{name} is {describe(value)}: expected {rule}." + (f" {remedy}" if remedy else ""))
 
 
-def shown(value: object) -> str:
+def describe(value: object) -> str:
     """A value as messages may show it: settings are shown, and of what could be records the type alone.
 
-    >>> shown((1, "a")), shown({"a": 1}), shown(list(range(100)))
+    >>> describe((1, "a")), describe({"a": 1}), describe(list(range(100)))
     ("(1, 'a')", 'a dict', 'a list')
     """
     plain = isinstance(value, (list, tuple)) and len(value) <= _MANY and all(map(_is_setting, value))

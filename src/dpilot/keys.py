@@ -25,8 +25,6 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.tape import current
 
-__all__ = ["KEY_BYTES", "Chain", "fresh_key", "system_generator"]
-
 KEY_BYTES: Final = 32
 
 

@@ -25,7 +25,7 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.noise import KeyedNoise, Noise, SystemNoise, is_tensor, seeded_noise
 from dpilot.privacy.events import Event, ExponentialMechanism, Gaussian, PoissonSampled
-from dpilot.tape import Entry, current, tape
+from dpilot.tape import TapeEntry, current, tape
 
 __all__ = [
     "KeyedNoise",
@@ -91,15 +91,15 @@ def release(
     """
     event = gaussian_event(noise_multiplier, sample_rate)
     bound, noise_multiplier = _validate.positive(bound=bound), float(noise_multiplier)
-    values = [_checked(name, value) for name, value in _leaves("vector", vector)]
+    values = [_check_leaf(name, value) for name, value in _leaves("vector", vector)]
     _check_scale(values, noise_multiplier * bound)
     receipt.draw(event)
 
     def outputs() -> list[Any]:
         return noise.gaussian([value for _, value in values], bound=bound, noise_multiplier=noise_multiplier)
 
-    released = _through("gaussian", values, outputs, bound=bound, event=event, stamp=noise.stamp)
-    return _rebuilt(vector, iter(released))  # type: ignore[no-any-return]
+    released = _with_tape("gaussian", values, outputs, bound=bound, event=event, stamp=noise.stamp)
+    return _rebuild(vector, iter(released))  # type: ignore[no-any-return]
 
 
 def release_symmetric(
@@ -153,7 +153,7 @@ def choose(
         raise InvalidInput("scores are not a vector: expected a one-dimensional float64 array, one score a candidate.")
     receipt.draw(event)
     values = [("scores", scores)]
-    return _through(
+    return _with_tape(
         "choice", values, lambda: noise.choice(scores * rate), bound=sensitivity, event=event, stamp=noise.stamp
     )
 
@@ -182,7 +182,7 @@ def smat(vector: NDArray[np.float64]) -> NDArray[np.float64]:
     return matrix
 
 
-def _through(
+def _with_tape(
     kind: str,
     values: Sequence[tuple[str, Any]],
     outputs: Callable[[], Output],
@@ -194,9 +194,9 @@ def _through(
     listener = current()
     if listener is None:
         return outputs()
-    inputs = tuple(_copied(value) for _, value in values)
+    inputs = tuple(_copy(value) for _, value in values)
     forms = tuple(f"{name}: {type(value).__name__} {value.dtype} {tuple(value.shape)}" for name, value in values)
-    result: Output = listener.release(Entry(kind, inputs, forms, bound, event, stamp), outputs)
+    result: Output = listener.release(TapeEntry(kind, inputs, forms, bound, event, stamp), outputs)
     return result
 
 
@@ -211,17 +211,17 @@ def _leaves(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
         yield name, tree
 
 
-def _rebuilt(tree: Any, released: Iterator[Any]) -> Any:
+def _rebuild(tree: Any, released: Iterator[Any]) -> Any:
     if isinstance(tree, Mapping):
-        return {key: _rebuilt(branch, released) for key, branch in tree.items()}
+        return {key: _rebuild(branch, released) for key, branch in tree.items()}
     if isinstance(tree, list | tuple):
-        branches = [_rebuilt(branch, released) for branch in tree]
+        branches = [_rebuild(branch, released) for branch in tree]
         return branches if isinstance(tree, list) else tuple(branches)
     value = next(released)
     return float(value) if isinstance(tree, float) else value
 
 
-def _checked(name: str, value: Any) -> tuple[str, Any]:
+def _check_leaf(name: str, value: Any) -> tuple[str, Any]:
     if isinstance(value, float):
         return name, np.asarray(value, dtype=np.float64)
     if not (type(value) is np.ndarray or _is_plain_tensor(value)):
@@ -263,5 +263,5 @@ def _precision(value: Any) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def _copied(value: Any) -> NDArray[Any]:
+def _copy(value: Any) -> NDArray[Any]:
     return np.array(value.detach().cpu().numpy() if is_tensor(value) else value, copy=True)

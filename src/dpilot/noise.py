@@ -25,17 +25,6 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain, fresh_key, system_generator
 
-__all__ = [
-    "NOT_HARDENED",
-    "SHARED",
-    "KeyedNoise",
-    "Noise",
-    "SystemNoise",
-    "check_distinct",
-    "is_tensor",
-    "seeded_noise",
-]
-
 SHARED: Final = (
     "two noise sources were built from the same state or seed: expected a state for each, as the difference of two "
     "releases would have no noise. Leave the noise to the library, or take sources from one KeyedNoise by .spawn()."

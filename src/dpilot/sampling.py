@@ -28,8 +28,6 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 
-__all__ = ["Batch", "PoissonSampler", "blocks", "check_source"]
-
 _LEAST_RATE: Final = 1e-12
 _BLOCK: Final = 1 << 16  # coins tossed at a time: they stay in cache, and memory does not grow with the data
 

@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 
 from dpilot.privacy.events import Event
 
-__all__ = ["Entry", "Tape", "current", "tape"]
-
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TapeEntry:
     """One release as it went through the door: what went in (exact, sensitive), and everything that must be public.
 
     ``kind`` is "gaussian" (``inputs`` move by at most ``bound`` in joint L2) or "choice" (by ``bound`` in each score).
@@ -41,7 +39,7 @@ class Entry:
 class Tape(Protocol):
     """What may listen: it is handed how to make the output or the key, and returns the one to be used."""
 
-    def release(self, entry: Entry, outputs: Callable[[], Any]) -> Any: ...
+    def release(self, entry: TapeEntry, outputs: Callable[[], Any]) -> Any: ...
 
     def key(self, purpose: str, fresh: Callable[[], bytes]) -> bytes: ...
 

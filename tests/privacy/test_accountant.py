@@ -290,7 +290,7 @@ def test_bad_numbers_are_named(change: dict[str, object], named: str) -> None:
 def test_the_library_stays_silent(capfd: pytest.CaptureFixture[str]) -> None:
     from dpilot.privacy import rdp
 
-    rdp._sampled_gaussian.cache_clear()
+    rdp._poisson_gaussian.cache_clear()
     accountant.epsilon(steps(0.9, 0.3, 10), 1e-5, "rdp")
     accountant.epsilon(steps(0.001, 0.2, 3), 1e-5, "rdp")
     assert capfd.readouterr() == ("", "")

@@ -55,7 +55,7 @@ class Bins:
     def one_hot(self, norms: Tensor, state: State) -> Tensor:
         """bound sqrt(share) in the bin of each norm, 0 elsewhere: (n,) -> (n, bins)."""
         index = (norms / self.width_of(state)).clamp(max=self.count - 1).floor()
-        hot = index.unsqueeze(-1) == counting(self.count, norms)
+        hot = index.unsqueeze(-1) == arange_like(self.count, norms)
         return self.scale(state) * hot
 
     def scale(self, state: State) -> Tensor:
@@ -82,7 +82,7 @@ class Bins:
     def middles(self, state: State) -> Tensor:
         """The norm that stands for each bin."""
         width = self.width_of(state)
-        return width * (counting(self.count, width) + 0.5)
+        return width * (arange_like(self.count, width) + 0.5)
 
     def width_of(self, state: State) -> Tensor:
         """The current width: public, it follows earlier releases."""
@@ -90,12 +90,12 @@ class Bins:
             _validate.refuse("the clip state's memory", None, "the width of its bins", "Start from this rule's init.")
         return state.memory
 
-    def resized(self, state: State, fractions: Tensor) -> Tensor:
+    def adapt_width(self, state: State, fractions: Tensor) -> Tensor:
         """Twice the width when too much lies in the last bin, half when too little lies in the upper half."""
         total, upper = fractions.sum(), fractions[self.count // 2 :].sum()
-        heard = total > 2 * self.noise(state) * math.sqrt(self.count)
-        grow = (heard & (fractions[-1] > self.overflow * total)).to(fractions.dtype)
-        shrink = (heard & (upper < self.vacancy * total)).to(fractions.dtype)
+        signal = total > 2 * self.noise(state) * math.sqrt(self.count)
+        grow = (signal & (fractions[-1] > self.overflow * total)).to(fractions.dtype)
+        shrink = (signal & (upper < self.vacancy * total)).to(fractions.dtype)
         return (self.width_of(state) * (1 + grow) / (1 + shrink)).clamp(LOWEST, HIGHEST)
 
 
@@ -122,26 +122,26 @@ def next_state(rule: Binned, state: State, fractions: Tensor, threshold: Tensor)
     bins = bins_of(rule)
     threshold = within(threshold, rule.floor, rule.ceiling)
     return replace(
-        state, threshold=threshold, bound=threshold * bins.inflation(), memory=bins.resized(state, fractions)
+        state, threshold=threshold, bound=threshold * bins.inflation(), memory=bins.adapt_width(state, fractions)
     )
 
 
-def counting(count: int, like: Tensor) -> Tensor:
+def arange_like(count: int, like: Tensor) -> Tensor:
     """0, 1, .. count - 1 in the precision and on the device of ``like``, whatever the default dtype is."""
     return torch.arange(count, dtype=like.dtype, device=like.device)
 
 
-def reaching(fractions: Tensor, level: float) -> tuple[Tensor, Tensor]:
+def quantile_bin(fractions: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """The first bin at whose end the cumulative fraction reaches ``level`` (else the last), and how far into it.
 
     Example:
-        >>> bin, part = reaching(torch.tensor([0.2, 0.2, 0.4, 0.2]), 0.6)
+        >>> bin, part = quantile_bin(torch.tensor([0.2, 0.2, 0.4, 0.2]), 0.6)
         >>> int(bin), round(float(part), 3)
         (2, 0.5)
     """
     bins = len(fractions)
     ends = (fractions * fractions.new_ones(bins, bins).tril()).sum(-1)  # cumsum, deterministic
-    last = counting(bins, fractions) == bins - 1
+    last = arange_like(bins, fractions) == bins - 1
     index = torch.argmax(((ends >= level) | last).to(torch.uint8))
     missing = level - (torch.take(ends, index) - torch.take(fractions, index))
     part = missing / torch.take(fractions, index).clamp_min(torch.finfo(fractions.dtype).tiny)

@@ -8,7 +8,7 @@ from typing import Unpack
 from torch import Tensor
 
 from dpilot.clipping.base import Public, State, check_threshold, receive, start
-from dpilot.clipping.rounding import clipped, see
+from dpilot.clipping.rounding import clip_factor, see
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Constant:
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
-        return seen.seal(clipped(seen.norms, seen.state.threshold))
+        return seen.seal(clip_factor(seen.norms, seen.state.threshold))
 
     def update(self, state: State, released: Tensor) -> State:
         return receive(self, state, released, extras=0)[0]

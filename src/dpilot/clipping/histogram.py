@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dpilot import _validate
 from dpilot.clipping.base import Public, State, receive
-from dpilot.clipping.binning import bins_of, check_binned, counting, first_state, next_state, reaching
-from dpilot.clipping.rounding import clipped, see
+from dpilot.clipping.binning import arange_like, bins_of, check_binned, first_state, next_state, quantile_bin
+from dpilot.clipping.rounding import clip_factor, see
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class HistogramP:
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
-        return seen.seal(clipped(seen.norms, seen.state.threshold), bins_of(self).one_hot(seen.norms, seen.state))
+        return seen.seal(clip_factor(seen.norms, seen.state.threshold), bins_of(self).one_hot(seen.norms, seen.state))
 
     def update(self, state: State, released: Tensor) -> State:
         state, released = receive(self, state, released, extras=self.bins)
         fractions = torch.nan_to_num(bins_of(self).fractions(state, released))
-        index, part = reaching(fractions, self.percentile)
+        index, part = quantile_bin(fractions, self.percentile)
         return next_state(self, state, fractions, bins_of(self).width_of(state) * (index + part))
 
 
@@ -128,17 +128,17 @@ class HistogramE:
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
-        return seen.seal(clipped(seen.norms, seen.state.threshold), bins_of(self).one_hot(seen.norms, seen.state))
+        return seen.seal(clip_factor(seen.norms, seen.state.threshold), bins_of(self).one_hot(seen.norms, seen.state))
 
     def update(self, state: State, released: Tensor) -> State:
         state, released = receive(self, state, released, extras=self.bins)
         fractions = torch.nan_to_num(bins_of(self).fractions(state, released))
-        heard = bins_of(self).above_noise(state, fractions)
+        signal = bins_of(self).above_noise(state, fractions)
         best = state.threshold
         for _ in range(self.rounds):
-            candidates = best * ((counting(20, best) + 1) / 10)
-            best = torch.take(candidates, torch.argmin(self._error(candidates, state, heard)))
-        return next_state(self, state, fractions, torch.where(heard.sum() > 0, best, state.threshold))
+            candidates = best * ((arange_like(20, best) + 1) / 10)
+            best = torch.take(candidates, torch.argmin(self._error(candidates, state, signal)))
+        return next_state(self, state, fractions, torch.where(signal.sum() > 0, best, state.threshold))
 
     def _error(self, candidates: Tensor, state: State, fractions: Tensor) -> Tensor:
         excess = (bins_of(self).middles(state) - candidates.unsqueeze(-1)).clamp_min(0.0)  # (candidates, bins)

@@ -65,15 +65,15 @@ class LayerWise:
 
     def init(self, **public: Unpack[Public]) -> State:
         parts = math.sqrt(self.groups)
-        heard = cast(Public, {**public, "noise_multiplier": public["noise_multiplier"] * parts})
-        one = replace(cast(Any, self.rule), threshold=cast(Any, self.rule).threshold / parts).init(**heard)
+        inner_public = cast(Public, {**public, "noise_multiplier": public["noise_multiplier"] * parts})
+        one = replace(cast(Any, self.rule), threshold=cast(Any, self.rule).threshold / parts).init(**inner_public)
         own = replace(
             one,
             threshold=one.threshold.repeat(self.groups),
             bound=one.bound.repeat(self.groups),
             origin=identity(self.rule),
         )
-        return self._joined(own, public["noise_multiplier"])
+        return self._combine(own, public["noise_multiplier"])
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         if norms.ndim != 2 or norms.shape[1] != self.groups:
@@ -84,9 +84,9 @@ class LayerWise:
 
     def update(self, state: State, released: Tensor) -> State:
         own = inside(self, state)
-        return self._joined(self.rule.update(own, released.reshape(self.groups, -1)), state.noise_multiplier)
+        return self._combine(self.rule.update(own, released.reshape(self.groups, -1)), state.noise_multiplier)
 
-    def _joined(self, own: State, noise_multiplier: float) -> State:
+    def _combine(self, own: State, noise_multiplier: float) -> State:
         """The state of the whole from the states of its groups: squares add."""
         total = torch.linalg.vector_norm
         return replace(

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, moved, receive
-from dpilot.clipping.binning import bins_of, check_binned, counting, first_state, next_state
+from dpilot.clipping.base import Public, State, adjust_threshold, receive
+from dpilot.clipping.binning import arange_like, bins_of, check_binned, first_state, next_state
 from dpilot.clipping.histogram import noise_variance
-from dpilot.clipping.rounding import clipped, see
+from dpilot.clipping.rounding import clip_factor, see
 
 _PER_OCTAVE: Final = 8
 _OCTAVES: Final = 20
@@ -73,18 +73,20 @@ class MeanSquaredError:
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
-        return seen.seal(clipped(seen.norms, seen.state.threshold), bins_of(self).one_hot(seen.norms, seen.state))
+        return seen.seal(clip_factor(seen.norms, seen.state.threshold), bins_of(self).one_hot(seen.norms, seen.state))
 
     def update(self, state: State, released: Tensor) -> State:
         state, released = receive(self, state, released, extras=self.bins)
         fractions = torch.nan_to_num(bins_of(self).fractions(state, released))
-        heard = bins_of(self).above_noise(state, fractions)
-        pull = torch.log(self._best(state, heard) / state.threshold) * (heard.sum() > 0)
-        return next_state(self, state, fractions, moved(state.threshold, self.rate * pull, self.floor, self.ceiling))
+        signal = bins_of(self).above_noise(state, fractions)
+        pull = torch.log(self._best(state, signal) / state.threshold) * (signal.sum() > 0)
+        return next_state(
+            self, state, fractions, adjust_threshold(state.threshold, self.rate * pull, self.floor, self.ceiling)
+        )
 
     def _best(self, state: State, fractions: Tensor) -> Tensor:
         """The candidate of least error, from the end of the histogram down 20 halvings in steps of 2^(1/8)."""
-        halvings = counting(_OCTAVES * _PER_OCTAVE + 1, fractions) / _PER_OCTAVE
+        halvings = arange_like(_OCTAVES * _PER_OCTAVE + 1, fractions) / _PER_OCTAVE
         candidates = bins_of(self).width_of(state) * self.bins * torch.exp2(-halvings)
         excess = (bins_of(self).middles(state) - candidates.unsqueeze(-1)).clamp_min(0.0)  # (candidates, bins)
         bias = (fractions * excess).sum(-1)

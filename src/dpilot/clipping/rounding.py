@@ -74,6 +74,6 @@ def see(rule: Any, norms: Tensor, state: State) -> Seen:
     return Seen(clean, valid, state, torch.promote_types(norms.dtype, torch.float32))
 
 
-def clipped(norms: Tensor, threshold: Tensor) -> Tensor:
+def clip_factor(norms: Tensor, threshold: Tensor) -> Tensor:
     """min(1, C / n), without dividing by 0."""
     return threshold / torch.maximum(norms, threshold)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, check_threshold, first_threshold, moved, receive, start
-from dpilot.clipping.rounding import clipped, see
+from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, first_threshold, receive, start
+from dpilot.clipping.rounding import clip_factor, see
 
 VARIANTS: Final = ("hat", "tilde", "quantile")
 _Z = 2.576  # the normal quantile at 0.995, to the digits of the paper
@@ -81,14 +81,14 @@ class Slack:
         total = math.sqrt(slots) * (threshold - seen.norms).clamp_min(0.0)
         before = slot * torch.arange(slots, dtype=slot.dtype, device=slot.device)
         extras = torch.minimum((total.unsqueeze(-1) - before).clamp_min(0.0), slot)
-        return seen.seal(clipped(seen.norms, threshold), extras)
+        return seen.seal(clip_factor(seen.norms, threshold), extras)
 
     def update(self, state: State, released: Tensor) -> State:
         state, released = receive(self, state, released, extras=self._slots(state))
         profile = self.profile(state, released)
         gamma = (1 - (1 - self.target) * (1 - self._near_zero(profile, state))).clamp(0.0, 1.0)
         exponent = self.rate * (gamma - profile[..., 0])
-        threshold = moved(state.threshold, exponent, self.floor, self.ceiling)
+        threshold = adjust_threshold(state.threshold, exponent, self.floor, self.ceiling)
         return replace(state, threshold=threshold, bound=threshold)
 
     def profile(self, state: State, released: Tensor) -> Tensor:
@@ -131,6 +131,6 @@ def slack_q(variant: str = "quantile", **parameters: Any) -> Slack:
     return Slack(variant=variant, **parameters)
 
 
-def bounded_slack(floor: float = 0.1, **parameters: Any) -> Slack:
+def slack_with_floor(floor: float = 0.1, **parameters: Any) -> Slack:
     """Slack clipping with the floor of bounded adaptive clipping."""
     return Slack(floor=floor, **parameters)

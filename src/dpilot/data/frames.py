@@ -11,8 +11,6 @@ from dpilot.data.cells import Cells, kind, objects, plain
 from dpilot.data.column import Column
 from dpilot.errors import InvalidInput
 
-__all__ = ["Frame", "check_kind", "is_frame", "listed_columns"]
-
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -69,7 +67,7 @@ def is_frame(table: Any) -> bool:
     return library in ("pandas", "polars", "pyarrow") and hasattr(table, "columns")
 
 
-def listed_columns(table: Any) -> list[tuple[Any, Any]]:
+def columns_of(table: Any) -> list[tuple[Any, Any]]:
     """The names and columns of a frame, in order; a name may be there twice."""
     names = getattr(table, "column_names", None) or list(table.columns)
     if hasattr(table, "iloc"):

@@ -20,8 +20,6 @@ from dpilot.data.cells import Cells
 from dpilot.data.values import key, number
 from dpilot.statistics.rows import Floats
 
-__all__ = ["ABSENT", "WRONG", "codes", "numbers"]
-
 ABSENT: Final = -1  # the code of a missing cell
 WRONG: Final = -2  # the code of a cell outside the declared categories
 _LATER: Final = -3
@@ -82,7 +80,7 @@ class _Missing:
 
     def read(self, cell: Any) -> float:
         if isinstance(cell, bytes):
-            cell = _decoded(cell)
+            cell = _decode(cell)
         if isinstance(cell, str) and (cell in self._texts or cell.strip() in self._texts):
             return math.nan
         value = number(cell)
@@ -92,7 +90,7 @@ class _Missing:
         return np.where(np.isin(values, self._values), np.nan, values) if self._values else values
 
 
-def _decoded(cell: bytes) -> Any:
+def _decode(cell: bytes) -> Any:
     try:
         return cell.decode("utf-8")
     except UnicodeDecodeError:

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from dpilot.data import toml
 
-__all__ = ["skeleton"]
-
 _HEAD = """\
 # Made from the names of the columns alone; no value was read. For every column, replace "?" and fill in its domain
 # from what is known about it (a form, a manual, the law), not from looking at the records:

@@ -21,8 +21,6 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 
-__all__ = ["Split"]
-
 Indices = NDArray[np.int64]
 
 

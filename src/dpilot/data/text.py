@@ -19,8 +19,6 @@ import numpy as np
 
 from dpilot.data.values import WHOLE
 
-__all__ = ["meant", "text"]
-
 
 def text(value: object) -> str | None:
     """The text of one cell or category; None for what is no single value, or cannot be written.
@@ -54,10 +52,10 @@ def _text(value: object) -> str | None:
     return None
 
 
-def meant(name: object, choices: Iterable[str], otherwise: str = "") -> str:
+def suggest(name: object, choices: Iterable[str], otherwise: str = "") -> str:
     """The end of a message about a name that nobody knows: the known one it was meant to be, if any is near.
 
-    >>> meant("Age", ["age", "sex"]), meant("zzz", ["age"], "; known are age.")
+    >>> suggest("Age", ["age", "sex"]), suggest("zzz", ["age"], "; known are age.")
     (": did you mean 'age'?", '; known are age.')
     """
     known = {choice.casefold(): choice for choice in choices}

@@ -1,6 +1,6 @@
 """Plain data written as TOML, so that ``tomllib`` reads the same back.
 
->>> print(written({"missing_values": ["", "NA"]}, {"age": {"type": "numeric", "bounds": [17.0, 90.0]}}), end="")
+>>> print(dumps({"missing_values": ["", "NA"]}, {"age": {"type": "numeric", "bounds": [17.0, 90.0]}}), end="")
 missing_values = ["", "NA"]
 <BLANKLINE>
 [columns.age]
@@ -14,15 +14,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["key", "string", "written"]
-
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _CONTROL: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 _WHOLE: Final = 2.0**53
 
 
-def written(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> str:
+def dumps(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> str:
     """The keys of ``top``, then one table [columns.NAME] for each column, in their order."""
     blocks = ["".join(f"{key(name)} = {_value(value)}\n" for name, value in top.items())] if top else []
     for name, declared in columns.items():

@@ -20,8 +20,6 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["WHOLE", "is_missing", "key", "number"]
-
 WHOLE: Final = 2**53  # floats below hold every whole number; from here on two of them may be one float
 
 _TRUTH: Final = {"True": "1", "true": "1", "False": "0", "false": "0"}
@@ -114,7 +112,7 @@ def _text_key(written: str) -> str | None:
     if _SPELLED.fullmatch(written):
         return _number_key(float(written))
     spelled = _TIME.fullmatch(written)
-    return _spelled_time(written, spelled) if spelled else written
+    return _time_from_text(written, spelled) if spelled else written
 
 
 def _number_key(value: float) -> str | None:
@@ -134,7 +132,7 @@ def _time_key(value: datetime.date | datetime.time) -> str:
     return datetime.datetime.isoformat(value.replace(fold=0))
 
 
-def _spelled_time(written: str, spelled: re.Match[str]) -> str:
+def _time_from_text(written: str, spelled: re.Match[str]) -> str:
     year, month, day, hour, minute, second = (int(part) if part else None for part in spelled.groups()[:6])
     micro = int((spelled[7] or "").ljust(9, "0")[:6])
     try:

@@ -8,8 +8,6 @@ import numpy as np
 
 from dpilot.metrics.counts import Floats
 
-__all__ = ["EXACT_RECORDS", "on_grid"]
-
 _UNIT: Final = 2.0**-30
 EXACT_RECORDS: Final = 2**23
 """So many numbers in [-1, 1] on the grid, and all their partial sums, fit into the 53 bits of a float64."""

@@ -24,8 +24,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEVEL", "Interval", "Proportion", "Spread", "clipped", "hull", "lowest", "mean", "quantile", "quotient"]
-
 LEVEL: Final = 0.95
 Interval = tuple[float, float]
 _GRID: Final = 2001
@@ -70,7 +68,7 @@ class Proportion:
     @property
     def value(self) -> float:
         total = self.hits + self.misses
-        return clipped(self.hits / total) if total > 0 else 0.5
+        return clip_unit(self.hits / total) if total > 0 else 0.5
 
     def interval(self, spread: Spread, comparisons: int = 1) -> Interval:
         """The rates that the counts do not contradict, within [0, 1]."""
@@ -105,7 +103,7 @@ def mean(rates: Sequence[Proportion], spread: Spread) -> Interval:
         (math.hypot(*distance[~unknown]) + distance[unknown].sum()) / len(rates)
         for distance in (values - low, high - values)
     )
-    return clipped(float(values.mean() - below)), clipped(float(values.mean() + above))
+    return clip_unit(float(values.mean() - below)), clip_unit(float(values.mean() + above))
 
 
 def lowest(singles: Sequence[Interval], shared: Sequence[Interval]) -> Interval:
@@ -129,7 +127,7 @@ def quotient(over: Proportion, under: Proportion, spread: Spread, comparisons: i
     above = np.hypot(over.value - low, r * (most - under.value))
     below = np.hypot(high - over.value, r * (under.value - least))
     inside = r[(difference <= above + _TINY) & (difference >= -below - _TINY)]
-    value = clipped(over.value / under.value) if under.value > 0 else 1.0
+    value = clip_unit(over.value / under.value) if under.value > 0 else 1.0
     return hull(value, inside.tolist())
 
 
@@ -138,7 +136,7 @@ def hull(value: float, points: Sequence[float] | NDArray[np.float64]) -> Interva
     return float(min([value, *points])), float(max([value, *points]))
 
 
-def clipped(value: float) -> float:
+def clip_unit(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 

@@ -11,8 +11,6 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.metrics.interval import Proportion
 
-__all__ = ["OBJECTIVES", "objective"]
-
 OBJECTIVES: Final = ("accuracy", "macro", "worst_class", "worst_group")
 
 

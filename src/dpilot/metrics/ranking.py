@@ -8,10 +8,8 @@ import numpy as np
 
 from dpilot.errors import InvalidInput
 from dpilot.metrics.counts import STEP, Counts, Floats, by_score
-from dpilot.metrics.interval import Interval, Spread, clipped, hull, quantile
+from dpilot.metrics.interval import Interval, Spread, clip_unit, hull, quantile
 from dpilot.metrics.metric import Metric, metric
-
-__all__ = ["auc", "pairs_auc"]
 
 _GRID: Final = np.linspace(0.0, 1.0, 2001)
 
@@ -66,14 +64,16 @@ def _ties(bins: int, shift: float) -> Floats:
     return np.full(bins, 0.5 + shift)
 
 
-def _ordered(first: Floats, second: Floats, ties: Floats) -> float:
+def _concordant_pairs(first: Floats, second: Floats, ties: Floats) -> float:
     """Pairs in order: of bins before, and their share within a bin."""
     return float((np.cumsum(first) - (1 - ties) * first) @ second)
 
 
 def _area(first: Floats, second: Floats, ties: Floats) -> float:
     pairs = first.sum() * second.sum()
-    return clipped(_ordered(first, second, ties) / float(pairs)) if min(first.sum(), second.sum()) > 0 else 0.5
+    return (
+        clip_unit(_concordant_pairs(first, second, ties) / float(pairs)) if min(first.sum(), second.sum()) > 0 else 0.5
+    )
 
 
 def _interval(first: Floats, second: Floats, ties: Floats, spread: Spread) -> Interval:
@@ -83,7 +83,7 @@ def _interval(first: Floats, second: Floats, ties: Floats, spread: Spread) -> In
     variance = _noise(first, second, ties, spread.deviation) if spread.deviation else np.zeros_like(_GRID)
     if spread.sampling:
         variance = variance + (n0 * n1) ** 2 * _hanley_mcneil(max(n0, 1.0), max(n1, 1.0))
-    score = _ordered(first, second, ties) - _GRID * n0 * n1
+    score = _concordant_pairs(first, second, ties) - _GRID * n0 * n1
     return hull(_area(first, second, ties), _GRID[score**2 <= quantile() ** 2 * variance])
 
 

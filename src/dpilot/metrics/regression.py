@@ -29,8 +29,6 @@ from dpilot.metrics.interval import Interval, Spread, quantile
 from dpilot.metrics.metric import Metric, metric
 from dpilot.privacy.events import Event
 
-__all__ = ["Sums", "exact_sums", "noisy_sums", "regression_scores", "sums_event"]
-
 _CENTRES: Final = np.array([0.0, 0.0, 0.5, 0.0, 0.5, 0.5, 0.5])
 _WEIGHTS: Final = np.array([1.0, 0.7, 0.7, 0.25, 0.25, 2.0, 0.5])
 _BOUND: Final = float(np.linalg.norm(_WEIGHTS * np.where(_CENTRES > 0, 0.5, 1.0))) * (1 + 1e-12)
@@ -38,7 +36,7 @@ _BOUND: Final = float(np.linalg.norm(_WEIGHTS * np.where(_CENTRES > 0, 0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class RegressionSums:
     """Sums over held-out records, in units of half the declared range; ``scale`` is that half, in the target's unit."""
 
     count: float
@@ -65,7 +63,7 @@ def noisy_sums(
     noise_multiplier: float,
     receipt: Draws,
     noise: Noise = SYSTEM,
-) -> Sums:
+) -> RegressionSums:
     """The sums that may be shown, of targets and predictions that are scaled so that the bounds are [-1, 1].
 
     Guarantee:
@@ -80,12 +78,12 @@ def noisy_sums(
     return _sums(noisy / _WEIGHTS, _BOUND * noise_multiplier, half_range)
 
 
-def exact_sums(target: Floats, predicted: Floats, *, half_range: float) -> Sums:
+def exact_sums(target: Floats, predicted: Floats, *, half_range: float) -> RegressionSums:
     """The sums themselves: for records that are declared public, and no others."""
     return _sums(_vector(target, predicted) / _WEIGHTS, 0.0, half_range)
 
 
-def regression_scores(sums: Sums) -> tuple[Metric, ...]:
+def regression_scores(sums: RegressionSums) -> tuple[Metric, ...]:
     """Root mean squared error, in the target's own unit, and the share of the variance that is explained.
 
     Edge cases:
@@ -101,7 +99,7 @@ def regression_scores(sums: Sums) -> tuple[Metric, ...]:
     error = _mean_error(sums)
     return (
         metric("RMSE", "", sums.scale * math.sqrt(error), sums.deviation, partial(_rmse, sums)),
-        metric("R^2", "", _explained(error, _variance(sums)), sums.deviation, partial(_explained_interval, sums)),
+        metric("R^2", "", _r_squared(error, _variance(sums)), sums.deviation, partial(_r_squared_interval, sums)),
     )
 
 
@@ -118,17 +116,17 @@ def _vector(target: Floats, predicted: Floats) -> Floats:
     return np.asarray(on_grid(rows * _WEIGHTS).sum(axis=0))
 
 
-def _sums(vector: Floats, deviation: float, half_range: float) -> Sums:
+def _sums(vector: Floats, deviation: float, half_range: float) -> RegressionSums:
     half = _validate.positive(half_range=half_range)
     count, y, y2, y3, y4, e, e2 = (vector + _CENTRES * vector[0]).tolist()
-    return Sums(count, (y, y2, y3, y4), (e, e2), deviation, half)
+    return RegressionSums(count, (y, y2, y3, y4), (e, e2), deviation, half)
 
 
-def _mean_error(sums: Sums) -> float:
+def _mean_error(sums: RegressionSums) -> float:
     return min(max(sums.errors[0] / sums.count, 0.0), 1.0) if sums.count > 0 else 1.0
 
 
-def _variance(sums: Sums) -> float:
+def _variance(sums: RegressionSums) -> float:
     """The variance of the target."""
     if sums.count <= 0:
         return 0.0
@@ -136,20 +134,20 @@ def _variance(sums: Sums) -> float:
     return min(max(second - first**2, 0.0), 1.0)
 
 
-def _explained(error: float, variance: float) -> float:
+def _r_squared(error: float, variance: float) -> float:
     """1 - error / variance; a model worse than the mean by as much as can be is -1 at least here."""
     return max(1 - error / variance, -1.0) if variance > 0 else 0.0
 
 
-def _rmse(sums: Sums, spread: Spread) -> Interval:
+def _rmse(sums: RegressionSums, spread: Spread) -> Interval:
     low, high = _error_interval(sums, spread)
     return sums.scale * math.sqrt(low), sums.scale * math.sqrt(high)
 
 
-def _explained_interval(sums: Sums, spread: Spread) -> Interval:
+def _r_squared_interval(sums: RegressionSums, spread: Spread) -> Interval:
     """1 - error / variance at the ends that their own intervals leave, distances added by squares."""
     error, variance = _mean_error(sums), _variance(sums)
-    value = _explained(error, variance)
+    value = _r_squared(error, variance)
     (low, high), (least, most) = _error_interval(sums, spread), _variance_interval(sums, spread)
     ratio = np.linspace(0.0, 2.0, 4001)
     difference = error - ratio * variance
@@ -160,7 +158,7 @@ def _explained_interval(sums: Sums, spread: Spread) -> Interval:
     return min([value, *found.tolist()]), max([value, *found.tolist()])
 
 
-def _error_interval(sums: Sums, spread: Spread) -> Interval:
+def _error_interval(sums: RegressionSums, spread: Spread) -> Interval:
     """Of the mean of e: its sum carries half the noise of the count, as it was centred by 1/2."""
     first, second = sums.errors
 
@@ -169,10 +167,10 @@ def _error_interval(sums: Sums, spread: Spread) -> Interval:
         drawn = second - 2 * t * first + t * t * sums.count
         return noise + (np.maximum(drawn, 0.0) if spread.sampling else 0.0)
 
-    return _inverted(lambda t: first - t * sums.count, variance, _mean_error(sums))
+    return _score_interval(lambda t: first - t * sums.count, variance, _mean_error(sums))
 
 
-def _variance_interval(sums: Sums, spread: Spread) -> Interval:
+def _variance_interval(sums: RegressionSums, spread: Spread) -> Interval:
     """Of the variance of y, with its mean m as released: that of sum (y - m)^2 - t."""
     value = _variance(sums)
     if sums.count <= 0:
@@ -189,10 +187,10 @@ def _variance_interval(sums: Sums, spread: Spread) -> Interval:
         drawn = fourth - 2 * t * squares + t * t * sums.count
         return noise + (np.maximum(drawn, 0.0) if spread.sampling else 0.0)
 
-    return _inverted(lambda t: squares - t * sums.count, variance, value)
+    return _score_interval(lambda t: squares - t * sums.count, variance, value)
 
 
-def _inverted(score: Callable[[Floats], Floats], variance: Callable[[Floats], Floats], value: float) -> Interval:
+def _score_interval(score: Callable[[Floats], Floats], variance: Callable[[Floats], Floats], value: float) -> Interval:
     """The t in [0, 1] whose score is no further from 0 than its variance explains."""
     t = np.linspace(0.0, 1.0, 4001) ** 2
     inside = t[score(t) ** 2 <= quantile() ** 2 * variance(t)]

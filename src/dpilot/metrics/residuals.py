@@ -26,17 +26,6 @@ from dpilot.metrics.interval import Interval, Spread, hull, quantile
 from dpilot.metrics.metric import Metric, metric
 from dpilot.privacy.events import Composed, Event
 
-__all__ = [
-    "SHARE",
-    "Groups",
-    "Residuals",
-    "both_events",
-    "exact_residuals",
-    "noisy_residuals",
-    "residual_scores",
-    "shared",
-]
-
 SHARE: Final = 0.4
 """Of the squared mu of all figures, for this table: the figures of all records are then noisier by 29 %."""
 _WEIGHTS: Final = np.array([1.0, 2.0, 1.0])
@@ -66,10 +55,10 @@ class Residuals:
     scale: float
 
 
-def shared(noise_multiplier: float) -> tuple[float, float]:
+def split_noise(noise_multiplier: float) -> tuple[float, float]:
     """The noise multipliers of the figures of all records and of this table, which cost ``noise_multiplier`` together.
 
-    >>> [round(each, 3) for each in shared(1.0)]
+    >>> [round(each, 3) for each in split_noise(1.0)]
     [1.291, 1.581]
     """
     return noise_multiplier / math.sqrt(1 - SHARE), noise_multiplier / math.sqrt(SHARE)
@@ -77,7 +66,7 @@ def shared(noise_multiplier: float) -> tuple[float, float]:
 
 def both_events(noise_multiplier: float) -> Event:
     """What the figures of all records and this table cost: two Gaussians."""
-    return Composed(map(gaussian_event, shared(noise_multiplier)))
+    return Composed(map(gaussian_event, split_noise(noise_multiplier)))
 
 
 def noisy_residuals(

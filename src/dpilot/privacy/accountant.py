@@ -58,7 +58,7 @@ def epsilon(event: Event, delta: float, accountant: str = "pld") -> float:
         return renyi.event_epsilon(event, delta)
     if next(leaves(event), None) is None:
         return 0.0
-    sigma = pld.combined_noise_multiplier(event)
+    sigma = pld.joint_noise_multiplier(event)
     return gdp_epsilon(1 / sigma, delta) if sigma is not None else pld.epsilon(event, delta)
 
 
@@ -113,7 +113,7 @@ def selects(event: Event) -> bool:
 
 
 def _mu(part: Event) -> float:
-    sigma = pld.combined_noise_multiplier(part)
+    sigma = pld.joint_noise_multiplier(part)
     if sigma is not None:
         return 1 / sigma
     if isinstance(part, PureDP):

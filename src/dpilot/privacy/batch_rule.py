@@ -78,7 +78,7 @@ def batch_rule(
     epochs = _validate.positive(epochs=epochs)
     min_steps = _validate.count(min_steps=min_steps)
     tolerance = _validate.non_negative(tolerance=tolerance)
-    sizes = _candidates(size) if candidates is None else _checked(candidates, size)
+    sizes = _candidates(size) if candidates is None else _check_candidates(candidates, size)
     table = tuple(_row(budget, size, epochs, batch) for batch in sizes)
     eligible = [row for row in table if row.steps >= min_steps]
     chosen = _smallest_on_plateau(eligible, tolerance) if eligible else max(table, key=lambda row: row.steps)
@@ -94,7 +94,7 @@ def _candidates(size: int) -> list[int]:
     return [*powers, size]
 
 
-def _checked(candidates: Iterable[int], size: int) -> list[int]:
+def _check_candidates(candidates: Iterable[int], size: int) -> list[int]:
     sizes = sorted({_validate.count(batch_size=value) for value in candidates})
     if not sizes:
         raise InvalidInput("candidates is empty: expected at least one batch size.")

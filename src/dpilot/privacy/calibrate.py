@@ -49,7 +49,7 @@ def noise_multiplier(budget: Budget, *, sample_rate: float, steps: int) -> float
     count = _validate.count(steps=steps)
     if rate == 1:
         return math.sqrt(count) / gdp_mu(budget)
-    return _calibrated(budget, rate, count)
+    return _calibrate(budget, rate, count)
 
 
 def scale_for(make_event: Callable[[float], Event], budget: Budget, *, low: float, high: float) -> float:
@@ -76,7 +76,7 @@ def scale_for(make_event: Callable[[float], Event], budget: Budget, *, low: floa
 
 
 @lru_cache(maxsize=1024)
-def _calibrated(budget: Budget, rate: float, steps: int) -> float:
+def _calibrate(budget: Budget, rate: float, steps: int) -> float:
     target = math.log(budget.epsilon)
 
     def log_epsilon(log_sigma: float, interval: float) -> float:

@@ -213,7 +213,7 @@ def from_dict(data: object) -> Event:
     given = set(data) - {"type"}
     if given != set(names):
         raise InvalidInput(f"{data['type']} has fields {sorted(given)}: expected {sorted(names)}.")
-    return kind(**{name: _loaded(name, data[name]) for name in names})  # type: ignore[no-any-return]
+    return kind(**{name: _from_plain(name, data[name]) for name in names})  # type: ignore[no-any-return]
 
 
 def to_json(event: Event) -> str:
@@ -236,7 +236,7 @@ def _plain(value: Any) -> Any:
     return to_dict(value) if type(value) in _ALLOWED.values() else value
 
 
-def _loaded(name: str, value: Any) -> Any:
+def _from_plain(name: str, value: Any) -> Any:
     if name == "event":
         return from_dict(value)
     if name == "events":

@@ -23,7 +23,7 @@ from dpilot.privacy.events import (
     RepeatAndSelect,
     leaves,
 )
-from dpilot.privacy.pld import sampled
+from dpilot.privacy.pld import amplify
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -55,7 +55,7 @@ def approximate(event: Event) -> tuple[float, float]:
     epsilon = delta = 0.0
     for part, times in leaves(event):
         if isinstance(part, PoissonSampled):
-            part = sampled(part)
+            part = amplify(part)
         if isinstance(part, ApproxDP):
             epsilon += times * part.epsilon
             delta += times * part.delta
@@ -99,9 +99,9 @@ def _piece(part: Event, orders: tuple[float, ...]) -> NDArray[float64]:
         case Gaussian(sigma):
             return np.asarray(a / (2 * sigma**2))
         case PoissonSampled():
-            inner = sampled(part)
+            inner = amplify(part)
             if isinstance(inner, PoissonSampled) and isinstance(inner.event, Gaussian):
-                return _sampled_gaussian(inner.rate, inner.event.noise_multiplier, orders)
+                return _poisson_gaussian(inner.rate, inner.event.noise_multiplier, orders)
             return curve(inner, orders)
         case PureDP(epsilon):
             return _pure(a, epsilon)
@@ -122,7 +122,7 @@ def _piece(part: Event, orders: tuple[float, ...]) -> NDArray[float64]:
 
 
 @lru_cache(maxsize=256)
-def _sampled_gaussian(rate: float, sigma: float, orders: tuple[float, ...]) -> NDArray[float64]:
+def _poisson_gaussian(rate: float, sigma: float, orders: tuple[float, ...]) -> NDArray[float64]:
     import numpy as np
 
     from dpilot.privacy._library import quiet

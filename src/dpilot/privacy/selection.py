@@ -94,12 +94,12 @@ def selection(trial: Event, delta: float, *, mean_trials: float, law: str = "tnb
     Reference:
         Papernot and Steinke, ICLR 2022, Theorems 2 and 6; Koskela, Redberg and Wang, ICML 2024 (privacy profiles).
     """
-    return _priced(RepeatAndSelect(trial, mean_trials, law, shape), _validate.open_unit(delta=delta))
+    return _price(RepeatAndSelect(trial, mean_trials, law, shape), _validate.open_unit(delta=delta))
 
 
 def epsilon(event: RepeatAndSelect, delta: float) -> float:
     """The epsilon of ``event`` at ``delta``, by the smaller bound."""
-    return _priced(event, _validate.open_unit(delta=delta)).epsilon
+    return _price(event, _validate.open_unit(delta=delta)).epsilon
 
 
 def delta(event: RepeatAndSelect, epsilon: float) -> float:
@@ -248,7 +248,7 @@ def _bounds(event: RepeatAndSelect) -> _Bounds:
     return _Bounds(law, curve, shift(law, curve), values)
 
 
-def _priced(event: RepeatAndSelect, delta: float) -> Selection:
+def _price(event: RepeatAndSelect, delta: float) -> Selection:
     from dpilot.privacy import accountant
 
     known = _bounds(event)

@@ -6,8 +6,6 @@ from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Data, parts
 
-__all__ = ["count", "count_event"]
-
 
 def count_event(noise_multiplier: float) -> Event:
     """What ``count`` costs: one Gaussian."""

@@ -15,8 +15,6 @@ from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Data, Floats, into_ball, into_box, parts
 
-__all__ = ["Ball", "Box", "Domain", "mean", "mean_event"]
-
 
 class Domain(Protocol):
     """Where records are declared to lie: what they are measured from, and how far they can be from it in L2."""
@@ -26,7 +24,7 @@ class Domain(Protocol):
 
     def bound(self, columns: int) -> float: ...
 
-    def clipped(self, rows: Floats) -> Floats: ...
+    def clip(self, rows: Floats) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Ball:
         del columns  # a ball has one radius in any dimension
         return self.radius
 
-    def clipped(self, rows: Floats) -> Floats:
+    def clip(self, rows: Floats) -> Floats:
         return into_ball(rows, self.radius)
 
 
@@ -75,7 +73,7 @@ class Box:
             raise InvalidInput(f"box has {self._half.size} intervals: expected one for each of {columns} columns.")
         return math.hypot(*np.broadcast_to(self._half, columns).tolist())  # whose squares cannot vanish or overflow
 
-    def clipped(self, rows: Floats) -> Floats:
+    def clip(self, rows: Floats) -> Floats:
         self.bound(rows.shape[1])  # refuses rows of other columns, which numpy might stretch or trip over
         return into_box(rows, np.asarray(self.lower), np.asarray(self.upper))
 
@@ -115,7 +113,7 @@ def mean(
         True
     """
     size = _validate.positive("It is declared, not counted.", size=size)
-    total = np.asarray(sum(domain.clipped(rows).sum(axis=0) for rows in parts(data)))
+    total = np.asarray(sum(domain.clip(rows).sum(axis=0) for rows in parts(data)))
     bound = domain.bound(total.size)
     noisy = release(total, bound=bound, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     return np.asarray(domain.middle + noisy / size)

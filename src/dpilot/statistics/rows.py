@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from dpilot.errors import InvalidInput
 
-__all__ = ["Data", "Floats", "increasing", "into_ball", "into_box", "only_column", "parts"]
-
 Floats = NDArray[np.float64]
 Data = NDArray[np.generic] | Iterator[NDArray[np.generic]]
 
@@ -70,7 +68,7 @@ def into_box(rows: Floats, lower: Floats | float, upper: Floats | float) -> Floa
     return np.asarray(np.clip(centred, -half * _SHAVE, half * _SHAVE))
 
 
-def increasing(name: str, points: Sequence[float] | Floats) -> Floats:
+def check_increasing(name: str, points: Sequence[float] | Floats) -> Floats:
     """Declared points as an array: at least two, finite, strictly increasing."""
     values = np.asarray(points, dtype=np.float64)
     if values.ndim != 1 or values.size < 2 or not (np.isfinite(values).all() and (values[1:] > values[:-1]).all()):

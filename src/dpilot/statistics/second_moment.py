@@ -9,8 +9,6 @@ from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release_symme
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Data, Floats, into_ball, parts
 
-__all__ = ["second_moment", "second_moment_event"]
-
 
 def second_moment_event(noise_multiplier: float) -> Event:
     """What ``second_moment`` costs: one Gaussian."""

@@ -18,7 +18,7 @@ from dpilot.privacy.events import ApproxDP, Event, Repeated
 from dpilot.privacy.ledger import Ledger
 from dpilot.privacy.ledger.committed import Committed
 from dpilot.privacy.ledger.history import Entry
-from dpilot.privacy.ledger.opening import given
+from dpilot.privacy.ledger.opening import as_ledger
 from dpilot.privacy.receipt import Receipt
 from dpilot.train.plan import Plan
 
@@ -73,7 +73,7 @@ def opened(ledger: Paying, plan: Plan, data_id: str | None) -> Ledger | Committe
         a new ledger    is named by ``data_id``, or by its file
         another data set's ledger, where both are named    refused
     """
-    book = given(ledger, plan.budget, data_id) if isinstance(ledger, str | os.PathLike) else ledger
+    book = as_ledger(ledger, plan.budget, data_id) if isinstance(ledger, str | os.PathLike) else ledger
     check_data(book, data_id)
     return book
 

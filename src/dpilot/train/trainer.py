@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dpilot.errors import InvalidInput
 from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.opening import reopened
+from dpilot.privacy.ledger.opening import reopen
 from dpilot.train import fitting, payment
 from dpilot.train.averages import Average
 from dpilot.train.averages import average as average_of
@@ -175,5 +175,5 @@ class Trainer:
         more = {"collate": collate_fn, "example": example, "watch": Watch(callback, progress)}
         job = Job.checked(model, loss_fn, manifest.plan, manifest.options, optimizer, **more)
         chosen = secret_path(where, Path(secret or manifest.secret))
-        book = reopened(ledger) if isinstance(ledger, str | Path) else ledger
+        book = reopen(ledger) if isinstance(ledger, str | Path) else ledger
         return fitting.resume(where, manifest, job, dataset, book, chosen)

@@ -25,7 +25,7 @@ from dpilot.metrics.scores import scores
 from dpilot.noise import KeyedNoise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Stage, given
+from dpilot.privacy.ledger import Stage, as_ledger
 from dpilot.statistics.rows import Floats
 from dpilot.transfer.scattering import scattered
 from dpilot.tune.pilot.autopilot import autopilot
@@ -220,7 +220,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "allow_large_delta": self.allow_large_delta,
             "terms": Terms(self.objective, epochs=self.epochs),
             "size": self.size,
-            "ledger": None if self.ledger is None else given(self.ledger, self._budget(length)),
+            "ledger": None if self.ledger is None else as_ledger(self.ledger, self._budget(length)),
             "device": self.device,
             "test_seed": seed,
         }

@@ -3,6 +3,6 @@
 from dpilot.privacy.ledger.committed import Committed
 from dpilot.privacy.ledger.history import Entry, Stage
 from dpilot.privacy.ledger.ledger import Ledger
-from dpilot.privacy.ledger.opening import commitment, given
+from dpilot.privacy.ledger.opening import as_ledger, commitment
 
-__all__ = ["Committed", "Entry", "Ledger", "Stage", "commitment", "given"]
+__all__ = ["Committed", "Entry", "Ledger", "Stage", "as_ledger", "commitment"]

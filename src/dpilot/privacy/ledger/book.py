@@ -10,7 +10,7 @@ from pathlib import Path
 from dpilot.errors import LedgerError
 from dpilot.privacy.ledger.folding import Body, fold, follow
 from dpilot.privacy.ledger.history import History
-from dpilot.privacy.ledger.rows import Row
+from dpilot.privacy.ledger.rows import LedgerRow
 from dpilot.privacy.ledger.store import Appender, Store
 
 
@@ -44,7 +44,7 @@ class Book:
     def path(self) -> Path:
         return self.store.path
 
-    def rows(self, *, thorough: bool = False) -> tuple[Row, ...]:
+    def rows(self, *, thorough: bool = False) -> tuple[LedgerRow, ...]:
         """All rows, checked."""
         rows = self.store.rows(thorough=thorough)
         self._same(fold(rows))
@@ -57,7 +57,7 @@ class Book:
     @contextmanager
     def page(self) -> Iterator[Page]:
         """Write alone. On leaving, what was appended is on disk; on an exception nothing is."""
-        with self.store.appending() as appender:
+        with self.store.transaction() as appender:
             yield Page(self._same(fold(appender.rows)), appender)
 
     def _same(self, history: History) -> History:

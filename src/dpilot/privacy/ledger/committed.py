@@ -9,7 +9,7 @@ from dpilot.errors import BudgetExceeded
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.book import Book
 from dpilot.privacy.ledger.history import Entry, Stage
-from dpilot.privacy.ledger.spending import begin, running
+from dpilot.privacy.ledger.spending import begin, run_stage
 from dpilot.privacy.receipt import Receipt
 
 
@@ -43,5 +43,5 @@ class Committed:
     ) -> Iterator[Receipt]:
         """Begin the planned stage that is exactly this; on disk before the body runs."""
         held = begin(self._book, Stage(purpose, event, part, split), self.seq)
-        with running(self._book, held, event) as receipt:
+        with run_stage(self._book, held, event) as receipt:
             yield receipt

@@ -110,17 +110,17 @@ class History:
     def bound(self) -> Bound:
         match self.bound_name:
             case "basic":
-                return filters.Basic()
+                return filters.BasicFilter()
             case "rdp" if self.order is not None:
-                return filters.Renyi(self.order)
+                return filters.RenyiFilter(self.order)
             case "gdp":
-                return filters.GaussianDP()
+                return filters.GdpFilter()
             case "pld":
-                return filters.Fixed(_decimals.declared(self.budget.delta))
+                return filters.PldFilter(_decimals.to_decimal(self.budget.delta))
         raise LedgerError(f"row 0 names the bound {self.bound_name!r}: expected one this dpilot knows. Update dpilot.")
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether nothing more is admitted: a precommitted ledger takes one commitment."""
         return self.mode == "precommitted" and bool(self.commitments)
 
@@ -146,11 +146,11 @@ class History:
             return (None,)
         cell = cells.pop() if len(cells) == 1 else None
         near = amounts.total(charge for charge in self._charges() if _meets(charge.cell, cell))
-        left = _decimals.DOWN.subtract(_decimals.declared(self.budget.delta), near.delta)
+        left = _decimals.DOWN.subtract(_decimals.to_decimal(self.budget.delta), near.delta)
         if left <= 0:
             return (None,)
         share = _decimals.DOWN.divide(left, Decimal(len(self.commitments) + 2))
-        return None, _decimals.shortened(share), left
+        return None, _decimals.truncate(share), left
 
     def check_splits(self, stages: Iterable[Stage]) -> None:
         """Refuse parts of the unnamed split "main" beside parts of named ones: it may be any of those, or another."""

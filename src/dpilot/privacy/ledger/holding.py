@@ -21,7 +21,7 @@ _FLAGS: Final = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOL
 _open_here: Final[set[int]] = set()
 
 
-class Held:
+class StageLock:
     """The lock of stage ``place`` of row ``seq``, held by this process until ``release`` or ``remove``."""
 
     def __init__(self, ledger: Path, seq: int, place: int, *, again: bool = False) -> None:
@@ -29,7 +29,7 @@ class Held:
         self.seq, self.place = seq, place
         self._file = ledger.with_name(f".{ledger.name}.{seq}.{place}.lock")
         self._process = os.getpid()
-        self._handle = self._opened(again)
+        self._handle = self._open_file(again)
         _open_here.add(self._handle)
         try:
             self._lock(again)
@@ -54,7 +54,7 @@ class Held:
             self._file.unlink(missing_ok=True)
         self.release()
 
-    def _opened(self, again: bool) -> int:
+    def _open_file(self, again: bool) -> int:
         try:
             return os.open(self._file, _FLAGS if again else _FLAGS | os.O_CREAT, 0o666)
         except FileNotFoundError:

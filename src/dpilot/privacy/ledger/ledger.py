@@ -28,7 +28,7 @@ from dpilot.privacy.ledger import folding, html, places, spending, terms
 from dpilot.privacy.ledger.book import Book
 from dpilot.privacy.ledger.committed import Committed
 from dpilot.privacy.ledger.history import Entry, Stage, text
-from dpilot.privacy.ledger.pricing import affordable
+from dpilot.privacy.ledger.pricing import find_price
 from dpilot.privacy.ledger.store import Store
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
@@ -110,11 +110,11 @@ class Ledger:
     def remaining(self) -> Cost:
         """What is left, rounded down: of epsilon, and under "basic" also of delta. A precommitment leaves nothing."""
         history = self._book.history()
-        if history.closed:
+        if history.is_closed:
             return Cost(0.0, 0.0)
         used = history.bound.cost(history.total(), history.budget)
-        epsilon = _decimals.DOWN.subtract(_decimals.declared(history.budget.epsilon), used.loss)
-        delta = _decimals.declared(history.budget.delta)
+        epsilon = _decimals.DOWN.subtract(_decimals.to_decimal(history.budget.epsilon), used.loss)
+        delta = _decimals.to_decimal(history.budget.delta)
         if history.bound_name == "basic":
             delta = _decimals.DOWN.subtract(delta, used.delta)
         return Cost(_decimals.below(epsilon), _decimals.below(delta))
@@ -124,7 +124,7 @@ class Ledger:
     ) -> bool:
         """Whether ``reserve`` would admit this now. Writes nothing."""
         stage = Stage("asking", event, part, split)
-        return affordable(self._book.history(), (stage,), _share(delta))[1]
+        return find_price(self._book.history(), (stage,), _share(delta))[1]
 
     def entries(self) -> tuple[Entry, ...]:
         """Every stage of every commitment, in order."""
@@ -164,7 +164,7 @@ class Ledger:
             old = page.history.budget
             if budget == old or budget.epsilon < old.epsilon or budget.delta < old.delta:
                 raise InvalidInput(f"budget is {budget}: expected more than {old}. extend names the new total.")
-            if page.history.closed:
+            if page.history.is_closed:
                 raise InvalidInput("a precommitted ledger admits nothing after its commitment: open another ledger.")
             page.append("extend", folding.extend_body(budget, reason))
 
@@ -189,11 +189,11 @@ class Ledger:
             on disk before the body runs. Leaving commits; an exception or a crash leaves it spent in full.
         """
         stage = Stage(purpose, event, part, split)
-        if self._book.history().closed:
+        if self._book.history().is_closed:
             held = spending.begin(self._book, stage)
         else:
             held = spending.spend(self._book, stage, _share(delta))
-        with spending.running(self._book, held, event) as receipt:
+        with spending.run_stage(self._book, held, event) as receipt:
             yield receipt
 
     def commit(self, stages: Iterable[Stage | tuple[Any, ...]], *, delta: float | None = None) -> Committed:
@@ -223,7 +223,7 @@ class Ledger:
             one holder at a time: a stage that another process or thread is running is a LedgerError.
         """
         held, event = spending.resume(self._book, seq, stage, drawn)
-        with spending.running(self._book, held, event, resumed=True, drawn=drawn) as receipt:
+        with spending.run_stage(self._book, held, event, resumed=True, drawn=drawn) as receipt:
             yield receipt
 
     def __copy__(self) -> Ledger:
@@ -233,7 +233,7 @@ class Ledger:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (str(self.path), self._book.store.read_only, self._book.identity)
+        return _unpickle, (str(self.path), self._book.store.read_only, self._book.identity)
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
@@ -245,7 +245,7 @@ class Ledger:
 
 
 def _share(delta: float | None) -> Decimal | None:
-    return None if delta is None else _decimals.declared(_validate.open_unit(delta=delta))
+    return None if delta is None else _decimals.to_decimal(_validate.open_unit(delta=delta))
 
 
 def _local(path: str | os.PathLike[str]) -> Path:
@@ -258,7 +258,7 @@ def _local(path: str | os.PathLike[str]) -> Path:
     return where
 
 
-def _reopened(path: str, read_only: bool, identity: str) -> Ledger:
+def _unpickle(path: str, read_only: bool, identity: str) -> Ledger:
     book = Book(Store(_local(path), read_only), identity)
     book.history()  # raises if another ledger is there
     return Ledger(book)

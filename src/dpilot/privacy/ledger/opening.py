@@ -14,7 +14,7 @@ from dpilot.privacy.ledger.history import Stage
 from dpilot.privacy.ledger.ledger import Ledger
 
 
-def given(ledger: Ledger | str | os.PathLike[str], budget: Budget, dataset: str | None = None) -> Ledger:
+def as_ledger(ledger: Ledger | str | os.PathLike[str], budget: Budget, dataset: str | None = None) -> Ledger:
     """The ledger, or the one at the path: reopened as it is, or made for ``budget`` and named by ``dataset``.
 
     Edge cases:
@@ -23,10 +23,10 @@ def given(ledger: Ledger | str | os.PathLike[str], budget: Budget, dataset: str 
     if isinstance(ledger, Ledger):
         return ledger
     path = Path(ledger)
-    return reopened(path) if path.exists() else Ledger.open(path, dataset=dataset or path.stem, budget=budget)
+    return reopen(path) if path.exists() else Ledger.open(path, dataset=dataset or path.stem, budget=budget)
 
 
-def reopened(path: str | os.PathLike[str]) -> Ledger:
+def reopen(path: str | os.PathLike[str]) -> Ledger:
     """The ledger at ``path``, whatever data set it is of."""
     return Ledger.open(path, dataset=Ledger.read(path).dataset)
 
@@ -56,6 +56,6 @@ def commitment(
         if ledger is None:
             book = Ledger.open(Path(folder) / "own.ledger", dataset=dataset, budget=budget, mode="precommitted")
         else:
-            book = given(ledger, budget)
+            book = as_ledger(ledger, budget)
         made = book.commit(stages, delta=budget.delta if book.bound == "basic" else None)
         yield made, book.spent() if ledger is None else Cost(budget.epsilon, budget.delta)

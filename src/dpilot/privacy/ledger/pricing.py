@@ -12,7 +12,7 @@ from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.history import History, Stage
 
 
-def affordable(history: History, stages: Sequence[Stage], delta: Decimal | None) -> tuple[Price, bool]:
+def find_price(history: History, stages: Sequence[Stage], delta: Decimal | None) -> tuple[Price, bool]:
     """The first price that fits among the shares of delta to try, or the last one tried and False.
 
     The choice looks at the history and the events alone, never at what this commitment will release: so the deltas
@@ -23,7 +23,7 @@ def affordable(history: History, stages: Sequence[Stage], delta: Decimal | None)
     shares = history.shares({stage.cell for stage in stages}) if delta is None else (delta,)
     for share in shares:
         price = history.bound.price(placed, share)
-        if not history.closed and history.admits(price):
+        if not history.is_closed and history.admits(price):
             return price, True
         if share is None and price.charges[0].amount.loss.is_finite():
             break  # what declares its cost is charged that, and no delta, unless asked
@@ -33,7 +33,7 @@ def affordable(history: History, stages: Sequence[Stage], delta: Decimal | None)
 def refusal(history: History, stages: Sequence[Stage], price: Price) -> str:
     """Why a commitment was not admitted, in one sentence with the remedy."""
     names = ", ".join(repr(stage.purpose) for stage in stages)
-    if history.closed:
+    if history.is_closed:
         return f"{names} comes after the commitment of a precommitted ledger: nothing more is admitted. Open another."
     needed = history.bound.cost(history.total(price.charges), history.budget)
     spent = history.cost(history.total())
@@ -44,7 +44,7 @@ def refusal(history: History, stages: Sequence[Stage], price: Price) -> str:
     )
 
 
-def lowered(history: History, seq: int, place: int, event: Event, drawn: bool) -> Amount:
+def settle_price(history: History, seq: int, place: int, event: Event, drawn: bool) -> Amount:
     """The amount for which a begun stage may settle, or InvalidInput.
 
     Guarantee:

@@ -14,8 +14,8 @@ from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.book import Book, Page
 from dpilot.privacy.ledger.folding import Body, reserve_body, settle_body, stage_body
 from dpilot.privacy.ledger.history import Entry, History, Stage
-from dpilot.privacy.ledger.holding import Held
-from dpilot.privacy.ledger.pricing import affordable, lowered, refusal
+from dpilot.privacy.ledger.holding import StageLock
+from dpilot.privacy.ledger.pricing import find_price, refusal, settle_price
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
 
@@ -24,41 +24,41 @@ _OVERTAKEN: Final = 3
 
 def admit(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> int:
     """Write the commitment of ``stages`` and return its row, or raise BudgetExceeded and write nothing."""
-    with _priced(book, stages, delta) as (page, price):
+    with _price_and_lock(book, stages, delta) as (page, price):
         return page.append("reserve", reserve_body(stages, price, begun=False))
 
 
-def spend(book: Book, stage: Stage, delta: Decimal | None) -> Held:
+def spend(book: Book, stage: Stage, delta: Decimal | None) -> StageLock:
     """Write the commitment of one stage that begins at once, and hold it; or raise BudgetExceeded and write nothing."""
     with ExitStack() as undo:
-        with _priced(book, (stage,), delta) as (page, price):
+        with _price_and_lock(book, (stage,), delta) as (page, price):
             seq = page.append("reserve", reserve_body((stage,), price, begun=True))
-            held = Held(book.path, seq, 0)
+            held = StageLock(book.path, seq, 0)
             undo.callback(held.release)
         undo.pop_all()
     return held
 
 
-def begin(book: Book, stage: Stage, seq: int | None = None) -> Held:
+def begin(book: Book, stage: Stage, seq: int | None = None) -> StageLock:
     """Write that a planned stage begins (of row ``seq``, or of any), and hold it. Each begins once."""
     check_alone()
     with ExitStack() as undo:
         with book.page() as page:
-            held = Held(book.path, *_planned(page.history, stage, seq))
+            held = StageLock(book.path, *_find_planned(page.history, stage, seq))
             undo.callback(held.release)
             page.append("begin", stage_body(held.seq, held.place))
         undo.pop_all()
     return held
 
 
-def resume(book: Book, seq: int, place: int, drawn: Event | None) -> tuple[Held, Event]:
+def resume(book: Book, seq: int, place: int, drawn: Event | None) -> tuple[StageLock, Event]:
     """Write that an interrupted stage goes on, and hold it; its event. LedgerError while somebody holds it."""
     check_alone()
     with ExitStack() as undo:
         with book.page() as page:
-            entry = _interrupted(page.history, seq, place)
+            entry = _find_interrupted(page.history, seq, place)
             Receipt(entry.event, drawn=drawn)  # refuses what was never reserved, before anything is written
-            held = Held(book.path, seq, place, again=True)
+            held = StageLock(book.path, seq, place, again=True)
             undo.callback(held.release)
             page.append("resume", stage_body(seq, place))
         undo.pop_all()
@@ -66,8 +66,8 @@ def resume(book: Book, seq: int, place: int, drawn: Event | None) -> tuple[Held,
 
 
 @contextmanager
-def running(
-    book: Book, held: Held, event: Event, *, resumed: bool = False, drawn: Event | None = None
+def run_stage(
+    book: Book, held: StageLock, event: Event, *, resumed: bool = False, drawn: Event | None = None
 ) -> Iterator[Receipt]:
     """The receipt of a stage that is on disk; on leaving without an exception its end is booked.
 
@@ -77,7 +77,7 @@ def running(
     settled: list[Body] = []
 
     def agree(smaller: Event, begun: bool) -> None:
-        amount = lowered(book.history(), held.seq, held.place, smaller, begun)
+        amount = settle_price(book.history(), held.seq, held.place, smaller, begun)
         settled.append(settle_body(held.seq, held.place, smaller, amount))
 
     receipt = Receipt(event, drawn=drawn, agree=None if resumed else agree)
@@ -91,7 +91,7 @@ def running(
 
 
 @contextmanager
-def _priced(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> Iterator[tuple[Page, Price]]:
+def _price_and_lock(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> Iterator[tuple[Page, Price]]:
     """The right to write ``stages``, and their price; or BudgetExceeded.
 
     Finding the price takes long, so it is done before the lock is taken, and kept only if nobody spent in between:
@@ -110,13 +110,13 @@ def _priced(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> Itera
 
 
 def _price(history: History, stages: Sequence[Stage], delta: Decimal | None) -> Price:
-    price, fits = affordable(history, stages, delta)
+    price, fits = find_price(history, stages, delta)
     if not fits:
         raise BudgetExceeded(refusal(history, stages, price))
     return price
 
 
-def _finish(book: Book, held: Held, settled: Body | None) -> None:
+def _finish(book: Book, held: StageLock, settled: Body | None) -> None:
     """What was released stays released and paid, so a disk that fails only now must not lose the result."""
     try:
         with book.page() as page:
@@ -132,7 +132,7 @@ def _finish(book: Book, held: Held, settled: Body | None) -> None:
         held.remove()
 
 
-def _planned(history: History, stage: Stage, seq: int | None) -> tuple[int, int]:
+def _find_planned(history: History, stage: Stage, seq: int | None) -> tuple[int, int]:
     for commitment in history.commitments:
         for place, planned in enumerate(commitment.stages):
             if seq in (None, commitment.seq) and planned == stage and commitment.states[place] == "planned":
@@ -143,7 +143,7 @@ def _planned(history: History, stage: Stage, seq: int | None) -> tuple[int, int]
     )
 
 
-def _interrupted(history: History, seq: int, place: int) -> Entry:
+def _find_interrupted(history: History, seq: int, place: int) -> Entry:
     for entry in history.entries():
         if (entry.seq, entry.stage) == (seq, place) and entry.state == "reserved":
             return entry
