@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.noise import KeyedNoise, Noise, SystemNoise, is_tensor, seeded_noise
 from dpilot.privacy.events import Event, ExponentialMechanism, Gaussian, PoissonSampled
@@ -103,14 +104,14 @@ def release(
 
 
 def release_symmetric(
-    matrix: NDArray[np.float64],
+    matrix: Floats,
     *,
     bound: float,
     noise_multiplier: float,
     receipt: Draws,
     sample_rate: float = 1.0,
     noise: Noise = SYSTEM,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Release a symmetric matrix, each entry once, as ``smat(svec(matrix) + N(0, (noise_multiplier * bound)^2 I))``.
 
     Guarantee:
@@ -131,9 +132,7 @@ def release_symmetric(
     return smat(released)
 
 
-def choose(
-    scores: NDArray[np.float64], *, sensitivity: float, epsilon: float, receipt: Draws, noise: Noise = SYSTEM
-) -> int:
+def choose(scores: Floats, *, sensitivity: float, epsilon: float, receipt: Draws, noise: Noise = SYSTEM) -> int:
     """Draw the receipt and return index j with probability proportional to exp(epsilon * scores[j] / (2 sensitivity)).
 
     Guarantee:
@@ -158,7 +157,7 @@ def choose(
     )
 
 
-def svec(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def svec(matrix: Floats) -> Floats:
     """The upper triangle of a symmetric matrix as a vector of the same length: off-diagonal entries times sqrt(2).
 
     >>> [round(float(x), 3) for x in svec(np.array([[1.0, 2.0], [2.0, 5.0]]))]
@@ -170,7 +169,7 @@ def svec(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(matrix[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2)))
 
 
-def smat(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+def smat(vector: Floats) -> Floats:
     """The symmetric matrix of which ``vector`` is the svec."""
     size = (math.isqrt(8 * vector.size + 1) - 1) // 2
     if vector.ndim != 1 or size * (size + 1) // 2 != vector.size:

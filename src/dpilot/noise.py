@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain, fresh_key, system_generator
 
@@ -48,7 +49,7 @@ class Noise(Protocol):
 
     def gaussian(self, values: Sequence[Any], *, bound: float, noise_multiplier: float) -> list[Any]: ...
 
-    def choice(self, log_weights: NDArray[np.float64]) -> int: ...
+    def choice(self, log_weights: Floats) -> int: ...
 
 
 class SystemNoise:
@@ -64,7 +65,7 @@ class SystemNoise:
     def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
         return add_gaussian(values, noise_multiplier * bound, system_generator())
 
-    def choice(self, log_weights: NDArray[np.float64]) -> int:
+    def choice(self, log_weights: Floats) -> int:
         return gumbel_choice(log_weights, system_generator())
 
 
@@ -105,7 +106,7 @@ class KeyedNoise:
     def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
         return add_gaussian(values, noise_multiplier * bound, self._advance())
 
-    def choice(self, log_weights: NDArray[np.float64]) -> int:
+    def choice(self, log_weights: Floats) -> int:
         return gumbel_choice(log_weights, self._advance())
 
     def spawn(self) -> KeyedNoise:
@@ -177,7 +178,7 @@ def add_gaussian(values: Sequence[Leaf], scale: float, generator: np.random.Gene
     return [next(added) if v is None else v for v in noisy]
 
 
-def gumbel_choice(log_weights: NDArray[np.float64], generator: np.random.Generator) -> int:
+def gumbel_choice(log_weights: Floats, generator: np.random.Generator) -> int:
     """An index drawn with probability proportional to exp(log_weights), by the largest of Gumbel-shifted weights."""
     return int(np.argmax(log_weights + generator.gumbel(size=log_weights.shape)))
 

@@ -19,9 +19,9 @@ from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats, Indices
 from dpilot.data.frames import Frame
 from dpilot.data.reading import numbers
 from dpilot.data.schema import Schema
@@ -29,7 +29,6 @@ from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise
 from dpilot.privacy.events import Composed, Event, Repeated
 from dpilot.statistics import log_grid, quantile, quantile_event
-from dpilot.statistics.rows import Floats
 
 SHARE: Final = 0.1  # of the squared mu of a budget: what to spend on bounds unless told otherwise
 
@@ -133,7 +132,7 @@ def _each(noise_multiplier: float, columns: int) -> float:
     return _validate.positive(noise_multiplier=noise_multiplier) * math.sqrt(2 * columns)
 
 
-def _cell_counts(schema: Schema, pieces: Frames, grid: Floats, start: Floats, width: Floats) -> NDArray[np.int64]:
+def _cell_counts(schema: Schema, pieces: Frames, grid: Floats, start: Floats, width: Floats) -> Indices:
     """How many values of each column lie in each cell of the grid: exact, and sensitive."""
     names = schema.to_buy
     counts = np.zeros((len(names), grid.size + 1), dtype=np.int64)
@@ -145,7 +144,7 @@ def _cell_counts(schema: Schema, pieces: Frames, grid: Floats, start: Floats, wi
     return counts
 
 
-def _values_from_counts(counts: NDArray[np.int64], grid: Floats) -> Iterator[Floats]:
+def _values_from_counts(counts: Indices, grid: Floats) -> Iterator[Floats]:
     """Values that lie in the cells as counts, in blocks: all that a search on this grid can see of a column."""
     points = [*grid, 2 * grid[-1]]
     yield np.empty(0)

@@ -20,13 +20,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot._arrays import Floats
 from dpilot.data.cells import Cells
 from dpilot.data.column import Column
 from dpilot.data.frames import Frame
 from dpilot.data.reading import ABSENT, WRONG, codes, numbers
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
-from dpilot.statistics.rows import Floats
 
 _FORMAT: Final = {"kind": "dpilot encoder", "version": 1}
 

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpilot._arrays import Floats, Indices
 from dpilot.data.cells import Cells
 from dpilot.data.values import key, number
-from dpilot.statistics.rows import Floats
 
 ABSENT: Final = -1  # the code of a missing cell
 WRONG: Final = -2  # the code of a cell outside the declared categories
@@ -44,7 +43,7 @@ def numbers(cells: Cells, missing: Sequence[str]) -> Floats:
     return absent.without(np.fromiter((absent.read(cell) for cell in listed), np.float64, len(listed)))
 
 
-def codes(cells: Cells, categories: Sequence[Any], missing: Sequence[str]) -> NDArray[np.int64]:
+def codes(cells: Cells, categories: Sequence[Any], missing: Sequence[str]) -> Indices:
     """The place of each cell among the categories, or ABSENT, or WRONG.
 
     Edge cases:

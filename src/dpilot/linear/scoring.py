@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.problem import Problem, multiplier
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.metrics.metric import Metric
 from dpilot.metrics.regression import noisy_sums, regression_scores
 from dpilot.metrics.residuals import Groups, noisy_residuals, residual_scores, split_noise
 from dpilot.privacy.events import Composed, Event, Gaussian
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Grouped", "noisy_scores", "score_event"]
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.keys import Chain, fresh_key
 from dpilot.linear.problem import Door, Problem
 from dpilot.linear.rows import Rows
@@ -15,7 +16,6 @@ from dpilot.linear.solution import Solution
 from dpilot.mechanism import Noise
 from dpilot.privacy.events import ApproxDP, Event
 from dpilot.privacy.gaussian import gdp_delta
-from dpilot.statistics.rows import Floats
 from dpilot.tape import TapeEntry, current
 
 __all__ = ["TukeyEM", "depths", "distance", "log_volumes"]

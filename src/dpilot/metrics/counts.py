@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats, Indices
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
-
-Floats = NDArray[np.float64]
 
 SHARE: Final = 0.5
 STEP: Final = 1.0
@@ -164,6 +163,6 @@ def _is_code(values: Floats, count: int) -> NDArray[np.bool_]:
         return np.asarray((values >= 0) & (values < count) & (values == np.floor(values)))
 
 
-def _count_table(places: tuple[NDArray[np.int64], ...], shape: tuple[int, ...]) -> Floats:
+def _count_table(places: tuple[Indices, ...], shape: tuple[int, ...]) -> Floats:
     flat = np.ravel_multi_index(places, shape)
     return np.bincount(flat, minlength=math.prod(shape)).astype(np.float64).reshape(shape)

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from dpilot.metrics.counts import Floats
+from dpilot._arrays import Floats
 
 _UNIT: Final = 2.0**-30
 EXACT_RECORDS: Final = 2**23

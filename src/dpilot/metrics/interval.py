@@ -22,7 +22,8 @@ from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from dpilot._arrays import Floats
 
 LEVEL: Final = 0.95
 Interval = tuple[float, float]
@@ -131,7 +132,7 @@ def quotient(over: Proportion, under: Proportion, spread: Spread, comparisons: i
     return hull(value, inside.tolist())
 
 
-def hull(value: float, points: Sequence[float] | NDArray[np.float64]) -> Interval:
+def hull(value: float, points: Sequence[float] | Floats) -> Interval:
     """The smallest interval with the value and all the points in it."""
     return float(min([value, *points])), float(max([value, *points]))
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.metrics.interval import Proportion
 
 OBJECTIVES: Final = ("accuracy", "macro", "worst_class", "worst_group")
 
 
-def objective(name: str, table: NDArray[np.float64]) -> float:
+def objective(name: str, table: Floats) -> float:
     """The objective ``name`` of noisy counts, one row (wrong, right) a class, or a group for "worst_group".
 
     ::

@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.metrics.counts import STEP, Counts, Floats, by_score
+from dpilot.metrics.counts import STEP, Counts, by_score
 from dpilot.metrics.interval import Interval, Spread, clip_unit, hull, quantile
 from dpilot.metrics.metric import Metric, metric
 

@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
-from dpilot.metrics.counts import Floats
 from dpilot.metrics.grid import on_grid
 from dpilot.metrics.interval import Interval, Spread, hull, quantile
 from dpilot.metrics.metric import Metric, metric

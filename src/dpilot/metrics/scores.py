@@ -6,8 +6,9 @@ from itertools import permutations
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.metrics import interval
-from dpilot.metrics.counts import Counts, Floats
+from dpilot.metrics.counts import Counts
 from dpilot.metrics.interval import Interval, Proportion, Spread
 from dpilot.metrics.metric import Metric, metric
 from dpilot.metrics.ranking import auc

@@ -9,10 +9,11 @@ from typing import Final
 import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Data, Floats, check_increasing, only_column, parts
+from dpilot.statistics.rows import Data, check_increasing, only_column, parts
 
 OUTSIDE: Final = ("null", "edge")
 

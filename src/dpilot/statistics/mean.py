@@ -10,10 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Data, Floats, into_ball, into_box, parts
+from dpilot.statistics.rows import Data, into_ball, into_box, parts
 
 
 class Domain(Protocol):

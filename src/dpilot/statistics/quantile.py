@@ -11,12 +11,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats, Indices
 from dpilot.mechanism import SYSTEM, Draws, Noise, choose, release
 from dpilot.privacy.events import Event, ExponentialMechanism, Gaussian, Repeated
-from dpilot.statistics.rows import Data, Floats, check_increasing, only_column, parts
+from dpilot.statistics.rows import Data, check_increasing, only_column, parts
 
 
 def log_grid(
@@ -146,7 +146,7 @@ def _rounds(grid: Floats) -> int:
 
 def _quantile_scores(data: Data, grid: Floats, targets: Floats, *, single: bool = False) -> Floats:
     """s[q, j, g] = sum over records of (1[x_j <= g] - q): exact, and sensitive."""
-    counts: NDArray[np.int64] | int = 0
+    counts: Indices | int = 0
     records = 0
     for rows in parts(data):
         columns = [only_column(rows)] if single else list(rows.T)
@@ -155,6 +155,6 @@ def _quantile_scores(data: Data, grid: Floats, targets: Floats, *, single: bool 
     return np.asarray(counts) - targets[:, None, None] * records
 
 
-def _at_most(values: Floats, grid: Floats) -> NDArray[np.int64]:
+def _at_most(values: Floats, grid: Floats) -> Indices:
     first = np.searchsorted(grid, values, side="left")  # the first grid point not below the value
     return np.cumsum(np.bincount(first, minlength=grid.size + 1)[: grid.size])

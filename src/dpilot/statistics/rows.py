@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 
-Floats = NDArray[np.float64]
 Data = NDArray[np.generic] | Iterator[NDArray[np.generic]]
 
 _SHAVE: Final = 1 - 1e-12  # so that rounding cannot carry a clipped row over its bound

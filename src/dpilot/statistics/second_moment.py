@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release_symmetric
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Data, Floats, into_ball, parts
+from dpilot.statistics.rows import Data, into_ball, parts
 
 
 def second_moment_event(noise_multiplier: float) -> Event:

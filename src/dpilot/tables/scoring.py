@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoded
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise
@@ -16,7 +17,6 @@ from dpilot.metrics.metric import Metric
 from dpilot.metrics.regression import exact_sums, noisy_sums, regression_scores
 from dpilot.metrics.residuals import exact_residuals, noisy_residuals, residual_scores, split_noise
 from dpilot.metrics.scores import scores
-from dpilot.statistics.rows import Floats
 from dpilot.tables.declared import Task
 from dpilot.train.predict import predict
 

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpilot._arrays import Floats
 from dpilot.data.cells import kind, objects, plain
 from dpilot.data.frames import columns_of, is_frame
 from dpilot.data.reading import numbers
 from dpilot.errors import InvalidInput
-from dpilot.statistics.rows import Floats
 
 __all__ = ["as_numbers"]
 

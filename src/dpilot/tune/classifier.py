@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
@@ -26,7 +27,6 @@ from dpilot.noise import KeyedNoise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Stage, as_ledger
-from dpilot.statistics.rows import Floats
 from dpilot.transfer.scattering import scattered
 from dpilot.tune.pilot.autopilot import autopilot
 from dpilot.tune.pilot.figures import Figures

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
 from dpilot.noise import SHARED, KeyedNoise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt, divide, step_noise_multiplier
-from dpilot.statistics.rows import Floats
 from dpilot.tune.candidate import Candidate
 
 __all__ = ["HELD_OUT", "TRAIN", "MakeNoise", "Outlay", "Task", "Trial", "distinct", "fixed_noise"]
