@@ -126,7 +126,7 @@ def test_a_trial_of_which_only_one_epsilon_and_delta_are_known_uses_the_profile_
 )
 def test_its_delta_is_never_left_unscaled_through_a_renyi_curve(trial):
     with pytest.raises(InvalidInput, match="ApproxDP"):
-        selection.rdp(RepeatAndSelect(trial, 100), accountant.ORDERS)
+        selection.selection_curve(RepeatAndSelect(trial, 100), accountant.ORDERS)
     cost = selection.selection(trial, 1e-3, mean_trials=100)
     assert cost.renyi_epsilon == math.inf
     assert cost.epsilon < math.inf
@@ -140,7 +140,7 @@ def test_pure_trials_stay_within_the_pure_bound():
 
 def test_selections_compose_under_renyi_and_no_worse_than_published():
     event = RepeatAndSelect(BASE, 10)
-    ours = selection.rdp(event, accountant.ORDERS)
+    ours = selection.selection_curve(event, accountant.ORDERS)
     published = selection.papernot_steinke(
         TruncatedNegativeBinomial(10), accountant.ORDERS, accountant.rdp(BASE), accountant.profile(BASE)
     )

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from dpilot import _validate
 from dpilot.errors import InternalError, InvalidInput
-from dpilot.privacy import pld
+from dpilot.privacy import accountant, pld
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.gaussian import gdp_mu
@@ -58,7 +58,6 @@ def scale_for(make_event: Callable[[float], Event], budget: Budget, *, low: floa
     For schedules with several stages that share one scale. Slower than noise_multiplier: plain bisection on the fine
     grid, and the certified end of the bracket is returned.
     """
-    from dpilot.privacy import accountant
 
     def fits(value: float) -> bool:
         return accountant.epsilon(make_event(value), budget.delta) <= budget.epsilon

@@ -14,7 +14,8 @@ from itertools import product
 from typing import Any
 
 from dpilot.errors import InvalidInput
-from dpilot.privacy import sampled_gaussian
+from dpilot.privacy import rdp, sampled_gaussian
+from dpilot.privacy.amplification import amplify, joint_noise_multiplier
 from dpilot.privacy.events import (
     ApproxDP,
     Composed,
@@ -33,42 +34,7 @@ from dpilot.privacy.gaussian import gdp_delta
 INTERVAL = 1e-4
 _MOST_CHOICES = 64
 _MOST_POINTS = 100_000
-_NEARLY_ALL = 1 - 1e-9
 _ROUNDING = 16 * 2.0**-53
-
-
-def joint_noise_multiplier(event: Event) -> float | None:
-    """One Gaussian that equals ``event`` when all its parts are unsampled Gaussians on the same records, else None.
-
-    sigma = (sum sigma_i^-2)^-1/2: releases of the same subsample are one Gaussian, and are sampled as one.
-    """
-    precision = 0.0
-    for part, times in leaves(event):
-        if not isinstance(part, Gaussian):
-            return None
-        precision += times / part.noise_multiplier**2
-    return precision**-0.5 if precision > 0 else None
-
-
-def amplify(event: PoissonSampled) -> Event:
-    """``event`` as one of the forms with a known cost: a sampled Gaussian, PureDP or ApproxDP, or its inner event."""
-    inner = event.event
-    if event.rate > _NEARLY_ALL:  # all records instead: never cheaper
-        return amplify(inner) if isinstance(inner, PoissonSampled) else inner
-    sigma = joint_noise_multiplier(inner)
-    if sigma is not None:
-        return PoissonSampled(event.rate, Gaussian(sigma))
-    match inner:
-        case PoissonSampled(rate, deeper):
-            return amplify(PoissonSampled(math.nextafter(event.rate * rate, 1.0), deeper))
-        case PureDP(epsilon) | ExponentialMechanism(epsilon):
-            return PureDP(_sample_epsilon(event.rate, epsilon))
-        case ApproxDP(epsilon, delta):
-            return ApproxDP(_sample_epsilon(event.rate, epsilon), event.rate * delta)
-    raise InvalidInput(
-        f"PoissonSampled of {type(inner).__name__} has no known cost here: expected Gaussians, PureDP or ApproxDP. "
-        "Sample each part, or price the inner event as ApproxDP."
-    )
 
 
 def choices(event: Event) -> list[Event]:
@@ -130,8 +96,6 @@ def _epsilon(event: Event, delta: float, interval: float | None) -> float:
     steps = sum(times for _, times in _merge(event))
     left = delta - rounding(steps)
     if left < 0.75 * delta:  # too few digits are left: the Renyi curve needs no transform
-        from dpilot.privacy import rdp
-
         return rdp.event_epsilon(event, delta)
     if interval is not None:
         return float(_distribution(event, interval).get_epsilon_for_delta(left))
@@ -167,6 +131,10 @@ def _merge(event: Event) -> list[tuple[Event, int]]:
     for part, times in leaves(event):
         known = amplify(part) if isinstance(part, PoissonSampled) else part
         for leaf, more in leaves(known, times):
+            if isinstance(leaf, RepeatAndSelect):
+                raise InvalidInput(
+                    'RepeatAndSelect inside a composition has no PLD here: expected it alone. Use accountant="rdp".'
+                )
             if isinstance(leaf, Gaussian):
                 precision += more / leaf.noise_multiplier**2
             else:
@@ -177,8 +145,6 @@ def _merge(event: Event) -> list[tuple[Event, int]]:
 
 def _interval(parts: list[tuple[Event, int]]) -> float:
     """The usual fine grid, or a coarser one (still pessimistic) where losses are so large that memory would run out."""
-    from dpilot.privacy import rdp
-
     reach = sum(times * _reach(part) for part, times in parts)
     if reach <= _MOST_POINTS * INTERVAL * 100:
         return INTERVAL
@@ -209,10 +175,6 @@ def _piece(part: Event, times: int, interval: float) -> Any:
             piece = library.from_privacy_parameters(common.DifferentialPrivacyParameters(epsilon, 0.0), interval)
         case ApproxDP(epsilon, delta):
             piece = library.from_privacy_parameters(common.DifferentialPrivacyParameters(epsilon, delta), interval)
-        case RepeatAndSelect():
-            raise InvalidInput(
-                'RepeatAndSelect inside a composition has no PLD here: expected it alone. Use accountant="rdp".'
-            )
         case _:
             raise InvalidInput(f"{type(part).__name__} has no PLD here.")
     return piece.self_compose(times) if times > 1 else piece
@@ -221,8 +183,3 @@ def _piece(part: Event, times: int, interval: float) -> Any:
 def _compose(parts: tuple[tuple[Event, int], ...]) -> Event:
     events = [part if times == 1 else Repeated(part, times) for part, times in parts]
     return events[0] if len(events) == 1 else Composed(events)
-
-
-def _sample_epsilon(rate: float, epsilon: float) -> float:
-    """epsilon of an (epsilon, delta)-DP release on a Poisson sample (Balle, Barthe, Gaboardi 2018, Theorem 8)."""
-    return math.log1p(rate * math.expm1(epsilon))

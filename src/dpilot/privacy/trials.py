@@ -125,27 +125,25 @@ def law_of(event: RepeatAndSelect) -> Law:
     return TruncatedNegativeBinomial(event.mean_trials, event.shape)
 
 
-def tnb_mean(gamma: float, shape: float) -> float:
-    """E[K] of the truncated negative binomial.
-
-    >>> round(tnb_mean(0.1, 1.0), 12), round(tnb_mean(0.1, 0.0), 12) == round(9 / math.log(10), 12)
-    (10.0, True)
-    """
-    return _mean(-math.log(gamma), shape)
-
-
 @lru_cache(maxsize=1024)
 def gamma(mean: float, shape: float) -> float:
     """The gamma in (0, 1) whose truncated negative binomial has this mean, to rounding, on the small side."""
     low, high = 0.0, _MOST
-    if _mean(high, shape) < mean:
-        _validate.refuse("mean_trials", mean, f"at most {_mean(high, shape):.3g} at shape {shape}", "Raise the shape.")
+    if tnb_mean(high, shape) < mean:
+        _validate.refuse(
+            "mean_trials", mean, f"at most {tnb_mean(high, shape):.3g} at shape {shape}", "Raise the shape."
+        )
     while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if _mean(middle, shape) < mean else (low, middle)
+        low, high = (middle, high) if tnb_mean(middle, shape) < mean else (low, middle)
     return math.exp(-high)
 
 
-def _mean(log_inverse_gamma: float, shape: float) -> float:
+def tnb_mean(log_inverse_gamma: float, shape: float) -> float:
+    """E[K] of the truncated negative binomial.
+
+    >>> round(tnb_mean(math.log(10), 1.0), 12), round(tnb_mean(math.log(10), 0.0), 12) == round(9 / math.log(10), 12)
+    (10.0, True)
+    """
     return _expm1_over(log_inverse_gamma) / _expm1_over(-shape * log_inverse_gamma)
 
 
