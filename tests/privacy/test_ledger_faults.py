@@ -20,7 +20,7 @@ import pytest
 from dpilot.errors import BudgetExceeded, LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian, PureDP
-from dpilot.privacy.ledger import Ledger, places, rows, spending, store
+from dpilot.privacy.ledger import Ledger, chain, places, spending, store
 
 ROOT = Path(__file__).parents[2]
 HUGE = Budget(1e6, 1e-5)
@@ -292,7 +292,7 @@ class TestSafekeeping:
                 cls.year_now -= 5
                 return datetime(cls.year_now, 1, 1, tzinfo=tz)
 
-        monkeypatch.setattr(rows, "datetime", Clock)
+        monkeypatch.setattr(chain, "datetime", Clock)
         ledger = spent_ledger(tmp_path, 3)
         times = [row.time for row in ledger._book.rows()]
         assert times == sorted(times, reverse=True)

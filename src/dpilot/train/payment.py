@@ -15,10 +15,8 @@ from dpilot.errors import LedgerError
 from dpilot.mechanism import Draws
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import ApproxDP, Event, Repeated
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger import Committed, Ledger, as_ledger
 from dpilot.privacy.ledger.history import Entry
-from dpilot.privacy.ledger.opening import as_ledger
 from dpilot.privacy.receipt import Receipt
 from dpilot.train.plan import Plan
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
 from dpilot.noise import KeyedNoise, seeded_noise
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import RunRecord, StepRecord
 from dpilot.train import payment, use
 from dpilot.train.collating import check_one_row, first, pieces

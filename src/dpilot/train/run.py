@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from dpilot.errors import InvalidInput
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import RunRecord
 from dpilot.train import architecture, files
 from dpilot.train.packing import restored, stored

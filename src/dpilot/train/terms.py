@@ -11,8 +11,7 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
 from dpilot.noise import KeyedNoise, seeded_noise
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.train.checkpoint import MANIFEST
 from dpilot.train.payment import LEDGER, Purpose
 from dpilot.train.run import RECORD

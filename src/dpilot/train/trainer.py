@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dpilot.errors import InvalidInput
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.opening import reopen
+from dpilot.privacy.ledger import Ledger, reopen
 from dpilot.train import fitting, payment
 from dpilot.train.averages import Average
 from dpilot.train.averages import average as average_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpilot.errors import LedgerError
+from dpilot.privacy.ledger.chain import LedgerRow
 from dpilot.privacy.ledger.folding import Body, fold, follow
 from dpilot.privacy.ledger.history import History
-from dpilot.privacy.ledger.rows import LedgerRow
 from dpilot.privacy.ledger.store import Appender, Store
 
 

@@ -27,8 +27,8 @@ from dpilot.privacy import _decimals, events
 from dpilot.privacy.amounts import Amount, Charge, Price
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
+from dpilot.privacy.ledger.chain import FORMAT, LedgerRow
 from dpilot.privacy.ledger.history import Commitment, History, Stage, text
-from dpilot.privacy.ledger.rows import FORMAT, LedgerRow
 
 Body = Mapping[str, Any]
 

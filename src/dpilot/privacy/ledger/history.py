@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy import _decimals, amounts, events, filters
@@ -63,6 +63,14 @@ class Entry:
     cost: Cost
     state: str
     bound_used: str
+
+    COLUMNS: ClassVar = ("row", "purpose", "part", "event", "epsilon", "delta", "state", "bound")
+
+    def cells(self) -> tuple[str, ...]:
+        """The entry as people read it: a text for each of ``COLUMNS``."""
+        place = "all" if self.part is None else f"{self.part} of {self.split}"
+        cost = (f"{self.cost.epsilon:.4g}", f"{self.cost.delta:.3g}")
+        return (f"{self.seq}", self.purpose, place, repr(self.event), *cost, self.state, self.bound_used)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""

@@ -13,22 +13,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput, LedgerError
-from dpilot.privacy import _decimals
+from dpilot.privacy import _decimals, filters
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event
-from dpilot.privacy.ledger import folding, html, places, spending, terms
+from dpilot.privacy.ledger import folding, places, spending
 from dpilot.privacy.ledger.book import Book
-from dpilot.privacy.ledger.committed import Committed
-from dpilot.privacy.ledger.history import Entry, Stage, text
-from dpilot.privacy.ledger.pricing import find_price
+from dpilot.privacy.ledger.history import Entry, History, Stage, text
+from dpilot.privacy.ledger.spending import Committed, find_price
 from dpilot.privacy.ledger.store import Store
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
@@ -68,9 +70,9 @@ class Ledger:
         text("dataset", dataset)
         if not store.path.exists():
             check_alone()
-            store.create("open", terms.first_row(dataset, budget, mode, bound))
+            store.create("open", _first_row(dataset, budget, mode, bound))
         book = Book.of(store)
-        terms.check_same(book.history(), dataset, budget, mode, bound)
+        _check_same(book.history(), dataset, budget, mode, bound)
         return cls(book)
 
     @classmethod
@@ -190,10 +192,10 @@ class Ledger:
         """
         stage = Stage(purpose, event, part, split)
         if self._book.history().is_closed:
-            held = spending.begin(self._book, stage)
+            lock = spending.begin(self._book, stage)
         else:
-            held = spending.spend(self._book, stage, _share(delta))
-        with spending.run_stage(self._book, held, event) as receipt:
+            lock = spending.spend(self._book, stage, _share(delta))
+        with spending.run_stage(self._book, lock, event) as receipt:
             yield receipt
 
     def commit(self, stages: Iterable[Stage | tuple[Any, ...]], *, delta: float | None = None) -> Committed:
@@ -222,8 +224,8 @@ class Ledger:
         Guarantee:
             one holder at a time: a stage that another process or thread is running is a LedgerError.
         """
-        held, event = spending.resume(self._book, seq, stage, drawn)
-        with spending.run_stage(self._book, held, event, resumed=True, drawn=drawn) as receipt:
+        lock, event = spending.resume(self._book, seq, stage, drawn)
+        with spending.run_stage(self._book, lock, event, resumed=True, drawn=drawn) as receipt:
             yield receipt
 
     def __copy__(self) -> Ledger:
@@ -239,9 +241,62 @@ class Ledger:
         return f"Ledger({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
+        """The ledger as a small table for notebooks; everything that anybody typed is escaped."""
         history = self._book.history()
-        spent = history.cost(history.total())
-        return html.table(self.path.name, history.dataset, history.budget, spent, history.entries())
+        spent, budget = history.cost(history.total()), history.budget
+        total = f"epsilon {spent.epsilon:.4g} of {budget.epsilon:g} at delta {budget.delta:g}"
+        caption = escape(f"{self.path.name}: data set {history.dataset}, {total}")
+        head = "".join(f"<th>{name}</th>" for name in Entry.COLUMNS)
+        lines = (f"<td>{'</td><td>'.join(map(escape, entry.cells()))}</td>" for entry in history.entries())
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def as_ledger(ledger: Ledger | str | os.PathLike[str], budget: Budget, dataset: str | None = None) -> Ledger:
+    """The ledger, or the one at the path: reopened as it is, or made for ``budget`` and named by ``dataset``.
+
+    Edge cases:
+        no name    a new ledger is named by its file
+    """
+    if isinstance(ledger, Ledger):
+        return ledger
+    path = Path(ledger)
+    return reopen(path) if path.exists() else Ledger.open(path, dataset=dataset or path.stem, budget=budget)
+
+
+def reopen(path: str | os.PathLike[str]) -> Ledger:
+    """The ledger at ``path``, whatever data set it is of."""
+    return Ledger.open(path, dataset=Ledger.read(path).dataset)
+
+
+@contextmanager
+def commitment(
+    stages: Sequence[Stage],
+    budget: Budget,
+    ledger: Ledger | str | os.PathLike[str] | None,
+    dataset: str,
+    *,
+    size: float | None,
+) -> Iterator[tuple[Committed, Cost]]:
+    """Commit ``stages`` at once, within ``budget``, in ``ledger`` or in one made for them, then run the body.
+
+    Guarantee:
+        The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing.
+        A crash, a kill or an exception leaves all of it spent, stages that never began included.
+
+    Edge cases:
+        size         the declared number of records, for which delta must be small; None where it is to be bought
+        no ledger    a precommitted one of ``budget``, named ``dataset``, is made, and dropped after the body
+        a ledger     is charged what it makes of the stages; the cost that comes out is the whole ``budget``
+    """
+    budget.check_size(size)
+    with tempfile.TemporaryDirectory(prefix="dpilot-") as folder:
+        if ledger is None:
+            book = Ledger.open(Path(folder) / "own.ledger", dataset=dataset, budget=budget, mode="precommitted")
+        else:
+            book = as_ledger(ledger, budget)
+        made = book.commit(stages, delta=budget.delta if book.bound == "basic" else None)
+        yield made, book.spent() if ledger is None else Cost(budget.epsilon, budget.delta)
 
 
 def _share(delta: float | None) -> Decimal | None:
@@ -262,3 +317,31 @@ def _unpickle(path: str, read_only: bool, identity: str) -> Ledger:
     book = Book(Store(_local(path), read_only), identity)
     book.history()  # raises if another ledger is there
     return Ledger(book)
+
+
+def _first_row(dataset: str, budget: Budget | None, mode: str | None, bound: str | None) -> folding.Body:
+    """Row 0 of a new ledger; by default "adaptive" and "basic"."""
+    if not isinstance(budget, Budget):
+        raise InvalidInput(f"budget is {budget!r}: expected a Budget for a new ledger, such as Budget(1.0, 1e-5).")
+    mode = _validate.one_of(("adaptive", "precommitted"), mode=mode or "adaptive")
+    allowed = filters.ADAPTIVE if mode == "adaptive" else ("pld",)
+    bound = _validate.one_of(allowed, f'Mode "{mode}" admits no other.', bound=bound or allowed[0])
+    order = filters.choose_order(budget) if bound == "rdp" else None
+    identity = secrets.token_hex(16)
+    return folding.open_body(identity, text("dataset", dataset), budget, mode, bound, order)
+
+
+def _check_same(history: History, dataset: str, budget: Budget | None, mode: str | None, bound: str | None) -> None:
+    """Raise LedgerError where the caller expects another ledger than the one in the file."""
+    terms = {
+        "dataset": (dataset, history.dataset),
+        "budget": (budget, history.budget),
+        "mode": (mode, history.mode),
+        "bound": (bound, history.bound_name),
+    }
+    for name, (value, fixed) in terms.items():
+        if value is not None and value != fixed:
+            raise LedgerError(
+                f"{name} is {value!r}, but the ledger was opened for {fixed!r}: one data set has one ledger, on "
+                f"fixed terms. Use the ledger's own {name}, or another path; ledger.extend raises a budget."
+            )

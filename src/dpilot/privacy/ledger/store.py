@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dpilot.errors import LedgerError
+from dpilot.privacy.ledger.chain import FORMAT, LedgerRow, check_chain, next_row
 from dpilot.privacy.ledger.places import sync_folder
-from dpilot.privacy.ledger.rows import FORMAT, LedgerRow, check_chain, next_row
 
 _APPLICATION: Final = 0x64704C67  # "dpLg", in the header of every ledger
 _PATIENCE: Final = 60.0  # seconds to wait for another process
