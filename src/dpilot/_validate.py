@@ -11,9 +11,10 @@ Each check takes one keyword, whose name appears in the message, and returns the
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Final, NoReturn
 
 from dpilot.errors import InvalidInput
@@ -94,6 +95,17 @@ def one_of(choices: Collection[str], remedy: str = "", **named: Any) -> str:
     if not isinstance(value, str) or value not in choices:
         refuse(name, value, "one of " + ", ".join(repr(c) for c in choices), remedy)
     return value
+
+
+def suggest(name: object, choices: Iterable[str], otherwise: str = "") -> str:
+    """The end of a message about a name that nobody knows: the known one it was meant to be, if any is near.
+
+    >>> suggest("Age", ["age", "sex"]), suggest("zzz", ["age"], "; known are age.")
+    (": did you mean 'age'?", '; known are age.')
+    """
+    known = {choice.casefold(): choice for choice in choices}
+    near = difflib.get_close_matches(str(name).casefold(), list(known), 1)
+    return f": did you mean {known[near[0]]!r}?" if near else otherwise or "."
 
 
 def _only(named: dict[str, Any]) -> tuple[str, Any]:

@@ -17,7 +17,6 @@ from typing import Any, Final, Literal, NoReturn
 
 from dpilot import _validate
 from dpilot.data import values
-from dpilot.data.text import suggest, text
 from dpilot.errors import InvalidInput
 
 TYPES: Final = ("numeric", "categorical")
@@ -80,7 +79,7 @@ class Column:
         for key in declared:
             if key not in known:
                 others = f"; known are {', '.join(known)}."
-                hint = suggest(_ALIASES.get(key, key), known, others)
+                hint = _validate.suggest(_ALIASES.get(key, key), known, others)
                 raise InvalidInput(f"column {name!r}: {key!r} is no key of a column{hint}")
         return cls(name, **declared)
 
@@ -167,7 +166,7 @@ class Column:
             self._refuse(f"it has categories, but its type is {self.type!r}: only categorical columns have them")
         if not isinstance(given, list | tuple):
             self._refuse(f"categories are {_quote(given)}: expected a list of texts")
-        return self._distinct([text(value) for value in given], given)
+        return self._distinct([values.text(value) for value in given], given)
 
     def _distinct(self, texts: list[str | None], given: Iterable[object]) -> tuple[str, ...]:
         wrong = [

@@ -30,7 +30,6 @@ from typing import Any, Final
 from dpilot import _validate
 from dpilot.data import toml
 from dpilot.data.column import BUY, Column
-from dpilot.data.text import suggest
 from dpilot.errors import InvalidInput
 
 __all__ = ["Column", "Schema"]
@@ -102,7 +101,7 @@ class Schema:
             raise InvalidInput(f"the schema is a {type(declared).__name__}: expected a mapping with 'columns'.")
         for key in declared:
             if key not in _KEYS:
-                raise InvalidInput(f"{key!r} is no key of a schema" + suggest(key, _KEYS, _TABLES))
+                raise InvalidInput(f"{key!r} is no key of a schema" + _validate.suggest(key, _KEYS, _TABLES))
         columns = declared.get("columns")
         if not isinstance(columns, Mapping):
             raise InvalidInput("the schema has no 'columns': expected one [columns.NAME] table for each column.")
@@ -185,7 +184,9 @@ class Schema:
 
     def _check_role(self, role: str, name: str) -> None:
         if name not in self.columns:
-            raise InvalidInput(f"{role} is {name!r}: expected a column of the schema" + suggest(name, self.columns))
+            raise InvalidInput(
+                f"{role} is {name!r}: expected a column of the schema" + _validate.suggest(name, self.columns)
+            )
         if self.columns[name].role not in ("feature", "ignored"):
             had = self.columns[name].role
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Plain data written as TOML, so that ``tomllib`` reads the same back.
+"""Schemas as TOML: plain data written so that ``tomllib`` reads the same back, and a skeleton to fill in.
 
 >>> print(dumps({"missing_values": ["", "NA"]}, {"age": {"type": "numeric", "bounds": [17.0, 90.0]}}), end="")
 missing_values = ["", "NA"]
@@ -11,13 +11,22 @@ bounds = [17, 90]
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _CONTROL: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 _WHOLE: Final = 2.0**53
+_SKELETON: Final = """\
+# Made from the names of the columns alone; no value was read. For every column, replace "?" and fill in its domain
+# from what is known about it (a form, a manual, the law), not from looking at the records:
+#   type = "numeric" and bounds = [lower, upper]; or bounds = "buy", which spends part of the budget on them
+#   type = "categorical" and categories = ["all", "values", "it can have"]
+#   role = "target", "protected" (groups are compared by it) or "ignored"; without it, a feature
+#   missing = "null" where a record without the value is no record at all; without it, an indicator column
+# Texts that mean "missing", besides the empty one: missing_values = ["", "NA"], above the columns.
+"""
 
 
 def dumps(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> str:
@@ -27,6 +36,18 @@ def dumps(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> s
         lines = "".join(f"{key(each)} = {_value(value)}\n" for each, value in declared.items())
         blocks.append(f"[columns.{key(name)}]\n{lines}")
     return "\n".join(blocks)
+
+
+def skeleton(names: Iterable[str]) -> str:
+    """A TOML text with one table for each column, which no one can mistake for a finished schema.
+
+    >>> print(skeleton(["age"]).rpartition("#")[2].partition("\\n")[2])
+    <BLANKLINE>
+    [columns.age]
+    type = "?"
+    <BLANKLINE>
+    """
+    return _SKELETON + "".join(f'\n[columns.{key(name)}]\ntype = "?"\n' for name in names)
 
 
 def key(name: str) -> str:

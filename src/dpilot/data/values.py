@@ -7,6 +7,8 @@ or texts, dates become times. A value keeps its ``number`` and its ``key`` throu
 True
 >>> [number(value) for value in (2, "2.5", 2 + 0j, "true", None, "two", 2j)]
 [2.0, 2.5, 2.0, 1.0, nan, None, None]
+>>> [text(value) for value in ("a", 1, 1.0, 0.5, True, [1, 2])]
+['a', '1', '1', '0.5', 'True', None]
 """
 
 from __future__ import annotations
@@ -61,6 +63,20 @@ def key(value: Any) -> str | None:
     try:
         return _key(value)
     except Exception:  # whatever a cell is, it never raises
+        return None
+
+
+def text(value: object) -> str | None:
+    """The text of one cell or category; None for what is no single value, or cannot be written.
+
+    Edge cases:
+        A whole float is written as the whole number it equals: one missing value turns a file's integers into floats,
+        and must not change what the others are.
+        Nothing raises, whatever the value is.
+    """
+    try:
+        return _text(value)
+    except Exception:  # a cell that fails to be written must not say so
         return None
 
 
@@ -140,3 +156,21 @@ def _time_from_text(written: str, spelled: re.Match[str]) -> str:
     except ValueError:  # a day that is in no calendar is a text like any other
         return written
     return _time_key(time)
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real | Decimal):
+        number = float(value)
+        whole = math.isfinite(number) and number == int(number) and abs(number) < WHOLE
+        return str(int(number)) if whole else repr(number)
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return None

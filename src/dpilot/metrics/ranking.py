@@ -8,7 +8,7 @@ import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.metrics.counts import STEP, Counts, by_score
+from dpilot.metrics.counts import STEP, Counts
 from dpilot.metrics.interval import Interval, Spread, clip_unit, hull, quantile
 from dpilot.metrics.metric import Metric, metric
 
@@ -48,16 +48,6 @@ def auc(counts: Counts) -> Metric:
         return hull(value, [end for pair in found for end in pair])
 
     return metric("AUC", "", value, counts.score_deviation, ends)
-
-
-def pairs_auc(scores: Floats, positive: Floats) -> float:
-    """The area of all pairs of records: exact, so only for records that are declared public, and for tests.
-
-    >>> pairs_auc(np.array([0.1, 0.4, 0.4, 0.9]), np.array([0.0, 0.0, 1.0, 1.0]))
-    0.875
-    """
-    first, second = by_score(scores, positive)
-    return _area(first, second, _ties(first.size, 0.0))
 
 
 def _ties(bins: int, shift: float) -> Floats:

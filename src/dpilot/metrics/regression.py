@@ -5,7 +5,7 @@ e = min((prediction - y)^2, 1), an error beyond half the declared range counted 
 
     (1, y, y^2 - 1/2, y^3, y^4 - 1/2, e - 1/2, e^2 - 1/2)     times weights     (1, 0.7, 0.7, 0.25, 0.25, 2, 0.5)
 
-rounded towards zero to multiples of 2^-30, so that the sums are exact (``grid.on_grid``).
+rounded towards zero to multiples of 2^-30, so that the sums are exact (``on_grid``).
 
 The weights give most of the sensitivity to what the error is read from; the high powers only shape intervals.
 """
@@ -24,7 +24,6 @@ from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
-from dpilot.metrics.grid import on_grid
 from dpilot.metrics.interval import Interval, Spread, quantile
 from dpilot.metrics.metric import Metric, metric
 from dpilot.privacy.events import Event
@@ -101,6 +100,23 @@ def regression_scores(sums: RegressionSums) -> tuple[Metric, ...]:
         metric("RMSE", "", sums.scale * math.sqrt(error), sums.deviation, partial(_rmse, sums)),
         metric("R^2", "", _r_squared(error, _variance(sums)), sums.deviation, partial(_r_squared_interval, sums)),
     )
+
+
+def on_grid(values: Floats) -> Floats:
+    """The nearest multiples of 2^-30 towards zero.
+
+    Sums that are rounded as they grow move, from one data set to its neighbour, by what the record adds and by all
+    roundings that it changes, which no bound on the record covers.
+
+    Guarantee:
+        No number grows. Sums of up to 2^23 numbers in [-1, 1] are exact in float64: one number more moves a sum by
+        that number, to the last bit. Of n numbers beyond, a sum is off by less than n^2 2^-53.
+
+    Example:
+        >>> on_grid(np.array([1.0, -0.5, 1e-10, -1 / 3])).tolist()
+        [1.0, -0.5, 0.0, -0.3333333330228925]
+    """
+    return np.asarray(np.trunc(values * 2.0**30) * 2.0**-30)
 
 
 @np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn

@@ -5,7 +5,7 @@ group, with r = prediction - y clipped to [-1, 1]::
 
     (1, r^2 - 1/2, r)     times weights     (1, 2, 1)
 
-rounded towards zero to multiples of 2^-30, so that the sums are exact (``grid.on_grid``).
+rounded towards zero to multiples of 2^-30, so that the sums are exact (``regression.on_grid``).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
-from dpilot.metrics.grid import on_grid
 from dpilot.metrics.interval import Interval, Spread, hull, quantile
 from dpilot.metrics.metric import Metric, metric
+from dpilot.metrics.regression import on_grid
 from dpilot.privacy.events import Composed, Event
 
 SHARE: Final = 0.4

@@ -4,11 +4,18 @@ Each takes the data, what is declared about them, a noise multiplier and a recei
 beforehand, for the ledger.
 """
 
-from dpilot.statistics.count import count, count_event
 from dpilot.statistics.histogram import histogram, histogram_event, table, table_event
-from dpilot.statistics.mean import Ball, Box, mean, mean_event
+from dpilot.statistics.moments import (
+    Ball,
+    Box,
+    count,
+    count_event,
+    mean,
+    mean_event,
+    second_moment,
+    second_moment_event,
+)
 from dpilot.statistics.quantile import chosen_quantile, chosen_quantile_event, log_grid, quantile, quantile_event
-from dpilot.statistics.second_moment import second_moment, second_moment_event
 
 __all__ = [
     "Ball",
