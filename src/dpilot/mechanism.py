@@ -43,7 +43,6 @@ __all__ = [
 ]
 
 SYSTEM: Final = SystemNoise()
-_ROOM: Final = 1e-15  # of the largest float: so many bounded records and their noise add up without overflow
 
 Tree = TypeVar("Tree")
 Output = TypeVar("Output")
@@ -250,7 +249,7 @@ def _check_scale(values: Sequence[tuple[str, Any]], scale: float) -> None:
         raise InvalidInput("vector is empty: expected at least one array.")
     for name, value in values:
         limits = np.finfo(_precision(value))
-        low, high = float(limits.tiny), float(limits.max) * _ROOM
+        low, high = float(limits.tiny), float(limits.max) * 1e-15  # 1e15 bounded records add up without overflow
         if not low <= scale <= high:
             raise InvalidInput(
                 f"the noise scale of {name} is {scale!r}: expected {low:.3g} to {high:.3g}, what {_precision(value)} "

@@ -12,8 +12,6 @@ from dpilot import _validate
 from dpilot.clipping.base import LOWEST, Public, State, check_threshold, receive, start
 from dpilot.clipping.rounding import see
 
-_SMALLEST_NORM = 1e-12  # below it AUTO-V stops growing the weight: C / n of a subnormal norm is no number
-
 
 @dataclass(frozen=True, slots=True)
 class AutoS:
@@ -99,7 +97,7 @@ class AutoV:
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
-        inverse = seen.state.threshold / seen.norms.clamp_min(_SMALLEST_NORM)
+        inverse = seen.state.threshold / seen.norms.clamp_min(1e-12)  # C / n of a subnormal norm is no number
         return seen.seal(torch.where(seen.norms > 0, inverse, 0.0))
 
     def update(self, state: State, released: Tensor) -> State:

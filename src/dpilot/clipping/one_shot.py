@@ -14,8 +14,6 @@ from dpilot.clipping.base import Public, State, check_threshold, first_threshold
 from dpilot.clipping.binning import arange_like, quantile_bin
 from dpilot.clipping.rounding import clip_factor, see
 
-_SHARE_OF_STEPS = 0.01
-
 
 @dataclass(frozen=True, slots=True)
 class OneShot:
@@ -78,7 +76,7 @@ class OneShot:
 
     def init(self, **public: Unpack[Public]) -> State:
         state = start(self, first_threshold(self.threshold, self.floor, self.ceiling), 1.0, **public)
-        measure = self.measure or max(1, round(_SHARE_OF_STEPS * (public.get("steps") or 1)))
+        measure = self.measure or max(1, round(0.01 * (public.get("steps") or 1)))
         return replace(state, measuring=measure, memory=state.threshold.new_zeros(self.bins))
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:

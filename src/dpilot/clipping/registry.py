@@ -41,7 +41,6 @@ _RULES: Final[dict[str, Callable[..., Clipping]]] = {
 }
 _ON_MORE: Final[dict[str, Callable[..., Any]]] = {"group": Group}  # whose clip needs more than norms
 _KNOWN: Final[dict[str, Callable[..., Any]]] = {**_RULES, **_ON_MORE}
-_FORMS: Final = ("normalized", "groups")
 
 
 def names() -> list[str]:
@@ -101,7 +100,7 @@ def from_dict(data: object) -> Clipping:
     """The inverse of to_dict, from the names above only: nothing is imported or executed."""
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidInput(f"a clipping rule is {data!r}: expected an object with a 'name'.")
-    parameters = {key: _from_plain(value) for key, value in data.items() if key not in ("name", *_FORMS)}
+    parameters = {key: _from_plain(value) for key, value in data.items() if key not in ("name", "normalized", "groups")}
     normalized, groups = data.get("normalized", False) is True, data.get("groups")
     return get(cast(str, data.get("name")), normalized=normalized, groups=groups, **parameters)
 

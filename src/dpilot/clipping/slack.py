@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -12,9 +12,6 @@ from torch import Tensor
 from dpilot import _validate
 from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, first_threshold, receive, start
 from dpilot.clipping.rounding import clip_factor, see
-
-VARIANTS: Final = ("hat", "tilde", "quantile")
-_Z = 2.576  # the normal quantile at 0.995, to the digits of the paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class Slack:
         check_threshold(self.threshold, self.floor, self.ceiling)
         if self.slots is not None:
             _validate.count(slots=self.slots)
-        _validate.one_of(VARIANTS, variant=self.variant)
+        _validate.one_of(("hat", "tilde", "quantile"), variant=self.variant)
         _validate.open_unit(target=self.target)
         _validate.positive(rate=self.rate)
 
@@ -123,7 +120,8 @@ def slots_for(noise_multiplier: float, expected_batch_size: float) -> int:
     """
     if noise_multiplier == 0:
         _validate.refuse("noise_multiplier", 0.0, "a number > 0 to choose the slots by", "Give slots=.")
-    return max(1, math.floor(math.pow(expected_batch_size / (2 * _Z * noise_multiplier), 2 / 3)))
+    z = 2.576  # the normal quantile at 0.995, to the digits of the paper
+    return max(1, math.floor(math.pow(expected_batch_size / (2 * z * noise_multiplier), 2 / 3)))
 
 
 def slack_q(variant: str = "quantile", **parameters: Any) -> Slack:

@@ -37,7 +37,6 @@ Frames = Callable[[], Iterator[Any]]
 _COARSE: Final = log_grid(2.0**-20, 2.0**40, per_octave=2, signed=True)
 _FINE: Final = np.linspace(0.0, 1.0, 65)[1:]
 _TAIL: Final = 0.01  # of the records, beyond each bound
-_SURE: Final = 3.0  # standard deviations of noise that the tail must stand above
 _BLOCK: Final = 1 << 16
 
 
@@ -109,7 +108,7 @@ def tail(size: float, noise_multiplier: float, columns: int) -> float:
     """The share of the records beyond each bound: from declared numbers alone, between 1 % and 25 %."""
     rounds = (_COARSE.size - 1).bit_length()
     deviation = _each(noise_multiplier, columns) * math.sqrt(2 * rounds)
-    return min(max(_TAIL, _SURE * deviation / _validate.positive(size=size)), 0.25)
+    return min(max(_TAIL, 3 * deviation / _validate.positive(size=size)), 0.25)
 
 
 def raw_numbers(frame: Any, schema: Schema, names: tuple[str, ...]) -> Floats:

@@ -19,10 +19,6 @@ from dpilot import _validate
 from dpilot.data import values
 from dpilot.errors import InvalidInput
 
-TYPES: Final = ("numeric", "categorical")
-ROLES: Final = ("feature", "target", "protected", "ignored")
-MISSING: Final = ("indicator", "null")
-OUTSIDE: Final = ("null", "clamp")
 BUY: Final = "buy"
 _NARROWEST: Final = 1e-300  # what floats can still divide into parts
 
@@ -62,7 +58,7 @@ class Column:
         if not isinstance(self.name, str):
             _validate.refuse("name of a column", self.name, "a text")
         self._check_name()
-        self._one_of("role", ROLES)
+        self._one_of("role", ("feature", "target", "protected", "ignored"))
         self._settle_type()
         self._set("bounds", self._parse_bounds())
         self._set("categories", self._parse_categories())
@@ -130,7 +126,7 @@ class Column:
         remedy = 'Write "numeric" with bounds, or "categorical" with categories'
         if self.type is None:
             self._refuse(f"type is missing. {remedy}")
-        self._one_of("type", TYPES, remedy)
+        self._one_of("type", ("numeric", "categorical"), remedy)
         if self.role == "protected" and self.type != "categorical":
             self._refuse("it is protected and numeric: groups are compared by categories. Declare it categorical")
 
@@ -203,7 +199,7 @@ class Column:
         only_null = self.role in ("target", "protected")
         if self.missing is None:
             self._set("missing", "null" if only_null else "indicator")
-        self._one_of("missing", MISSING)
+        self._one_of("missing", ("indicator", "null"))
         if only_null and self.missing == "indicator":
             self._refuse(
                 f'missing is "indicator": a record without its {self.role} value can only be null. '
@@ -214,7 +210,7 @@ class Column:
         bought = self.bounds == BUY
         if self.outside is None:
             self._set("outside", "clamp" if bought else "null")
-        self._one_of("outside", OUTSIDE)
+        self._one_of("outside", ("null", "clamp"))
         if self.outside == "clamp" and self.type != "numeric":
             self._refuse('outside is "clamp": only numeric columns can be clamped')
         if self.outside == "null" and bought:

@@ -34,9 +34,7 @@ from dpilot.errors import InvalidInput
 
 __all__ = ["Column", "Schema"]
 
-FORMS: Final = ("toml", "json")
 _KEYS: Final = ("columns", "missing_values")
-_TABLES: Final = ": columns are tables named [columns.NAME]."
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ class Schema:
     @classmethod
     def parse(cls, text: str, *, form: str = "toml", source: str = "the schema") -> Schema:
         """The schema that ``text`` declares."""
-        _validate.one_of(FORMS, form=form)
+        _validate.one_of(("toml", "json"), form=form)
         try:
             declared = tomllib.loads(text) if form == "toml" else json.loads(text, object_pairs_hook=_once)
         except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as problem:
@@ -101,7 +99,8 @@ class Schema:
             raise InvalidInput(f"the schema is a {type(declared).__name__}: expected a mapping with 'columns'.")
         for key in declared:
             if key not in _KEYS:
-                raise InvalidInput(f"{key!r} is no key of a schema" + _validate.suggest(key, _KEYS, _TABLES))
+                hint = _validate.suggest(key, _KEYS, ": columns are tables named [columns.NAME].")
+                raise InvalidInput(f"{key!r} is no key of a schema{hint}")
         columns = declared.get("columns")
         if not isinstance(columns, Mapping):
             raise InvalidInput("the schema has no 'columns': expected one [columns.NAME] table for each column.")

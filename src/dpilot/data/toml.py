@@ -14,10 +14,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+from dpilot.data.values import WHOLE
+
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _CONTROL: Final = re.compile(r'["\\\x00-\x1f\x7f]')
-_WHOLE: Final = 2.0**53
 _SKELETON: Final = """\
 # Made from the names of the columns alone; no value was read. For every column, replace "?" and fill in its domain
 # from what is known about it (a form, a manual, the law), not from looking at the records:
@@ -52,7 +52,7 @@ def skeleton(names: Iterable[str]) -> str:
 
 def key(name: str) -> str:
     """A name as a key: bare where it may be, quoted where it must."""
-    return name if _BARE.fullmatch(name) else string(name)
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else string(name)
 
 
 def string(value: str) -> str:
@@ -72,6 +72,4 @@ def _value(value: Any) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(_value, value)) + "]"
     number = float(value)
-    return (
-        str(int(number)) if number == int(number) and abs(number) < _WHOLE and str(number) != "-0.0" else repr(number)
-    )
+    return str(int(number)) if number == int(number) and abs(number) < WHOLE and str(number) != "-0.0" else repr(number)

@@ -27,8 +27,6 @@ WHOLE: Final = 2**53  # floats below hold every whole number; from here on two o
 _TRUTH: Final = {"True": "1", "true": "1", "False": "0", "false": "0"}
 _SPELLED: Final = re.compile(r"-?(0|[1-9]\d*)(\.(0|\d*[1-9]))?([eE][+-]\d{1,3})?")  # as libraries write numbers
 _TIME: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?)?)?")
-_NO_VALUE: Final = frozenset({"nan", "NaN", "NaT"})  # how libraries write a missing number or time
-_SINGLE: Final = float(np.finfo(np.float32).max)
 
 
 def number(cell: Any) -> float | None:
@@ -123,7 +121,7 @@ def _key(value: Any) -> str | None:
 def _text_key(written: str) -> str | None:
     if written in _TRUTH:
         return _TRUTH[written]
-    if written in _NO_VALUE:
+    if written in ("nan", "NaN", "NaT"):  # how libraries write a missing number or time
         return "nan"
     if _SPELLED.fullmatch(written):
         return _number_key(float(written))
@@ -136,7 +134,7 @@ def _number_key(value: float) -> str | None:
         return repr(value)
     if value == int(value):
         return str(int(value)) if abs(value) < WHOLE else None
-    single = np.float32(value) if abs(value) < _SINGLE else np.float32(0)
+    single = np.float32(value) if abs(value) < float(np.finfo(np.float32).max) else np.float32(0)
     return repr(float(str(single))) if float(single) == value else repr(value)
 
 

@@ -27,7 +27,6 @@ from dpilot._arrays import Floats
 
 LEVEL: Final = 0.95
 Interval = tuple[float, float]
-_GRID: Final = 2001
 
 
 def quantile(comparisons: int = 1) -> float:
@@ -122,12 +121,12 @@ def quotient(over: Proportion, under: Proportion, spread: Spread, comparisons: i
 
     A quotient r is inside if 0 lies in the interval of ``over - r under``.
     """
-    r = np.linspace(0.0, 1.0, _GRID)
+    r = np.linspace(0.0, 1.0, 2001)
     (low, high), (least, most) = over.interval(spread, comparisons), under.interval(spread, comparisons)
     difference = over.value - r * under.value
     above = np.hypot(over.value - low, r * (most - under.value))
     below = np.hypot(high - over.value, r * (under.value - least))
-    inside = r[(difference <= above + _TINY) & (difference >= -below - _TINY)]
+    inside = r[(difference <= above + 1e-12) & (difference >= -below - 1e-12)]
     value = clip_unit(over.value / under.value) if under.value > 0 else 1.0
     return hull(value, inside.tolist())
 
@@ -139,9 +138,6 @@ def hull(value: float, points: Sequence[float] | Floats) -> Interval:
 
 def clip_unit(value: float) -> float:
     return min(max(value, 0.0), 1.0)
-
-
-_TINY: Final = 1e-12
 
 
 def _roots(a: float, b: float, c: float) -> list[float]:

@@ -19,8 +19,6 @@ from dpilot.errors import InvalidInput
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.calibrate import noise_multiplier
 
-_SMALLEST = 32
-
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
@@ -90,7 +88,7 @@ def batch_rule(
 
 
 def _candidates(size: int) -> list[int]:
-    powers = [2**k for k in range(size.bit_length()) if _SMALLEST <= 2**k < size]
+    powers = [2**k for k in range(size.bit_length()) if 32 <= 2**k < size]
     return [*powers, size]
 
 

@@ -23,9 +23,7 @@ from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.gaussian import gdp_mu
 
 SLACK = 4e-4  # of epsilon that may be left unused, beside the grid's part
-_COARSE_BIAS = 1e-2
 _FINE_BIAS = 5e-4
-_GRID_SHARE = 1e-2  # the standard grid is kept as long as it over-reports by less than this
 _MOST_ROUNDS = 40
 _LEAST = math.log(0.2)  # of sampled steps: with less noise losses are so large that grids grow without bound
 
@@ -82,13 +80,13 @@ def _calibrate(budget: Budget, rate: float, steps: int) -> float:
         event = Repeated(PoissonSampled(rate, Gaussian(math.exp(log_sigma))), steps)
         return math.log(max(pld.epsilon(event, budget.delta, interval), 1e-300))
 
-    coarse = min(pld.width_for_bias(_COARSE_BIAS, budget.epsilon, steps), budget.epsilon / 100, 5e-3)
+    coarse = min(pld.width_for_bias(1e-2, budget.epsilon, steps), budget.epsilon / 100, 5e-3)
     start = _seed(budget, rate, steps)
     aim = target + (coarse / pld.width_for_bias(1.0, budget.epsilon, steps)) ** 2
     x, y, slope = _descend(lambda x: log_epsilon(x, coarse), start, -1.2, aim - 0.005, aim + 0.005)
     bias = max(y - log_epsilon(x, coarse / 2), 1e-7) * 4 / 3  # of the coarse grid: it falls with the square of h
     fine = coarse * min(0.5, math.sqrt(_FINE_BIAS / bias))
-    fine = max(fine, pld.standard_interval(budget.epsilon, steps, _GRID_SHARE))
+    fine = max(fine, pld.standard_interval(budget.epsilon, steps, 1e-2))  # kept if it over-reports by less than 1 %
     x = max(_LEAST, x + (target - (y - bias) - _FINE_BIAS - SLACK / 2) / slope)
     return math.exp(_descend(lambda x: log_epsilon(x, fine), x, slope, target - SLACK, target)[0])
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from itertools import product
-from typing import Final, Protocol
+from typing import Protocol
 
 from dpilot.errors import InvalidInput
 from dpilot.privacy import _decimals, accountant
@@ -39,7 +39,6 @@ from dpilot.privacy.events import (
     leaves,
 )
 
-ADAPTIVE: Final = ("basic", "rdp", "gdp")
 _MOST_COMBINATIONS = 256
 
 

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable
 from dpilot import _validate
 from dpilot.privacy.budget import Budget
 
-_RELATIVE = 1e-12  # to which roots are found; results are moved by more than this to the safe side
-_SAFE = 1e-9
+_SAFE = 1e-9  # results are moved by this to the safe side, more than the 1e-12 to which roots are found
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
@@ -100,4 +99,4 @@ def leftover_mu(total: float, trials: Iterable[float]) -> float:
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     from scipy.optimize import brentq
 
-    return float(brentq(function, low, high, xtol=1e-300, rtol=_RELATIVE, maxiter=500))
+    return float(brentq(function, low, high, xtol=1e-300, rtol=1e-12, maxiter=500))

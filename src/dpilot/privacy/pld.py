@@ -34,7 +34,6 @@ from dpilot.privacy.gaussian import gdp_delta
 INTERVAL = 1e-4
 _MOST_CHOICES = 64
 _MOST_POINTS = 100_000
-_ROUNDING = 16 * 2.0**-53
 
 
 def choices(event: Event) -> list[Event]:
@@ -111,7 +110,7 @@ def rounding(steps: int) -> float:
 
     Seen: up to 0.3 steps 2^-53, in either direction, which the library does not count; 16 times that unit is allowed.
     """
-    return _ROUNDING * steps
+    return 16 * 2.0**-53 * steps
 
 
 def _delta(event: Event, epsilon: float) -> float:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -30,10 +30,6 @@ from dpilot.privacy.events import ApproxDP, Event, Gaussian, OneOf, PoissonSampl
 from dpilot.privacy.trials import Law, Poisson, TruncatedNegativeBinomial, law_of
 
 Curve = Callable[[float], float]
-PROFILE: Final = "profile"
-PAPERNOT_STEINKE: Final = "papernot-steinke"
-_ROUNDS: Final = 50
-_LARGEST: Final = 1e6  # epsilon beyond which "infinite" is as good an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +156,7 @@ def shift(law: Law, curve: Curve) -> float:
 
     least = max(ends(0.0))
     low, high = 0.0, 40 - math.log(gamma)  # one end falls with e, the other grows: they meet at the minimum
-    for _ in range(_ROUNDS):
+    for _ in range(50):
         middle = (low + high) / 2
         falling, growing = ends(middle)
         least = min(least, max(falling, growing))
@@ -238,7 +234,7 @@ def _price(event: RepeatAndSelect, delta: float) -> Selection:
     known = _bounds(event)
     by_profile = _profile_epsilon(known, delta)
     by_renyi = math.inf if known.renyi is None else renyi.epsilon(renyi.ORDERS, known.renyi, delta)
-    name = PROFILE if by_profile <= by_renyi else PAPERNOT_STEINKE
+    name = "profile" if by_profile <= by_renyi else "papernot-steinke"
     return Selection(min(by_profile, by_renyi), delta, name, by_profile, by_renyi, known.shift)
 
 
@@ -253,7 +249,7 @@ def _profile_epsilon(known: _Bounds, delta: float) -> float:
     low, high = 0.0, known.shift + 1.0
     while not holds(high):
         low, high = high, 2 * high
-        if high > _LARGEST:
+        if high > 1e6:  # "infinite" is as good an answer
             return math.inf
     while high - low > 1e-9 * high:
         middle = (low + high) / 2

@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dpilot import _validate
 from dpilot.privacy.events import RepeatAndSelect
 
 if TYPE_CHECKING:
     from numpy.random import Generator
-
-_MOST: Final = 690.0  # of ln(1/gamma), so that gamma and 1/gamma are both ordinary floats
-_COUNTABLE: Final = 1e15  # above it numpy's Poisson draws overflow, and no one can run that many trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,8 @@ class TruncatedNegativeBinomial:
         """
         while True:
             rate = generator.standard_gamma(1 + self.shape) * (1 - self.gamma) / self.gamma
-            proposal = 1 + (int(generator.poisson(rate)) if rate < _COUNTABLE else int(rate))
+            drawn = int(generator.poisson(rate)) if rate < 1e15 else int(rate)  # numpy's draws overflow above it
+            proposal = 1 + drawn
             if generator.random() * proposal < 1:
                 return proposal
 
@@ -128,7 +126,7 @@ def law_of(event: RepeatAndSelect) -> Law:
 @lru_cache(maxsize=1024)
 def gamma(mean: float, shape: float) -> float:
     """The gamma in (0, 1) whose truncated negative binomial has this mean, to rounding, on the small side."""
-    low, high = 0.0, _MOST
+    low, high = 0.0, 690.0  # of ln(1/gamma), so that gamma and 1/gamma are both ordinary floats
     if tnb_mean(high, shape) < mean:
         _validate.refuse(
             "mean_trials", mean, f"at most {tnb_mean(high, shape):.3g} at shape {shape}", "Raise the shape."

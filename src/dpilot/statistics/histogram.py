@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
@@ -14,8 +13,6 @@ from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Data, check_increasing, only_column, parts
-
-OUTSIDE: Final = ("null", "edge")
 
 
 def histogram_event(noise_multiplier: float) -> Event:
@@ -54,7 +51,7 @@ def histogram(
         >>> bool(np.abs(noisy - [25, 75]).max() < 10)
         True
     """
-    _validate.one_of(OUTSIDE, outside=outside)
+    _validate.one_of(("null", "edge"), outside=outside)
     limits = check_increasing("edges", edges)
     total = sum(_cells(only_column(rows), limits, outside) for rows in parts(data))
     return release(np.asarray(total), bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)

@@ -324,7 +324,7 @@ def _first_row(dataset: str, budget: Budget | None, mode: str | None, bound: str
     if not isinstance(budget, Budget):
         raise InvalidInput(f"budget is {budget!r}: expected a Budget for a new ledger, such as Budget(1.0, 1e-5).")
     mode = _validate.one_of(("adaptive", "precommitted"), mode=mode or "adaptive")
-    allowed = filters.ADAPTIVE if mode == "adaptive" else ("pld",)
+    allowed = ("basic", "rdp", "gdp") if mode == "adaptive" else ("pld",)
     bound = _validate.one_of(allowed, f'Mode "{mode}" admits no other.', bound=bound or allowed[0])
     order = filters.choose_order(budget) if bound == "rdp" else None
     identity = secrets.token_hex(16)
