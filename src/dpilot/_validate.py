@@ -98,7 +98,7 @@ def one_of(choices: Collection[str], remedy: str = "", **named: Any) -> str:
 
 
 def suggest(name: object, choices: Iterable[str], otherwise: str = "") -> str:
-    """The end of a message about a name that nobody knows: the known one it was meant to be, if any is near.
+    """The end of a message about an unknown name: the closest known one, if any is near.
 
     >>> suggest("Age", ["age", "sex"]), suggest("zzz", ["age"], "; known are age.")
     (": did you mean 'age'?", '; known are age.')

@@ -78,8 +78,8 @@ def release(
     ``vector`` is a numpy array, a torch tensor, a float, or a list, tuple or dict of these: one joint vector.
 
     Guarantee:
-        If adding or removing one record moves the joint vector by at most ``bound`` in L2 (whoever forms the vector
-        shows this; ``dpilot.audit.replay`` tests it), the output is a Gaussian mechanism of ``noise_multiplier``, and
+        If adding or removing one record moves the joint vector by at most ``bound`` in L2 (the caller's
+        proof; ``dpilot.audit.replay`` tests it), the output is a Gaussian mechanism of ``noise_multiplier``, and
         that event was drawn from ``receipt`` before any noise was made. With ``sample_rate`` below 1 the vector is one
         of a batch that keeps each record independently with that probability.
 
@@ -189,12 +189,12 @@ def _with_tape(
     event: Event,
     stamp: str,
 ) -> Output:
-    listener = current()
-    if listener is None:
+    running = current()
+    if running is None:
         return outputs()
     inputs = tuple(_copy(value) for _, value in values)
     forms = tuple(f"{name}: {type(value).__name__} {value.dtype} {tuple(value.shape)}" for name, value in values)
-    result: Output = listener.release(TapeEntry(kind, inputs, forms, bound, event, stamp), outputs)
+    result: Output = running.release(TapeEntry(kind, inputs, forms, bound, event, stamp), outputs)
     return result
 
 

@@ -37,8 +37,8 @@ class LayerWise:
     Edge cases:
         one norm not finite     the whole record is null: all its weights and extras are 0
         floor, ceiling          hold for the threshold of each group
-        noise                   a group hears its signal through noise of sigma bound, sqrt(groups) times its own: the
-                                rule is told so, and slack takes fewer slots
+        noise                   the signal of a group has noise of sigma bound, sqrt(groups) times its own: the rule
+                                starts from that multiplier, and slack takes fewer slots
 
     Example:
         >>> rule = LayerWise(Constant(threshold=5.0), groups=2)

@@ -38,7 +38,7 @@ class OneShot:
     Edge cases:
         n outside the bins    counts in the first or the last
         n = inf or nan        weight 0, extras 0 (the null record)
-        measure = None        1 % of the steps when init is told ``steps``, at least one; one step otherwise
+        measure = None        1 % of the ``steps`` passed to init, at least one; one step without them
         k                     the extras are (n, bins) while it measures and (n, 0) after
 
     Example:

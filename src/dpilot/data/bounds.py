@@ -1,4 +1,4 @@
-"""Bounds that nobody declared, bought as private quantiles: a coarse search over all magnitudes, then a fine one.
+"""Bounds that were not declared, bought as private quantiles: a coarse search over all magnitudes, then a fine one.
 
 >>> from dpilot.data.schema import Column
 >>> from dpilot.privacy.receipt import Receipt
@@ -30,7 +30,7 @@ from dpilot.mechanism import SYSTEM, Draws, Noise
 from dpilot.privacy.events import Composed, Event, Repeated
 from dpilot.statistics import log_grid, quantile, quantile_event
 
-SHARE: Final = 0.1  # of the squared mu of a budget: what to spend on bounds unless told otherwise
+SHARE: Final = 0.1  # of the squared mu of a budget: the default to spend on bounds
 
 Frames = Callable[[], Iterator[Any]]
 

@@ -1,4 +1,4 @@
-"""A column as it came, as an array of plain cells: numbers of one type, or Python objects one by one.
+"""A column of any library as an array of plain cells: numbers of one type, or Python objects one by one.
 
 What a table is made of (pandas, polars, arrow) chooses types for whole columns, partly by looking at the values. Here
 each cell becomes itself again, so that what one record holds never changes what the others are read as.

@@ -142,7 +142,7 @@ def _detect_format(path: str | Path) -> tuple[Path, bool]:
 
 
 def _check_names(names: tuple[str, ...], schema: Schema, source: str) -> None:
-    """Missing columns first: once all are there, the first line is a header, and its other names may be told."""
+    """Missing columns first: once all are there, the first line is a header, and its other names may be shown."""
     there = set(names)
     missing = [column.name for column in schema.used if column.name not in there]
     if missing:

@@ -1,4 +1,4 @@
-"""Tables in memory, whoever made them, as named columns of plain cells."""
+"""Tables in memory, of any library, as named columns of plain cells."""
 
 from __future__ import annotations
 

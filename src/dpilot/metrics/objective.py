@@ -25,7 +25,7 @@ def objective(name: str, table: Floats) -> float:
         Post-processing: the denominators come from the same table.
 
     Edge cases:
-        a row of nobody, by the noisy counts    1/2: nothing is known
+        an empty row, by the noisy counts       1/2: nothing is known
         noise                                   the least of noisy rates is on average too low, most so with small rows
 
     Example:

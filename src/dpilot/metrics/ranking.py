@@ -32,7 +32,7 @@ def auc(counts: Counts) -> Metric:
 
     Edge cases:
         exact counts       every pair of records is compared
-        a class of nobody  by the noisy counts: the value is 1/2, the interval [0, 1]
+        an empty class     by the noisy counts: the value is 1/2, the interval [0, 1]
 
     Reference:
         Hanley and McNeil, Radiology 1982.

@@ -86,7 +86,7 @@ def regression_scores(sums: RegressionSums) -> tuple[Metric, ...]:
     """Root mean squared error, in the target's own unit, and the share of the variance that is explained.
 
     Edge cases:
-        nobody, or no variance, by the noisy sums    R^2 is 0, and the interval is all that can be
+        no records or no variance, by the noisy sums R^2 is 0, and the interval is all that can be
         sampling of R^2                              errors and targets are taken as independent, which widens it where
                                                      records far from the mean have the larger errors
 

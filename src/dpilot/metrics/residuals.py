@@ -105,7 +105,7 @@ def residual_scores(found: Residuals) -> tuple[Metric, ...]:
     """Records, root mean squared error and mean residual (prediction minus target) of each group.
 
     Edge cases:
-        nobody, by the noisy count     an error of half the range, a residual of 0, and intervals of all that can be
+        no records, by the noisy count an error of half the range, a residual of 0, and intervals of all that can be
         sampling of the error          squared residuals are taken to vary as much as numbers in [0, 1] of their mean
                                        can, which widens the interval
 

@@ -24,7 +24,7 @@ _SHORT = Context(prec=3, rounding=ROUND_DOWN)
 
 
 def to_decimal(number: float) -> Decimal:
-    """A number somebody typed, as they typed it: 0.1 is a tenth."""
+    """A declared number, exactly as it was typed: 0.1 is a tenth."""
     return Decimal(repr(float(number)))
 
 
@@ -36,7 +36,7 @@ def round_up(number: float) -> Decimal:
 
 
 def truncate(number: Decimal) -> Decimal:
-    """Three digits, rounded down: a delta that people can read and that never exceeds what was meant."""
+    """Three digits, rounded down: a readable delta, never above ``number``."""
     return number.normalize(_SHORT)
 
 

@@ -71,7 +71,7 @@ class Composed:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of ``events``, it is not told which: costs the pointwise maximum of their curves.
+    """One of ``events``, which one stays secret: costs the pointwise maximum of their curves.
 
     The choice is made before the records are touched, by a coin or a rule that depends on no record and no release.
     Equal epsilon at one delta is not domination, so the maximum is taken at every order and every epsilon.

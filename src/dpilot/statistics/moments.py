@@ -75,7 +75,7 @@ class Box:
         return math.hypot(*np.broadcast_to(self._half, columns).tolist())  # whose squares cannot vanish or overflow
 
     def clip(self, rows: Floats) -> Floats:
-        self.bound(rows.shape[1])  # refuses rows of other columns, which numpy might stretch or trip over
+        self.bound(rows.shape[1])  # refuses rows of other columns, which numpy might broadcast or refuse
         return into_box(rows, np.asarray(self.lower), np.asarray(self.upper))
 
     @property

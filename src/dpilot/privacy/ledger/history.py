@@ -84,7 +84,7 @@ class Entry:
 class Commitment:
     """A reserve row, with what later rows made of it.
 
-    ``states`` are those of entries, and "resumed": reserved, and what was released before is known to nobody here.
+    ``states`` are those of entries, and "resumed": reserved, and what was released before is not known.
     """
 
     seq: int

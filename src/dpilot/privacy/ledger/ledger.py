@@ -41,7 +41,8 @@ class Ledger:
 
     Guarantee:
         A body under ``reserve`` runs only after its full price was synced to disk, and the total on disk never
-        exceeds the budget, whoever else spends at the same time. A crash or an exception leaves the price spent.
+        exceeds the budget, also when other processes spend at the same time. A crash or an exception leaves the price
+        spent.
 
     Edge cases:
         A clock that jumps does not matter: rows are ordered by number.
@@ -143,8 +144,8 @@ class Ledger:
         ``expected_head``: a head noted earlier. The ledger must have grown from it.
 
         Guarantee:
-            finds every change to a row by whoever does not also recompute the chain and the head. Who rewrites the
-            whole file consistently is found out only by a head that was kept elsewhere.
+            finds every change to a row, unless the chain and the head were recomputed too. A file that was rewritten
+            whole and consistently is detected only by a head that was kept elsewhere.
         """
         rows = self._book.rows(thorough=True)
         if expected_head is not None:
@@ -241,7 +242,7 @@ class Ledger:
         return f"Ledger({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        """The ledger as a small table for notebooks; everything that anybody typed is escaped."""
+        """The ledger as a small table for notebooks; all text is escaped."""
         history = self._book.history()
         spent, budget = history.cost(history.total()), history.budget
         total = f"epsilon {spent.epsilon:.4g} of {budget.epsilon:g} at delta {budget.delta:g}"

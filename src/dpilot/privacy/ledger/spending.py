@@ -83,7 +83,7 @@ def begin(book: Book, stage: Stage, seq: int | None = None) -> StageLock:
 
 
 def resume(book: Book, seq: int, place: int, drawn: Event | None) -> tuple[StageLock, Event]:
-    """Write that an interrupted stage goes on, and hold it; its event. LedgerError while somebody holds it."""
+    """Write that an interrupted stage goes on, and hold it; its event. LedgerError while it is held."""
     check_alone()
     with ExitStack() as undo:
         with book.page() as page:
@@ -125,7 +125,7 @@ def run_stage(
 def _price_and_lock(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> Iterator[tuple[Page, Price]]:
     """The right to write ``stages``, and their price; or BudgetExceeded.
 
-    Finding the price takes long, so it is done before the lock is taken, and kept only if nobody spent in between:
+    Finding the price takes long, so it is done before the lock is taken, and kept only if nothing was spent in between:
     shares of delta depend on what was spent. Whoever is overtaken three times finds the price under the lock.
     """
     check_alone()

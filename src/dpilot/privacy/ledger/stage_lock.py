@@ -1,8 +1,8 @@
-"""Who runs a stage holds a lock: so a stage that is running can be told from one that crashed.
+"""The lock held while a stage runs: it distinguishes a stage that is running from one that crashed.
 
 The lock is the kernel's (flock) on the file ``.NAME.SEQ.STAGE.lock`` beside the ledger. It is taken before the row that
 begins the stage is on disk and ends with the process, however that ends. The file stays while the stage is unfinished
-and goes when its end is booked; so where it is missing, somebody removed it, and nothing can be told.
+and goes when its end is booked; so where it is missing, it was removed by hand, and the two cannot be distinguished.
 
 A forked child may not draw from its parent's receipt, so it does not keep the parent's lock alive either: its copy is
 closed at the fork. Threads of one process exclude each other like processes do.
@@ -43,13 +43,13 @@ class StageLock:
         return self._process == os.getpid()
 
     def release(self) -> None:
-        """Let go of an unfinished stage; its file stays, for whoever resumes it."""
+        """Release an unfinished stage; its file stays, for a later resume."""
         if self.own and self._handle in _open_here:
             _open_here.remove(self._handle)  # first, so that no fork closes a number that means another file by then
             os.close(self._handle)
 
     def remove(self) -> None:
-        """Let go of a finished stage, which nobody can resume."""
+        """Release a finished stage, which cannot be resumed, and remove its file."""
         with suppress(OSError):
             self._file.unlink(missing_ok=True)
         self.release()
