@@ -205,6 +205,20 @@ def receive(rule: Any, state: State, released: Tensor, extras: int) -> tuple[Sta
     return state, released.detach().to(state.threshold.dtype)
 
 
+class FixedThreshold:
+    """What the rules with one declared threshold share. Abstract: a rule declares ``threshold`` and writes ``clip``."""
+
+    __slots__ = ()
+
+    threshold: float
+
+    def init(self, **public: Unpack[Public]) -> State:
+        return start(self, self.threshold, self.threshold, **public)
+
+    def update(self, state: State, released: Tensor) -> State:
+        return receive(self, state, released, extras=0)[0]
+
+
 def adjust_threshold(threshold: Tensor, exponent: Tensor, floor: float, ceiling: float) -> Tensor:
     """threshold * exp(exponent) inside its limits; a signal that is not a number leaves it where it is."""
     return within(threshold * torch.exp(torch.nan_to_num(exponent)), floor, ceiling)

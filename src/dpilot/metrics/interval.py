@@ -131,6 +131,11 @@ def quotient(over: Proportion, under: Proportion, spread: Spread, comparisons: i
     return hull(value, inside.tolist())
 
 
+def invert_score(value: float, t: Floats, score: Floats, variance: Floats) -> Interval:
+    """The interval of ``value`` and of all t whose score is no further from 0 than its variance explains."""
+    return hull(value, t[score**2 <= quantile() ** 2 * variance])
+
+
 def hull(value: float, points: Sequence[float] | Floats) -> Interval:
     """The smallest interval with the value and all the points in it."""
     return float(min([value, *points])), float(max([value, *points]))

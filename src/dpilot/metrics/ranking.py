@@ -9,7 +9,7 @@ import numpy as np
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.metrics.counts import STEP, Counts
-from dpilot.metrics.interval import Interval, Spread, clip_unit, hull, quantile
+from dpilot.metrics.interval import Interval, Spread, clip_unit, hull, invert_score
 from dpilot.metrics.metric import Metric, metric
 
 _GRID: Final = np.linspace(0.0, 1.0, 2001)
@@ -75,7 +75,7 @@ def _interval(first: Floats, second: Floats, ties: Floats, spread: Spread) -> In
     if spread.sampling:
         variance = variance + (n0 * n1) ** 2 * _hanley_mcneil(max(n0, 1.0), max(n1, 1.0))
     score = _concordant_pairs(first, second, ties) - _GRID * n0 * n1
-    return hull(_area(first, second, ties), _GRID[score**2 <= quantile() ** 2 * variance])
+    return invert_score(_area(first, second, ties), _GRID, score, variance)
 
 
 def _noise(first: Floats, second: Floats, ties: Floats, deviation: float) -> Floats:

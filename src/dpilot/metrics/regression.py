@@ -24,7 +24,7 @@ from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
-from dpilot.metrics.interval import Interval, Spread, quantile
+from dpilot.metrics.interval import Interval, Spread, hull, invert_score
 from dpilot.metrics.metric import Metric, metric
 from dpilot.privacy.events import Event
 
@@ -170,8 +170,7 @@ def _r_squared_interval(sums: RegressionSums, spread: Spread) -> Interval:
     inside = (difference <= np.hypot(error - low, ratio * (most - variance)) + 1e-12) & (
         difference >= -np.hypot(high - error, ratio * (variance - least)) - 1e-12
     )
-    found = 1 - ratio[inside]
-    return min([value, *found.tolist()]), max([value, *found.tolist()])
+    return hull(value, 1 - ratio[inside])
 
 
 def _error_interval(sums: RegressionSums, spread: Spread) -> Interval:
@@ -207,7 +206,5 @@ def _variance_interval(sums: RegressionSums, spread: Spread) -> Interval:
 
 
 def _score_interval(score: Callable[[Floats], Floats], variance: Callable[[Floats], Floats], value: float) -> Interval:
-    """The t in [0, 1] whose score is no further from 0 than its variance explains."""
     t = np.linspace(0.0, 1.0, 4001) ** 2
-    inside = t[score(t) ** 2 <= quantile() ** 2 * variance(t)]
-    return min([value, *inside.tolist()]), max([value, *inside.tolist()])
+    return invert_score(value, t, score(t), variance(t))

@@ -21,7 +21,7 @@ from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
-from dpilot.metrics.interval import Interval, Spread, hull, quantile
+from dpilot.metrics.interval import Interval, Spread, invert_score, quantile
 from dpilot.metrics.metric import Metric, metric
 from dpilot.metrics.regression import on_grid
 from dpilot.privacy.events import Composed, Event
@@ -154,7 +154,7 @@ def _error(sums: Sums, value: float, spread: Spread) -> Interval:
     t = np.linspace(0.0, 1.0, 4001) ** 2
     noise = spread.deviation**2 * (0.25 + (t - 0.5) ** 2)
     drawn = max(count, 0.0) * t * (1 - t) if spread.sampling else 0.0
-    return hull(value, _inside(t, squares - t * count, noise + drawn))
+    return invert_score(value, t, squares - t * count, noise + drawn)
 
 
 def _residual(sums: Sums, value: float, spread: Spread) -> Interval:
@@ -163,12 +163,7 @@ def _residual(sums: Sums, value: float, spread: Spread) -> Interval:
     t = np.linspace(-1.0, 1.0, 4001)
     noise = spread.deviation**2 * (1 + t**2)
     drawn = np.clip(squares - max(count, 0.0) * t**2, 0.0, max(count, 0.0)) if spread.sampling else 0.0
-    return hull(value, _inside(t, residual - t * count, noise + drawn))
-
-
-def _inside(t: Floats, score: Floats, variance: Floats) -> list[float]:
-    """The t whose score is no further from 0 than its variance explains."""
-    return [float(each) for each in t[score**2 <= quantile() ** 2 * variance]]
+    return invert_score(value, t, residual - t * count, noise + drawn)
 
 
 @np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
@@ -155,20 +155,7 @@ Event = (
     Gaussian | PoissonSampled | Repeated | Composed | OneOf | PureDP | ExponentialMechanism | ApproxDP | RepeatAndSelect
 )
 
-_ALLOWED: Final[dict[str, type]] = {
-    kind.__name__: kind
-    for kind in (
-        Gaussian,
-        PoissonSampled,
-        Repeated,
-        Composed,
-        OneOf,
-        PureDP,
-        ExponentialMechanism,
-        ApproxDP,
-        RepeatAndSelect,
-    )
-}
+_ALLOWED: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def nothing() -> Composed:

@@ -22,7 +22,7 @@ class Page:
         self._appender = appender
 
     def append(self, kind: str, body: Body) -> int:
-        """Add a row and return its number. A row that does not follow is refused: the ledger could not be read again."""
+        """Add a row and return its number; refuse one that does not follow, after which no row could be read."""
         row = self._appender.append(kind, body)
         self.history = follow(self.history, row)
         return row.seq

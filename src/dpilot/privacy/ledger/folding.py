@@ -14,7 +14,7 @@ Nothing here depends on a record: events, names and declared numbers only.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
@@ -110,7 +110,15 @@ def fold(rows: Sequence[LedgerRow]) -> History:
 def follow(history: History | None, row: LedgerRow) -> History:
     """The history after one more row, or LedgerError where it does not follow."""
     try:
-        return _open(row) if history is None else _FOLDS[row.kind](history, row)
+        if history is None:
+            return _open(row)
+        match row.kind:
+            case "reserve":
+                return replace(history, commitments=(*history.commitments, _commitment(row)))
+            case "extend":
+                return replace(history, budget=_read_budget(row.content()["budget"]))
+            case kind:
+                return _set_state(history, row.content(), *_STATES[kind])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
         raise LedgerError(
             f"row {row.seq} ({row.kind!r}) cannot be understood ({problem}): expected format {FORMAT}. "
@@ -133,10 +141,6 @@ def _open(row: LedgerRow) -> History:
     )
 
 
-def _reserve(history: History, row: LedgerRow) -> History:
-    return replace(history, commitments=(*history.commitments, _commitment(row)))
-
-
 @lru_cache(maxsize=10_000)
 def _commitment(row: LedgerRow) -> Commitment:
     body = row.content()
@@ -149,46 +153,23 @@ def _commitment(row: LedgerRow) -> Commitment:
     return Commitment(row.seq, row.time, stages, price, states)
 
 
-def _begin(history: History, row: LedgerRow) -> History:
-    return _set_state(history, row.content(), ("planned",), "reserved")
-
-
-def _resume(history: History, row: LedgerRow) -> History:
-    return _set_state(history, row.content(), ("reserved", "resumed"), "resumed")
-
-
-def _commit(history: History, row: LedgerRow) -> History:
-    return _set_state(history, row.content(), ("reserved", "resumed"), "committed")
-
-
-def _settle(history: History, row: LedgerRow) -> History:
-    body = row.content()
-    return _set_state(history, body, ("reserved",), "settled", (events.from_dict(body["event"]), _read_amount(body)))
-
-
-def _extend(history: History, row: LedgerRow) -> History:
-    return replace(history, budget=_read_budget(row.content()["budget"]))
-
-
-_FOLDS: Final[Mapping[str, Callable[[History, LedgerRow], History]]] = {
-    "reserve": _reserve,
-    "begin": _begin,
-    "resume": _resume,
-    "commit": _commit,
-    "settle": _settle,
-    "extend": _extend,
+_STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {  # kind of row: states of a stage before it, and after
+    "begin": (("planned",), "reserved"),
+    "resume": (("reserved", "resumed"), "resumed"),
+    "commit": (("reserved", "resumed"), "committed"),
+    "settle": (("reserved",), "settled"),
 }
 
 
-def _set_state(
-    history: History, body: Body, before: tuple[str, ...], after: str, lower: tuple[Event, Amount] | None = None
-) -> History:
+def _set_state(history: History, body: Body, before: tuple[str, ...], after: str) -> History:
     place = bisect_left(history.commitments, body["of"], key=lambda each: each.seq)
     old, stage = history.commitments[place], body["stage"]
     if old.seq != body["of"] or stage < 0 or old.states[stage] not in before:
         raise InvalidInput(f"stage {stage} of row {old.seq} is {old.states[stage]}, not {' or '.join(before)}")
     states = (*old.states[:stage], after, *old.states[stage + 1 :])
-    settled = {**old.settled, stage: lower} if lower is not None else old.settled
+    settled = dict(old.settled)
+    if after == "settled":
+        settled[stage] = events.from_dict(body["event"]), _read_amount(body)
     new = replace(old, states=states, settled=settled)
     return replace(history, commitments=(*history.commitments[:place], new, *history.commitments[place + 1 :]))
 
