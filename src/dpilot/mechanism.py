@@ -75,7 +75,19 @@ def release(
 ) -> Tree:
     """Draw the receipt and return ``vector + N(0, (noise_multiplier * bound)^2 I)``, in one call.
 
-    ``vector`` is a numpy array, a torch tensor, a float, or a list, tuple or dict of these: one joint vector.
+    Args:
+        vector: a numpy array, a torch tensor, a float, or a list, tuple or dict of these: one joint vector.
+        bound: its L2 sensitivity.
+        noise_multiplier: the standard deviation of the noise over ``bound``.
+        receipt: what the release is drawn from; a ledger hands it out.
+        sample_rate: the rate of the Poisson sample that the vector is of.
+        noise: the source of the noise.
+
+    Returns:
+        The noisy vector, in the structure of ``vector`` and in new memory.
+
+    Raises:
+        BudgetExceeded: if the receipt does not admit the event; nothing is released then.
 
     Guarantee:
         If adding or removing one record moves the joint vector by at most ``bound`` in L2 (the caller's

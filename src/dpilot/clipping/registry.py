@@ -54,10 +54,16 @@ def names() -> list[str]:
 
 
 def get(name: str, *, normalized: bool = False, groups: int | None = None, **parameters: Any) -> Clipping:
-    """The rule of that name; ``normalized=True`` for its normalized form, ``groups`` for its layer-wise form.
+    """The rule of that name.
 
-    Edge cases:
-        unknown name or parameter    InvalidInput, which lists the known ones
+    Args:
+        name: one of ``names()``, or "group".
+        normalized: whether weights, extras and bound are divided by the threshold.
+        groups: the number of groups of parameters of the layer-wise form; None for one threshold.
+        parameters: the fields of the rule.
+
+    Raises:
+        InvalidInput: for an unknown name or parameter; it lists the known ones.
 
     Example:
         >>> get("bounded", threshold=2.0).floor

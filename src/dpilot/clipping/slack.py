@@ -77,6 +77,8 @@ class Slack:
         slot = (threshold / math.sqrt(slots)).unsqueeze(-1)
         total = math.sqrt(slots) * (threshold - seen.norms).clamp_min(0.0)
         before = slot * torch.arange(slots, dtype=slot.dtype, device=slot.device)
+        # sum x = min(sqrt(K) (C - n), K slot) and 0 <= x_k <= slot, so |x|^2 <= slot sum x = C (C - n).
+        # tests/contracts/test_clipping.py::test_joint_norm_never_exceeds_bound_over_an_adaptive_run.
         extras = torch.minimum((total.unsqueeze(-1) - before).clamp_min(0.0), slot)
         return seen.seal(clip_factor(seen.norms, threshold), extras)
 

@@ -81,6 +81,8 @@ class Proportion:
 
     def _set(self, hits: float, misses: float, spread: Spread, z: float) -> list[float]:
         """The ends of the set: roots of a square in t, and the ends of [0, 1] that are inside."""
+        # ((1 - t) h - t m)^2 - z^2 (s^2 ((1 - t)^2 a + t^2 b) + n t (1 - t)) <= 0, ordered by powers of t.
+        # tests/metrics/test_intervals.py::test_without_noise_the_interval_is_wilsons.
         total, noise = hits + misses, (z * spread.deviation) ** 2
         drawn = z * z * total if spread.sampling else 0.0
         a = total**2 - noise * (self.hit_cells + self.miss_cells) + drawn

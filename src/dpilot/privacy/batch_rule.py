@@ -61,6 +61,17 @@ def batch_rule(
 ) -> BatchAdvice:
     """The batch size for ``epochs`` over ``size`` records (declared, not counted) under ``budget``.
 
+    Args:
+        budget: the total of the run.
+        size: the declared number of records.
+        epochs: how often the run passes over them, on average.
+        candidates: the batch sizes to compare.
+        min_steps: the least number of steps that a candidate must leave.
+        tolerance: how far above the least cumulative noise still counts as the plateau, as a share of it.
+
+    Returns:
+        The batch size with its steps and noise multiplier, the reason in words, and the table of all candidates.
+
     Edge cases:
         no candidate reaches min_steps   the one with the most steps is taken, and the reason says so
         delta of 1/size or more          refused, unless the budget allows it

@@ -31,6 +31,11 @@ _LEAST = math.log(0.2)  # of sampled steps: with less noise losses are so large 
 def noise_multiplier(budget: Budget, *, sample_rate: float, steps: int) -> float:
     """The noise multiplier with which ``steps`` Poisson-sampled Gaussian steps cost no more than ``budget``.
 
+    Args:
+        budget: the total (epsilon, delta) of all steps.
+        sample_rate: the probability with which a step takes a record, in (0, 1]; batch_size / size, declared.
+        steps: how many steps there are.
+
     Guarantee:
         its epsilon never exceeds the budget's, and is within 0.1 % of it.
 
@@ -54,7 +59,18 @@ def scale_for(make_event: Callable[[float], Event], budget: Budget, *, low: floa
     """The smallest parameter in [low, high] whose event fits ``budget``; epsilon must fall as it grows.
 
     For schedules with several stages that share one scale. Slower than noise_multiplier: plain bisection on the fine
-    grid, and the certified end of the bracket is returned.
+    grid.
+
+    Args:
+        make_event: the event of a parameter, such as a noise multiplier that all stages are scaled by.
+        budget: what the event may cost.
+        low, high: the ends of the bracket.
+
+    Returns:
+        The end of the bracket whose cost was computed, within 0.01 % of the smallest.
+
+    Raises:
+        InvalidInput: if even ``high`` costs more than the budget.
     """
 
     def fits(value: float) -> bool:

@@ -199,6 +199,8 @@ def step_noise_multiplier(noise_multiplier: float, steps: int) -> float:
     30.0
     """
     whole, count = _validate.positive(noise_multiplier=noise_multiplier), _validate.count(steps=steps)
+    # T / each^2 <= 1 / whole^2 must hold in exact arithmetic, so the float is raised until each^2 >= T whole^2.
+    # tests/privacy/test_receipt.py::test_divided_steps_cost_no_more_than_the_whole_in_exact_arithmetic.
     each, needed = whole * math.sqrt(count), count * Fraction(whole) ** 2
     while Fraction(each) ** 2 < needed:
         each = math.nextafter(each, math.inf)

@@ -53,6 +53,9 @@ def _deltas(release: Any, epsilons: Floats, adding: bool) -> Floats:
     c is then infinite and the same formula gives both.
     """
     q, variance = release.sampling_prob, release.standard_deviation**2
+    # Removing: P = (1 - q) N(0, s^2) + q N(-1, s^2) and Q = N(0, s^2), so e^loss = 1 + q (e^u - 1) with u the loss
+    # without sampling: u = log(1 + (e^loss - 1) / q) at x = -1/2 - u s^2. Adding is the mirror image.
+    # tests/privacy/test_sampled_gaussian.py::test_the_deltas_of_dp_accounting.
     sign = -1.0 if adding else 1.0
     unsampled = sign * (_log_ratio(sign * epsilons, q) if q < 1 else sign * epsilons)
     cut = (0.5 if adding else -0.5) - unsampled * variance

@@ -74,6 +74,8 @@ class TruncatedNegativeBinomial:
         The size-biased law, k P[K = k] / mean, is one plus a negative binomial of shape + 1: propose from it and
         accept k with chance 1/k.
         """
+        # A negative binomial is a Poisson of gamma-distributed rate. P[accept k] = k P[K = k] / mean / k: K's own law.
+        # tests/privacy/test_trials.py::test_draws_follow_the_chances.
         while True:
             rate = generator.standard_gamma(1 + self.shape) * (1 - self.gamma) / self.gamma
             drawn = int(generator.poisson(rate)) if rate < 1e15 else int(rate)  # numpy's draws overflow above it

@@ -51,6 +51,8 @@ def into_ball(rows: Floats, radius: float) -> Floats:
         |row|_2 <= radius for every finite row: norms are taken relative to the largest entry, so that none overflows
         or vanishes, and the radius is shaved by 1e-12 against rounding.
     """
+    # |row| = largest |direction| and 1 <= |direction| <= sqrt(d): neither square overflows or vanishes.
+    # tests/statistics/test_values.py::test_the_ball_holds_every_row_and_keeps_those_inside.
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
     direction = rows / np.where(largest > 0, largest, 1.0)
     limit = radius * _SHAVE / np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1.0)

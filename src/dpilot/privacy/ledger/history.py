@@ -157,6 +157,8 @@ class History:
         left = _decimals.DOWN.subtract(_decimals.to_decimal(self.budget.delta), near.delta)
         if left <= 0:
             return (None,)
+        # left_k = delta / (k + 1) after k shares, as left (1 - 1/(k + 2)) = left (k + 1)/(k + 2): the shares telescope.
+        # tests/privacy/test_ledger_bounds.py, test_delta_lasts_for_any_number_of_commitments.
         share = _decimals.DOWN.divide(left, Decimal(len(self.commitments) + 2))
         return None, _decimals.truncate(share), left
 

@@ -183,10 +183,18 @@ class Ledger:
     ) -> Iterator[Receipt]:
         """Spend ``event``, then run the body with the receipt that its releases are drawn from.
 
-        ``delta`` sets the share at which bound "basic" prices it; by default left / (k + 2) after k commitments, or
-        all that is left if only that fits. ``part`` says that only its records are touched; ``split`` names the split
-        it is a part of, and may be left out everywhere if the data set is only ever split once. In a precommitted
-        ledger whose stages are committed, this begins the planned stage that is named here.
+        In a precommitted ledger whose stages are committed, this begins the planned stage that is named here.
+
+        Args:
+            event: what will be released.
+            purpose: a short label, which the ledger shows.
+            part: the part of the data set whose records alone are touched; None for all records.
+            split: the split it is a part of; may be left out everywhere if the data set is only ever split once.
+            delta: the share at which bound "basic" prices it; by default left / (k + 2) after k commitments, or all
+                that is left if only that fits.
+
+        Raises:
+            BudgetExceeded: if it does not fit what is left; nothing is written then.
 
         Guarantee:
             on disk before the body runs. Leaving commits; an exception or a crash leaves it spent in full.
