@@ -1,4 +1,7 @@
-"""What it costs: budgets, events, accountants, calibration, selection, the batch rule, the ledger. No torch here.
+"""What it costs: budgets, events, accountants, calibration, selection, the batch rule, the ledger.
+
+Promises that no cost is below the true one, and that nothing is spent that the ledger does not hold. Imports the
+ground only, and no torch. Inside: events -> rdp, pld -> selection -> accountant -> calibrate, filters -> ledger.
 
 >>> from dpilot import Budget, privacy
 >>> sigma = privacy.noise_multiplier(Budget(1.0, 1e-5), sample_rate=0.01, steps=1000)

@@ -111,7 +111,7 @@ def rounding(steps: int) -> float:
     Seen: up to 0.3 steps 2^-53, in either direction, which the library does not count; 16 times that unit is allowed.
     """
     # An asked delta is lowered by this, a reported one raised. Without it a cost of the order of 2^-53 steps would be
-    # hidden: tests/privacy/test_breaks.py::test_rounding_in_transforms_never_hides_a_cost.
+    # hidden: tests/privacy/test_accountant.py::test_rounding_in_transforms_never_hides_a_cost.
     return 16 * 2.0**-53 * steps
 
 

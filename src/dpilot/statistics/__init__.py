@@ -1,7 +1,8 @@
 """Small private queries through the door: count, mean, second moment, histogram, table, quantiles.
 
 Each takes the data, what is declared about them, a noise multiplier and a receipt; ``<name>_event`` gives its cost
-beforehand, for the ledger.
+beforehand, for the ledger. Promises the sensitivity that it passes to the mechanism. Imports mechanism, privacy and
+the ground.
 """
 
 from dpilot.statistics.histogram import histogram, histogram_event, table, table_event
