@@ -27,7 +27,8 @@ IRREGULAR = {"brought", "told", "bought", "heard", "found", "made", "kept", "tak
              "left", "sent", "drawn", "shown", "said", "written", "known", "held", "lent", "put", "paid", "run_on",
              "laid", "cut", "split_off", "spent", "built", "bound_to", "thrown", "grown", "fed", "met", "got", "sought",
              "flown", "begun", "chosen", "broken", "frozen", "hidden", "spoken", "woven", "worn", "lost", "sold",
-             "meant", "felt", "dealt", "caught", "taught", "fought", "thought", "won", "shot", "stuck", "torn"}  # fmt: skip
+             "meant", "felt", "dealt", "caught", "taught", "fought", "thought", "won", "shot", "stuck",
+             "torn"}  # fmt: skip
 
 
 def main() -> None:

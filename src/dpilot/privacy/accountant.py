@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
 from dpilot import _validate
@@ -34,7 +33,6 @@ __all__ = [
     "gdp_delta",
     "gdp_epsilon",
     "gdp_mu",
-    "profile",
     "rdp",
     "rdp_epsilon",
     "selects",
@@ -75,11 +73,6 @@ def delta(event: Event, epsilon: float, accountant: str = "pld") -> float:
         curve = renyi.curve(event, selection=selection_curve)
         return min(1.0, used + renyi.delta(ORDERS, curve, epsilon - spent))
     return pld.delta(event, epsilon)
-
-
-def profile(event: Event) -> Callable[[float], float]:
-    """delta as a function of epsilon, the whole privacy profile; an upper bound everywhere, both directions."""
-    return lambda epsilon: delta(event, epsilon)
 
 
 def rdp(event: Event, orders: Any = ORDERS) -> Floats:
