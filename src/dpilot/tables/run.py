@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.records import FitRecord, MetricRecord
-from dpilot.statistics.rows import Floats
 from dpilot.tables.declared import Task
 from dpilot.tables.features import Expansion
 from dpilot.tables.preparing import Source, read

@@ -17,10 +17,8 @@ from dpilot.keys import Chain
 from dpilot.mechanism import Draws
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import ApproxDP, Event, Repeated
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger import Committed, Ledger, as_ledger
 from dpilot.privacy.ledger.history import Entry
-from dpilot.privacy.ledger.opening import given
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler
 from dpilot.train.plan import Plan
@@ -76,7 +74,7 @@ def open_ledger(ledger: Paying, plan: Plan, data_id: str | None) -> Ledger | Com
         a new ledger    is named by ``data_id``, or by its file
         another data set's ledger, where both are named    refused
     """
-    book = given(ledger, plan.budget, data_id) if isinstance(ledger, str | os.PathLike) else ledger
+    book = as_ledger(ledger, plan.budget, data_id) if isinstance(ledger, str | os.PathLike) else ledger
     check_data(book, data_id)
     return book
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
@@ -25,8 +26,7 @@ from dpilot.metrics.scores import scores
 from dpilot.noise import KeyedNoise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Stage, given
-from dpilot.statistics.rows import Floats
+from dpilot.privacy.ledger import Stage, as_ledger
 from dpilot.transfer.scattering import scattered
 from dpilot.tune.pilot.autopilot import autopilot
 from dpilot.tune.pilot.figures import Figures
@@ -220,7 +220,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "allow_large_delta": self.allow_large_delta,
             "terms": Terms(self.objective, epochs=self.epochs),
             "size": self.size,
-            "ledger": None if self.ledger is None else given(self.ledger, self._budget(length)),
+            "ledger": None if self.ledger is None else as_ledger(self.ledger, self._budget(length)),
             "device": self.device,
             "test_seed": seed,
         }

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.clipping import Clipping
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
@@ -22,7 +23,6 @@ from dpilot.noise import SystemNoise
 from dpilot.records import StepRecord
 from dpilot.sampling import check_source
 from dpilot.statistics.histogram import table
-from dpilot.statistics.rows import Floats
 from dpilot.tape import current
 from dpilot.train.job import Job
 from dpilot.train.run import predict

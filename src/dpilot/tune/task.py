@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
 from dpilot.noise import SHARED, KeyedNoise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
-from dpilot.privacy.receipt import Receipt, divided, divided_multiplier
-from dpilot.statistics.rows import Floats
+from dpilot.privacy.receipt import Receipt, divide, step_noise_multiplier
 from dpilot.tune.candidate import Candidate
 
 __all__ = ["HELD_OUT", "TRAIN", "MakeNoise", "Outlay", "Task", "Trial", "distinct", "fixed_noise"]
@@ -118,8 +118,8 @@ class Outlay:
     def trial(self, candidate: Candidate, receipt: Receipt) -> Trial:
         """The trial of ``candidate``, drawn from ``receipt``."""
         if self.sample_rate == 1:
-            part = divided(receipt, self.noise_multiplier, candidate.steps)
-            return Trial(candidate, divided_multiplier(self.noise_multiplier, candidate.steps), part)
+            part = divide(receipt, self.noise_multiplier, candidate.steps)
+            return Trial(candidate, step_noise_multiplier(self.noise_multiplier, candidate.steps), part)
         if candidate.steps != self.steps:
             _validate.refuse("steps", candidate.steps, f"{self.steps}, as was paid", "Only the step size may vary.")
         return Trial(candidate, self.noise_multiplier, receipt)

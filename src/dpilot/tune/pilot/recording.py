@@ -12,7 +12,7 @@ import numpy as np
 
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed, Ledger
-from dpilot.privacy.receipt import divided_multiplier
+from dpilot.privacy.receipt import step_noise_multiplier
 from dpilot.records import FitRecord, unit
 from dpilot.tune.pilot.flight import Flight, Flown
 from dpilot.tune.pilot.plan import PilotPlan
@@ -116,7 +116,7 @@ def _summary(plan: PilotPlan, flown: Flown, told: Told) -> str:
 
 def _plan(plan: PilotPlan, flown: Flown, told: Told) -> dict[str, Any]:
     final, steps = plan.scaling.final, flown.candidate.steps
-    each = divided_multiplier(final.noise_multiplier, steps) if final.sample_rate == 1 else final.noise_multiplier
+    each = step_noise_multiplier(final.noise_multiplier, steps) if final.sample_rate == 1 else final.noise_multiplier
     return {
         "sample_rate": final.sample_rate,
         "steps": steps,

@@ -19,7 +19,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Composed, Gaussian, PoissonSampled
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
-from dpilot.privacy.receipt import divided, divided_multiplier
+from dpilot.privacy.receipt import divide, step_noise_multiplier
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.paying import begun, paid
 from dpilot.tune.record import TrialRecord, Tuned
@@ -69,7 +69,7 @@ def subset_search(
     final = 1 / (whole * math.sqrt(1 - _validate.open_unit(share=share)))
     together = _together(budget, final, rate, share)
     score_multiplier = math.sqrt(count) * (1 + 1e-12) / whole
-    each = Outlay(divided_multiplier(together, count))
+    each = Outlay(step_noise_multiplier(together, count))
     scores_of = [f"score {j + 1}" for j in range(count)]
     stages = [
         Stage(_TRIALS, PoissonSampled(rate, Gaussian(together)), TRAIN, task.split),
@@ -79,7 +79,7 @@ def subset_search(
     task.cells(objective)
     with paid(task, stages, budget, ledger) as payment:
         with begun(payment, [_TRIALS]) as (receipt,):
-            pieces = divided(receipt, together, count, sample_rate=rate)
+            pieces = divide(receipt, together, count, sample_rate=rate)
             models = task.sampled(rate).train([each.trial(candidate, pieces) for candidate in grid])
         with begun(payment, scores_of) as receipts:
             scores = [
