@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from dpilot.engine import precision
 from dpilot.engine.base import NoRule
 from dpilot.engine.layers import RULES
-from dpilot.engine.layers.base import Dense, MakeUse, Use, per_sample_rows
+from dpilot.engine.layers.base import Dense, MakeUse, Use, detached, per_sample_rows
 from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeated
 from dpilot.engine.layers.fallback import fallback
 from dpilot.engine.layers.gram import Shared
@@ -196,7 +196,7 @@ class Recorder(TorchFunctionMode):
     def input_of_several(self, x: Tensor, cast: Tensor) -> tuple[Tensor, Shared]:
         latest = self._latest
         if latest is None or latest[0] is not x or latest[1] != x._version or latest[2].dtype != cast.dtype:
-            latest = self._latest = (x, x._version, cast.detach(), Shared())
+            latest = self._latest = (x, x._version, detached(cast), Shared())
         latest[3].users += 1
         return latest[2], latest[3]
 

@@ -150,9 +150,20 @@ def cast(x: Tensor) -> Tensor:
     return x
 
 
+def detached(t: Tensor) -> Tensor:
+    """``t.detach()`` that no dispatch mode sees: the engine's own, which needs no judging, as a view has its memory's tag.
+
+    A tensor with operations of its own (a wrapper subclass) is detached by them.
+    """
+    if type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return t.detach()  # type: ignore[no-any-return]
+    with torch._C._DisableTorchDispatch():
+        return t.detach()  # type: ignore[no-any-return]
+
+
 def plain(scope: Scope, value: Tensor) -> Tensor:
     """A weight without its graph, so that autograd forms no gradient for it; anything else as it is."""
-    return value.detach() if scope.is_weight(value) else value
+    return detached(value) if scope.is_weight(value) else value
 
 
 def plain_or_none(scope: Scope, value: Tensor | None) -> Tensor | None:

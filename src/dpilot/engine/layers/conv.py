@@ -19,6 +19,7 @@ from dpilot.engine.layers.base import (
     Scope,
     Use,
     cast,
+    detached,
     grouped_rows,
     plain,
     plain_or_none,
@@ -265,7 +266,7 @@ def record(
         uses.append((weight, convolution_use(geometry, scope.batch_size, transposed)))
     if bias is not None and scope.is_weight(bias):
         uses.append((bias, channel_bias_use(scope.batch_size)))
-    return scope.tap(out, (x.detach(),) if scope.is_weight(weight) else (), uses)
+    return scope.tap(out, (detached(x),) if scope.is_weight(weight) else (), uses)
 
 
 @rule("conv1d", "conv2d", "conv3d")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpilot.engine import euclid
 from dpilot.engine.base import NoRule, accumulator
-from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, rule
+from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, detached, rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def lookup(scope: Scope, ids: Tensor, weight: Tensor, padding: int | None) -> Te
     """Rows of a trained table, with the use recorded."""
     if padding is not None and padding < 0:
         padding += weight.shape[0]
-    out = F.embedding(ids, weight.detach()) if weight.dim() == 2 else weight.detach()[ids]
+    out = F.embedding(ids, detached(weight)) if weight.dim() == 2 else detached(weight)[ids]
     return scope.tap(out, (ids,), [(weight, lookup_use(weight, scope.batch_size, padding))])
 
 
