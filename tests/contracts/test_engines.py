@@ -106,7 +106,7 @@ def test_engine_agrees_where_products_use_tf32(name: str, way: str, monkeypatch:
     case = build(name, torch.float32)
     if DEVICE.type == "cpu":
         monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
-        monkeypatch.setattr(precision, "full", lambda: precision.NOTHING)
+        monkeypatch.setattr(precision, "use_full_precision", lambda: precision.NOTHING)
         monkeypatch.setattr(measure, "TOGETHER", {"cpu"})
         monkeypatch.setattr(conv, "ENTRYWISE", {"cpu"})
     monkeypatch.setattr(conv, "EVEN", 1)

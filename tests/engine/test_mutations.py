@@ -126,7 +126,7 @@ def untapped(original: Any) -> Any:
         dims = like.dim() if dims is None else dims
         if weight.dim() >= dims:
             return original(self, weight, like, dims)
-        return broadcast.repeated(weight.data, dims, like.shape[0])
+        return broadcast.repeat_view(weight.data, dims, like.shape[0])
 
     return spread
 
@@ -195,7 +195,7 @@ MUTATIONS = {
     "fallback doubles": Mutation(fallback, "per_sample", scaled(2.0), ("rare_operations",)),
     "derived weights are dropped": Mutation(settle, "pull_back", lambda _: lambda *_: [], ("parametrised", "lora")),
     "repeated rows are not summed": Mutation(
-        settle, "summed_to", lambda f: lambda v, b: f(v, b) * 0.5, ("vision_transformer",)
+        settle, "sum_to", lambda f: lambda v, b: f(v, b) * 0.5, ("vision_transformer",)
     ),
     "a repeated use is overwritten": Mutation(
         measure, "combine", last_only, ("reused_module", "tied_embeddings", "bare_parameters")

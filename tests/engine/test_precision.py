@@ -147,7 +147,7 @@ def test_full_precision_is_restored() -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        with precision.full():
+        with precision.use_full_precision():
             assert torch.get_float32_matmul_precision() == "highest"
         assert torch.get_float32_matmul_precision() == "medium"
     finally:

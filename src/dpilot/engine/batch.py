@@ -90,7 +90,7 @@ def rows(batch: Any, n: int, start: int, stop: int) -> Any:
     return rebuild(batch, lambda t: t[start:stop] if t.dim() and t.shape[0] == n else t)
 
 
-def owned(batch: Any) -> Any:
+def copy_tensors(batch: Any) -> Any:
     """The same with every tensor in memory of its own: around a slice of a chunk or of a data set lie other samples.
 
     Example:
@@ -126,7 +126,7 @@ def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any
     return rebuild(batch, made_up)
 
 
-def filled(batch: Any, n: int, count: int) -> Any:
+def fill_up(batch: Any, n: int, count: int) -> Any:
     """A batch of n with copies of its first sample behind it, ``count`` in all; one more for each tensor that all
     samples share and that has as many rows, so that it is not taken for samples.
 

@@ -40,7 +40,7 @@ def batch_norm(module: nn.Module) -> Finding | None:
     return None
 
 
-def running_statistics(module: nn.Module) -> Finding | None:
+def has_running_statistics(module: nn.Module) -> Finding | None:
     if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
         return "keeps running statistics of the samples, without noise.", "Use track_running_stats=False."
     return None
@@ -56,7 +56,7 @@ def batch_scaled_embedding(module: nn.Module) -> Finding | None:
     return None
 
 
-def scripted(module: nn.Module) -> Finding | None:
+def is_scripted(module: nn.Module) -> Finding | None:
     if isinstance(module, torch.jit.ScriptModule) and any(p.requires_grad for p in module.parameters()):
         return "is TorchScript, which cannot be watched.", 'Use the original module, or engine="loop".'
     return None
@@ -77,9 +77,9 @@ def _is_distributed(kind: type) -> bool:
 
 TESTS: tuple[Callable[[nn.Module], Finding | None], ...] = (
     batch_norm,
-    running_statistics,
+    has_running_statistics,
     batch_scaled_embedding,
-    scripted,
+    is_scripted,
     parallel,
 )
 

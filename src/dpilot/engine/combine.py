@@ -24,7 +24,7 @@ def combine(uses: Sequence[Use]) -> tuple[Tensor, tuple[Use, ...]]:
     if len(merged) == 1:
         squares, use = merged[0].measure()
         return squares, (use,)
-    apart = tuple(use.merged() if isinstance(use, Lookups) else use for use in merged)
+    apart = tuple(use.merge() if isinstance(use, Lookups) else use for use in merged)
     formed = Formed.of(apart, apart[0].magnitude().shape[0])
     return formed.measure()[0], (formed,)
 

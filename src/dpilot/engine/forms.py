@@ -99,7 +99,7 @@ def state_of(model: nn.Module, loss_fn: LossFunction) -> State:
 
 
 @final
-class Found:
+class ModelState:
     """``state_of`` as it was found, and whether it still holds: asked before every chunk, while the GPU has no work.
 
     It holds if every module holds the very objects that it held, and tensors lie where they lay. Then the state is the

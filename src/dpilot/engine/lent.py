@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @final
-class Lent:
+class LentResults:
     """Tensors of a graph, handed out without a copy.
 
     Guarantee:

@@ -19,7 +19,7 @@ from dpilot.engine.layers.base import Dense, Use, rows_of
 from dpilot.engine.layers.conv import Correlation
 from dpilot.engine.layers.embedding import Lookups
 from dpilot.engine.layers.formed import Apart, Formed
-from dpilot.engine.layers.gram import GramParts, finished
+from dpilot.engine.layers.gram import GramParts, finish_bounds
 from dpilot.engine.layers.linear import Product, mates_parts
 from dpilot.engine.layers.offsets import ByEntry
 from dpilot.engine.tied import tied_parts
@@ -74,7 +74,7 @@ class Measured:
         """Make the squared norms of all parameters."""
         for shared in list(self.waiting):
             self._meet(shared)
-        self.squares.update(zip(self.parts, finished(list(self.parts.values())), strict=True))
+        self.squares.update(zip(self.parts, finish_bounds(list(self.parts.values())), strict=True))
         kinds = {(d.values.device, d.values.dtype) for d in self.small.values()}
         for kind in kinds:
             mine = {name: d for name, d in self.small.items() if (d.values.device, d.values.dtype) == kind}

@@ -17,7 +17,7 @@ Shape = tuple[torch.Size, torch.dtype, torch.device]
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class WeightedSums:
     """Sum over i of w_i g_i for every parameter; null samples are zeroed before any product.
 
     Where records are large, zeroing rows costs more than waiting to learn whether a sample is null (``waits``). The
@@ -30,12 +30,12 @@ class Sums:
     waits: bool
 
     @staticmethod
-    def of(whole: Tensor, measured: Measured, parameters: Mapping[str, nn.Parameter]) -> Sums:
+    def of(whole: Tensor, measured: Measured, parameters: Mapping[str, nn.Parameter]) -> WeightedSums:
         shapes = {name: (p.shape, accumulator(p), p.device) for name, p in parameters.items()}
-        return Sums(torch.isfinite(whole), measured, shapes, not cheap(measured))
+        return WeightedSums(torch.isfinite(whole), measured, shapes, not cheap(measured))
 
     def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return self.zeroed(weights) if self.any_null() else self.steady(weights)
+        return self.without_null_rows(weights) if self.any_null() else self.steady(weights)
 
     def any_null(self) -> bool:
         """Whether a sample is null, where ``steady`` has to be told."""
@@ -62,13 +62,13 @@ class Sums:
         """The sums without waiting; where records are large, right if no sample is null."""
         return self._summed(weights, zeroing=not self.waits)
 
-    def zeroed(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def without_null_rows(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sums from records whose null rows are zeros."""
         return self._summed(weights, zeroing=True)
 
     def _summed(self, weights: Mapping[str, Tensor], *, zeroing: bool) -> dict[str, Tensor]:
         """Parameter after parameter: a copy without null rows lives no longer than its own sum takes."""
-        with torch.no_grad(), precision.own():
+        with torch.no_grad(), precision.use_own_settings():
             sides = [side.keep(self.finite) if zeroing else side for side in self.measured.side_by_side]
             small = {name: s for side in sides for name, s in side.weighted_sums(weights).items()}
             kept = self.finite if zeroing else None

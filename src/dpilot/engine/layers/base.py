@@ -131,7 +131,7 @@ class Dense:
         return Dense(torch.where(finite.view(-1, *[1] * (self.values.dim() - 1)), self.values, 0.0))
 
 
-def grouped_rows(tensor: Tensor, batch_size: int) -> Tensor:
+def group_rows(tensor: Tensor, batch_size: int) -> Tensor:
     """View (n r, ...) as (n, r, ...), where ``Scope.tap`` has made sure that each sample has r rows."""
     if tensor.shape[0] == batch_size:
         return tensor.unsqueeze(1)
@@ -140,7 +140,7 @@ def grouped_rows(tensor: Tensor, batch_size: int) -> Tensor:
 
 def per_sample_rows(tensor: Tensor, batch_size: int) -> Tensor:
     """View (n r, ...) as (n, r, ...) in the dtype that norms and sums live in."""
-    return grouped_rows(tensor.to(accumulator(tensor)), batch_size)
+    return group_rows(tensor.to(accumulator(tensor)), batch_size)
 
 
 def cast(x: Tensor) -> Tensor:

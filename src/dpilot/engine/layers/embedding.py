@@ -32,7 +32,7 @@ class Lookups:
     even: bool = False
 
     def measure(self) -> tuple[Tensor, Use]:
-        merged = self.merged()
+        merged = self.merge()
         each = merged._flat().square().sum(1)
         if self.even:
             return each.view(self.batch_size, self.times).sum(1), merged
@@ -49,12 +49,12 @@ class Lookups:
         """How many rows each sample has, where all have as many."""
         return self.rows.shape[0] // self.batch_size
 
-    def merged(self) -> Lookups:
+    def merge(self) -> Lookups:
         """The same with every token of a sample once."""
         if self.even:
-            tokens, rows = added_where_equal(self.tokens.view(self.batch_size, self.times), self.rows)
+            tokens, rows = sum_equal_keys(self.tokens.view(self.batch_size, self.times), self.rows)
             return replace(self, tokens=tokens, rows=rows)
-        keys, rows = added_where_equal((self.owners * self.vocabulary + self.tokens)[None], self.rows)
+        keys, rows = sum_equal_keys((self.owners * self.vocabulary + self.tokens)[None], self.rows)
         return replace(self, tokens=keys % self.vocabulary, owners=keys // self.vocabulary, rows=rows)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Lookups:
         return replace(self, rows=torch.where(mine, self.rows, 0.0))
 
 
-def added_where_equal(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def sum_equal_keys(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Keys (groups, S) once each, with the sums of their rows (groups S, *row); left over are keys 0 with zeros."""
     groups, size = keys.shape
     ordered, order = torch.sort(keys, dim=1)
@@ -141,15 +141,15 @@ def _embedding(
 
 @rule("__getitem__")
 def _getitem(scope: Scope, _: Operation, weight: Tensor, ids: Any) -> Any:
-    return looked_up(scope, weight, ids)
+    return look_up(scope, weight, ids)
 
 
 @rule("index_select")
 def _index_select(scope: Scope, _: Operation, weight: Tensor, dim: int, index: Tensor) -> Any:
-    return looked_up(scope, weight, index) if dim == 0 else NotImplemented
+    return look_up(scope, weight, index) if dim == 0 else NotImplemented
 
 
-def looked_up(scope: Scope, weight: Tensor, ids: Any) -> Any:
+def look_up(scope: Scope, weight: Tensor, ids: Any) -> Any:
     """table[ids] where a plain look-up is what it is."""
     if not scope.is_weight(weight) or not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
         return NotImplemented

@@ -53,7 +53,7 @@ class Formed:
         return torch.as_tensor(total)
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        return added(self.uses, start, stop)
+        return sum_formed(self.uses, start, stop)
 
     def magnitude(self) -> Tensor:
         return torch.stack([use.magnitude() for use in self.uses]).sum(0)
@@ -102,7 +102,7 @@ class Apart:
         return Apart(self.together.keep(finite), self.chosen, self.alone.keep(finite[self.chosen]))
 
 
-def added(uses: Sequence[Use], start: int, stop: int) -> Tensor:
+def sum_formed(uses: Sequence[Use], start: int, stop: int) -> Tensor:
     """Summed gradients of samples start .. stop; look-ups are added in place, without a table of their own."""
     ordered = sorted(uses, key=lambda use: 2 if hasattr(use, "add_to") else 1 if isinstance(use, Dense) else 0)
     first = ordered[0].gradients(start, stop)

@@ -38,10 +38,10 @@ class ByEntry:
         return self.values.measure()[0], self
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        return self._turned(self.values.weighted_sum(weights).unsqueeze(0))[0]
+        return self._to_kernel_layout(self.values.weighted_sum(weights).unsqueeze(0))[0]
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        return self._turned(self.values.gradients(start, stop))
+        return self._to_kernel_layout(self.values.gradients(start, stop))
 
     def magnitude(self) -> Tensor:
         return self.values.magnitude()
@@ -49,7 +49,7 @@ class ByEntry:
     def keep(self, finite: Tensor) -> ByEntry:
         return ByEntry(self.values.keep(finite), self.kernel)
 
-    def _turned(self, values: Tensor) -> Tensor:
+    def _to_kernel_layout(self, values: Tensor) -> Tensor:
         """(n, entries, O, C) -> (n, O, C, *kernel)."""
         return values.permute(0, 2, 3, 1).reshape(values.shape[0], *values.shape[2:], *self.kernel)
 

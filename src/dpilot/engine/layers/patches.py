@@ -18,18 +18,18 @@ from dpilot.engine.layers.offsets import on_grid
 
 def worth_it(inputs: Tensor, geometry: Geometry, positions: tuple[int, ...]) -> bool:
     """Whether the pixels have fewer inner products to form than the patches have products: places^2 <= K T^2."""
-    places = math.prod(padded(inputs, geometry))
+    places = math.prod(pad_sizes(inputs, geometry))
     return places * places <= math.prod(geometry.kernel) * math.prod(positions) ** 2
 
 
-def padded(inputs: Tensor, geometry: Geometry) -> list[int]:
+def pad_sizes(inputs: Tensor, geometry: Geometry) -> list[int]:
     """The size of the padded image."""
     return [size + 2 * side for size, side in zip(inputs.shape[2:], geometry.padding, strict=True)]
 
 
 def patch_gram(inputs: Tensor, geometry: Geometry, positions: tuple[int, ...]) -> Tensor:
     """Gram matrices (n, T, T) of the patches of images (n, C, *space), for a kernel without groups."""
-    grid = padded(inputs, geometry)
+    grid = pad_sizes(inputs, geometry)
     pixels = precision.gram(on_grid(inputs, grid, geometry.padding))
     across = [math.prod(grid[j + 1 :]) for j in range(len(grid))]
     down, right = pixels.stride(1), pixels.stride(2)
