@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from dpilot.engine import precision
+from dpilot.numerics import precision
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features
 from dpilot.transfer.probe import Head, fit_heads

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpilot.engine import precision
 from dpilot.mechanism import Draws
+from dpilot.numerics import precision
 from dpilot.transfer.features import Features
 from dpilot.transfer.residuals import Records, reach
 from dpilot.tune.task import Trial

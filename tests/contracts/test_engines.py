@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from dpilot import engine
-from dpilot.engine import measure, precision
+from dpilot.engine import measure
 from dpilot.engine.layers import conv
+from dpilot.numerics import precision
 from tests.contracts.zoo import DEVICE, ZOO, Case, N, build
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}

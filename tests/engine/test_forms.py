@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine.forms import ModelState, state_of
+from dpilot.engine.replay.forms import ModelState, state_of
 
 
 class Elsewhere(nn.Module):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpilot.engine import kernels, precision
 from dpilot.engine.base import inflate
-from dpilot.engine.combine import combine
 from dpilot.engine.layers.gram import gram
 from dpilot.engine.layers.linear import product
+from dpilot.engine.measure import combine
+from dpilot.numerics import kernels, precision
 from tests.contracts.zoo import DEVICE
 from tests.thin import thin
 

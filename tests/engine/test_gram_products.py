@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import kernels, per_sample, precision
+from dpilot.engine import per_sample
 from dpilot.engine.layers import linear
 from dpilot.engine.layers.gram import SharedInput, finish_bounds, gram_sums, joint_parts
 from dpilot.engine.layers.linear import Product, product
 from dpilot.engine.measure import Measured
+from dpilot.numerics import kernels, precision
 from tests.contracts.zoo import DEVICE
 from tests.engine.test_grades import tokens
 

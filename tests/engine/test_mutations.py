@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpilot.engine import api, base, combine, measure, recorder, settle, two_pass
+from dpilot.engine import api, base, measure, recorder, settle, two_pass
 from dpilot.engine.layers import attention, broadcast, conv, embedding, fallback, gram, linear, norm, recurrent
 from dpilot.engine.layers.base import Dense
 from tests.contracts.test_engines import assert_contract
@@ -148,7 +148,7 @@ MUTATIONS = {
         gram, "gram", lambda _: lambda a, e: (a.square().sum(2) * e.square().sum(2)).sum(1), ("linear_gram",)
     ),
     "linear magnitude halves one token": Mutation(linear.Product, "magnitude", scaled(0.5), ("mlp",)),
-    "linear forgets to merge repeats": Mutation(combine, "merge", lambda _: lambda uses: uses[0], ("reused_module",)),
+    "linear forgets to merge repeats": Mutation(measure, "merge", lambda _: lambda uses: uses[0], ("reused_module",)),
     "swapped storage is ignored": Mutation(
         linear, "product_use", lambda make: lambda n, _, *more: make(n, False, *more), ("everything_square",)
     ),

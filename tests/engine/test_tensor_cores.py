@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import kernels, measure, per_sample, precision
+from dpilot.engine import measure, per_sample
 from dpilot.engine.base import inflate
 from dpilot.engine.layers import conv
 from dpilot.engine.layers.base import Dense
 from dpilot.engine.layers.conv import Correlation, convolution_use
-from dpilot.engine.layers.geometry import Geometry, unfold
+from dpilot.engine.layers.conv_geometry import Geometry, unfold
 from dpilot.engine.layers.gram import SharedInput, finish_bounds, gram_parts, gram_sums
 from dpilot.engine.layers.linear import Product, product
-from dpilot.engine.layers.offsets import by_entry
-from dpilot.engine.layers.patches import patch_gram, worth_it
+from dpilot.engine.layers.offsets import by_entry, patch_gram, worth_it
 from dpilot.engine.measure import Measured, SideBySide
 from dpilot.engine.record import Pass
 from dpilot.engine.recorder import Recorder
+from dpilot.numerics import kernels, precision
 from tests.contracts.zoo import DEVICE, cross_entropy
 
 

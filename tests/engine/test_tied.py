@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import per_sample, precision, tied
+from dpilot.engine import per_sample
 from dpilot.engine.base import inflate
+from dpilot.engine.layers import tied
 from dpilot.engine.layers.base import Dense, Use
 from dpilot.engine.layers.embedding import Lookups
 from dpilot.engine.layers.gram import finish_bounds, gram
 from dpilot.engine.layers.linear import Product
+from dpilot.engine.layers.tied import tied_parts
 from dpilot.engine.measure import Measured
-from dpilot.engine.tied import tied_parts
+from dpilot.numerics import precision
 from tests.contracts.zoo import DEVICE
 
 N = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dpilot.engine import precision
+from dpilot.numerics import precision
 from dpilot.transfer import residuals
 from dpilot.transfer.features import Features
 from dpilot.transfer.residuals import Records, reach

@@ -13,7 +13,7 @@ from torch import nn
 
 from dpilot import _validate
 from dpilot.engine import batch as batches
-from dpilot.engine import copies, loop, precision, single_backward, vmap
+from dpilot.engine import copies, loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.capture import telling
 from dpilot.engine.check import check
@@ -22,6 +22,7 @@ from dpilot.engine.made_up import carefully, examine, free_size, refuse_company,
 from dpilot.engine.masking import without_checks
 from dpilot.engine.state import modules_of, refuse_trained_loss
 from dpilot.errors import UnsupportedModel
+from dpilot.numerics import precision
 
 ENGINES: dict[str, Callable[..., PerSample]] = {
     "single-backward": single_backward.run,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from dpilot.engine import batch as batches
-from dpilot.engine import loop, precision, single_backward
+from dpilot.engine import loop, single_backward
 from dpilot.engine.base import LossFunction, NoRule, PerSample
 from dpilot.engine.capture import drawn_on_the_processor
 from dpilot.engine.draws import keep_draws
@@ -28,6 +28,7 @@ from dpilot.engine.masking import Made, check_values_first, on_accelerator, with
 from dpilot.engine.record import judge
 from dpilot.engine.state import modules_of, preserve_state, preserve_structure
 from dpilot.errors import DpilotError, UnsupportedModel
+from dpilot.numerics import precision
 
 DEPENDS = "the gradient of one sample depends on the others"
 Run = Callable[..., PerSample]

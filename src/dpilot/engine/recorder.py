@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dpilot.engine import precision
 from dpilot.engine.base import NoRule
 from dpilot.engine.layers import RULES
 from dpilot.engine.layers.base import Dense, MakeUse, Use, per_sample_rows
@@ -32,7 +31,7 @@ from dpilot.engine.layers.fallback import fallback
 from dpilot.engine.layers.gram import SharedInput
 from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.tracker import Tracker
-from dpilot.engine.tap import Tap
+from dpilot.numerics import precision
 
 TRANSPOSES = {"t": 1, "T": 1, "mT": 1, "transpose": 3, "swapaxes": 3}
 """Transposes of a matrix, and how many arguments they have."""
@@ -261,3 +260,32 @@ def through_base(out: Tensor, tap: Callable[[Tensor], Tensor]) -> Tensor:
     if base.numel() == out.numel() and base.is_contiguous() and out.is_contiguous():
         return tap(base).view(out.shape)
     return tap(out.clone())
+
+
+Sink = Callable[[tuple[Tensor, ...], Tensor], None]
+
+
+class Tap(torch.autograd.Function):
+    """Return ``out`` itself and call ``sink(saved, gradient)`` during the backward pass.
+
+    The output is the same tensor marked as modified in place, not a view: an in-place activation may follow. What the
+    rule needs later is saved through autograd, so gradient checkpointing drops and recomputes it, and writing over it
+    in place is an error instead of a wrong gradient. ``token`` keeps the graph alive where nothing else does.
+    ``fresh`` false gives a view instead, for repeated weights, whose memory cannot be written anyway.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, token: Tensor, sink: Sink, fresh: bool, *saved: Tensor) -> Tensor:
+        del token
+        ctx.sink = sink
+        ctx.save_for_backward(*saved)
+        if not fresh:
+            return out.view_as(out)
+        ctx.mark_dirty(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        saved = ctx.saved_tensors
+        ctx.sink(saved, gradients[0])
+        return gradients[0], None, None, None, *(None for _ in saved)

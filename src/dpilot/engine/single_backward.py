@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import precision
 from dpilot.engine.base import (
     LossFunction,
     NoRule,
@@ -26,12 +25,12 @@ from dpilot.engine.base import (
     refill_squares,
     trainable,
 )
-from dpilot.engine.measure import Measured
+from dpilot.engine.measure import Measured, WeightedSums
 from dpilot.engine.record import Answers, Pass
 from dpilot.engine.recorder import FoundUse, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
-from dpilot.engine.sums import WeightedSums
 from dpilot.engine.two_pass import two_passes
+from dpilot.numerics import precision
 
 
 def run(

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import precision
 from dpilot.engine.base import PerSample, accumulator, add_squares, make_handle, refill_squares
-from dpilot.engine.combine import combine
 from dpilot.engine.layers.base import Dense
-from dpilot.engine.measure import SMALL
+from dpilot.engine.measure import SMALL, combine
 from dpilot.engine.recorder import FoundUse, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
+from dpilot.numerics import precision
 
 
 def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], reason: str) -> PerSample:

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dpilot import _validate
-from dpilot.engine import precision
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
 from dpilot.noise import check_distinct
+from dpilot.numerics import precision
 from dpilot.privacy.events import Event, Gaussian, Repeated
 from dpilot.transfer.features import Features, chunked
 from dpilot.transfer.joint import Joint

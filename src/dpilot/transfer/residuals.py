@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dpilot.engine import precision
+from dpilot.numerics import precision
 from dpilot.transfer import kernels
 from dpilot.transfer.features import NULL, Features, chunked
 

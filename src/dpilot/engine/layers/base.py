@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dpilot.engine import euclid
 from dpilot.engine.base import accumulator
+from dpilot.numerics import euclidean
 
 
 class Use(Protocol):
@@ -116,7 +116,7 @@ class Dense:
     values: Tensor
 
     def measure(self) -> tuple[Tensor, Use]:
-        return euclid.norms(rows_of(self.values)).square(), self
+        return euclidean.norms(rows_of(self.values)).square(), self
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return torch.mv(rows_of(self.values).T, weights).view(self.values.shape[1:])
@@ -125,7 +125,7 @@ class Dense:
         return self.values[start:stop]
 
     def magnitude(self) -> Tensor:
-        return euclid.lengths(rows_of(self.values))
+        return euclidean.lengths(rows_of(self.values))
 
     def keep(self, finite: Tensor) -> Dense:
         return Dense(torch.where(finite.view(-1, *[1] * (self.values.dim() - 1)), self.values, 0.0))

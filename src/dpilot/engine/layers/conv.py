@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpilot.engine import euclid, precision
 from dpilot.engine.base import accumulator
 from dpilot.engine.layers.base import (
     Dense,
@@ -24,12 +23,12 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
+from dpilot.engine.layers.conv_geometry import Geometry, even_parts, pad_same, spatial_dims, tuple_of, unfold
 from dpilot.engine.layers.formed import Apart
-from dpilot.engine.layers.geometry import Geometry, even_parts, pad_same, spatial_dims, tuple_of, unfold
 from dpilot.engine.layers.gram import LOOKED_AT, GramParts, gram_bound, gram_is_cheaper, parts_of
-from dpilot.engine.layers.offsets import by_entry
-from dpilot.engine.layers.patches import patch_gram, worth_it
-from dpilot.engine.precision import Grade
+from dpilot.engine.layers.offsets import by_entry, patch_gram, worth_it
+from dpilot.numerics import euclidean, precision
+from dpilot.numerics.precision import Grade
 
 CHUNK = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Numbers unfolded at a time: enough to keep the products busy, few enough for the CPU's cache or the GPU's memory."""
@@ -190,7 +189,7 @@ class Correlation:
 
     def _magnitudes(self, start: int, stop: int) -> Tensor:
         both = self._columns(start, stop), self._error_columns(start, stop)
-        inputs, errors = (euclid.lengths(t.flatten(1, 2).mT) for t in both)
+        inputs, errors = (euclidean.lengths(t.flatten(1, 2).mT) for t in both)
         return torch.sum(inputs * errors, 1).view(stop - start, -1).sum(1)
 
     def keep(self, finite: Tensor) -> Correlation:

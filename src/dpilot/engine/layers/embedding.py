@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpilot.engine import euclid
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, rule
+from dpilot.numerics import euclidean
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Lookups:
         whole.view(-1, *rows.shape[1:]).index_add_(0, owners * self.vocabulary + tokens, rows)
 
     def magnitude(self) -> Tensor:
-        lengths = euclid.lengths(self._flat())
+        lengths = euclidean.lengths(self._flat())
         return torch.zeros(self.batch_size, dtype=lengths.dtype, device=lengths.device).index_add_(
             0, self.owners, lengths
         )

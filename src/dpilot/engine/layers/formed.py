@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpilot.engine import euclid, precision
 from dpilot.engine.layers.base import Dense, Use, rows_of
+from dpilot.numerics import euclidean, precision
 
 MEMORY = 1 << 24
 """Numbers formed at a time."""
@@ -39,7 +39,7 @@ class Formed:
 
     def measure(self) -> tuple[Tensor, Use]:
         scales = self.magnitude()
-        norms = torch.cat([euclid.norms(rows_of(self.gradients(*few))) for few in self._few()])
+        norms = torch.cat([euclidean.norms(rows_of(self.gradients(*few))) for few in self._few()])
         terms = max(getattr(use, "terms", 1) for use in self.uses) + len(self.uses)
         grade = max((getattr(use, "grade", precision.FULL) for use in self.uses), key=lambda g: g.tensor_cores)
         slack = precision.product_slack(terms, scales.dtype, replace(grade, shave=0.0))

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpilot.engine import euclid, kernels, precision
 from dpilot.engine.base import constants
 from dpilot.engine.layers.base import Use
 from dpilot.engine.layers.formed import Formed
-from dpilot.engine.precision import Grade
+from dpilot.numerics import euclidean, kernels, precision
+from dpilot.numerics.precision import Grade
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ def gram_bound(
     """
     if grade.shave:
         return finish_bounds([gram_parts(a, e, grade, rounds_inputs, shared)])[0], None
-    inputs, errors = euclid.lengths(a), euclid.lengths(e)
+    inputs, errors = euclidean.lengths(a), euclidean.lengths(e)
     scale, vanished = along(inputs, errors, roots_of(a, e, inputs.dtype))
     unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
     with precision.use_full_precision():
@@ -100,7 +100,7 @@ def gram_bound(
 
 def roots_of(a: Tensor, e: Tensor, dtype: torch.dtype) -> kernels.Roots:
     """What may vanish of a token of each."""
-    return euclid.root(a.shape[2], dtype), euclid.root(e.shape[2], dtype)
+    return euclidean.root(a.shape[2], dtype), euclidean.root(e.shape[2], dtype)
 
 
 def along(inputs: Tensor, errors: Tensor, roots: kernels.Roots) -> tuple[Tensor, Tensor]:
@@ -154,7 +154,7 @@ def parts_of(
     ``terms`` is how many inner products an entry of the inputs' matrix was added up from.
     """
     tokens, d, p = sizes
-    roots = euclid.root(d, torch.float32), euclid.root(p, torch.float32)
+    roots = euclidean.root(d, torch.float32), euclidean.root(p, torch.float32)
     found = kernels.gram_sums(inputs, errors, rounds_inputs, roots)
     if found is None:
         found = gram_sums(inputs, errors, rounds_inputs, roots)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpilot.engine import euclid, kernels, precision
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import (
     Dense,
@@ -33,7 +32,8 @@ from dpilot.engine.layers.gram import (
     joint_parts,
     weighs_inputs,
 )
-from dpilot.engine.precision import Grade
+from dpilot.numerics import euclidean, kernels, precision
+from dpilot.numerics.precision import Grade
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Product:
             return precision.bmm(a.mT, e) if self.swapped else precision.bmm(e.mT, a)
 
     def magnitude(self) -> Tensor:
-        return torch.sum(euclid.lengths(self.inputs) * euclid.lengths(self.errors), 1)
+        return torch.sum(euclidean.lengths(self.inputs) * euclidean.lengths(self.errors), 1)
 
     def keep(self, finite: Tensor) -> Product:
         rows = finite[:, None, None]

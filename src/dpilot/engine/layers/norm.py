@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpilot.engine import kernels
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import (
     Dense,
@@ -21,6 +20,7 @@ from dpilot.engine.layers.base import (
     plain_or_none,
     rule,
 )
+from dpilot.numerics import kernels
 
 Normalise = Callable[[Tensor], Tensor]
 

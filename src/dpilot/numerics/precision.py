@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpilot.engine import kernels
+from dpilot.numerics import kernels
 
 LOOSE = 0.02
 """A Gram norm whose slack exceeds this part of the squared norm is replaced by the materialised one (on the CPU)."""

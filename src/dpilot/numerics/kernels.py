@@ -221,8 +221,8 @@ def five_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots)
 @cache
 def compile_kernels() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
-    written, triton = import_module("dpilot.engine.triton_kernels"), import_module("triton")
+    written, triton = import_module("dpilot.numerics.triton_kernels"), import_module("triton")
     names = "gram_sums", "weighted", "on_grid", "norm_sums", "row_sums", "cut_summed"
-    tiled = import_module("dpilot.engine.triton_gram")
+    tiled = import_module("dpilot.numerics.triton_gram")
     products = triton.jit(tiled.gram_products, do_not_specialize=["samples", "tokens"])
     return SimpleNamespace(gram_products=products, **{name: triton.jit(getattr(written, name)) for name in names})

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import capture, precision
+from dpilot.engine import capture
 from dpilot.engine.base import LossFunction
 from dpilot.engine.state import modules_of, tops
+from dpilot.numerics import precision
 
 FEW = 3
 """Made-up samples that a graph is captured with, repeated; shorter chunks are filled up with the first."""
