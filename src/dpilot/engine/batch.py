@@ -95,7 +95,7 @@ def copy_tensors(batch: Any) -> Any:
 
     Example:
         >>> whole = torch.zeros(4, 2)
-        >>> owned(whole) is whole, owned(whole[1:]).storage_offset()
+        >>> copy_tensors(whole) is whole, owned(whole[1:]).storage_offset()
         (True, 0)
     """
     return rebuild(batch, lambda t: t.clone() if t.layout is torch.strided and is_part(t) else t)
@@ -133,7 +133,7 @@ def fill_up(batch: Any, n: int, count: int) -> Any:
     Made-up samples would not do: a model may refuse what no sample holds, and a full chunk has none.
 
     Example:
-        >>> filled((torch.ones(2, 1), torch.zeros(3)), 2, 3)[0].shape
+        >>> fill_up((torch.ones(2, 1), torch.zeros(3)), 2, 3)[0].shape
         torch.Size([4, 1])
     """
     shared = {t.shape[0] for t in tensors(batch) if t.dim() and t.shape[0] != n}

@@ -169,7 +169,7 @@ class BoundsCheckMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ``found`` says so afterwards, also where a script or the model turned the error into something else.
 
     Example:
-        >>> with LookingFirst():
+        >>> with BoundsCheckMode():
         ...     print(int((torch.tensor([-100, 1]) != -100).sum()), float(torch.eye(3)[torch.tensor([-1])].sum()))
         ...     torch.eye(3)[torch.tensor([-100, 1])]
         Traceback (most recent call last):
@@ -199,7 +199,7 @@ def check_values_first(work: Callable[[], Made]) -> Made:
         IndexError for a number that an operation does not know, also where the work goes on after it.
 
     Example:
-        >>> looked_at(lambda: int(torch.eye(3)[torch.tensor([1])].sum()))
+        >>> check_values_first(lambda: int(torch.eye(3)[torch.tensor([1])].sum()))
         1
     """
     looking, made = BoundsCheckMode(), list[Made]()

@@ -276,7 +276,7 @@ class LentResults:
 
     Example:
         >>> own = {"w": torch.ones(2)}
-        >>> lent = Lent(own)
+        >>> lent = LentResults(own)
         >>> held = lent.out()["w"]
         >>> lent.take_back()
         True
