@@ -151,14 +151,14 @@ def cast(x: Tensor) -> Tensor:
 
 
 def detach_unseen(t: Tensor) -> Tensor:
-    """``t.detach()`` that no dispatch mode sees: the engine's own, which needs no judging, as a view has its memory's tag.
+    """``t.detach()`` that no dispatch mode sees: it needs no judging, as a view has the tag of its memory.
 
     A tensor with operations of its own (a wrapper subclass) is detached by them.
     """
     if type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-        return t.detach()  # type: ignore[no-any-return]
+        return t.detach()
     with torch._C._DisableTorchDispatch():
-        return t.detach()  # type: ignore[no-any-return]
+        return t.detach()
 
 
 def plain(scope: Scope, value: Tensor) -> Tensor:
