@@ -72,7 +72,7 @@ def replay(
         first = observe(run, data, recorder, folder=folder, opaque=opaque)
         player = _Player(recorder)
         second = observe(run, neighbour, player, folder=folder, opaque=opaque)
-    moves = [(_moved(a, b), b.bound) for a, b in zip(recorder.entries, player.entries, strict=False)]
+    moves = [(_movement(a, b), b.bound) for a, b in zip(recorder.entries, player.entries, strict=False)]
     differences = (*_of_releases(recorder, player, tolerance), *_of_the_rest(first, second))
     return Replay(differences, len(recorder.entries), max((move / bound for move, bound in moves), default=0.0))
 
@@ -133,8 +133,8 @@ def _of_releases(recorder: _Recorder, player: _Player, tolerance: float) -> Iter
             yield f"release {place} is made on one data set only: {first or second}"
         elif _public(first) != _public(second):
             yield f"release {place} differs in what is public: {_public(first)} and {_public(second)}"
-        elif _moved(first, second) > second.bound * (1 + tolerance) + _rounding(first):
-            yield f"release {place} moves by {_moved(first, second):.6g}, more than its bound {second.bound:.6g}"
+        elif _movement(first, second) > second.bound * (1 + tolerance) + _rounding(first):
+            yield f"release {place} moves by {_movement(first, second):.6g}, more than its bound {second.bound:.6g}"
 
 
 def _of_the_rest(first: Observation, second: Observation) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _of_the_rest(first: Observation, second: Observation) -> Iterator[str]:
             yield f"{name.replace('_', ' ')} differs: {_short(before)} and {_short(after)}"
 
 
-def _moved(first: Entry, second: Entry) -> float:
+def _movement(first: Entry, second: Entry) -> float:
     if first.forms != second.forms:
         return math.inf
     with np.errstate(all="ignore"):

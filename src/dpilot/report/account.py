@@ -17,7 +17,7 @@ _STATES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AccountRow:
     """One entry, as text."""
 
     seq: str
@@ -29,16 +29,16 @@ class Row:
     state: str
 
 
-def row(entry: Mapping[str, Any]) -> Row:
+def row(entry: Mapping[str, Any]) -> AccountRow:
     """An entry as ``privacy.ledger.Entry.as_dict`` writes it; what is missing is left empty."""
     cost = entry.get("cost")
     cost = cost if isinstance(cost, Mapping) else {}
     part, state = entry.get("part"), str(entry.get("state", ""))
-    return Row(
+    return AccountRow(
         seq=words.number(entry.get("seq", "")),
         purpose=words.number(entry.get("purpose", "")),
         part="all" if part is None else str(part),
-        what=events.told(entry["event"]) if "event" in entry else "",
+        what=events.describe(entry["event"]) if "event" in entry else "",
         epsilon=_amount(cost.get("epsilon", entry.get("epsilon"))),
         delta=_amount(cost.get("delta", entry.get("delta"))),
         state=_STATES.get(state, state),

@@ -20,7 +20,7 @@ _SHAPES: Final = (  # told apart by shape and dash, not by colour alone
     "M0 -5L5 4H-5Z",
 )
 _DASHES: Final = ("none", "7 4", "2 4", "9 3 2 3")
-_UNJOINED: Final = ("point", "trial", "tried", "measured", "observed", "released", "scored")
+_POINTS_ALONE: Final = ("point", "trial", "tried", "measured", "observed", "released", "scored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +95,22 @@ def _chart(title: str, across: str, up: str, named: Mapping[str, Points]) -> Cha
 
 def _is_joined(named: tuple[str, Points]) -> bool:
     name, points = named
-    return len(points) > 1 and not any(word in name.lower() for word in _UNJOINED)
+    return len(points) > 1 and not any(word in name.lower() for word in _POINTS_ALONE)
 
 
 def _series(place: int, named: tuple[str, Points], horizontal: Scale, vertical: Scale, *, marked: bool) -> Series:
     """A line has no marks where other series are points alone: it would look like one of them."""
     (name, points), joined = named, _is_joined(named)
-    at = [(horizontal.place(x), 100 - vertical.place(y)) for x, y in thinned(points)]
+    at = [(horizontal.place(x), 100 - vertical.place(y)) for x, y in thin(points)]
     path = "M" + "L".join(f"{10 * x:.1f} {10 * y:.1f}" for x, y in at) if joined else ""
     marks = tuple((round(x, 2), round(y, 2)) for x, y in at) if not joined or (marked and len(at) <= _MARKED) else ()
     return Series(name, path, marks, _SHAPES[place % 4], _DASHES[place % 4], place % 4)
 
 
-def thinned(points: Points) -> list[tuple[float, float]]:
+def thin(points: Points) -> list[tuple[float, float]]:
     """At most a few hundred points that keep every peak: the least and the greatest of each stretch, and the ends.
 
-    >>> len(thinned([(x, 0.0) for x in range(10_000)])) <= 602
+    >>> len(thin([(x, 0.0) for x in range(10_000)])) <= 602
     True
     """
     if len(points) <= 2 * _BUCKETS:

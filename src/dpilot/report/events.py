@@ -9,11 +9,11 @@ from typing import Any
 from dpilot.report.words import number, percent
 
 
-def told(event: object) -> str:
+def describe(event: object) -> str:
     """One event, as ``privacy.events.to_dict`` writes it, in words; what is not known is shown as it stands.
 
     >>> step = {"type": "PoissonSampled", "rate": 0.01, "event": {"type": "Gaussian", "noise_multiplier": 1.2}}
-    >>> told({"type": "Repeated", "times": 300, "event": step})
+    >>> describe({"type": "Repeated", "times": 300, "event": step})
     '300 times: on a random 1 % of the records: a sum with noise of 1.2 times the most one record can add'
     """
     if not isinstance(event, Mapping):
@@ -30,22 +30,22 @@ def _raw(event: Mapping[str, Any]) -> str:
 
 
 def _all(event: Mapping[str, Any]) -> str:
-    return "; then ".join(told(each) for each in event["events"]) or "nothing"
+    return "; then ".join(describe(each) for each in event["events"]) or "nothing"
 
 
-def _selected(event: Mapping[str, Any]) -> str:
+def _selection(event: Mapping[str, Any]) -> str:
     mean = number(event["mean_trials"])
-    return f"the best of a secret number of trials, {mean} on average; each: {told(event['event'])}"
+    return f"the best of a secret number of trials, {mean} on average; each: {describe(event['event'])}"
 
 
 _SENTENCES = {
     "Gaussian": lambda e: f"a sum with noise of {number(e['noise_multiplier'])} times the most one record can add",
-    "PoissonSampled": lambda e: f"on a random {percent(e['rate'])} of the records: {told(e['event'])}",
-    "Repeated": lambda e: f"{number(e['times'])} times: {told(e['event'])}",
+    "PoissonSampled": lambda e: f"on a random {percent(e['rate'])} of the records: {describe(e['event'])}",
+    "Repeated": lambda e: f"{number(e['times'])} times: {describe(e['event'])}",
     "Composed": _all,
-    "OneOf": lambda e: "one of these, it is not told which: " + " | ".join(told(each) for each in e["events"]),
+    "OneOf": lambda e: "one of these, it is not told which: " + " | ".join(describe(each) for each in e["events"]),
     "PureDP": lambda e: f"one release of epsilon {number(e['epsilon'])}",
     "ExponentialMechanism": lambda e: f"one noisy choice of epsilon {number(e['epsilon'])}",
     "ApproxDP": lambda e: f"one release of epsilon {number(e['epsilon'])}, delta {number(e['delta'])}",
-    "RepeatAndSelect": _selected,
+    "RepeatAndSelect": _selection,
 }

@@ -86,7 +86,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_final,
     )
-    environment.filters["named"] = words.named
+    environment.filters["visible"] = words.visible_name
     return environment
 
 
