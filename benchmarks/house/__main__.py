@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "dpilot"
 NOUNS = {"training", "seed", "embedding", "feed", "need", "speed", "string", "thing", "setting", "scaling", "clipping",
          "reading", "writing", "sampling", "rounding", "padding", "encoding", "accounting", "tuning", "logging",
          "binding", "meaning", "spacing", "masking", "bring", "ring", "spring", "mapping", "red", "bed", "hundred",
-         "heading", "ending", "opening", "string", "shed", "ranking", "scattering", "whitening", "missing",
+         "heading", "ending", "opening", "shed", "ranking", "scattering", "whitening", "missing",
          "fixed", "unbiased", "warning", "nothing", "everything", "anything", "timing", "processing", "ordering",
          "grouping", "learning", "planning", "casting", "preprocessing", "labeled", "weighted"}  # fmt: skip
 IRREGULAR = {"brought", "told", "bought", "heard", "found", "made", "kept", "taken", "given", "seen", "read_off", "left",

@@ -18,14 +18,13 @@ from dpilot.records import FitRecord
 from dpilot.report import page
 from dpilot.transfer.features import Features
 from dpilot.tune import autopilot
-from dpilot.tune.pilot import flight as flights
-from dpilot.tune.pilot.plan import Bought, plan_heads, plan_module
-from dpilot.tune.pilot.step import head_course, head_options, head_walk, module_lr
-from dpilot.tune.pilot.tables import fly_table
-from dpilot.tune.pilot.terms import Terms
+from dpilot.tune.pilot import outcome as outcomes
+from dpilot.tune.pilot.defaults import AutopilotOptions, head_defaults, head_options, head_walk, module_lr
+from dpilot.tune.pilot.plan import Purchases, plan_heads, plan_module
+from dpilot.tune.pilot.tables import autopilot_table
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.scaling_plan import plan_scaling
-from dpilot.tune.scoring import expected_noise
+from dpilot.tune.scoring import score_noise
 from dpilot.tune.task import HELD_OUT, TRAIN
 from tests.tune.pilot_cases import (
     BUDGET,
@@ -53,8 +52,8 @@ def of_part(entries, part):
     [
         lambda: heads(budget=BUDGET, **PROMISED),
         lambda: heads(budget=Budget(0.5, 1e-6)),
-        lambda: fly_table(frame(), SCHEMA, epsilon=1.0, delta=1e-5).flight,
-        lambda: fly_table(frame(), SCHEMA, epsilon=1.0, delta=1e-5, size="private").flight,
+        lambda: autopilot_table(frame(), SCHEMA, epsilon=1.0, delta=1e-5).result,
+        lambda: autopilot_table(frame(), SCHEMA, epsilon=1.0, delta=1e-5, size="private").result,
     ],
     ids=["trials", "no trials", "bounds bought", "bounds and size bought"],
 )
@@ -119,18 +118,23 @@ def test_the_walk_makes_the_noise_of_a_logit_five_eighths():
 
 
 def test_steps_grow_where_the_step_size_would_be_unstable():
-    small, large = head_course(0.1, 1_000, 2), head_course(1.0, 20_000, 2)
+    small, large = head_defaults(0.1, 1_000, 2), head_defaults(1.0, 20_000, 2)
     assert small.box.candidate(small.walk).steps == 100
     wide = large.box.candidate(large.walk)
     assert wide.steps > 100
     assert wide.lr * THRESHOLD <= 7.6 + 1e-9
-    assert head_course(1.0, 1e9, 2, epochs=30).box.steps == (30, 30)
+    assert head_defaults(1.0, 1e9, 2, epochs=30).box.steps == (30, 30)
 
 
 def test_what_is_bought_is_taken_from_both_parts():
     sigma = 1 / (gdp_mu(BUDGET) * math.sqrt(0.1))
     made = plan_heads(
-        BUDGET, size=50_000, classes=2, cells=1, terms=Terms(), bought=Bought({"bounds": Gaussian(sigma)}, 0.1)
+        BUDGET,
+        size=50_000,
+        classes=2,
+        cells=1,
+        options=AutopilotOptions(),
+        bought=Purchases({"bounds": Gaussian(sigma)}, 0.1),
     )
     stages = made.stages(None)
     for part in (TRAIN, HELD_OUT):
@@ -169,7 +173,7 @@ def test_a_flight_prints_its_total_its_decisions_and_its_figures():
 
 
 def test_a_sampled_run_without_trials_says_that_no_tuning_was_paid():
-    made, _ = plan_module(Budget(3.0, 1e-5), size=3000, cells=1, terms=Terms(tuning=0.0))
+    made, _ = plan_module(Budget(3.0, 1e-5), size=3000, cells=1, options=AutopilotOptions(tuning=0.0))
     assert made.tuning_share == 0
     assert made.scaling.final_epsilon < 3.0
 
@@ -197,9 +201,9 @@ def test_scores_and_figures_read_held_out_records_only():
     """Held-out labels are all wrong for what the training part teaches, so an accuracy near 0 was read on them."""
     values, labels = arrays(400)
     options = {"size": 400, "held_out_share": 0.5, "epochs": 20, "test_seed": 3}
-    from dpilot.tune.pilot.autopilot import drawn_split
+    from dpilot.tune.pilot.autopilot import draw_split
 
-    parts = drawn_split(0.5, 3).indices(400)
+    parts = draw_split(0.5, 3).indices(400)
     turned = labels.copy()
     turned[parts[HELD_OUT]] = 1 - labels[parts[HELD_OUT]]
     flown = autopilot(Features.of(values, turned, 2), budget=LOUD, **options)
@@ -211,12 +215,12 @@ def test_no_trials_where_none_are_asked_for_or_the_size_is_bought():
     untuned = heads(tuning_share=0.0)
     assert untuned.tuned.trials == ()
     assert any("none were asked for" in each for each in untuned.decisions)
-    flown = fly_table(frame(400), SCHEMA, epsilon=50.0, size="private")
-    assert any("the size is bought" in each for each in flown.flight.decisions)
-    data = flown.flight.record.data
+    flown = autopilot_table(frame(400), SCHEMA, epsilon=50.0, size="private")
+    assert any("the size is bought" in each for each in flown.result.decisions)
+    data = flown.result.record.data
     assert abs(data["size"] - 400) < 100
-    mu = 1 / flown.flight.tuned.entries[2].event.noise_multiplier
-    assert flown.flight.tuned.candidate.r == pytest.approx(
+    mu = 1 / flown.result.tuned.entries[2].event.noise_multiplier
+    assert flown.result.tuned.candidate.r == pytest.approx(
         head_walk(mu, (1 - data["held_out"]) * data["size"]), rel=0.01
     )
 
@@ -224,17 +228,17 @@ def test_no_trials_where_none_are_asked_for_or_the_size_is_bought():
 def test_held_out_records_are_as_many_as_figures_need():
     """Noise of a tenth of a point, by the plan itself; never under 5 % of the records, nor above 10 %."""
     for size, least, most in ((5_000, 0.1, 0.1), (50_000, 0.051, 0.099), (90_000, 0.05, 0.05)):
-        plan = plan_heads(BUDGET, size=size, classes=2, cells=1, terms=Terms())
+        plan = plan_heads(BUDGET, size=size, classes=2, cells=1, options=AutopilotOptions())
         assert least <= plan.held_out <= most
         if least != most:
-            assert expected_noise(1, plan.held_out * size, plan.metrics_noise) == pytest.approx(0.001, rel=1e-6)
-    assert plan_heads(BUDGET, size=90_000, classes=2, cells=1, terms=Terms(held_out=0.3)).held_out == 0.3
+            assert score_noise(1, plan.held_out * size, plan.metrics_noise) == pytest.approx(0.001, rel=1e-6)
+    assert plan_heads(BUDGET, size=90_000, classes=2, cells=1, options=AutopilotOptions(held_out=0.3)).held_out == 0.3
 
 
 def test_options_of_heads_are_those_of_the_autopilot():
     features = Features.of(*arrays(2_000), 2).unit()
     task = ProbeTask(features, features.take([]), 1_800.0, 200.0)
-    plan = plan_heads(BUDGET, size=2_000, classes=2, cells=1, terms=Terms())
+    plan = plan_heads(BUDGET, size=2_000, classes=2, cells=1, options=AutopilotOptions())
     made = plan_scaling(BUDGET, held_out_size=200.0, **head_options(task, BUDGET))
     assert made.box == plan.scaling.box
     assert (made.fallback, made.band, made.law([])) == (plan.scaling.fallback, 4.0, plan.scaling.law([]))
@@ -264,7 +268,7 @@ def test_the_step_of_a_module_moves_each_weight_by_a_fifth_in_noise():
 def test_a_module_at_an_ordinary_budget_fits_by_a_second_accountant():
     from tests.tune.test_scaling import sampled_delta
 
-    made, rate = plan_module(Budget(2.0, 1e-5), size=20_000, cells=1, terms=Terms(epochs=2))
+    made, rate = plan_module(Budget(2.0, 1e-5), size=20_000, cells=1, options=AutopilotOptions(epochs=2))
     steps = made.scaling.box.steps[0]
     parts = [(rate, each.outlay.noise_multiplier, steps * each.count) for each in made.scaling.rounds]
     assert 0.97e-5 < sampled_delta([*parts, (rate, made.scaling.final.noise_multiplier, steps)], 2.0) < 1.03e-5
@@ -311,7 +315,7 @@ def test_a_flight_that_dies_leaves_all_of_it_spent(tmp_path, monkeypatch):
     def broken(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(flights, "final_run", broken)
+    monkeypatch.setattr(outcomes, "final_run", broken)
     with pytest.raises(KeyboardInterrupt):
         heads(ledger=path)
     book = Ledger.open(path, dataset=Ledger.read(path).dataset)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpilot.audit.neighbours import Pair
-from dpilot.tune.pilot.tables import fly_table
-from dpilot.tune.pilot.terms import Terms
+from dpilot.tune.pilot.defaults import AutopilotOptions
+from dpilot.tune.pilot.tables import autopilot_table
 from dpilot.tune.task import HELD_OUT, TRAIN
 from tests.tune.pilot_cases import BUDGET, LOUD, PROMISED, SCHEMA, SMALL, arrays, frame, heads, key_that_puts, module
 
@@ -69,9 +69,10 @@ def test_a_record_more_moves_only_what_a_flight_of_a_table_releases(replay, monk
     data = frame(60)
     row = {**GOOD, **ROWS[name]}
     more = {column: np.append(cells, np.array([row[column]], dtype=cells.dtype)) for column, cells in data.items()}
-    options = {"terms": Terms(epochs=3), "size": PROMISED["size"], "epsilon": 1.0, "delta": 1e-5, "ledger": "book"}
+    options = {"options": AutopilotOptions(epochs=3), "size": PROMISED["size"], "epsilon": 1.0, "delta": 1e-5}
+    options["ledger"] = "book"
     (result,) = replay(
-        lambda table: shown(fly_table(table, SCHEMA, **options).flight),
+        lambda table: shown(autopilot_table(table, SCHEMA, **options).result),
         pairs=[Pair(name, data, more)],
         opaque=("book*", ".book*"),
     )

@@ -24,10 +24,10 @@ from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
 from dpilot.tune import Candidate, ModuleTask, autopilot, private_selection, random_search, worker
 from dpilot.tune import pool as pools
-from dpilot.tune.moved import Moved
-from dpilot.tune.recipe import Lot
+from dpilot.tune.recipe import TrialKeys
 from dpilot.tune.space import Always, LogUniform, Space
 from dpilot.tune.task import Trial, distinct, fixed_noise
+from dpilot.tune.trial_transfer import TransferredTrial
 from tests.tune import pool_cases
 from tests.tune.helpers import LOSS, arrays, dataset, seen, with_keys
 
@@ -193,7 +193,7 @@ def test_a_trial_whose_process_dies_stays_paid_is_not_tried_again_and_nothing_is
     monkeypatch.setattr(pools.pickle, "dump", noted)
     with pytest.raises(pools.TrialLost) as lost:
         random_search(task, Space(LogUniform(0.1, 1.0), Always(2)), Budget(1.0, 1e-5), trials=2, ledger=book)
-    assert sum(isinstance(each, Moved) for each in sent) <= 2
+    assert sum(isinstance(each, TransferredTrial) for each in sent) <= 2
     assert str(lost.value).startswith("a worker process ended before its trial did: expected every trial")
     assert not any(character.isdigit() for character in str(lost.value))
     assert capfd.readouterr() == ("", "")  # what workers print goes nowhere
@@ -206,17 +206,17 @@ def test_a_trial_that_goes_wrong_after_it_read_a_record_says_nothing(monkeypatch
     monkeypatch.setattr(pool_cases, "in_worker", lambda: True)
     task, mine = task_of(pool_cases.Fragile, marked(pool_cases.FAILING), sample_rate=1.0), trial(rate=1.0)
     with pytest.raises(MemoryError):
-        worker._answer(task.recipe, mine, task.recipe.plan(mine), Lot.drawn(SystemNoise()))
+        worker._answer(task.recipe, mine, task.recipe.plan(mine), TrialKeys.draw(SystemNoise()))
 
 
 def test_a_trial_is_sent_once_and_leaves_nothing_to_draw():
     mine = trial()
-    moved = Moved(mine, plan_of(mine), Lot.drawn(KeyedNoise()))
-    there, plan, lot = pickle.loads(pickle.dumps(moved))
+    moved = TransferredTrial(mine, plan_of(mine), TrialKeys.draw(KeyedNoise()))
+    there, plan, keys = pickle.loads(pickle.dumps(moved))
     assert (there.candidate, there.noise_multiplier) == (mine.candidate, mine.noise_multiplier)
     assert there.receipt.event == mine.receipt.event
     assert plan == plan_of(mine)
-    assert lot.noise.stamp == KeyedNoise().stamp
+    assert keys.noise.stamp == KeyedNoise().stamp
     for _ in range(3):
         there.receipt.draw(PoissonSampled(RATE, Gaussian(2.0)))
     for spent in (there, mine):
@@ -227,14 +227,14 @@ def test_a_trial_is_sent_once_and_leaves_nothing_to_draw():
 
 
 def test_a_moved_trial_shows_no_key():
-    lot, mine = Lot.drawn(SystemNoise()), trial()
-    assert "Chain" not in repr(lot) + repr(Moved(mine, plan_of(mine), lot))
+    keys, mine = TrialKeys.draw(SystemNoise()), trial()
+    assert "Chain" not in repr(keys) + repr(TransferredTrial(mine, plan_of(mine), keys))
 
 
 def test_lots_have_keys_of_their_own():
     for noise in (SystemNoise, fixed_noise(1)):
-        lots = [Lot.drawn(noise()) for _ in range(3)]
-        assert len({lot.weights.key for lot in lots}) == len({lot.batches.key for lot in lots}) == 3
+        key_sets = [TrialKeys.draw(noise()) for _ in range(3)]
+        assert len({keys.weights.key for keys in key_sets}) == len({keys.batches.key for keys in key_sets}) == 3
 
 
 @pytest.mark.slow
@@ -249,10 +249,10 @@ def test_one_noise_source_for_all_trials_gives_each_process_noise_of_its_own():
 
 def test_a_source_whose_trial_was_sent_adds_no_more_noise_here():
     mine = trial()
-    lot = Lot.drawn(KeyedNoise())
-    pickle.dumps(Moved(mine, plan_of(mine), lot))
+    keys = TrialKeys.draw(KeyedNoise())
+    pickle.dumps(TransferredTrial(mine, plan_of(mine), keys))
     with pytest.raises(InvalidInput, match="given to another process"):
-        lot.noise.gaussian([np.zeros(2)], bound=1.0, noise_multiplier=1.0)
+        keys.noise.gaussian([np.zeros(2)], bound=1.0, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -323,16 +323,16 @@ def test_a_module_that_is_another_one_in_a_worker_is_refused():
         (last, worker._rest(pool_cases.frozen(2.0)), frozen),
     ):
         with pytest.raises(InvalidInput, match="made another module in a worker"):
-            worker.Done(parameters, [], other).into(model)
+            worker.TrialOutput(parameters, [], other).into(model)
     model = pool_cases.linear()
-    worker.Done(weights, [], rest).into(model)
+    worker.TrialOutput(weights, [], rest).into(model)
     assert np.array_equal(model.weight.detach(), weights["weight"])
 
 
 def test_what_a_worker_refuses_before_it_reads_a_record_is_told():
     mine = trial()
     recipe = replace(task_of(pool_cases.linear).recipe, model_fn=pool_cases.missing)
-    refused = worker._answer(recipe, mine, plan_of(mine), Lot.drawn(SystemNoise()))
+    refused = worker._answer(recipe, mine, plan_of(mine), TrialKeys.draw(SystemNoise()))
     assert refused.why == "FileNotFoundError: no weights here"
     there, here = os.pipe()
     os.close(there)  # the worker ended before it heard all

@@ -13,7 +13,7 @@ from dpilot.cli import console
 
 if TYPE_CHECKING:
     from dpilot.records import FitRecord
-    from dpilot.tune.pilot.tables import TableFlight
+    from dpilot.tune.pilot.tables import TableResult
 
 REPORT: Final = "report.html"
 RUN: Final = "run"
@@ -32,34 +32,34 @@ def demo(
 
     started = time.perf_counter()
     path, schema = adult()
-    run = _emptied(folder / RUN, path.stem)
+    run = _prepare_folder(folder / RUN, path.stem)
     if not json:
         console.line("UCI Adult, 48,842 people: who earns more than 50,000 dollars; women and men are compared.")
         console.line(f"One budget for everything, tuning and figures included: epsilon {epsilon:g}.\n")
-    flown = _flown(path, schema, epsilon, run, quiet=json)
-    flown.table_run().save(run)
-    report = _report(flown.flight.record, folder / REPORT)
+    fitted = _fit(path, schema, epsilon, run, quiet=json)
+    fitted.table_run().save(run)
+    report = _report(fitted.result.record, folder / REPORT)
     seconds = time.perf_counter() - started
     if json:
-        console.json(_plain(flown.flight.record, report, run, seconds))
+        console.json(_plain(fitted.result.record, report, run, seconds))
     else:
-        _show(flown.flight.record, report, run, seconds)
+        _show(fitted.result.record, report, run, seconds)
 
 
-def _flown(path: Path, schema: Any, epsilon: float, run: Path, *, quiet: bool) -> TableFlight:
-    from dpilot.tune.pilot.flight import silent
-    from dpilot.tune.pilot.tables import fly_table
+def _fit(path: Path, schema: Any, epsilon: float, run: Path, *, quiet: bool) -> TableResult:
+    from dpilot.tune.pilot.outcome import silent
+    from dpilot.tune.pilot.tables import autopilot_table
 
-    tell = silent if quiet else _told
-    return fly_table(path, schema, epsilon=epsilon, run_folder=run, tell=tell)
+    tell = silent if quiet else _show_progress
+    return autopilot_table(path, schema, epsilon=epsilon, run_folder=run, tell=tell)
 
 
-def _told(text: str) -> None:
+def _show_progress(text: str) -> None:
     """One line of progress: declared and released values only."""
     console.line(f"  {text}")
 
 
-def _emptied(run: Path, dataset: str) -> Path:
+def _prepare_folder(run: Path, dataset: str) -> Path:
     """The run folder, marked as a demo's, without the last demo: its records may be spent again, yours may not."""
     from dpilot.errors import InvalidInput
 

@@ -36,7 +36,7 @@ def doctor(
     found = _load(model)
     sample, how = _sample(found, shape, integers)
     problems = engine.check(found) or engine.self_check(found, _loss, (sample, sample.new_zeros(1)))
-    rows, way = _rows(found, problems), None if problems else _way(found, sample)
+    rows, way = _rows(found, problems), None if problems else _measure_engine(found, sample)
     if json:
         console.json({"model": model, "input": how, "ready": not problems, "engine": way, "layers": rows})
     else:
@@ -51,7 +51,7 @@ def doctor(
     return 2 if problems else 0
 
 
-def _way(model: nn.Module, sample: Tensor) -> dict[str, Any]:
+def _measure_engine(model: nn.Module, sample: Tensor) -> dict[str, Any]:
     """The engine that would train the model, why, and what it costs beside a plain step, on made-up samples."""
     import torch
 
@@ -107,7 +107,7 @@ def _sample(model: nn.Module, shape: str | None, integers: bool) -> tuple[Tensor
     """One made-up sample of the given or the guessed shape, and how to say so."""
     import torch
 
-    sizes, whole = _parsed(shape), integers
+    sizes, whole = _parse(shape), integers
     if sizes is None:
         sizes, guessed = _guess(model)
         whole = integers or guessed
@@ -116,7 +116,7 @@ def _sample(model: nn.Module, shape: str | None, integers: bool) -> tuple[Tensor
     return torch.zeros(1, *sizes, dtype=kind), words + ("" if shape else " (guessed)")
 
 
-def _parsed(shape: str | None) -> tuple[int, ...] | None:
+def _parse(shape: str | None) -> tuple[int, ...] | None:
     if shape is None:
         return None
     try:

@@ -61,25 +61,25 @@ def fit(
         return
     _check(table, declared, amount, given, out)
     how: dict[str, Any] = {"size": amount, "ledger": ledger, "run_folder": out, "device": device, **given}
-    run = _flown(table, declared, how, quiet=json) if model == AUTO else _trained(table, declared, how)
+    run = _autopilot(table, declared, how, quiet=json) if model == AUTO else _train(table, declared, how)
     _show(run, _page(run, out), out, json=json)
 
 
-def _trained(table: Table, schema: Schema, how: dict[str, Any]) -> TableRun:
+def _train(table: Table, schema: Schema, how: dict[str, Any]) -> TableRun:
     from dpilot.tables.fitting import fit_table
 
     with console.training_bar() as bar:
         return fit_table(table, schema, progress=bar, **how)
 
 
-def _flown(table: Table, schema: Schema, how: dict[str, Any], *, quiet: bool) -> TableRun:
-    from dpilot.tune.pilot.flight import silent
-    from dpilot.tune.pilot.tables import fly_table
-    from dpilot.tune.pilot.terms import Terms
+def _autopilot(table: Table, schema: Schema, how: dict[str, Any], *, quiet: bool) -> TableRun:
+    from dpilot.tune.pilot.defaults import AutopilotOptions
+    from dpilot.tune.pilot.outcome import silent
+    from dpilot.tune.pilot.tables import autopilot_table
 
-    terms = Terms(held_out=how.pop("held_out", None), epochs=how.pop("epochs"))
+    options = AutopilotOptions(held_out=how.pop("held_out", None), epochs=how.pop("epochs"))
     how.pop("model")
-    run = fly_table(table, schema, terms=terms, tell=silent if quiet else console.line, **how).table_run()
+    run = autopilot_table(table, schema, options=options, tell=silent if quiet else console.line, **how).table_run()
     run.save(how["run_folder"])
     return run
 
@@ -103,11 +103,11 @@ def _size(text: str) -> str | int:
 def _check(data: Table, schema: Schema, size: str | int, given: dict[str, Any], out: Path) -> None:
     """Refuse what is wrong before a bar is drawn or anything is spent; the folder must hold nothing."""
     from dpilot.errors import InvalidInput
-    from dpilot.tables.fitting import declared_of
+    from dpilot.tables.fitting import declare_fit
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"out is {str(out)!r}: expected a folder that is empty or not there. Name another.")
-    declared_of(data, schema, size, **given)
+    declare_fit(data, schema, size, **given)
 
 
 def _page(run: TableRun, out: Path) -> Path:
@@ -117,10 +117,10 @@ def _page(run: TableRun, out: Path) -> Path:
 
 
 def _rehearse(data: Table, schema: Schema, size: str | int, given: dict[str, Any], *, json: bool) -> None:
-    from dpilot.tables.fitting import declared_of
+    from dpilot.tables.fitting import declare_fit
     from dpilot.tables.rehearsing import rehearse
 
-    declared, _ = declared_of(data, schema, size, **given)
+    declared, _ = declare_fit(data, schema, size, **given)
     found = rehearse(declared)
     total = {"epsilon": declared.budget.epsilon, "delta": declared.budget.delta}
     if json:

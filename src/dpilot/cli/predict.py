@@ -58,7 +58,7 @@ def _write(fitted: TableRun, table: Table, out: Path) -> int:
 
     from dpilot.errors import InvalidInput
 
-    found = pd.concat(list(_predicted(fitted, table)), ignore_index=True)
+    found = pd.concat(list(_predictions(fitted, table)), ignore_index=True)
     try:
         found.to_csv(out, index=False) if out.suffix.lower() == ".csv" else found.to_parquet(out, index=False)
     except OSError as problem:
@@ -66,7 +66,7 @@ def _write(fitted: TableRun, table: Table, out: Path) -> int:
     return len(found)
 
 
-def _predicted(fitted: TableRun, table: Table) -> Iterator[pd.DataFrame]:
+def _predictions(fitted: TableRun, table: Table) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     target = fitted.schema.target

@@ -39,11 +39,11 @@ def on_log_scale(values: Floats, lower: float, upper: float) -> Floats:
     """
     centre, unit = min(max(0.0, lower), upper), (upper - lower) / 2**_OCTAVES
 
-    def placed(x: Any) -> Any:
+    def position(x: Any) -> Any:
         return np.sign(x - centre) * np.log2(1 + np.abs(x - centre) / unit)
 
-    low, high = placed(lower), placed(upper)
-    return np.asarray(np.clip((placed(values) - low) / (high - low) * 2 - 1, -1.0, 1.0))
+    low, high = position(lower), position(upper)
+    return np.asarray(np.clip((position(values) - low) / (high - low) * 2 - 1, -1.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)

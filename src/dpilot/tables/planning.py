@@ -19,7 +19,7 @@ from dpilot.privacy.events import Composed, Event, Gaussian, PoissonSampled, Rep
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Stage
 from dpilot.statistics import count_event
-from dpilot.tables.declared import PARTS, Declared
+from dpilot.tables.declared import PARTS, FitDeclaration
 
 __all__ = ["BOUNDS", "METRICS", "SIZE", "TRAINING", "TablePlan", "plan_fit"]
 
@@ -53,11 +53,11 @@ class TablePlan:
     bounds_noise: float | None
     reasons: tuple[str, ...]
 
-    def stages(self, declared: Declared, split: str) -> list[Stage]:
+    def stages(self, declared: FitDeclaration, split: str) -> list[Stage]:
         """One commitment: what is bought first, then training and metrics, each on its own part."""
         task = declared.task
         metrics = both_events if task.groups else sums_event if task.numeric else counts_event
-        bought = _bought(declared, {SIZE: self.size_noise, BOUNDS: self.bounds_noise})
+        bought = _purchases(declared, {SIZE: self.size_noise, BOUNDS: self.bounds_noise})
         return [
             *(Stage(name, event) for name, event in bought.items()),
             Stage(TRAINING, _training(self.sample_rate, self.steps, self.training_noise), PARTS[0], split),
@@ -65,12 +65,12 @@ class TablePlan:
         ]
 
 
-def plan_fit(declared: Declared) -> TablePlan:
+def plan_fit(declared: FitDeclaration) -> TablePlan:
     """Batch rule for rate and steps, shares for what is bought, and the noise that the budget then asks for."""
     mu = gdp_mu(declared.budget)
     shares = _shares(declared)
     noises = {name: 1 / (mu * math.sqrt(share)) if share else None for name, share in shares.items()}
-    bought = _bought(declared, noises)
+    bought = _purchases(declared, noises)
     rate, steps, reason = _rate_and_steps(declared)
     return TablePlan(
         sample_rate=rate,
@@ -83,19 +83,19 @@ def plan_fit(declared: Declared) -> TablePlan:
     )
 
 
-def _shares(declared: Declared) -> dict[str, float]:
+def _shares(declared: FitDeclaration) -> dict[str, float]:
     """Of the squared mu, for what nobody declared."""
     buys_size, buys_bounds = declared.size is None, bool(declared.schema.to_buy)
     return {SIZE: _SIZE_SHARE if buys_size else 0.0, BOUNDS: bounds.SHARE if buys_bounds else 0.0}
 
 
-def _bought(declared: Declared, noises: dict[str, float | None]) -> dict[str, Event]:
+def _purchases(declared: FitDeclaration, noises: dict[str, float | None]) -> dict[str, Event]:
     size, limits = noises[SIZE], noises[BOUNDS]
     found = {} if size is None else {SIZE: count_event(size)}
     return found if limits is None else {**found, BOUNDS: bounds.buy_event(declared.schema, limits)}
 
 
-def _rate_and_steps(declared: Declared) -> tuple[float, int, str]:
+def _rate_and_steps(declared: FitDeclaration) -> tuple[float, int, str]:
     if declared.size is None:
         steps = max(1, round(declared.epochs / _UNSIZED_RATE))
         return _UNSIZED_RATE, steps, f"rate 1/{round(1 / _UNSIZED_RATE)}: fixed, as the size is not known beforehand"

@@ -9,12 +9,12 @@ from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed
 from dpilot.records import FitRecord, unit
-from dpilot.tables.declared import Declared
+from dpilot.tables.declared import FitDeclaration
 from dpilot.tables.planning import TablePlan
 from dpilot.tables.training import Ready
 from dpilot.train.run import Run
 
-__all__ = ["Facts", "record_of"]
+__all__ = ["FitFacts", "record_of"]
 
 _HOW: Final = (
     "everything that touched the records in one commitment, composed on each part; the larger of both parts' totals"
@@ -22,10 +22,10 @@ _HOW: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FitFacts:
     """What was declared, planned, bought and paid."""
 
-    declared: Declared
+    declared: FitDeclaration
     plan: TablePlan
     ready: Ready
     lr: float
@@ -35,7 +35,7 @@ class Facts:
     name: str
 
 
-def record_of(facts: Facts, run: Run, metrics: tuple[Metric, ...]) -> FitRecord:
+def record_of(facts: FitFacts, run: Run, metrics: tuple[Metric, ...]) -> FitRecord:
     """The record of a fit."""
     declared, cost = facts.declared, facts.cost
     manner = {"lr": facts.lr, "schedule": "cosine", "optimizer": "sgd", "model": declared.model}
@@ -52,7 +52,7 @@ def record_of(facts: Facts, run: Run, metrics: tuple[Metric, ...]) -> FitRecord:
     )
 
 
-def _data(declared: Declared, size: float, name: str) -> dict[str, Any]:
+def _data(declared: FitDeclaration, size: float, name: str) -> dict[str, Any]:
     group = declared.schema.protected
     classes = declared.task.target.categories
     return {
@@ -67,7 +67,7 @@ def _data(declared: Declared, size: float, name: str) -> dict[str, Any]:
     }
 
 
-def _decisions(declared: Declared, plan: TablePlan, ready: Ready, lr: float) -> tuple[str, ...]:
+def _decisions(declared: FitDeclaration, plan: TablePlan, ready: Ready, lr: float) -> tuple[str, ...]:
     held_out = declared.held_out
     return (
         *(f"{reason[0].upper()}{reason[1:]}." for reason in plan.reasons),

@@ -14,18 +14,18 @@ from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.statistics.rows import Floats
-from dpilot.tables.declared import Declared, Task
+from dpilot.tables.declared import FitDeclaration, TableTask
 from dpilot.tables.features import Expansion
 from dpilot.tables.models import loss_of
 from dpilot.tables.planning import TablePlan, plan_fit
-from dpilot.tables.preparing import Source, read
+from dpilot.tables.preparing import TableSource, read
 from dpilot.tables.scoring import exact_metrics
 from dpilot.tables.step_size import data_free_step
 from dpilot.tables.training import dataset_of, ready
 from dpilot.train.plan import Plan
 from dpilot.train.trainer import Trainer
 
-__all__ = ["Rehearsal", "made_up", "rehearse"]
+__all__ = ["Rehearsal", "rehearse", "synthetic_records"]
 
 _ROWS: Final = 4096
 _STEPS: Final = 20
@@ -62,7 +62,7 @@ class Rehearsal:
         return asdict(self)
 
 
-def rehearse(declared: Declared) -> Rehearsal:
+def rehearse(declared: FitDeclaration) -> Rehearsal:
     """Plan the fit, then read, train and score a few made-up records, and reckon from their time.
 
     Guarantee:
@@ -74,8 +74,8 @@ def rehearse(declared: Declared) -> Rehearsal:
     records, reading = _read(schema, expansion)
     made = ready(declared, plan, expansion, size)
     lr = data_free_step(made.numbers)
-    first, stepping = _timed(made.model, _short(made.plan, plan, size), lr, records, numeric=declared.task.numeric)
-    exact_metrics(made.model, records, Task(schema))
+    first, stepping = _time_steps(made.model, _short(made.plan, plan, size), lr, records, numeric=declared.task.numeric)
+    exact_metrics(made.model, records, TableTask(schema))
     clock, processor = (reading / _ROWS * size + first + stepping * plan.steps).tolist()
     return Rehearsal(
         size=round(size),
@@ -92,13 +92,13 @@ def rehearse(declared: Declared) -> Rehearsal:
     )
 
 
-def made_up(schema: Schema, rows: int, seed: int = 0) -> dict[str, Any]:
+def synthetic_records(schema: Schema, rows: int, seed: int = 0) -> dict[str, Any]:
     """Records drawn evenly from what the schema declares, target and groups too."""
     rng = np.random.default_rng(seed)
-    return {column.name: _drawn(column, rows, rng) for column in schema.used}
+    return {column.name: _draw(column, rows, rng) for column in schema.used}
 
 
-def _drawn(column: Column, rows: int, rng: np.random.Generator) -> Any:
+def _draw(column: Column, rows: int, rng: np.random.Generator) -> Any:
     if column.categories is not None:
         return np.asarray(column.categories, dtype=object)[rng.integers(len(column.categories), size=rows)]
     return rng.uniform(*column.interval, size=rows)
@@ -106,16 +106,16 @@ def _drawn(column: Column, rows: int, rng: np.random.Generator) -> Any:
 
 def _read(schema: Schema, expansion: Expansion) -> tuple[Encoded, Floats]:
     """Made-up records as a fit reads them, and the time of that: the first reading, which loads code, is not in it."""
-    source = Source.of(made_up(schema, _ROWS), schema)
-    records = read(source, expansion.encoder, expansion)
+    source = TableSource.of(synthetic_records(schema, _ROWS), schema)
+    records = read(source, expansion.encoder, expansion.apply)
     moments = [_now()]
     for _ in range(_READINGS):
-        read(source, expansion.encoder, expansion)
+        read(source, expansion.encoder, expansion.apply)
         moments.append(_now())
     return records, _usual(moments)
 
 
-def _timed(model: nn.Module, plan: Plan, lr: float, records: Encoded, *, numeric: bool) -> tuple[Floats, Floats]:
+def _time_steps(model: nn.Module, plan: Plan, lr: float, records: Encoded, *, numeric: bool) -> tuple[Floats, Floats]:
     """The time until the first step is done, and that of a later one."""
     moments = [_now()]
     trainer = Trainer(model, loss_of(numeric_target=numeric), plan, lr=lr, callback=lambda _: moments.append(_now()))

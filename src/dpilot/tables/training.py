@@ -13,7 +13,7 @@ from dpilot import clipping
 from dpilot.data.encoder import Encoded
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed
-from dpilot.tables.declared import PARTS, Declared
+from dpilot.tables.declared import PARTS, FitDeclaration
 from dpilot.tables.features import Expansion
 from dpilot.tables.models import build, loss_of
 from dpilot.tables.planning import TRAINING, TablePlan
@@ -35,7 +35,7 @@ class Ready:
     numbers: StepNumbers
 
 
-def ready(declared: Declared, plan: TablePlan, expansion: Expansion, size: float) -> Ready:
+def ready(declared: FitDeclaration, plan: TablePlan, expansion: Expansion, size: float) -> Ready:
     """A fresh model and the plan of its run; ``size`` is declared or was bought, never counted in secret."""
     model = build(declared.model, expansion.width, declared.task.outputs)
     budget = declared.budget

@@ -29,11 +29,10 @@ from dpilot.privacy.ledger import Stage, given
 from dpilot.statistics.rows import Floats
 from dpilot.transfer.scattering import scattered
 from dpilot.tune.pilot.autopilot import autopilot
-from dpilot.tune.pilot.figures import Figures
-from dpilot.tune.pilot.flight import Flight
-from dpilot.tune.pilot.inputs import Labels, array_frame, array_schema, is_images, joined, schema_codes
-from dpilot.tune.pilot.tables import fly_table, unit_rows
-from dpilot.tune.pilot.terms import Terms
+from dpilot.tune.pilot.defaults import AutopilotOptions
+from dpilot.tune.pilot.inputs import Labels, array_frame, array_schema, is_images, join_target, schema_codes
+from dpilot.tune.pilot.outcome import AutopilotResult, Figures
+from dpilot.tune.pilot.tables import autopilot_table, unit_rows
 
 __all__ = ["AutoClassifier"]
 
@@ -159,28 +158,28 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_table(self, X: Any, y: Any) -> Self:
         if self.classes is not None:
             raise InvalidInput("classes are given beside a schema: expected None, as the schema declares the target's.")
-        table = joined(X, y, self.schema)
-        flown = fly_table(table, self.schema, protected=self.protected, **self._terms(Frame.of(table).length))
-        columns = flown.encoder.schema.features
+        table = join_target(X, y, self.schema)
+        fitted = autopilot_table(table, self.schema, protected=self.protected, **self._terms(Frame.of(table).length))
+        columns = fitted.encoder.schema.features
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
-        self.classes_ = np.asarray(flown.encoder.schema.target.categories, dtype=object)
-        self.encoder_: Encoder | None = flown.encoder
-        return self._keep(flown.flight)
+        self.classes_ = np.asarray(fitted.encoder.schema.target.categories, dtype=object)
+        self.encoder_: Encoder | None = fitted.encoder
+        return self._keep(fitted.result)
 
     def _fit_array(self, X: Any, y: Any) -> Self:
         values, labels = features_and_target(self, X, y)
         known, unprotected = self._labels(labels)
         schema = array_schema(values.shape[1], len(known.names))
-        flown = fly_table(
+        fitted = autopilot_table(
             array_frame(values, known.cells()),
             schema,
             class_names=known.names,
             unprotected=unprotected,
             **self._terms(len(values)),
         )
-        self.classes_, self.encoder_ = known.classes, flown.encoder
-        return self._keep(flown.flight)
+        self.classes_, self.encoder_ = known.classes, fitted.encoder
+        return self._keep(fitted.result)
 
     def _fit_images(self, X: Any, y: Any) -> Self:
         known, unprotected = self._labels(target_cells(y))
@@ -188,8 +187,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         budget, terms = self._budget(len(X)), self._terms(len(X))
         for name in ("epsilon", "delta", "allow_large_delta"):
             del terms[name]
-        shape: Terms = terms.pop("terms")
-        flight = autopilot(
+        shape: AutopilotOptions = terms.pop("options")
+        result = autopilot(
             scattered(X, labels, len(known.names)),
             budget=budget,
             class_names=known.names,
@@ -199,7 +198,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             **terms,
         )
         self.classes_, self.encoder_, self.shape_ = known.classes, None, tuple(X.shape[1:])
-        return self._keep(flight)
+        return self._keep(result)
 
     def _labels(self, labels: NDArray[Any]) -> tuple[Labels, tuple[str, ...]]:
         classes, unprotected = declared_classes(self.classes, labels)
@@ -218,18 +217,18 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "epsilon": self.epsilon,
             "delta": self.delta,
             "allow_large_delta": self.allow_large_delta,
-            "terms": Terms(self.objective, epochs=self.epochs),
+            "options": AutopilotOptions(self.objective, epochs=self.epochs),
             "size": self.size,
             "ledger": None if self.ledger is None else given(self.ledger, self._budget(length)),
             "device": self.device,
             "test_seed": seed,
         }
 
-    def _keep(self, flight: Flight) -> Self:
-        tuned = flight.tuned
-        self.coef_ = flight.model.double().cpu().numpy()
-        self.record_ = flight.record
-        self.metrics_ = Figures(flight.metrics)
+    def _keep(self, result: AutopilotResult) -> Self:
+        tuned = result.tuned
+        self.coef_ = result.model.double().cpu().numpy()
+        self.record_ = result.record
+        self.metrics_ = Figures(result.metrics)
         self.privacy_ = Privacy(tuned.budget, tuned.spent, tuned.entries, tuned.unprotected, " ".join(tuned.stamps))
         return self
 

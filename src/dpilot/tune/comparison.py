@@ -12,17 +12,17 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.selection import selection
-from dpilot.tune.pilot.terms import Terms
+from dpilot.tune.pilot.defaults import AutopilotOptions
 from dpilot.tune.scaling_plan import SHARES
-from dpilot.tune.scoring import expected_noise
+from dpilot.tune.scoring import score_noise
 
-__all__ = ["Comparison", "Row", "compare"]
+__all__ = ["Comparison", "ComparisonRow", "compare"]
 
 _COUNTS: Final = (2, 3, 4, 6, 8, 12, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One method: how many runs it makes, the epsilon of the run that is kept, what tuning took of mu^2, the noise of
     a score, and a remark."""
 
@@ -39,7 +39,7 @@ class Comparison:
     """``rows`` for a table; ``curves`` name (number of trials, epsilon left) for a plot."""
 
     budget: Budget
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     curves: dict[str, tuple[tuple[float, float], ...]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,18 +79,18 @@ def compare(
     """
     trials = _validate.count(trials=trials, least=2)
     budget.check_size(size)
-    held_out = _validate.count(size=size) * Terms(held_out=held_out_share).kept(budget, size)
+    held_out = _validate.count(size=size) * AutopilotOptions(held_out=held_out_share).held_out_for(budget, size)
     whole, delta = gdp_mu(budget), budget.delta
-    select = _selected(budget, law, shape)
+    select = _selection_mu(budget, law, shape)
     taken = {"linear_scaling": sum(shares), "budget_split_grid": grid_share, "subset_search": subset_share}
     kept = {name: whole * math.sqrt(1 - _validate.open_unit(share=share)) for name, share in taken.items()}
     each = math.ceil(trials / len(shares))
 
-    def row(method: str, runs: str, mu: float, scores: float | None, remark: str) -> Row:
-        noise = None if scores is None else expected_noise(1, held_out, math.sqrt(scores) / whole)
-        return Row(method, runs, gdp_epsilon(mu, delta), max(0.0, 1 - (mu / whole) ** 2), noise, remark)
+    def row(method: str, runs: str, mu: float, scores: float | None, remark: str) -> ComparisonRow:
+        noise = None if scores is None else score_noise(1, held_out, math.sqrt(scores) / whole)
+        return ComparisonRow(method, runs, gdp_epsilon(mu, delta), max(0.0, 1 - (mu / whole) ** 2), noise, remark)
 
-    def made(method: str, runs: str, scores: float, remark: str) -> Row:
+    def made(method: str, runs: str, scores: float, remark: str) -> ComparisonRow:
         return row(method, runs, kept[method], scores, remark)
 
     rows = (
@@ -108,7 +108,7 @@ def compare(
     return Comparison(budget, rows, curves)
 
 
-def _selected(budget: Budget, law: str, shape: float) -> Callable[[float], float]:
+def _selection_mu(budget: Budget, law: str, shape: float) -> Callable[[float], float]:
     """mu of one run such that the best of K, of the given mean, fits the budget."""
 
     def mu(mean: float) -> float:

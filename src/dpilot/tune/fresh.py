@@ -13,11 +13,11 @@ from dpilot.mechanism import Noise
 from dpilot.noise import KeyedNoise
 from dpilot.train.randomness import own_randomness
 
-__all__ = ["apart", "check_fresh"]
+__all__ = ["check_fresh", "secret_randomness"]
 
 
 @contextmanager
-def apart(noise: Noise, purpose: str) -> Iterator[None]:
+def secret_randomness(noise: Noise, purpose: str) -> Iterator[None]:
     """Secret randomness for what is not noise, such as initial weights; the process's generators stay as they were.
 
     Guarantee:

@@ -15,8 +15,8 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.outlays import equal_outlay, staged_outlays
-from dpilot.tune.paying import begun, paid
+from dpilot.tune.outlays import equal_outlay, stage_outlays
+from dpilot.tune.paying import begin_stages, commit_stages
 from dpilot.tune.record import TrialRecord, Tuned
 from dpilot.tune.rounds import Result, Round
 from dpilot.tune.scoring import rankable
@@ -50,15 +50,15 @@ def budget_split_grid(
     """
     steps = _steps(task, [each.steps for each in grid])
     mu = gdp_mu(budget) * math.sqrt(_validate.open_unit(share=share) / max(len(grid), 1))
-    (trial,), final = staged_outlays(budget, [mu], len(grid), sample_rate=task.sample_rate, steps=steps)
+    (trial,), final = stage_outlays(budget, [mu], len(grid), sample_rate=task.sample_rate, steps=steps)
     trials = Round("grid", trial, len(grid), math.sqrt(len(grid)) / gdp_mu(budget), objective)
     task.cells(objective)
-    with paid(
+    with commit_stages(
         task, [*trials.stages(task.split), Stage(_FINAL, final.event, TRAIN, task.split)], budget, ledger
     ) as payment:
         results = trials.run(task, payment, grid)
         best = _best(results)
-        with begun(payment, [_FINAL]) as (receipt,):
+        with begin_stages(payment, [_FINAL]) as (receipt,):
             (model,) = task.train([final.trial(best.candidate, receipt)])
         epsilon = accountant.epsilon(final.event, budget.delta)
         return Tuned(
@@ -97,7 +97,7 @@ def random_search(
     outlay = equal_outlay(budget, count, task.sample_rate, steps[0] or None)
     runs = Round("random", outlay, count, math.sqrt(count) * (1 + 1e-12) / gdp_mu(budget), objective)
     task.cells(objective)
-    with paid(task, runs.stages(task.split), budget, ledger) as payment:
+    with commit_stages(task, runs.stages(task.split), budget, ledger) as payment:
         results = runs.run(task, payment, candidates)
         best, epsilon = _best(results), accountant.epsilon(outlay.event, budget.delta)
         return Tuned(

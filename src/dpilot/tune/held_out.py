@@ -16,7 +16,7 @@ from dpilot.train.collating import first, joined
 from dpilot.train.form import quietly
 from dpilot.train.reading import Reader, known_form
 
-__all__ = ["held_out_form", "told", "training_form"]
+__all__ = ["evaluation_form", "map_records", "training_form"]
 
 _ROWS: Final = 512
 
@@ -45,7 +45,7 @@ def training_form(dataset: Any, example: Any) -> Any:
     return form
 
 
-def held_out_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
+def evaluation_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
     """The form of held-out records: what their types tell, or that of training records with their group, if any."""
     known = known_form(dataset, None)
     if known is not None:
@@ -53,7 +53,7 @@ def held_out_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
     return (*form, torch.zeros_like(form[1])) if grouped and len(form) == 2 else form
 
 
-def told(dataset: Any, form: Any, tell: Callable[[Any], Rows]) -> Iterator[Rows]:
+def map_records(dataset: Any, form: Any, tell: Callable[[Any], Rows]) -> Iterator[Rows]:
     """What ``tell(chunk)`` makes of the records, a row for each, some at a time.
 
     Guarantee:
@@ -65,12 +65,12 @@ def told(dataset: Any, form: Any, tell: Callable[[Any], Rows]) -> Iterator[Rows]
     starts = range(0, len(dataset), _ROWS)
     for chunk in reader.chunks(np.arange(start, min(start + _ROWS, len(dataset))) for start in starts):
         together = quietly(partial(tell, chunk.whole))
-        found = _told_apart(chunk.alone(), tell) if together is None else together
+        found = _map_one_by_one(chunk.alone(), tell) if together is None else together
         if found is not None:
             yield found
 
 
-def _told_apart(alone: list[Any], tell: Callable[[Any], Rows]) -> Rows | None:
+def _map_one_by_one(alone: list[Any], tell: Callable[[Any], Rows]) -> Rows | None:
     computes = np.array([quietly(partial(tell, each)) is not None for each in alone])
     if not computes.any():
         return None

@@ -89,7 +89,7 @@ class ScalingLaw:
         epsilon = _validate.positive(epsilon=epsilon)
         if not self.points:
             return Prediction(self.fallback, (f"no trial could be ranked: the data-free r = {self.fallback:.4g}.",))
-        r, notes = self._extrapolated(epsilon)
+        r, notes = self._extrapolate(epsilon)
         inside = min(max(r, self.low), self.high)
         if inside != r:
             side = "above" if r > inside else "below"
@@ -118,7 +118,7 @@ class ScalingLaw:
         except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as problem:
             raise InvalidInput(f"the law is not what to_json wrote ({problem!r}).") from None
 
-    def _extrapolated(self, epsilon: float) -> tuple[float, tuple[str, ...]]:
+    def _extrapolate(self, epsilon: float) -> tuple[float, tuple[str, ...]]:
         degree = min(self.degree, len(self.points) - 1)
         if degree == 0:
             note = "one point only: r grows in proportion to the budget." if self.degree else ""

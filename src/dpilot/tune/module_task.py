@@ -27,13 +27,13 @@ from dpilot.tape import current
 from dpilot.train.job import Job
 from dpilot.train.predict import predict
 from dpilot.train.reading import check_dataset
-from dpilot.tune.fresh import apart, check_fresh
-from dpilot.tune.held_out import held_out_form, told, training_form
-from dpilot.tune.moved import Moved, check_noise
+from dpilot.tune.fresh import check_fresh, secret_randomness
+from dpilot.tune.held_out import evaluation_form, map_records, training_form
 from dpilot.tune.pool import check_sendable, run_apart
-from dpilot.tune.recipe import Lot, Recipe
+from dpilot.tune.recipe import Recipe, TrialKeys
 from dpilot.tune.stacked import Runner, stackable, train_together
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, distinct
+from dpilot.tune.trial_transfer import TransferredTrial, check_noise
 
 __all__ = ["ModuleTask"]
 
@@ -105,7 +105,7 @@ class ModuleTask:
         _validate.count(workers=self.workers)
         object.__setattr__(self, "noise", distinct(self.noise))
         noise, _ = self.noise(), self.noise()  # a factory that repeats one state is refused now
-        with apart(noise, "initial weights"):
+        with secret_randomness(noise, "initial weights"):
             check_fresh(self.model_fn)
         self.recipe.check(self.classes)
         if self.workers > 1:
@@ -132,10 +132,10 @@ class ModuleTask:
         return cls(model_fn, loss_fn, train, held_out, *sizes, classes, split=split.id, **options)
 
     @property
-    def held_out_form(self) -> Any:
+    def evaluation_form(self) -> Any:
         """A chunk in the public form of held-out records."""
         form = training_form(self.train_data, self.example)
-        return held_out_form(self.held_out, form, grouped=self.group_count > 0)
+        return evaluation_form(self.held_out, form, grouped=self.group_count > 0)
 
     @property
     def stamp(self) -> str:
@@ -149,15 +149,15 @@ class ModuleTask:
         return 1 if objective == "accuracy" else self.classes
 
     def untrained(self) -> nn.Module:
-        with apart(self.noise(), "initial weights"):
+        with secret_randomness(self.noise(), "initial weights"):
             return self.model_fn()
 
     def train(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
-        if self._pooled(trials):
-            return self._trained_apart(trials)
+        if self._uses_workers(trials):
+            return self._train_in_workers(trials)
         recipe, runs = self.recipe, []
         for trial in trials:
-            run = recipe.run(trial, recipe.plan(trial), Lot.drawn(self.noise()))
+            run = recipe.run(trial, recipe.plan(trial), TrialKeys.draw(self.noise()))
             recipe = recipe.with_chunks(run.job.options.chunk_size)
             runs.append(run)
         if len(runs) > 1 and self._stackable(len(runs), runs[0].job):
@@ -168,14 +168,14 @@ class ModuleTask:
                 run.alone()
         for run in runs:
             run.course.finish()
-            self._watched(run.course.records)
+            self._notify(run.course.records)
         return tuple(run.course.setting.model for run in runs)
 
     def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
         if not all(bool(torch.isfinite(each).all()) for each in model.state_dict().values()):
             return None
         noise, shape = self.noise(), (self.cells(objective), 2)
-        with apart(noise, "scores"):
+        with secret_randomness(noise, "scores"):
             codes = np.concatenate(list(self._codes(model, objective)))
         return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
 
@@ -201,30 +201,30 @@ class ModuleTask:
             self.example,
         )
 
-    def _pooled(self, trials: Sequence[Trial]) -> bool:
+    def _uses_workers(self, trials: Sequence[Trial]) -> bool:
         """Whether trials go to processes of their own. A tape would not hear what is released there."""
         if self.workers == 1 or len(trials) < 2 or current() is not None:
             return False
-        return not (self.together and self._stackable(len(trials), self._looked_at(trials[0])))
+        return not (self.together and self._stackable(len(trials), self._probe_job(trials[0])))
 
-    def _looked_at(self, trial: Trial) -> Job:
+    def _probe_job(self, trial: Trial) -> Job:
         """A job that is not run: its module tells what can be done with others."""
         return self.recipe.job(trial.candidate, self.recipe.plan(trial), Chain(fresh_key("initial weights")))
 
-    def _trained_apart(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
+    def _train_in_workers(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
         """One process a trial, as many at a time as there are workers; all releases are drawn before one starts."""
-        recipe, jobs, moved = self.recipe, [], []
+        recipe, jobs, transfers = self.recipe, [], []
         for trial in trials:
-            plan, lot = recipe.plan(trial), Lot.drawn(self.noise())
-            jobs.append(recipe.rehearsed(trial.candidate, plan, lot.weights))
+            plan, keys = recipe.plan(trial), TrialKeys.draw(self.noise())
+            jobs.append(recipe.rehearse(trial.candidate, plan, keys.weights))
             recipe = recipe.with_chunks(jobs[0].options.chunk_size)
-            moved.append(Moved(trial, plan, lot))
-        for job, done in zip(jobs, run_apart(recipe, moved, self.workers), strict=True):
+            transfers.append(TransferredTrial(trial, plan, keys))
+        for job, done in zip(jobs, run_apart(recipe, transfers, self.workers), strict=True):
             done.into(job.model)
-            self._watched(done.records)
+            self._notify(done.records)
         return tuple(job.model for job in jobs)
 
-    def _watched(self, records: Sequence[StepRecord]) -> None:
+    def _notify(self, records: Sequence[StepRecord]) -> None:
         if self.watch is not None:
             for record in records:
                 self.watch(record)
@@ -239,7 +239,7 @@ class ModuleTask:
     def _codes(self, model: nn.Module, objective: str) -> Iterator[Floats]:
         """For each held-out record its cell and whether it is predicted right; null records are left out. Sensitive."""
         yield np.zeros((0, 2))
-        yield from told(self.held_out, self.held_out_form, partial(self._outcomes, model, objective))
+        yield from map_records(self.held_out, self.evaluation_form, partial(self._outcomes, model, objective))
 
     def _outcomes(self, model: nn.Module, objective: str, chunk: Any) -> Floats:
         inputs, labels, *rest = chunk

@@ -13,7 +13,7 @@ from dpilot.privacy.receipt import Receipt
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.outlays import whole_outlay
 from dpilot.tune.record import TrialRecord, Tuned
-from dpilot.tune.scoring import Score
+from dpilot.tune.scoring import TrialScore
 from dpilot.tune.task import Task
 
 __all__ = ["ORACLE", "grid_oracle"]
@@ -37,7 +37,7 @@ def grid_oracle(
     runs = [whole_outlay(budget, task.sample_rate, each.steps) for each in grid]
     pairs = list(zip(grid, runs, strict=True))
     models = task.train([outlay.trial(candidate, Receipt(outlay.event)) for candidate, outlay in pairs])
-    scores = [Score(value_of(objective, task.exact_table(model, objective)), 0.0) for model in models]
+    scores = [TrialScore(value_of(objective, task.exact_table(model, objective)), 0.0) for model in models]
     place = max(range(len(scores)), key=lambda j: scores[j].value)
     epsilon = accountant.epsilon(runs[place].event, budget.delta)
     return Tuned(

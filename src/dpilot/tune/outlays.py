@@ -17,7 +17,7 @@ from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.stages import leftover_mu
 from dpilot.tune.task import Outlay
 
-__all__ = ["equal_outlay", "least_factor", "scaled", "staged_outlays", "whole_outlay"]
+__all__ = ["equal_outlay", "least_factor", "scale_noise", "stage_outlays", "whole_outlay"]
 
 _MOST: Final = 1e4
 
@@ -40,10 +40,10 @@ def equal_outlay(budget: Budget, count: int, sample_rate: float = 1.0, steps: in
     whole, count = whole_outlay(budget, sample_rate, steps), _validate.count(count=count)
     if sample_rate == 1:
         return Outlay(whole.noise_multiplier * math.sqrt(count) * (1 + 1e-12))
-    return scaled(whole, budget, lambda outlay: Repeated(outlay.event, count))
+    return scale_noise(whole, budget, lambda outlay: Repeated(outlay.event, count))
 
 
-def staged_outlays(
+def stage_outlays(
     budget: Budget,
     mus: Sequence[float],
     trials: int,
@@ -66,21 +66,21 @@ def staged_outlays(
         return tuple(Outlay(1 / mu) for mu in mus), Outlay(1 / (last if final_mu is None else final_mu))
     if final_mu is not None:
         raise InvalidInput("final_mu is for full batches: expected None, as the final run takes what is left.")
-    return _sampled_outlays(budget, tuple(mus), trials, sample_rate, steps)
+    return _poisson_outlays(budget, tuple(mus), trials, sample_rate, steps)
 
 
 @lru_cache
-def _sampled_outlays(
+def _poisson_outlays(
     budget: Budget, mus: tuple[float, ...], trials: int, sample_rate: float, steps: int | None
 ) -> tuple[tuple[Outlay, ...], Outlay]:
     each = [Budget(gdp_epsilon(mu, budget.delta), budget.delta) for mu in mus]
     outlays = tuple(whole_outlay(part, sample_rate, steps) for part in each)
     whole = whole_outlay(budget, sample_rate, steps)
     spent = [Repeated(outlay.event, trials) for outlay in outlays]
-    return outlays, scaled(whole, budget, lambda final: Composed([*spent, final.event])) if spent else whole
+    return outlays, scale_noise(whole, budget, lambda final: Composed([*spent, final.event])) if spent else whole
 
 
-def scaled(whole: Outlay, budget: Budget, event: Callable[[Outlay], Event]) -> Outlay:
+def scale_noise(whole: Outlay, budget: Budget, event: Callable[[Outlay], Event]) -> Outlay:
     """``whole`` with its noise raised by as little as makes ``event`` of it fit ``budget``."""
 
     def raised(factor: float) -> Outlay:

@@ -12,11 +12,11 @@ from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
 from dpilot.privacy.receipt import Receipt
 from dpilot.tune.task import Task
 
-__all__ = ["Paid", "begun", "paid"]
+__all__ = ["TuningPayment", "begin_stages", "commit_stages"]
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
+class TuningPayment:
     """A commitment whose stages can begin, and what it costs."""
 
     committed: Committed
@@ -28,7 +28,9 @@ class Paid:
 
 
 @contextmanager
-def paid(task: Task, stages: Sequence[Stage], budget: Budget, ledger: Ledger | str | Path | None) -> Iterator[Paid]:
+def commit_stages(
+    task: Task, stages: Sequence[Stage], budget: Budget, ledger: Ledger | str | Path | None
+) -> Iterator[TuningPayment]:
     """Commit ``stages`` of a tuning at once, within ``budget``, in ``ledger`` or in one of its own, then run it.
 
     Guarantee:
@@ -42,12 +44,12 @@ def paid(task: Task, stages: Sequence[Stage], budget: Budget, ledger: Ledger | s
     """
     size = task.size + task.held_out_size
     with commitment(stages, budget, ledger, dataset="one tuning", size=size) as (made, cost):
-        yield Paid(made, cost)
+        yield TuningPayment(made, cost)
 
 
 @contextmanager
-def begun(paid_for: Paid | Committed, purposes: Sequence[str]) -> Iterator[list[Receipt]]:
+def begin_stages(paid_for: TuningPayment | Committed, purposes: Sequence[str]) -> Iterator[list[Receipt]]:
     """The receipts of several planned stages that run together, one for each purpose."""
-    committed = paid_for.committed if isinstance(paid_for, Paid) else paid_for
+    committed = paid_for.committed if isinstance(paid_for, TuningPayment) else paid_for
     with ExitStack() as stack:
         yield [stack.enter_context(committed.stage(purpose)) for purpose in purposes]

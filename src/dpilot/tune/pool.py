@@ -21,9 +21,9 @@ from typing import Any, BinaryIO, Final
 from torch.utils.data import TensorDataset
 
 from dpilot.errors import DpilotError, InvalidInput
-from dpilot.tune.moved import Moved
 from dpilot.tune.recipe import Recipe
-from dpilot.tune.worker import Conditions, Done, Refused
+from dpilot.tune.trial_transfer import TransferredTrial
+from dpilot.tune.worker import Conditions, Refusal, TrialOutput
 
 __all__ = ["TrialLost", "check_sendable", "run_apart"]
 
@@ -60,7 +60,7 @@ def check_sendable(recipe: Recipe) -> None:
         _check_pickles(name, getattr(recipe, name))
 
 
-def run_apart(recipe: Recipe, trials: Sequence[Moved], workers: int) -> list[Done]:
+def run_apart(recipe: Recipe, trials: Sequence[TransferredTrial], workers: int) -> list[TrialOutput]:
     """What each trial released, in order; ``workers`` of them at a time, each with its share of the cores.
 
     Guarantee:
@@ -73,7 +73,7 @@ def run_apart(recipe: Recipe, trials: Sequence[Moved], workers: int) -> list[Don
     """
     count = min(workers, len(trials))
     with _crew(recipe, count) as (idle, threads):
-        asked = [threads.submit(_asked, idle, trial) for trial in trials]
+        asked = [threads.submit(_run_one, idle, trial) for trial in trials]
         done, _ = wait(asked, return_when=FIRST_EXCEPTION)
         for failed in (each.exception() for each in done):
             if failed is not None:
@@ -90,7 +90,7 @@ class _Worker:
     source: BinaryIO
 
     @classmethod
-    def started(cls, threads: int) -> _Worker:
+    def start(cls, threads: int) -> _Worker:
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         process = subprocess.Popen(
             [sys.executable, "-c", _START.format(path=sys.path)],
@@ -116,7 +116,7 @@ class _Worker:
                 "a worker process ended before its trial did: expected every trial to be run to its end. All of them "
                 "stay paid and none is tried again. See to the machine's memory, or use fewer workers."
             ) from None
-        if isinstance(answer, Refused):
+        if isinstance(answer, Refusal):
             raise InvalidInput(f"a worker process cannot run the trials ({answer.why}). Expected it to; use workers=1.")
         return answer
 
@@ -140,7 +140,7 @@ def _crew(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], Th
     with ExitStack() as stack:
         crew = []
         for _ in range(count):
-            worker = _Worker.started(conditions.threads)
+            worker = _Worker.start(conditions.threads)
             stack.callback(worker.close)
             crew.append(worker)
         threads = stack.enter_context(ThreadPoolExecutor(count))
@@ -153,10 +153,10 @@ def _crew(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], Th
         yield idle, threads
 
 
-def _asked(idle: SimpleQueue[_Worker], trial: Moved) -> Done:
+def _run_one(idle: SimpleQueue[_Worker], trial: TransferredTrial) -> TrialOutput:
     worker = idle.get()
     try:
-        done: Done = worker.ask(trial)
+        done: TrialOutput = worker.ask(trial)
         return done
     finally:
         idle.put(worker)

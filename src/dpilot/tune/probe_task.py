@@ -149,7 +149,7 @@ class ProbeTask:
         np.add.at(counts, (cell[known].astype(int), right[known].astype(int)), 1.0)
         return counts
 
-    def sampled(self, rate: float) -> ProbeTask:
+    def subsample(self, rate: float) -> ProbeTask:
         """The same task on a Poisson sample of its training records: secret coins, one a record."""
         batch = PoissonSampler(rate, 1).issue(len(self.train_features))
         return replace(self, train_features=self.train_features.take(batch.indices), size=rate * self.size)

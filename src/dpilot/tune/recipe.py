@@ -30,13 +30,13 @@ from dpilot.train.randomness import own_randomness
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.task import Trial
 
-__all__ = ["Lot", "Recipe", "Run"]
+__all__ = ["Recipe", "TrialKeys", "TrialRun"]
 
-_SHOWN: Final = 1e-5  # the delta at which a trial's plan states its epsilon: for display, the ledger has the price
+_DISPLAY_DELTA: Final = 1e-5  # a trial's plan states its epsilon at this delta; the ledger has the price
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Lot:
+class TrialKeys:
     """Where the randomness of one trial comes from: its initial weights, its batches, its noise. Secret.
 
     Guarantee:
@@ -48,7 +48,7 @@ class Lot:
     noise: Noise
 
     @classmethod
-    def drawn(cls, noise: Noise) -> Lot:
+    def draw(cls, noise: Noise) -> TrialKeys:
         """Fresh keys, and of keyed noise a source of the trial's own; that of a test fixes the initial weights too."""
         own = noise.spawn() if isinstance(noise, KeyedNoise) else noise
         weights = own.state if isinstance(own, KeyedNoise) else Chain(fresh_key("initial weights"))
@@ -57,7 +57,7 @@ class Lot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """Private runs of ``model_fn()`` on ``dataset``; what differs between them is the trial and its lot."""
+    """Private runs of ``model_fn()`` on ``dataset``; what differs between them is the trial and its keys."""
 
     model_fn: Callable[[], nn.Module]
     loss_fn: Callable[..., Tensor]
@@ -78,16 +78,16 @@ class Recipe:
         """The plan of one trial: its steps, at its noise."""
         step = Gaussian(trial.noise_multiplier)
         sampled = step if self.sample_rate == 1 else PoissonSampled(self.sample_rate, step)
-        epsilon = _shown_epsilon(Repeated(sampled, trial.candidate.steps))
+        epsilon = _display_epsilon(Repeated(sampled, trial.candidate.steps))
         rule = clipping.get(self.clipping) if isinstance(self.clipping, str) else self.clipping
         return Plan(
-            Budget(max(epsilon, 1e-12), _SHOWN),
+            Budget(max(epsilon, 1e-12), _DISPLAY_DELTA),
             max(1, round(self.size)),
             self.sample_rate,
             trial.candidate.steps,
             trial.noise_multiplier,
             rule,
-            Cost(epsilon, _SHOWN),
+            Cost(epsilon, _DISPLAY_DELTA),
         )
 
     def job(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
@@ -96,7 +96,7 @@ class Recipe:
         with own_randomness(weights):
             return Job.checked(self.model_fn(), self.loss_fn, plan, options, example=self.example)
 
-    def rehearsed(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
+    def rehearse(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
         """The same, tried on made-up records, its chunks settled."""
         job = self.job(candidate, plan, weights)
         with own_randomness(weights):
@@ -106,11 +106,11 @@ class Recipe:
         """The recipe whose runs take so many records at a time."""
         return replace(self, options={**self.options, "chunk_size": chunk_size})
 
-    def run(self, trial: Trial, plan: Plan, lot: Lot) -> Run:
+    def run(self, trial: Trial, plan: Plan, keys: TrialKeys) -> TrialRun:
         """One trial before its first step: nothing was read."""
-        job = self.rehearsed(trial.candidate, plan, lot.weights)
-        sampler = PoissonSampler(self.sample_rate, trial.candidate.steps, state=lot.batches)
-        return Run(self.dataset, job, job.course(lot.noise, trial.receipt), sampler)
+        job = self.rehearse(trial.candidate, plan, keys.weights)
+        sampler = PoissonSampler(self.sample_rate, trial.candidate.steps, state=keys.batches)
+        return TrialRun(self.dataset, job, job.course(keys.noise, trial.receipt), sampler)
 
     def check(self, classes: int) -> None:
         """Refuse a module that does not run on made-up records, or does not give them one output a class.
@@ -121,7 +121,7 @@ class Recipe:
         nominal = Trial(Candidate(1.0, 1), 1.0, Receipt(Gaussian(1.0)))
         whole = replace(self.with_chunks(1), sample_rate=1.0)  # full batches have a plan at once
         weights = Chain(fresh_key("initial weights"))
-        job = whole.rehearsed(nominal.candidate, whole.plan(nominal), weights)
+        job = whole.rehearse(nominal.candidate, whole.plan(nominal), weights)
         with own_randomness(weights):
             found = tuple(_outputs(job, self.dataset).shape)
         if len(found) != 2 or found[1] != classes:
@@ -133,7 +133,7 @@ class Recipe:
 
 
 @dataclass(slots=True)
-class Run:
+class TrialRun:
     """A trial under way."""
 
     dataset: Any
@@ -167,5 +167,5 @@ def _outputs(job: Job, dataset: Any) -> Tensor:
 
 
 @lru_cache
-def _shown_epsilon(event: Event) -> float:
-    return accountant.epsilon(event, _SHOWN)
+def _display_epsilon(event: Event) -> float:
+    return accountant.epsilon(event, _DISPLAY_DELTA)

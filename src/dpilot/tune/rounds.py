@@ -9,8 +9,8 @@ from typing import Any
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.ledger import Committed, Stage
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.paying import Paid, begun
-from dpilot.tune.scoring import Score, score
+from dpilot.tune.paying import TuningPayment, begin_stages
+from dpilot.tune.scoring import TrialScore, score
 from dpilot.tune.task import HELD_OUT, TRAIN, Outlay, Task
 
 __all__ = ["Result", "Round"]
@@ -22,7 +22,7 @@ class Result:
 
     candidate: Candidate
     model: Any
-    score: Score
+    score: TrialScore
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Round:
         trials = [Stage(name, self.outlay.event, TRAIN, split) for name in self._names("trial")]
         return [*trials, *(Stage(name, scored, HELD_OUT, split) for name in self._names("score"))]
 
-    def run(self, task: Task, payment: Paid | Committed, candidates: Sequence[Candidate]) -> list[Result]:
+    def run(self, task: Task, payment: TuningPayment | Committed, candidates: Sequence[Candidate]) -> list[Result]:
         """Train and score ``candidates``, as many as were paid for."""
-        with begun(payment, self._names("trial")) as receipts:
+        with begin_stages(payment, self._names("trial")) as receipts:
             pairs = zip(candidates, receipts, strict=True)
             models = task.train([self.outlay.trial(candidate, receipt) for candidate, receipt in pairs])
-        with begun(payment, self._names("score")) as receipts:
+        with begin_stages(payment, self._names("score")) as receipts:
             scores = [
                 score(task, model, self.objective, noise_multiplier=self.score_multiplier, receipt=receipt)
                 for model, receipt in zip(models, receipts, strict=True)

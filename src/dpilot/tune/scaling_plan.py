@@ -17,9 +17,9 @@ from dpilot.privacy.ledger import Stage
 from dpilot.privacy.stages import stages_mu
 from dpilot.tune.candidate import SPLITS, Box
 from dpilot.tune.law import VARIABLES, ScalingLaw
-from dpilot.tune.outlays import staged_outlays
+from dpilot.tune.outlays import stage_outlays
 from dpilot.tune.rounds import Round
-from dpilot.tune.scoring import expected_noise
+from dpilot.tune.scoring import score_noise
 from dpilot.tune.task import TRAIN, Outlay
 
 __all__ = ["FINAL", "SHARES", "TOO_NOISY", "ScalingPlan", "plan_scaling"]
@@ -134,7 +134,7 @@ def plan_scaling(
     if hopeless:
         each, final_mu = (), None
     steps = _steps(box, sample_rate)
-    outlays, final = staged_outlays(budget, each, trials, final_mu=final_mu, sample_rate=sample_rate, steps=steps)
+    outlays, final = stage_outlays(budget, each, trials, final_mu=final_mu, sample_rate=sample_rate, steps=steps)
     middle = math.sqrt(box.least * box.most) if fallback is None else box.inside(fallback)
     return ScalingPlan(
         budget=budget,
@@ -157,7 +157,7 @@ def plan_scaling(
 
 def _hopeless(cells: int, size: float, score_multiplier: float, too_noisy: float) -> str | None:
     """Why no trial would tell anything, if so; from declared numbers, so it is free."""
-    noise = expected_noise(cells, _validate.positive(held_out_size=size), score_multiplier)
+    noise = score_noise(cells, _validate.positive(held_out_size=size), score_multiplier)
     if noise <= too_noisy:
         return None
     return (

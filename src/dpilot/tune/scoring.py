@@ -15,7 +15,7 @@ from dpilot.metrics.objective import objective as value_of
 from dpilot.statistics.rows import Floats
 from dpilot.tune.task import Task
 
-__all__ = ["WORST", "Score", "expected_noise", "rankable", "score"]
+__all__ = ["WORST", "TrialScore", "rankable", "score", "score_noise"]
 
 WORST: Final = -math.inf
 _DRAWS: Final = 400
@@ -23,7 +23,7 @@ _CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class TrialScore:
     """A released score and the standard deviation of its noise; a run that diverged scores worst, for certain."""
 
     value: float
@@ -34,7 +34,7 @@ class Score:
         return self.value == WORST
 
 
-def score(task: Task, model: Any, objective: str, *, noise_multiplier: float, receipt: Draws) -> Score:
+def score(task: Task, model: Any, objective: str, *, noise_multiplier: float, receipt: Draws) -> TrialScore:
     """The objective of ``model`` on held-out records, from one noisy table.
 
     Guarantee:
@@ -45,22 +45,22 @@ def score(task: Task, model: Any, objective: str, *, noise_multiplier: float, re
     """
     table = task.table(model, objective, noise_multiplier=noise_multiplier, receipt=receipt)
     if table is None:
-        return Score(WORST, 0.0)
-    return Score(value_of(objective, table), _noise(objective, table, noise_multiplier))
+        return TrialScore(WORST, 0.0)
+    return TrialScore(value_of(objective, table), _noise(objective, table, noise_multiplier))
 
 
-def expected_noise(cells: int, size: float, noise_multiplier: float) -> float:
+def score_noise(cells: int, size: float, noise_multiplier: float) -> float:
     """About how much noise a score will have, from declared numbers alone: of a mean of ``cells`` equal cells.
 
     A rate of 1/2 in a cell of m records moves by (1/2) |(noise, -noise)| / m.
 
-    >>> round(expected_noise(1, 1000.0, 20.0), 4)
+    >>> round(score_noise(1, 1000.0, 20.0), 4)
     0.0141
     """
     return noise_multiplier * math.sqrt(cells) / (math.sqrt(2) * max(size, 1.0))
 
 
-def rankable(scores: Sequence[Score]) -> bool:
+def rankable(scores: Sequence[TrialScore]) -> bool:
     """Whether the scores differ by more than their noise would make equals differ, at 95 % confidence.
 
     ::
@@ -72,8 +72,10 @@ def rankable(scores: Sequence[Score]) -> bool:
         one run alone    nothing to rank
 
     Example:
-        >>> rankable([Score(0.5, 0.01), Score(0.51, 0.01)]), rankable([Score(0.5, 0.01), Score(0.6, 0.01)])
-        (False, True)
+        >>> rankable([TrialScore(0.5, 0.01), TrialScore(0.51, 0.01)])
+        False
+        >>> rankable([TrialScore(0.5, 0.01), TrialScore(0.6, 0.01)])
+        True
     """
     finite = [each for each in scores if not each.diverged]
     if len(finite) < 2:

@@ -23,7 +23,7 @@ from dpilot.privacy.receipt import TrialReceipts
 from dpilot.privacy.trials import law_of
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.outlays import least_factor, whole_outlay
-from dpilot.tune.paying import Paid, begun, paid
+from dpilot.tune.paying import TuningPayment, begin_stages, commit_stages
 from dpilot.tune.record import Tuned
 from dpilot.tune.rounds import Result
 from dpilot.tune.scoring import score
@@ -98,7 +98,7 @@ def private_selection(
     task.cells(objective)  # refuses an objective that the task cannot score, before anything is paid
     if getattr(task, "watch", None) is not None:
         raise InvalidInput("the task has a watch, which would tell how many trials there are: expected none.")
-    with paid(task, plan.stages(task.split), budget, ledger) as payment:
+    with commit_stages(task, plan.stages(task.split), budget, ledger) as payment:
         found = select(plan, task, payment)
         epsilon = max(accountant.epsilon(each.event, budget.delta) for each in plan.outlays.values())
         return Tuned(
@@ -157,7 +157,7 @@ def plan_selection(
     return SelectionPlan(space, outlays, selection(outlays), scores(sigma), sigma, objective)
 
 
-def select(plan: SelectionPlan, task: Task, payment: Paid | Committed) -> Result | None:
+def select(plan: SelectionPlan, task: Task, payment: TuningPayment | Committed) -> Result | None:
     """Draw K, run and score K trials, and return the best; None if there was none.
 
     Guarantee:
@@ -168,7 +168,7 @@ def select(plan: SelectionPlan, task: Task, payment: Paid | Committed) -> Result
     drawn = chain.generator("candidates")
     candidates = (plan.space.draw(drawn) for _ in range(count))
     best: Result | None = None
-    with begun(payment, [_TRIALS, _SCORES]) as (trained, scored):
+    with begin_stages(payment, [_TRIALS, _SCORES]) as (trained, scored):
         trials = TrialReceipts(trained, plan.trials, trials=count)
         scores = TrialReceipts(scored, plan.scores, trials=count)
         for group in _groups(candidates):

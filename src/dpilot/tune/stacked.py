@@ -49,7 +49,7 @@ class Runner:
     @classmethod
     def of(cls, course: Course, sampler: PoissonSampler) -> Runner:
         alone = course.setting.per_sample
-        course.setting = replace(course.setting, per_sample=_given)
+        course.setting = replace(course.setting, per_sample=_identity)
         return cls(course, sampler, alone)
 
     @property
@@ -109,14 +109,14 @@ def _gradients(
         masks = [np.isin(indices, batch.indices) for batch in issued]
         rows = tuple(each.to(device) for each in dataset[torch.from_numpy(indices)])
         models = [runner.model for runner in runners]
-        found = quietly(partial(_stacked, models, loss_fn, rows))
+        found = quietly(partial(_stack_gradients, models, loss_fn, rows))
         if found is None:  # one record may have broken the pass for all: each trial looks for itself
             yield [_apart(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
         else:
             yield [_own(runners[place], found, place, mask) for place, mask in enumerate(masks)]
 
 
-def _stacked(
+def _stack_gradients(
     models: Sequence[nn.Module], loss_fn: Callable[..., Tensor], rows: tuple[Tensor, ...]
 ) -> dict[str, Tensor]:
     """Gradients by name, (trials, records, ...)."""
@@ -155,6 +155,6 @@ def _apart(runner: Runner, rows: tuple[Tensor, ...], mask: NDArray[np.bool_]) ->
     return runner.alone(Chunk(mine, partial(slices, mine, len(kept))))
 
 
-def _given(handle: PerSample) -> PerSample:
+def _identity(handle: PerSample) -> PerSample:
     """The gradients were computed already."""
     return handle

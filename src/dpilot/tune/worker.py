@@ -24,10 +24,10 @@ from torch.utils.data import TensorDataset
 from dpilot.errors import InvalidInput
 from dpilot.records import StepRecord
 from dpilot.train.plan import Plan
-from dpilot.tune.recipe import Lot, Recipe
+from dpilot.tune.recipe import Recipe, TrialKeys
 from dpilot.tune.task import Trial
 
-__all__ = ["Conditions", "Done", "Refused", "main"]
+__all__ = ["Conditions", "Refusal", "TrialOutput", "main"]
 
 _LEFT_ALONE: Final = 70
 
@@ -52,7 +52,7 @@ class Conditions:
             torch.are_deterministic_algorithms_enabled(),
         )
 
-    def put(self) -> None:
+    def apply(self) -> None:
         torch.set_num_threads(self.threads)
         torch.set_default_dtype(self.dtype)
         torch.set_float32_matmul_precision(self.precision)
@@ -60,7 +60,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TrialOutput:
     """What a trial released: its trained parameters by name, and its steps; ``rest`` names what was not trained."""
 
     parameters: dict[str, NDArray[Any]]
@@ -69,7 +69,7 @@ class Done:
 
     def into(self, model: nn.Module) -> None:
         """Give ``model``, made like the one that was trained, its parameters."""
-        trained = dict(_trained(model))
+        trained = dict(_trainable(model))
         shapes = {name: tuple(each.shape) for name, each in trained.items()}
         if shapes != {name: each.shape for name, each in self.parameters.items()} or _rest(model) != self.rest:
             raise InvalidInput(
@@ -83,7 +83,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refusal:
     """Why a worker cannot run the trials: found before a record is read, so it may be told."""
 
     why: str
@@ -95,31 +95,31 @@ def main() -> None:
     source, sink = _pipes()
     try:
         conditions, recipe = pickle.load(source)
-        conditions.put()
+        conditions.apply()
     except Exception as problem:
-        _tell(sink, _refused(problem))
+        _tell(sink, _refusal(problem))
         return
     recipe = replace(recipe, dataset=TensorDataset(*pickle.load(source)))  # what goes wrong here is not told
     _tell(sink, None)
-    inbox: SimpleQueue[tuple[Trial, Plan, Lot]] = SimpleQueue()
+    inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]] = SimpleQueue()
     threading.Thread(target=_follow, args=(source, inbox), daemon=True).start()
     while True:
         _tell(sink, _answer(recipe, *inbox.get()))
 
 
-def _answer(recipe: Recipe, trial: Trial, plan: Plan, lot: Lot) -> Done | Refused:
+def _answer(recipe: Recipe, trial: Trial, plan: Plan, keys: TrialKeys) -> TrialOutput | Refusal:
     """One trial, once. What goes wrong after a record was read ends the process without a word."""
     try:
-        run = recipe.run(trial, plan, lot)
+        run = recipe.run(trial, plan, keys)
     except Exception as problem:
-        return _refused(problem)
+        return _refusal(problem)
     rest = _rest(run.job.model)
     run.alone()
     run.course.finish()
-    return Done({name: _array(each) for name, each in _trained(run.job.model)}, run.course.records, rest)
+    return TrialOutput({name: _array(each) for name, each in _trainable(run.job.model)}, run.course.records, rest)
 
 
-def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return (pair for pair in model.named_parameters() if pair[1].requires_grad)
 
 
@@ -141,11 +141,11 @@ def _array(parameter: torch.Tensor) -> NDArray[Any]:
     return array
 
 
-def _refused(problem: Exception) -> Refused:
-    return Refused(f"{type(problem).__name__}: {problem}")
+def _refusal(problem: Exception) -> Refusal:
+    return Refusal(f"{type(problem).__name__}: {problem}")
 
 
-def _follow(source: BinaryIO, inbox: SimpleQueue[tuple[Trial, Plan, Lot]]) -> None:
+def _follow(source: BinaryIO, inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]]) -> None:
     """Hand on what comes; end the process at once when the other side is gone, whatever is under way."""
     try:
         while True:

@@ -14,10 +14,10 @@ from dpilot.data.schema import Column, Schema
 from dpilot.errors import InvalidInput
 from dpilot.statistics.rows import Floats
 
-__all__ = ["TARGET", "Labels", "array_frame", "array_schema", "is_images", "joined", "schema_codes"]
+__all__ = ["TARGET", "Labels", "array_frame", "array_schema", "is_images", "join_target", "schema_codes"]
 
 TARGET: Final = "y"
-_NOBODY: Final = "(no other class)"
+_EMPTY_CLASS: Final = "(no other class)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Labels:
         """What figures call the classes: their texts, or their places where two texts are the same."""
         found = tuple(str(each) for each in self.classes.tolist())
         found = found if len(set(found)) == len(found) else tuple(map(str, range(len(found))))
-        return found if len(found) > 1 else (*found, _NOBODY)
+        return found if len(found) > 1 else (*found, _EMPTY_CLASS)
 
     def cells(self) -> list[str | None]:
         """The codes as a column of texts, None where there is none."""
@@ -61,7 +61,7 @@ def array_frame(values: Floats, target: Any = None) -> dict[str, Any]:
     return frame if target is None else {**frame, TARGET: target}
 
 
-def joined(frame: Any, y: Any, schema: Schema) -> dict[str, Any]:
+def join_target(frame: Any, y: Any, schema: Schema) -> dict[str, Any]:
     """The declared columns of ``frame`` with ``y`` as the target's: what a schema reads.
 
     Edge cases:

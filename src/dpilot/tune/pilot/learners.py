@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from dpilot.mechanism import Noise
 from dpilot.metrics.counts import Scored
 from dpilot.train.predict import predict
-from dpilot.tune.fresh import apart
-from dpilot.tune.held_out import told
+from dpilot.tune.fresh import secret_randomness
+from dpilot.tune.held_out import map_records
 from dpilot.tune.module_task import ModuleTask
 from dpilot.tune.probe_task import ProbeTask
 from dpilot.tune.task import Task
@@ -27,7 +27,7 @@ class Learner(Protocol):
     @property
     def task(self) -> Task: ...
 
-    def scored(self, model: Any) -> Scored: ...
+    def predictions(self, model: Any) -> Scored: ...
 
     def noise(self) -> Noise: ...
 
@@ -38,7 +38,7 @@ class Heads:
 
     task: ProbeTask
 
-    def scored(self, model: Tensor) -> Scored:
+    def predictions(self, model: Tensor) -> Scored:
         held_out, groups = self.task.held_out, self.task.groups
         with torch.no_grad():
             found = torch.softmax((held_out.values @ model.to(held_out.values)).double(), 1)
@@ -55,17 +55,17 @@ class Modules:
 
     task: ModuleTask
 
-    def scored(self, model: nn.Module) -> Scored:
+    def predictions(self, model: nn.Module) -> Scored:
         task = self.task
-        with apart(self.noise(), "figures"):
-            rows = list(told(task.held_out, task.held_out_form, partial(self._told, model)))
+        with secret_randomness(self.noise(), "figures"):
+            rows = list(map_records(task.held_out, task.evaluation_form, partial(self._probabilities, model)))
         whole = torch.cat([torch.zeros(0, 1 + task.classes, dtype=torch.float64), *rows]).numpy()
         return Scored(whole[:, 0], whole[:, 1:])
 
     def noise(self) -> Noise:
         return self.task.noise()
 
-    def _told(self, model: nn.Module, chunk: Any) -> Tensor:
+    def _probabilities(self, model: nn.Module, chunk: Any) -> Tensor:
         """Class and probabilities of some records."""
         inputs, labels, *_ = chunk
         found = torch.softmax(predict(model, inputs).double(), 1)

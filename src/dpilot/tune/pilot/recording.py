@@ -1,4 +1,4 @@
-"""What a flight tells of itself: each decision in a sentence, curves, and the record that a report is made from."""
+"""The record of an autopilot run: each decision in a sentence, curves, and what a report is made from."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.privacy.receipt import divided_multiplier
 from dpilot.records import FitRecord, unit
-from dpilot.tune.pilot.flight import Flight, Flown
+from dpilot.tune.pilot.defaults import MOMENTUM
+from dpilot.tune.pilot.outcome import AutopilotResult, Outcome
 from dpilot.tune.pilot.plan import PilotPlan
-from dpilot.tune.pilot.step import MOMENTUM
 from dpilot.tune.record import Tuned
 
-__all__ = ["Told", "recorded"]
+__all__ = ["RunDescription", "record_run"]
 
 _HOW: Final = (
     "everything that touched the records, tuning included, in one commitment, composed on each part; the larger of "
@@ -30,7 +30,7 @@ _LIBRARIES: Final = ("dpilot", "torch", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RunDescription:
     """What the kind of model adds: sentences, lines for data and plan, what is not protected, thresholds of steps."""
 
     clipping: str
@@ -42,103 +42,110 @@ class Told:
     thresholds: tuple[float, ...] = ()
 
 
-def recorded(
-    plan: PilotPlan, flown: Flown, told: Told, *, book: Ledger, committed: Committed, own: bool, stamp: str
-) -> Flight:
-    """The flight with its record; ``own`` says that the ledger is of this flight alone."""
+def record_run(
+    plan: PilotPlan,
+    outcome: Outcome,
+    description: RunDescription,
+    *,
+    book: Ledger,
+    committed: Committed,
+    own: bool,
+    stamp: str,
+) -> AutopilotResult:
+    """The outcome with its record; ``own`` says that the ledger is of this run alone."""
     cost = book.spent() if own else Cost(plan.budget.epsilon, plan.budget.delta)
-    decisions = _decisions(plan, flown, told)
+    decisions = _decisions(plan, outcome, description)
     tuned = Tuned(
         method="autopilot",
-        model=flown.model,
-        candidate=flown.candidate,
+        model=outcome.model,
+        candidate=outcome.candidate,
         epsilon=plan.scaling.final_epsilon,
         budget=plan.budget,
         spent=cost,
         entries=committed.entries(),
         decisions=decisions,
         stamps=(stamp,),
-        trials=flown.found.trials,
-        law=flown.found.law,
-        unprotected=told.unprotected,
+        trials=outcome.search.trials,
+        law=outcome.search.law,
+        unprotected=description.unprotected,
     )
     record = FitRecord(
         privacy={
             "epsilon": cost.epsilon,
             "delta": cost.delta,
-            "unit": unit(told.unprotected),
+            "unit": unit(description.unprotected),
             "accounting": _HOW,
             "head": book.head(),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}},
         },
-        data=dict(told.data),
-        plan=_plan(plan, flown, told),
+        data=dict(description.data),
+        plan=_plan(plan, outcome, description),
         decisions=decisions,
-        metrics=tuple(metric.record() for metric in flown.metrics),
-        thresholds=told.thresholds,
+        metrics=tuple(metric.record() for metric in outcome.metrics),
+        thresholds=description.thresholds,
         ledger=tuple(entry.as_dict() for entry in tuned.entries),
         stamps=(stamp,),
-        unprotected=told.unprotected,
-        curves=_curves(plan, flown),
+        unprotected=description.unprotected,
+        curves=_curves(plan, outcome),
     )
-    return Flight(tuned, record, flown.metrics)
+    return AutopilotResult(tuned, record, outcome.metrics)
 
 
-def _decisions(plan: PilotPlan, flown: Flown, told: Told) -> tuple[str, ...]:
-    """The choices of the flight in the order they were made."""
+def _decisions(plan: PilotPlan, outcome: Outcome, description: RunDescription) -> tuple[str, ...]:
+    """The choices of the run in the order they were made."""
     scaling = plan.scaling
     bought = " and the ".join(plan.bought.stages)
     return (
-        _summary(plan, flown, told),
-        *told.notes,
+        _summary(plan, outcome, description),
+        *description.notes,
         *([f"{plan.bought.share:.1%} of mu^2 buys the {bought}."] if bought else []),
         f"{100 * plan.held_out:.2g} % of the records, each by a secret coin, are kept apart: scores of trials and the "
         "figures are read on them, and take nothing from the budget of training.",
         f"{plan.reason[0].upper()}{plan.reason[1:].rstrip('.')}.",
-        f"{told.clipping[0].upper()}{told.clipping[1:]}.",
-        *(f"{note[0].upper()}{note[1:]}" for note in (*flown.found.notes, *flown.notes)),
+        f"{description.clipping[0].upper()}{description.clipping[1:]}.",
+        *(f"{note[0].upper()}{note[1:]}" for note in (*outcome.search.notes, *outcome.notes)),
         f"The final run has epsilon {scaling.final_epsilon:.4g}; {plan.tuning_share:.1%} of mu^2 went to tuning.",
-        f"Model: {told.model}.",
+        f"Model: {description.model}.",
     )
 
 
-def _summary(plan: PilotPlan, flown: Flown, told: Told) -> str:
-    """The whole flight in one sentence."""
-    steps = flown.candidate.steps
-    tried = " and ".join(f"{r / steps:.3g} at epsilon {epsilon:.2g}" for epsilon, r in flown.found.law.points)
+def _summary(plan: PilotPlan, outcome: Outcome, description: RunDescription) -> str:
+    """The whole run in one sentence."""
+    steps = outcome.candidate.steps
+    tried = " and ".join(f"{r / steps:.3g} at epsilon {epsilon:.2g}" for epsilon, r in outcome.search.law.points)
     how = f"extrapolated from {tried}" if tried else "data-free"
-    first = plan.reason.split(":")[0]
+    first, clipping = (each.split(":")[0] for each in (plan.reason, description.clipping))
     return (
-        f"In short: {first}, {steps} steps; {told.clipping.split(':')[0]}; step size {flown.candidate.lr:.3g}, {how}; "
+        f"In short: {first}, {steps} steps; {clipping}; step size {outcome.candidate.lr:.3g}, {how}; "
         f"{plan.tuning_share:.1%} of mu^2 went to tuning."
     )
 
 
-def _plan(plan: PilotPlan, flown: Flown, told: Told) -> dict[str, Any]:
-    final, steps = plan.scaling.final, flown.candidate.steps
+def _plan(plan: PilotPlan, outcome: Outcome, description: RunDescription) -> dict[str, Any]:
+    final, steps = plan.scaling.final, outcome.candidate.steps
     each = divided_multiplier(final.noise_multiplier, steps) if final.sample_rate == 1 else final.noise_multiplier
     return {
         "sample_rate": final.sample_rate,
         "steps": steps,
         "noise_multiplier": each,
-        "lr": flown.candidate.lr,
+        "lr": outcome.candidate.lr,
         "momentum": MOMENTUM,
-        **told.plan,
-        "trials": len(flown.found.trials),
+        **description.plan,
+        "trials": len(outcome.search.trials),
         "tuning_share": plan.tuning_share,
-        "objective": plan.terms.objective,
+        "objective": plan.options.objective,
     }
 
 
-def _curves(plan: PilotPlan, flown: Flown) -> dict[str, tuple[tuple[float, float], ...]]:
+def _curves(plan: PilotPlan, outcome: Outcome) -> dict[str, tuple[tuple[float, float], ...]]:
     """Step size against epsilon, at the final number of steps: the law, the trials, and the final run."""
-    if not flown.found.trials:
+    if not outcome.search.trials:
         return {}
-    steps, law = flown.candidate.steps, flown.found.law
+    steps, law = outcome.candidate.steps, outcome.search.law
     grid = np.geomspace(plan.scaling.epsilons[0] / 2, plan.budget.epsilon, _POINTS)
     name = "step size against epsilon"
     return {
         f"{name}: fitted": tuple((float(epsilon), law.predict(float(epsilon)) / steps) for epsilon in grid),
-        f"{name}: trials": tuple((each.epsilon, each.candidate.r / steps) for each in flown.found.trials),
-        f"{name}: final run": ((plan.scaling.final_epsilon, flown.candidate.r / steps),),
+        f"{name}: trials": tuple((each.epsilon, each.candidate.r / steps) for each in outcome.search.trials),
+        f"{name}: final run": ((plan.scaling.final_epsilon, outcome.candidate.r / steps),),
     }

@@ -11,7 +11,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.outlays import whole_outlay
-from dpilot.tune.paying import begun, paid
+from dpilot.tune.paying import begin_stages, commit_stages
 from dpilot.tune.record import Tuned
 from dpilot.tune.task import TRAIN, Task
 
@@ -83,8 +83,8 @@ def train_without_tuning(
     """One run of a candidate that no record decided, with the whole budget."""
     outlay = whole_outlay(budget, task.sample_rate, candidate.steps)
     epsilon = accountant.epsilon(outlay.event, budget.delta)
-    with paid(task, [Stage(_FINAL, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
-        with begun(payment, [_FINAL]) as (receipt,):
+    with commit_stages(task, [Stage(_FINAL, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
+        with begin_stages(payment, [_FINAL]) as (receipt,):
             (model,) = task.train([outlay.trial(candidate, receipt)])
         return Tuned(
             method=method,

@@ -24,7 +24,7 @@ from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.transfer.features import NULL, Features
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.paying import begun, paid
+from dpilot.tune.paying import begin_stages, commit_stages
 from dpilot.tune.probe_task import ProbeTask
 from dpilot.tune.record import Tuned
 from dpilot.tune.task import TRAIN
@@ -70,10 +70,10 @@ def hyfree(
         Stage(_GRADIENTS, Repeated(Gaussian(sigma), steps), TRAIN, task.split),
         Stage(_LOSSES, Repeated(Gaussian(sigma_loss), looks), TRAIN, task.split),
     ]
-    with paid(task, stages, budget, ledger) as payment:
-        with begun(payment, [_GRADIENTS, _LOSSES]) as (gradients, losses):
+    with commit_stages(task, stages, budget, ledger) as payment:
+        with begin_stages(payment, [_GRADIENTS, _LOSSES]) as (gradients, losses):
             run = _Run(task, sigma, sigma_loss, bound, gradients, losses, task.noise(), task.noise())
-            weights, rates = run.made(steps, every, _validate.positive(lr=lr))
+            weights, rates = run.train(steps, every, _validate.positive(lr=lr))
         shown = ", ".join(f"{rate:.3g}" for rate in rates)
         return Tuned(
             method="hyfree",
@@ -117,14 +117,14 @@ class _Run:
     loss_noise: Noise
 
     @torch.no_grad()
-    def made(self, steps: int, every: int, lr: float) -> tuple[Tensor, list[float]]:
+    def train(self, steps: int, every: int, lr: float) -> tuple[Tensor, list[float]]:
         """The weights after all steps, and the step sizes used."""
         features = self.task.train_features
         weights = features.values.new_zeros((features.width, features.classes), dtype=torch.float64)
         velocity, rates = torch.zeros_like(weights), []
         for step in range(steps):
             noisy = release(
-                self._clipped_sum(features, weights),
+                self._clip_and_sum(features, weights),
                 bound=self.task.threshold,
                 noise_multiplier=self.sigma,
                 receipt=self.gradients,
@@ -137,7 +137,7 @@ class _Run:
             weights = weights - lr * velocity
         return weights.float(), rates
 
-    def _clipped_sum(self, features: Features, weights: Tensor) -> Tensor:
+    def _clip_and_sum(self, features: Features, weights: Tensor) -> Tensor:
         """The sum of x (p - y)^T, each record's scaled to a length of at most the threshold."""
         total = torch.zeros_like(weights)
         for rows, labels in _chunks(features):

@@ -21,9 +21,9 @@ from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.privacy.receipt import divided, divided_multiplier
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.paying import begun, paid
+from dpilot.tune.paying import begin_stages, commit_stages
 from dpilot.tune.record import TrialRecord, Tuned
-from dpilot.tune.scoring import Score, score
+from dpilot.tune.scoring import TrialScore, score
 from dpilot.tune.task import HELD_OUT, TRAIN, Outlay, Task
 
 __all__ = ["subset_search"]
@@ -32,14 +32,14 @@ _TRIALS: Final = "trials on a sample"
 _FINAL: Final = "final run"
 
 
-class Sampled(Task, Protocol):
+class SubsampleTask(Task, Protocol):
     """A full-batch task that can be had on a Poisson sample of its training records."""
 
-    def sampled(self, rate: float) -> Task: ...
+    def subsample(self, rate: float) -> Task: ...
 
 
 def subset_search(
-    task: Sampled,
+    task: SubsampleTask,
     grid: Sequence[Candidate],
     budget: Budget,
     *,
@@ -77,18 +77,18 @@ def subset_search(
         Stage(_FINAL, Gaussian(final), TRAIN, task.split),
     ]
     task.cells(objective)
-    with paid(task, stages, budget, ledger) as payment:
-        with begun(payment, [_TRIALS]) as (receipt,):
+    with commit_stages(task, stages, budget, ledger) as payment:
+        with begin_stages(payment, [_TRIALS]) as (receipt,):
             pieces = divided(receipt, together, count, sample_rate=rate)
-            models = task.sampled(rate).train([each.trial(candidate, pieces) for candidate in grid])
-        with begun(payment, scores_of) as receipts:
+            models = task.subsample(rate).train([each.trial(candidate, pieces) for candidate in grid])
+        with begin_stages(payment, scores_of) as receipts:
             scores = [
                 score(task, model, objective, noise_multiplier=score_multiplier, receipt=receipt)
                 for model, receipt in zip(models, receipts, strict=True)
             ]
         best = grid[max(range(count), key=lambda j: scores[j].value)]
         carried = Candidate(best.lr / rate, best.steps)
-        with begun(payment, [_FINAL]) as (receipt,):
+        with begin_stages(payment, [_FINAL]) as (receipt,):
             (model,) = task.train([Outlay(final).trial(carried, receipt)])
         epsilon = accountant.epsilon(Gaussian(final), budget.delta)
         return Tuned(
@@ -107,7 +107,7 @@ def subset_search(
         )
 
 
-def _records(grid: Sequence[Candidate], scores: Sequence[Score], epsilon: float) -> tuple[TrialRecord, ...]:
+def _records(grid: Sequence[Candidate], scores: Sequence[TrialScore], epsilon: float) -> tuple[TrialRecord, ...]:
     return tuple(TrialRecord(0, candidate, epsilon, each) for candidate, each in zip(grid, scores, strict=True))
 
 
