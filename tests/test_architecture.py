@@ -48,6 +48,9 @@ def imported(tree: ast.AST) -> Iterator[str]:
                 yield from (home.split(".")[1] for home in homes)
             elif node.module and node.module.startswith("dpilot."):
                 yield node.module.split(".")[1]
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+            name = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
+            yield from (name.split(".")[1],) if name.startswith("dpilot.") else ()
 
 
 def faults(name: str, source: str) -> list[str]:
@@ -84,6 +87,7 @@ def test_imports_point_down(path: Path) -> None:
         ("transfer", "from dpilot.tune import autopilot"),
         ("statistics", "from dpilot.cli import console"),
         ("report", "from dpilot.unknown import x"),
+        ("tune", "from importlib import import_module\nimport_module('dpilot.report.page')"),
     ],
 )
 def test_a_wrong_arrow_is_seen(name: str, source: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +25,7 @@ from dpilot.noise import KeyedNoise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Stage, given
+from dpilot.records import FitRecord
 from dpilot.statistics.rows import Floats
 from dpilot.transfer.scattering import scattered
 from dpilot.tune.pilot.autopilot import autopilot
@@ -151,9 +151,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def report(self, path: str | Path) -> Path:
         """Write the report of the fit, one HTML page; it costs nothing."""
         check_is_fitted(self)
-        # by name, as reports lie above tuning on the map: they are made of records, and nothing here needs them
-        written: Path = import_module("dpilot.report.page").write(self.record_, path)
-        return written
+        record: FitRecord = self.record_
+        return record.write_report(path)
 
     def _fit_table(self, X: Any, y: Any) -> Self:
         if self.classes is not None:
