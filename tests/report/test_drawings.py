@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpilot.records import MetricRecord
-from dpilot.report import curves, events
+from dpilot.report import curves, entries
 from dpilot.report.confusion import confusion
 from dpilot.report.figures import families
 from dpilot.report.scale import Scale
@@ -157,7 +157,7 @@ def test_a_wide_confusion_table_becomes_its_largest_mistakes() -> None:
     "event", [None, 3, {}, {"type": "Gaussian"}, {"type": "New", "x": [1]}, {"type": "Composed", "events": 1}]
 )
 def test_an_event_that_is_not_known_is_shown_as_it_stands(event: object) -> None:
-    assert events.describe(event)
+    assert entries.describe(event)
 
 
 def test_every_event_has_words() -> None:
@@ -170,6 +170,6 @@ def test_every_event_has_words() -> None:
         known.OneOf([known.ExponentialMechanism(0.25), STEP]),
         known.RepeatAndSelect(STEP, 10.0),
     ]
-    told = [events.describe(known.to_dict(event)) for event in all_of_them]
+    told = [entries.describe(known.to_dict(event)) for event in all_of_them]
     assert not any("{" in text for text in told)
-    assert set(known._ALLOWED) <= set(events._SENTENCES)
+    assert set(known._ALLOWED) <= set(entries._SENTENCES)

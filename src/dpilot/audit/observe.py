@@ -58,7 +58,7 @@ def observe(
             ending, value = _outcome(run, data)
         files = _digests(folder, opaque)
     messages = tuple(f"{each.category.__name__}: {each.message}" for each in warned)
-    return Observation(ending, value, tuple(lines.heard), messages, out.getvalue(), err.getvalue(), files)
+    return Observation(ending, value, tuple(lines.messages), messages, out.getvalue(), err.getvalue(), files)
 
 
 def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
@@ -79,8 +79,8 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
         return type(value).__name__, tuple(plain(each, inside) for each in value)
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__name__, tuple((f.name, plain(getattr(value, f.name), inside)) for f in fields(value))
-    held = _contents(value)
-    return (type(value).__name__, plain(held, inside)) if held else _text(value)
+    contents = _contents(value)
+    return (type(value).__name__, plain(contents, inside)) if contents else _text(value)
 
 
 def _contents(value: Any) -> dict[str, object]:
@@ -113,10 +113,10 @@ def _outcome(run: Callable[[Any], Any], data: Any) -> tuple[str, object]:
 class _Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__(level=1)
-        self.heard: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(f"{record.name} {record.levelname}: {record.getMessage()}")
+        self.messages.append(f"{record.name} {record.levelname}: {record.getMessage()}")
 
 
 @contextmanager

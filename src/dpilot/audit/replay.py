@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,6 @@ from dpilot.audit.observe import Diverged, Observation, observe, scratch
 from dpilot.tape import Entry
 
 __all__ = ["Replay", "replay"]
-
-_MOST_ROUNDING: Final = 1e-3  # of the bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def replay(
         ``tolerance`` is relative to the bound; a few roundings of the input's own size and type are allowed on top, but
         no more than a thousandth of the bound: a sum so long that its roundings count needs a finer type.
         The two data sets should differ in the last record, so that no other record's coins move.
-        What a new thread or another process releases is not heard, nor are files written elsewhere.
+        What a new thread or another process releases is not recorded, nor are files written elsewhere.
         Frozen releases draw no noise, so the position of a resumable noise source moves in the first run only.
     """
     recorder = _Recorder()
@@ -166,7 +164,7 @@ def _rounding(entry: Entry) -> float:
     coarsest = max(float(np.finfo(values.dtype).eps) for values in entry.inputs)
     with np.errstate(all="ignore"):
         size = float(np.linalg.norm(_joint(entry)))
-    return min(8 * coarsest * size, _MOST_ROUNDING * entry.bound) if math.isfinite(size) else 0.0
+    return min(8 * coarsest * size, 1e-3 * entry.bound) if math.isfinite(size) else 0.0
 
 
 def _joint(entry: Entry) -> Any:

@@ -34,15 +34,15 @@ def predict(
     _check_ending(out)
     table = Table.open(data, fitted.schema.inputs_only(), encoding=encoding, delimiter=delimiter)
     rows = _write(fitted, table, out)
-    told: dict[str, Any] = {"predictions": str(out), "records": rows}
+    summary: dict[str, Any] = {"predictions": str(out), "records": rows}
     if public:
-        told["metrics"] = [_plain(metric) for metric in fitted.score_public(table)]
+        summary["metrics"] = [_plain(metric) for metric in fitted.score_public(table)]
     if json:
-        console.json(told)
+        console.json(summary)
         return
     console.line(f"{rows:,} predictions written to {out}")
     if public:
-        rows_shown = [[each["name"], each["of"], each["value"]] for each in told["metrics"]]
+        rows_shown = [[each["name"], each["of"], each["value"]] for each in summary["metrics"]]
         console.table("Exact figures of records that were declared public", ["metric", "of", "value"], rows_shown)
 
 

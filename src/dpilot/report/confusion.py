@@ -12,8 +12,6 @@ from dpilot.report.words import is_finite
 
 Pair = tuple[str, str]
 
-_WIDEST: Final = 16
-_LISTED: Final = 20
 _SIGN: Final = " predicted "
 
 
@@ -36,15 +34,15 @@ class Confusion:
     room: str
 
 
-def confusion(metrics: Sequence[MetricRecord]) -> Confusion | None:
-    """The table, or None where there are no cells."""
+def confusion(metrics: Sequence[MetricRecord], widest: int = 16) -> Confusion | None:
+    """The table of up to ``widest`` classes, the largest mistakes of more, or None where there are no cells."""
     cells = cells_of(metrics)
     if not cells:
         return None
     classes = tuple(dict.fromkeys(name for place in cells for name in place))
     shares = all(is_finite(metric.value) and 0 <= metric.value <= 1 for metric in cells.values())
     say = words.percent if shares else words.number
-    if len(classes) > _WIDEST:
+    if len(classes) > widest:
         return Confusion(classes, (), _mistakes(cells, say), _room(cells, say))
     rows = tuple((true, _line(true, classes, cells, say)) for true in classes)
     return Confusion(classes, rows, (), _room(cells, say))
@@ -94,7 +92,7 @@ def _shade(value: float, largest: float) -> float:
 
 def _mistakes(cells: dict[Pair, MetricRecord], say: Callable[[object], str]) -> tuple[tuple[str, str, str, str], ...]:
     wrong = [(place, metric) for place, metric in cells.items() if place[0] != place[1] and is_finite(metric.value)]
-    largest = sorted(wrong, key=lambda each: -each[1].value)[:_LISTED]
+    largest = sorted(wrong, key=lambda each: -each[1].value)[:20]
     return tuple((*place, say(metric.value), _between(metric, say)) for place, metric in largest)
 
 

@@ -11,9 +11,7 @@ from dpilot.report.words import is_finite, label, number
 
 Points = Sequence[tuple[float, float]]
 
-_BUCKETS: Final = 300
-_MARKED: Final = 24  # up to so many points each gets a mark
-_SHAPES: Final = (  # told apart by shape and dash, not by colour alone
+_SHAPES: Final = (  # distinguished by shape and dash, not by colour alone
     "M-4.5 0A4.5 4.5 0 1 0 4.5 0A4.5 4.5 0 1 0 -4.5 0Z",
     "M-4 -4H4V4H-4Z",
     "M0 -5.5L5.5 0L0 5.5L-5.5 0Z",
@@ -103,19 +101,20 @@ def _series(place: int, named: tuple[str, Points], horizontal: Scale, vertical: 
     (name, points), joined = named, _is_joined(named)
     at = [(horizontal.place(x), 100 - vertical.place(y)) for x, y in thin(points)]
     path = "M" + "L".join(f"{10 * x:.1f} {10 * y:.1f}" for x, y in at) if joined else ""
-    marks = tuple((round(x, 2), round(y, 2)) for x, y in at) if not joined or (marked and len(at) <= _MARKED) else ()
+    few = len(at) <= 24
+    marks = tuple((round(x, 2), round(y, 2)) for x, y in at) if not joined or (marked and few) else ()
     return Series(name, path, marks, _SHAPES[place % 4], _DASHES[place % 4], place % 4)
 
 
-def thin(points: Points) -> list[tuple[float, float]]:
+def thin(points: Points, buckets: int = 300) -> list[tuple[float, float]]:
     """At most a few hundred points that keep every peak: the least and the greatest of each stretch, and the ends.
 
     >>> len(thin([(x, 0.0) for x in range(10_000)])) <= 602
     True
     """
-    if len(points) <= 2 * _BUCKETS:
+    if len(points) <= 2 * buckets:
         return list(points)
-    size = -(-len(points) // _BUCKETS)
+    size = -(-len(points) // buckets)
     kept = {0, len(points) - 1}
     for start in range(0, len(points), size):
         stretch = range(start, min(start + size, len(points)))

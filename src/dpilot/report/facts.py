@@ -8,9 +8,6 @@ from typing import Any, Final
 
 from dpilot.report.words import label, number
 
-_LONGEST: Final = 120
-_LISTED: Final = 40
-
 _MEANINGS: Final = {
     "size": "how many records were declared",
     "sample_rate": "the chance of each record to be looked at in a step",
@@ -59,7 +56,7 @@ class Facts:
     more: int
 
 
-def facts(data: Mapping[str, Any], *, without: Sequence[str] = ()) -> Facts:
+def facts(data: Mapping[str, Any], *, without: Sequence[str] = (), most: int = 120) -> Facts:
     """Nested plain data as lines; a nested name is written after its parent's.
 
     >>> facts({"steps": 66, "clipping": {"name": "slack", "floor": 0.1}}).lines[1]
@@ -67,7 +64,7 @@ def facts(data: Mapping[str, Any], *, without: Sequence[str] = ()) -> Facts:
     """
     hidden = _HIDDEN | set(without)
     lines = [fact for key, value in data.items() if key not in hidden for fact in _lines((str(key),), value)]
-    return Facts(tuple(lines[:_LONGEST]), max(0, len(lines) - _LONGEST))
+    return Facts(tuple(lines[:most]), max(0, len(lines) - most))
 
 
 def _lines(path: tuple[str, ...], value: object) -> Iterator[Fact]:
@@ -81,11 +78,11 @@ def _lines(path: tuple[str, ...], value: object) -> Iterator[Fact]:
     yield Fact(name, _text(value), meaning)
 
 
-def _text(value: object) -> str:
+def _text(value: object, most: int = 40) -> str:
     if isinstance(value, Mapping):
         return "; ".join(f"{key}: {number(inner)}" for key, inner in value.items()) or "none"
     if isinstance(value, list | tuple):
-        shown = ", ".join(_text(each) for each in value[:_LISTED])
-        rest = f" and {len(value) - _LISTED:,} more" if len(value) > _LISTED else ""
+        shown = ", ".join(_text(each) for each in value[:most])
+        rest = f" and {len(value) - most:,} more" if len(value) > most else ""
         return shown + rest if value else "none"
     return number(value)

@@ -1,12 +1,55 @@
-"""What an entry of the ledger did to the records, in words."""
+"""The ledger of a run as the rows of a table, and what an entry did to the records, in words."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from dpilot.report.words import number, percent
+from dpilot.report.words import is_finite, number, percent, upward
+
+_STATES: Final = {
+    "planned": "paid, not begun",
+    "reserved": "paid, begun and not finished",
+    "committed": "paid and done",
+    "settled": "done for less than was reserved",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRow:
+    """One entry, as text."""
+
+    seq: str
+    purpose: str
+    part: str
+    what: str
+    epsilon: str
+    delta: str
+    state: str
+
+
+def row(entry: Mapping[str, Any]) -> AccountRow:
+    """An entry as ``privacy.ledger.Entry.as_dict`` writes it; what is missing is left empty."""
+    cost = entry.get("cost")
+    cost = cost if isinstance(cost, Mapping) else {}
+    part, state = entry.get("part"), str(entry.get("state", ""))
+    return AccountRow(
+        seq=number(entry.get("seq", "")),
+        purpose=number(entry.get("purpose", "")),
+        part="all" if part is None else str(part),
+        what=describe(entry["event"]) if "event" in entry else "",
+        epsilon=_amount(cost.get("epsilon", entry.get("epsilon"))),
+        delta=_amount(cost.get("delta", entry.get("delta"))),
+        state=_STATES.get(state, state),
+    )
+
+
+def _amount(value: object) -> str:
+    if value is None:
+        return ""
+    return upward(value, 3) if is_finite(value) else number(value)  # type: ignore[arg-type]
 
 
 def describe(event: object) -> str:
