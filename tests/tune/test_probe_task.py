@@ -63,7 +63,7 @@ def test_a_sample_keeps_each_training_record_by_a_coin_and_divides_by_the_expect
     assert abs(len(sample.train_features) - 800) < 5 * math.sqrt(4000 * 0.2 * 0.8)
     assert sample.size == pytest.approx(0.2 * task.size)
     assert sample.held_out is task.held_out
-    assert len(task.subsample(0.2).train_features) != len(task.sampled(0.5).train_features)
+    assert len(task.subsample(0.2).train_features) != len(task.subsample(0.5).train_features)
 
 
 def test_groups_are_one_a_record():

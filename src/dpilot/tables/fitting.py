@@ -28,8 +28,7 @@ from dpilot.tables.preparing import TableSource
 from dpilot.tables.recording import FitFacts, record_of
 from dpilot.tables.run import TableRun
 from dpilot.tables.scoring import noisy_metrics
-from dpilot.tables.step_size import StepNumbers, data_free_step
-from dpilot.tables.training import ready, train
+from dpilot.tables.training import StepNumbers, data_free_step, ready, train
 from dpilot.train.payment import LEDGER
 from dpilot.train.progress import Progress
 from dpilot.train.run import Run

@@ -21,18 +21,25 @@ from dpilot.privacy.ledger import Stage
 from dpilot.statistics import count_event
 from dpilot.tables.declared import PARTS, FitDeclaration
 
-__all__ = ["BOUNDS", "METRICS", "SIZE", "TRAINING", "TablePlan", "plan_fit"]
+__all__ = [
+    "BOUNDS",
+    "LEAST_STEPS",
+    "METRICS",
+    "SIZE",
+    "SIZE_SHARE",
+    "TRAINING",
+    "TablePlan",
+    "batch_candidates",
+    "plan_fit",
+]
 
 SIZE: Final = "size"
 BOUNDS: Final = "bounds"
 TRAINING: Final = "training"
 METRICS: Final = "held-out metrics"
-_SIZE_SHARE: Final = 0.005
-_LEAST_STEPS: Final = 100
-_MOST_STEPS: Final = 2_000
-_ROUNDS: Final = 8
+SIZE_SHARE: Final = 0.005
+LEAST_STEPS: Final = 100
 _SLACK: Final = 2e-3  # of epsilon that may be left unused beside something bought
-_ROUNDED_UP: Final = 1 + 1e-9  # so that the sum of what is bought and measured stays below the budget in floats
 _UNSIZED_RATE: Final = 1 / 40  # of a run whose size is not known when it is planned
 
 
@@ -76,7 +83,8 @@ def plan_fit(declared: FitDeclaration) -> TablePlan:
         sample_rate=rate,
         steps=steps,
         training_noise=_noise(declared.budget, rate, steps, tuple(bought.values())),
-        metrics_noise=_ROUNDED_UP / (mu * math.sqrt(1 - sum(shares.values()))),
+        # 1e-9 more, so that the sum of what is bought and measured stays below the budget in floats
+        metrics_noise=(1 + 1e-9) / (mu * math.sqrt(1 - sum(shares.values()))),
         size_noise=noises[SIZE],
         bounds_noise=noises[BOUNDS],
         reasons=(reason, *(f"{share:.1%} of mu^2 buys the {name}" for name, share in shares.items() if share)),
@@ -86,7 +94,7 @@ def plan_fit(declared: FitDeclaration) -> TablePlan:
 def _shares(declared: FitDeclaration) -> dict[str, float]:
     """Of the squared mu, for what nobody declared."""
     buys_size, buys_bounds = declared.size is None, bool(declared.schema.to_buy)
-    return {SIZE: _SIZE_SHARE if buys_size else 0.0, BOUNDS: bounds.SHARE if buys_bounds else 0.0}
+    return {SIZE: SIZE_SHARE if buys_size else 0.0, BOUNDS: bounds.SHARE if buys_bounds else 0.0}
 
 
 def _purchases(declared: FitDeclaration, noises: dict[str, float | None]) -> dict[str, Event]:
@@ -104,17 +112,17 @@ def _rate_and_steps(declared: FitDeclaration) -> tuple[float, int, str]:
         declared.budget,
         size=size,
         epochs=declared.epochs,
-        candidates=_candidates(size, declared.epochs),
-        min_steps=_LEAST_STEPS,
+        candidates=batch_candidates(size, declared.epochs),
+        min_steps=LEAST_STEPS,
     )
     return advice.batch_size / size, advice.steps, advice.reason
 
 
-def _candidates(size: int, epochs: float) -> list[int]:
+def batch_candidates(size: int, epochs: float, most_steps: int = 2_000) -> list[int]:
     """Powers of two between the most and the least steps, and the size itself if none fits."""
-    least = epochs * size / _MOST_STEPS
+    least = epochs * size / most_steps
     powers = [2**k for k in range(size.bit_length()) if least <= 2**k < size]
-    return [power for power in powers if epochs * size / power >= _LEAST_STEPS] or powers[:1] or [size]
+    return [power for power in powers if epochs * size / power >= LEAST_STEPS] or powers[:1] or [size]
 
 
 @lru_cache(maxsize=64)
@@ -125,7 +133,7 @@ def _noise(budget: Budget, rate: float, steps: int, bought: tuple[Event, ...]) -
     found to cost no more than the budget.
     """
     sigma = noise_multiplier(budget, sample_rate=rate, steps=steps)
-    for _ in range(_ROUNDS if bought else 0):
+    for _ in range(8 if bought else 0):
         whole = Composed([*bought, _training(rate, steps, sigma)])
         found = accountant.epsilon(whole, budget.delta) / budget.epsilon
         if 1 - _SLACK <= found <= 1:

@@ -16,25 +16,16 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.statistics.rows import Floats
 from dpilot.tables.declared import FitDeclaration, TableTask
 from dpilot.tables.features import Expansion
-from dpilot.tables.models import loss_of
 from dpilot.tables.planning import TablePlan, plan_fit
 from dpilot.tables.preparing import TableSource, read
 from dpilot.tables.scoring import exact_metrics
-from dpilot.tables.step_size import data_free_step
-from dpilot.tables.training import dataset_of, ready
+from dpilot.tables.training import data_free_step, dataset_of, loss_of, ready
 from dpilot.train.plan import Plan
 from dpilot.train.trainer import Trainer
 
 __all__ = ["Rehearsal", "rehearse", "synthetic_records"]
 
 _ROWS: Final = 4096
-_STEPS: Final = 20
-_READINGS: Final = 3
-_UNKNOWN_SIZE: Final = 10_000
-_FLOAT_BYTES: Final = 4
-_FREE: Final = Budget(1_000.0, 1e-5)
-_NOTHING: Final = Cost(0.0, 0.0)
-_SCALE: Final = (-1.0, 1.0)  # of a column whose bounds are still to be bought
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +59,8 @@ def rehearse(declared: FitDeclaration) -> Rehearsal:
     Guarantee:
         No value of the table is read, and no ledger of it is touched: what is trained was made from the schema.
     """
-    plan, size = plan_fit(declared), float(declared.size or _UNKNOWN_SIZE)
-    schema = declared.schema.with_bounds(dict.fromkeys(declared.schema.to_buy, _SCALE))
+    plan, size = plan_fit(declared), float(declared.size or 10_000)
+    schema = declared.schema.with_bounds(dict.fromkeys(declared.schema.to_buy, (-1.0, 1.0)))
     expansion = Expansion(Encoder(schema))
     records, reading = _read(schema, expansion)
     made = ready(declared, plan, expansion, size)
@@ -87,7 +78,7 @@ def rehearse(declared: FitDeclaration) -> Rehearsal:
         lr=lr,
         seconds=min(clock, processor),  # the processor's counts every thread, the clock's every other process
         seconds_if_as_busy=clock,
-        megabytes=2 * size * expansion.width * _FLOAT_BYTES / 1e6,
+        megabytes=2 * size * expansion.width * 4 / 1e6,
         reasons=plan.reasons,
     )
 
@@ -109,7 +100,7 @@ def _read(schema: Schema, expansion: Expansion) -> tuple[Encoded, Floats]:
     source = TableSource.of(synthetic_records(schema, _ROWS), schema)
     records = read(source, expansion.encoder, expansion.apply)
     moments = [_now()]
-    for _ in range(_READINGS):
+    for _ in range(3):
         read(source, expansion.encoder, expansion.apply)
         moments.append(_now())
     return records, _usual(moments)
@@ -140,5 +131,5 @@ def _usual(moments: list[Floats]) -> Floats:
 def _short(whole: Plan, plan: TablePlan, size: float) -> Plan:
     """A few steps on as many records a batch as planned; made-up records have no budget to keep."""
     rate = min(1.0, plan.sample_rate * size / _ROWS)
-    steps = min(_STEPS, plan.steps)
-    return replace(whole, budget=_FREE, cost=_NOTHING, size=_ROWS, sample_rate=rate, steps=steps)
+    free, nothing = Budget(1_000.0, 1e-5), Cost(0.0, 0.0)
+    return replace(whole, budget=free, cost=nothing, size=_ROWS, sample_rate=rate, steps=min(20, plan.steps))

@@ -26,9 +26,7 @@ from dpilot.train.run import Run, load
 __all__ = ["FIT", "TableRun", "load_table"]
 
 FIT: Final = "fit.json"
-SCHEMA: Final = "schema.toml"
 ENCODER: Final = "encoder.json"
-PLAN: Final = "plan.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +86,9 @@ class TableRun:
     def save(self, folder: str | Path) -> Path:
         """Write model, schema, encoder, plan, records and ledger to ``folder``, as data."""
         where = self.run.save(folder)
-        files.write(where / SCHEMA, self.schema.to_toml().encode())
+        files.write(where / "schema.toml", self.schema.to_toml().encode())
         files.write(where / ENCODER, json.dumps(self.encoder.to_dict(), indent=1).encode())
-        files.write(where / PLAN, json.dumps(self.record.plan, indent=1).encode())
+        files.write(where / "plan.json", json.dumps(self.record.plan, indent=1).encode())
         files.write(where / FIT, self.record.to_json().encode())
         return where
 

@@ -28,7 +28,7 @@ _HOMES = {
     "autopilot": "pilot.autopilot",
     "budget_split_grid": "grid",
     "compare": "comparison",
-    "grid_oracle": "oracle",
+    "grid_oracle": "grid",
     "head_options": "pilot.defaults",
     "linear_scaling": "scaling",
     "plan_scaling": "scaling_plan",

@@ -27,10 +27,9 @@ from dpilot.tape import current
 from dpilot.train.job import Job
 from dpilot.train.predict import predict
 from dpilot.train.reading import check_dataset
-from dpilot.tune.fresh import check_fresh, secret_randomness
 from dpilot.tune.held_out import evaluation_form, map_records, training_form
 from dpilot.tune.pool import check_sendable, run_apart
-from dpilot.tune.recipe import Recipe, TrialKeys
+from dpilot.tune.recipe import Recipe, TrialKeys, check_fresh, secret_randomness
 from dpilot.tune.stacked import Runner, stackable, train_together
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, distinct
 from dpilot.tune.trial_transfer import TransferredTrial, check_noise

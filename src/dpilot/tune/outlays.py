@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
@@ -18,8 +17,6 @@ from dpilot.privacy.stages import leftover_mu
 from dpilot.tune.task import Outlay
 
 __all__ = ["equal_outlay", "least_factor", "scale_noise", "stage_outlays", "whole_outlay"]
-
-_MOST: Final = 1e4
 
 
 def whole_outlay(budget: Budget, sample_rate: float = 1.0, steps: int | None = None) -> Outlay:
@@ -82,14 +79,11 @@ def _poisson_outlays(
 
 def scale_noise(whole: Outlay, budget: Budget, event: Callable[[Outlay], Event]) -> Outlay:
     """``whole`` with its noise raised by as little as makes ``event`` of it fit ``budget``."""
-
-    def raised(factor: float) -> Outlay:
-        return Outlay(whole.noise_multiplier * factor, whole.sample_rate, whole.steps)
-
-    return raised(least_factor(lambda factor: event(raised(factor)), budget, sampled=whole.sample_rate < 1))
+    sampled = whole.sample_rate < 1
+    return whole.scale(least_factor(lambda factor: event(whole.scale(factor)), budget, sampled=sampled))
 
 
-def least_factor(event: Callable[[float], Event], budget: Budget, *, sampled: bool) -> float:
+def least_factor(event: Callable[[float], Event], budget: Budget, *, sampled: bool, most: float = 1e4) -> float:
     """The least factor >= 1 of the noise with which ``event`` fits ``budget``, never below it.
 
     Rises from 1, as calibration far from the answer is slow; found to 1 part in 1,000 where losses are sampled, as
@@ -102,10 +96,8 @@ def least_factor(event: Callable[[float], Event], budget: Budget, *, sampled: bo
     low, high = 1.0, 1.05
     while not fits(high):
         low, high = high, 1.5 * high
-        if high > _MOST:
-            raise InvalidInput(
-                f"no amount of noise up to {_MOST:g} times a run's fits {budget}: expected fewer trials."
-            )
+        if high > most:
+            raise InvalidInput(f"no amount of noise up to {most:g} times a run's fits {budget}: expected fewer trials.")
     while high > low * (1 + (1e-3 if sampled else 1e-5)):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from queue import SimpleQueue
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 from torch.utils.data import TensorDataset
 
@@ -26,9 +26,6 @@ from dpilot.tune.trial_transfer import TransferredTrial
 from dpilot.tune.worker import Conditions, Refusal, TrialOutput
 
 __all__ = ["TrialLost", "check_sendable", "run_apart"]
-
-_START: Final = "import sys; sys.path[:] = {path!r}; from dpilot.tune.worker import main; main()"
-_SENT: Final = ("model_fn", "loss_fn", "clipping", "options", "example")
 
 
 class TrialLost(DpilotError):
@@ -56,7 +53,7 @@ def check_sendable(recipe: Recipe) -> None:
         )
     if not sys.executable:
         raise InvalidInput("workers are asked for where no Python can be started: leave workers=1.")
-    for name in _SENT:
+    for name in ("model_fn", "loss_fn", "clipping", "options", "example"):
         _check_pickles(name, getattr(recipe, name))
 
 
@@ -93,7 +90,11 @@ class _Worker:
     def start(cls, threads: int) -> _Worker:
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=sys.path)],
+            [
+                sys.executable,
+                "-c",
+                f"import sys; sys.path[:] = {sys.path!r}; from dpilot.tune.worker import main; main()",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -104,7 +105,7 @@ class _Worker:
         return cls(process, process.stdin, process.stdout)  # type: ignore[arg-type]
 
     def ask(self, *messages: object) -> Any:
-        """Send ``messages`` and wait for the answer; a worker that refuses need not have heard all of them."""
+        """Send ``messages`` and wait for the answer; a worker that refuses need not have read all of them."""
         with suppress(OSError):
             for message in messages:
                 pickle.dump(message, self.sink)
@@ -146,8 +147,8 @@ def _crew(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], Th
         threads = stack.enter_context(ThreadPoolExecutor(count))
         for worker in crew:
             stack.callback(worker.kill)  # before the threads that wait for it
-        for told in [threads.submit(worker.ask, public, records) for worker in crew]:
-            told.result()
+        for ready in [threads.submit(worker.ask, public, records) for worker in crew]:
+            ready.result()
         for worker in crew:
             idle.put(worker)
         yield idle, threads

@@ -15,15 +15,15 @@ from typing import Any
 
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.ledger import Committed, Ledger, Stage
+from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.tune.candidate import Box, Candidate
 from dpilot.tune.law import ScalingLaw
 from dpilot.tune.outlays import whole_outlay
-from dpilot.tune.paying import TuningPayment, begin_stages, commit_stages
 from dpilot.tune.record import TrialRecord, Tuned
-from dpilot.tune.scaling_plan import FINAL, ScalingPlan, plan_scaling
+from dpilot.tune.rounds import FINAL, commit_stages, train_alone, train_one
+from dpilot.tune.scaling_plan import ScalingPlan, plan_scaling
 from dpilot.tune.scoring import TrialScore, rankable
-from dpilot.tune.task import TRAIN, Task
+from dpilot.tune.task import Task
 
 __all__ = ["Search", "chosen", "final_run", "linear_scaling", "search", "train_at"]
 
@@ -63,32 +63,27 @@ def linear_scaling(
         **options,
     )
     with commit_stages(task, plan.stages(task.split), budget, ledger) as payment:
-        found = search(plan, task, payment)
+        found = search(plan, task, payment.committed)
         candidate, notes = chosen(found.law, plan.final_epsilon, plan.box, plan.split)
-        model = final_run(plan, task, payment, candidate)
-        return Tuned(
-            method="linear_scaling",
-            model=model,
-            candidate=candidate,
-            epsilon=plan.final_epsilon,
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
+        return payment.outcome(
+            "linear_scaling",
+            final_run(plan, task, payment.committed, candidate),
+            candidate,
+            plan.final_epsilon,
             decisions=(*found.notes, *notes, _summary(plan, found.law, candidate)),
-            stamps=(task.stamp,),
             trials=found.trials,
             law=found.law,
         )
 
 
-def search(plan: ScalingPlan, task: Task, payment: TuningPayment | Committed) -> Search:
+def search(plan: ScalingPlan, task: Task, committed: Committed) -> Search:
     """Run the trials of every stage, and fit the law through what they released."""
     points: list[tuple[float, float]] = []
     records: list[TrialRecord] = []
     notes = [plan.hopeless] if plan.hopeless else []
     for stage, each in enumerate(plan.rounds):
         candidates = [plan.box.candidate(r, plan.split) for r in _walks(plan, stage, points)]
-        results = each.run(task, payment, candidates)
+        results = each.run(task, committed, candidates)
         trials = [TrialRecord(stage, result.candidate, plan.epsilons[stage], result.score) for result in results]
         best, note = _best(plan, stage, trials)
         if best is not None:
@@ -104,11 +99,9 @@ def chosen(law: ScalingLaw, epsilon: float, box: Box, split: str) -> tuple[Candi
     return box.candidate(prediction.r, split), prediction.notes
 
 
-def final_run(plan: ScalingPlan, task: Task, payment: TuningPayment | Committed, candidate: Candidate) -> Any:
+def final_run(plan: ScalingPlan, task: Task, committed: Committed, candidate: Candidate) -> Any:
     """The last run, with all that is left."""
-    with begin_stages(payment, [FINAL]) as (receipt,):
-        (model,) = task.train([plan.final.trial(candidate, receipt)])
-    return model
+    return train_one(task, committed, FINAL, plan.final, candidate)
 
 
 def train_at(
@@ -129,21 +122,18 @@ def train_at(
     outlay = whole_outlay(budget, task.sample_rate, box.steps[0])
     epsilon = accountant.epsilon(outlay.event, budget.delta)
     candidate, notes = chosen(law, epsilon, box, split)
-    with commit_stages(task, [Stage(purpose, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
-        with begin_stages(payment, [purpose]) as (receipt,):
-            (model,) = task.train([outlay.trial(candidate, receipt)])
-        return Tuned(
-            method="train_at",
-            model=model,
-            candidate=candidate,
-            epsilon=epsilon,
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
-            decisions=(*notes, f"{_words(candidate)} from the law r({epsilon:.4g}) = {law.predict(epsilon):.4g}."),
-            stamps=(task.stamp,),
-            law=law,
-        )
+    return train_alone(
+        task,
+        candidate,
+        outlay,
+        budget,
+        method="train_at",
+        epsilon=epsilon,
+        ledger=ledger,
+        purpose=purpose,
+        decisions=(*notes, f"{_words(candidate)} from the law r({epsilon:.4g}) = {law.predict(epsilon):.4g}."),
+        law=law,
+    )
 
 
 def _walks(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, float]]) -> list[float]:

@@ -18,13 +18,12 @@ from dpilot.privacy.stages import stages_mu
 from dpilot.tune.candidate import SPLITS, Box
 from dpilot.tune.law import VARIABLES, ScalingLaw
 from dpilot.tune.outlays import stage_outlays
-from dpilot.tune.rounds import Round
+from dpilot.tune.rounds import FINAL, Round
 from dpilot.tune.scoring import score_noise
 from dpilot.tune.task import TRAIN, Outlay
 
-__all__ = ["FINAL", "SHARES", "TOO_NOISY", "ScalingPlan", "plan_scaling"]
+__all__ = ["SHARES", "TOO_NOISY", "ScalingPlan", "plan_scaling"]
 
-FINAL: Final = "final run"
 SHARES: Final = (0.0125, 0.045)
 """Of mu^2, for each stage: about what epsilon 0.05, 0.1 and 0.96 take of a total of 1, the constants of Panda et al."""
 TOO_NOISY: Final = 0.02

@@ -18,8 +18,6 @@ from dpilot.tune.task import Task
 __all__ = ["WORST", "TrialScore", "rankable", "score", "score_noise"]
 
 WORST: Final = -math.inf
-_DRAWS: Final = 400
-_CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +82,14 @@ def rankable(scores: Sequence[TrialScore]) -> bool:
     return max(values) - min(values) > _range_quantile(len(values)) * max(each.noise for each in finite)
 
 
-def _noise(objective: str, table: Floats, noise_multiplier: float) -> float:
+def _noise(objective: str, table: Floats, noise_multiplier: float, draws: int = 400) -> float:
     """The spread of the objective when the same noise is added once more: a function of what was released."""
     generator = np.random.default_rng(0)  # post-processing: nothing is hidden by these draws
-    again = table + noise_multiplier * generator.standard_normal((_DRAWS, *table.shape))
+    again = table + noise_multiplier * generator.standard_normal((draws, *table.shape))
     return float(np.std([value_of(objective, each) for each in again]))
 
 
 @lru_cache
-def _range_quantile(count: int) -> float:
+def _range_quantile(count: int, confidence: float = 0.95) -> float:
     drawn = np.random.default_rng(0).standard_normal((20_000, count))
-    return float(np.quantile(np.ptp(drawn, axis=1), _CONFIDENCE))
+    return float(np.quantile(np.ptp(drawn, axis=1), confidence))

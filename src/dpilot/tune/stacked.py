@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,10 +32,6 @@ from dpilot.train.randomness import own_randomness
 from dpilot.train.reading import slices
 
 __all__ = ["Runner", "stackable", "train_together"]
-
-_MOST_PARAMETERS: Final = 100_000
-_PIECE: Final = 1 << 24  # numbers of gradients computed at a time
-_HELD: Final = 1 << 26  # and held, at most, for one step of all trials
 
 
 @dataclass(slots=True)
@@ -67,7 +63,8 @@ def stackable(model: nn.Module, dataset: Any, options: Mapping[str, Any], *, tri
     False
     """
     size = sum(each.numel() for each in model.parameters())
-    small = size <= _MOST_PARAMETERS and trials**2 * batch_size * size <= _HELD
+    most_numbers = 1 << 26  # of gradients, held for one step of all trials
+    small = size <= 100_000 and trials**2 * batch_size * size <= most_numbers
     plain = not any(options.get(name) for name in ("per_batch", "amp", "low_memory", "groups"))
     same = len(trainable(model)) == len(list(model.parameters())) and not list(model.buffers())
     paired = type(dataset) is TensorDataset and len(dataset.tensors) == 2
@@ -100,10 +97,11 @@ def _gradients(
     dataset: TensorDataset,
     loss_fn: Callable[..., Tensor],
     device: torch.device,
+    most_numbers: int = 1 << 24,
 ) -> Iterator[list[PerSample]]:
-    """For each piece of the union, the gradients of each trial's own records in it."""
+    """For each piece of the union, of at most ``most_numbers``, the gradients of each trial's own records in it."""
     union = np.unique(np.concatenate([batch.indices for batch in issued]))
-    size = max(1, _PIECE // (len(runners) * sum(each.numel() for each in runners[0].model.parameters())))
+    size = max(1, most_numbers // (len(runners) * sum(each.numel() for each in runners[0].model.parameters())))
     for start in range(0, len(union), size):
         indices = union[start : start + size]
         masks = [np.isin(indices, batch.indices) for batch in issued]

@@ -7,7 +7,7 @@ declared numbers and from these releases.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from dpilot import _validate
@@ -114,6 +114,10 @@ class Outlay:
         if self.sample_rate == 1 or self.steps is None:
             return Gaussian(self.noise_multiplier)
         return Repeated(PoissonSampled(self.sample_rate, Gaussian(self.noise_multiplier)), self.steps)
+
+    def scale(self, factor: float) -> Outlay:
+        """The same run with ``factor`` times the noise."""
+        return replace(self, noise_multiplier=self.noise_multiplier * factor)
 
     def trial(self, candidate: Candidate, receipt: Receipt) -> Trial:
         """The trial of ``candidate``, drawn from ``receipt``."""

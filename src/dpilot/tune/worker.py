@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from queue import SimpleQueue
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 import torch
 from numpy.typing import NDArray
@@ -28,8 +28,6 @@ from dpilot.tune.recipe import Recipe, TrialKeys
 from dpilot.tune.task import Trial
 
 __all__ = ["Conditions", "Refusal", "TrialOutput", "main"]
-
-_LEFT_ALONE: Final = 70
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +149,7 @@ def _follow(source: BinaryIO, inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]])
         while True:
             inbox.put(pickle.load(source))
     finally:
-        os._exit(_LEFT_ALONE)
+        os._exit(70)
 
 
 def _tell(sink: BinaryIO, what: object) -> None:

@@ -17,7 +17,6 @@ from dpilot.statistics.rows import Floats
 __all__ = ["TARGET", "Labels", "array_frame", "array_schema", "is_images", "join_target", "schema_codes"]
 
 TARGET: Final = "y"
-_EMPTY_CLASS: Final = "(no other class)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Labels:
         """What figures call the classes: their texts, or their places where two texts are the same."""
         found = tuple(str(each) for each in self.classes.tolist())
         found = found if len(set(found)) == len(found) else tuple(map(str, range(len(found))))
-        return found if len(found) > 1 else (*found, _EMPTY_CLASS)
+        return found if len(found) > 1 else (*found, "(no other class)")
 
     def cells(self) -> list[str | None]:
         """The codes as a column of texts, None where there is none."""

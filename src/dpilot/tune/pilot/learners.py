@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from dpilot.mechanism import Noise
 from dpilot.metrics.counts import Scored
 from dpilot.train.predict import predict
-from dpilot.tune.fresh import secret_randomness
 from dpilot.tune.held_out import map_records
 from dpilot.tune.module_task import ModuleTask
 from dpilot.tune.probe_task import ProbeTask
+from dpilot.tune.recipe import secret_randomness
 from dpilot.tune.task import Task
 
 __all__ = ["Heads", "Learner", "Modules", "as_module"]

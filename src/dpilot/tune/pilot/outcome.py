@@ -13,11 +13,12 @@ from dpilot.metrics.scores import scores
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import FitRecord
+from dpilot.tables.planning import METRICS
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.paying import begin_stages
 from dpilot.tune.pilot.learners import Learner
-from dpilot.tune.pilot.plan import METRICS, PilotPlan
+from dpilot.tune.pilot.plan import PilotPlan
 from dpilot.tune.record import Tuned
+from dpilot.tune.rounds import begin_stages
 from dpilot.tune.scaling import Search, chosen, final_run, search
 
 __all__ = ["AutopilotResult", "Figures", "Outcome", "Tell", "commit_plan", "run_plan", "silent"]

@@ -14,18 +14,15 @@ from dpilot.privacy.calibrate import noise_multiplier
 from dpilot.privacy.events import Event
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.ledger import Stage
+from dpilot.tables.declared import EPOCHS
+from dpilot.tables.planning import LEAST_STEPS, METRICS, batch_candidates
 from dpilot.tune.pilot.defaults import SCORE_SHARE, AutopilotOptions, StepDefaults, head_defaults, module_defaults
 from dpilot.tune.scaling_plan import TOO_NOISY, ScalingPlan, plan_scaling
 from dpilot.tune.task import HELD_OUT
 
-__all__ = ["METRICS", "PilotPlan", "Purchases", "plan_heads", "plan_module"]
+__all__ = ["PilotPlan", "Purchases", "plan_heads", "plan_module"]
 
-METRICS: Final = "held-out metrics"
 _ROUNDED: Final = 1 - 1e-9  # so that squares add up to no more than the whole in floats
-_FEW_STEPS: Final = 100
-_MOST_STEPS: Final = 2_000
-_EPOCHS: Final = 10.0
-_UNKNOWN_SIZE: Final = 10_000
 _NOT_ASKED: Final = "no trials: none were asked for, so all of the budget goes to the final run."
 _NOT_KNOWN: Final = (
     "no trials: the size is bought, so it is not known beforehand whether they would tell anything; all of the budget "
@@ -97,7 +94,7 @@ def plan_heads(
     budget.check_size(size)
     taken = bought or Purchases({})
     left = _budget_after(budget, taken.share)
-    known = _UNKNOWN_SIZE if size is None else size
+    known = 10_000 if size is None else size
     held_out = options.held_out_for(budget, known)
     defaults = head_defaults(gdp_mu(left), known * (1 - held_out), classes, options.epochs)
     scaling = _scaling(left, defaults, options, held_out=known * held_out, cells=cells, never=_reason(options, size))
@@ -118,8 +115,10 @@ def plan_module(budget: Budget, *, size: float, cells: int, options: AutopilotOp
     budget.check_size(size)
     held_out = options.held_out_for(budget, size)
     trained = max(1, round(size * (1 - held_out)))
-    epochs = _EPOCHS if options.epochs is None else options.epochs
-    advice = batch_rule(budget, size=trained, epochs=epochs, candidates=_batches(trained, epochs), min_steps=_FEW_STEPS)
+    epochs = EPOCHS if options.epochs is None else options.epochs
+    advice = batch_rule(
+        budget, size=trained, epochs=epochs, candidates=batch_candidates(trained, epochs), min_steps=LEAST_STEPS
+    )
     rate = advice.batch_size / trained
     sigma = noise_multiplier(budget, sample_rate=rate, steps=advice.steps)
     defaults = module_defaults(noise_multiplier=sigma, batch_size=advice.batch_size, steps=advice.steps)
@@ -172,9 +171,3 @@ def _metrics_noise(budget: Budget, scaling: ScalingPlan) -> float:
     """Figures take what scores leave of the held-out records' budget."""
     share = 1 - SCORE_SHARE if scaling.rounds else 1.0
     return 1 / (gdp_mu(budget) * math.sqrt(share) * _ROUNDED)
-
-
-def _batches(size: int, epochs: float) -> list[int]:
-    """Powers of two between the most and the fewest steps; the size itself if none fits."""
-    powers = [2**k for k in range(size.bit_length()) if epochs * size / _MOST_STEPS <= 2**k < size]
-    return [power for power in powers if epochs * size / power >= _FEW_STEPS] or powers[:1] or [size]

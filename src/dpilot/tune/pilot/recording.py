@@ -25,8 +25,6 @@ _HOW: Final = (
     "everything that touched the records, tuning included, in one commitment, composed on each part; the larger of "
     "both parts' totals"
 )
-_POINTS: Final = 40
-_LIBRARIES: Final = ("dpilot", "torch", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,10 @@ def record_run(
             "unit": unit(description.unprotected),
             "accounting": _HOW,
             "head": book.head(),
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}},
+            "versions": {
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("dpilot", "torch", "numpy")},
+            },
         },
         data=dict(description.data),
         plan=_plan(plan, outcome, description),
@@ -142,7 +143,7 @@ def _curves(plan: PilotPlan, outcome: Outcome) -> dict[str, tuple[tuple[float, f
     if not outcome.search.trials:
         return {}
     steps, law = outcome.candidate.steps, outcome.search.law
-    grid = np.geomspace(plan.scaling.epsilons[0] / 2, plan.budget.epsilon, _POINTS)
+    grid = np.geomspace(plan.scaling.epsilons[0] / 2, plan.budget.epsilon, 40)
     name = "step size against epsilon"
     return {
         f"{name}: fitted": tuple((float(epsilon), law.predict(float(epsilon)) / steps) for epsilon in grid),

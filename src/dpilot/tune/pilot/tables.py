@@ -25,7 +25,7 @@ from dpilot.tables.declared import FitDeclaration
 from dpilot.tables.features import Expansion
 from dpilot.tables.features import Features as FeatureRows
 from dpilot.tables.fitting import buy_encoder, buy_size, declare_fit, open_ledger
-from dpilot.tables.planning import BOUNDS, SIZE
+from dpilot.tables.planning import BOUNDS, SIZE, SIZE_SHARE
 from dpilot.tables.preparing import TableSource, read
 from dpilot.tables.run import TableRun
 from dpilot.train.run import Run
@@ -41,7 +41,6 @@ from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise
 
 __all__ = ["TableResult", "Widening", "autopilot_table", "unit_rows"]
 
-_SIZE_SHARE: Final = 0.005
 _WIDE: Final = 64
 _TOO_WIDE: Final = (
     f"the table has more than {_WIDE} numeric columns: expected fewer for a run folder. "
@@ -142,7 +141,7 @@ def autopilot_table(
     book = open_ledger(ledger, declared.budget, table.name, run_folder)
     committed, mu = commit_plan(plan, book, split.id), gdp_mu(declared.budget)
     if declared.size is None:
-        expected = buy_size(table, committed, _noise_of(mu, _SIZE_SHARE), noise())
+        expected = buy_size(table, committed, _noise_of(mu, SIZE_SHARE), noise())
         plan = plan.resize(expected, declared.task.outputs)
     else:
         expected = float(declared.size)
@@ -164,7 +163,7 @@ def _plan(declared: FitDeclaration, options: AutopilotOptions) -> PilotPlan:
     """Purchases where something is not declared, then the heads with what they leave."""
     mu, stages, share = gdp_mu(declared.budget), {}, 0.0
     if declared.size is None:
-        stages[SIZE], share = count_event(_noise_of(mu, _SIZE_SHARE)), _SIZE_SHARE
+        stages[SIZE], share = count_event(_noise_of(mu, SIZE_SHARE)), SIZE_SHARE
     if declared.schema.to_buy:
         stages[BOUNDS] = bounds.buy_event(declared.schema, _noise_of(mu, bounds.SHARE))
         share += bounds.SHARE

@@ -24,9 +24,9 @@ from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.transfer.features import NULL, Features
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.paying import begin_stages, commit_stages
 from dpilot.tune.probe_task import ProbeTask
 from dpilot.tune.record import Tuned
+from dpilot.tune.rounds import begin_stages, commit_stages
 from dpilot.tune.task import TRAIN
 
 __all__ = ["better_lr", "hyfree"]
@@ -34,8 +34,6 @@ __all__ = ["better_lr", "hyfree"]
 _GRADIENTS: Final = "gradients"
 _LOSSES: Final = "losses"
 _POINTS: Final = (-1.0, 0.0, 1.0)
-_MOST: Final = 4.0  # by which one look may change the step size
-_ROWS: Final = 8192
 _SHAVE: Final = 1 - 1e-9  # so that rounding cannot carry a clipped gradient over its bound
 
 
@@ -71,25 +69,21 @@ def hyfree(
         Stage(_LOSSES, Repeated(Gaussian(sigma_loss), looks), TRAIN, task.split),
     ]
     with commit_stages(task, stages, budget, ledger) as payment:
-        with begin_stages(payment, [_GRADIENTS, _LOSSES]) as (gradients, losses):
+        with begin_stages(payment.committed, [_GRADIENTS, _LOSSES]) as (gradients, losses):
             run = _Run(task, sigma, sigma_loss, bound, gradients, losses, task.noise(), task.noise())
             weights, rates = run.train(steps, every, _validate.positive(lr=lr))
         shown = ", ".join(f"{rate:.3g}" for rate in rates)
-        return Tuned(
-            method="hyfree",
-            model=weights,
-            candidate=Candidate(rates[-1], steps),
-            epsilon=accountant.epsilon(Composed([stage.event for stage in stages]), budget.delta),
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
+        return payment.outcome(
+            "hyfree",
+            weights,
+            Candidate(rates[-1], steps),
+            accountant.epsilon(Composed([stage.event for stage in stages]), budget.delta),
             decisions=(f"step sizes, every {every} of {steps} steps: {shown}; {part:.1%} of mu^2 went to losses.",),
-            stamps=(task.stamp,),
         )
 
 
-def better_lr(lr: float, losses: tuple[float, float, float]) -> float:
-    """The step size where the parabola through the losses behind, here and ahead is least.
+def better_lr(lr: float, losses: tuple[float, float, float], most: float = 4.0) -> float:
+    """The step size where the parabola through the losses behind, here and ahead is least, within a factor of ``most``.
 
     Edge cases:
         no valley, or one that lies behind    as it was; noise makes both, and a guess would be one of noise
@@ -102,7 +96,7 @@ def better_lr(lr: float, losses: tuple[float, float, float]) -> float:
     slope, curve = (ahead - behind) / 2, ahead - 2 * here + behind
     if not (curve > 0 and slope < 0):
         return lr
-    return lr * min(max(-slope / curve, 1 / _MOST), _MOST)
+    return lr * min(max(-slope / curve, 1 / most), most)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,6 +164,6 @@ class _Run:
         return behind, here, ahead
 
 
-def _chunks(features: Features) -> Iterator[tuple[Tensor, Tensor]]:
-    for start in range(0, len(features), _ROWS):
-        yield features.values[start : start + _ROWS].double(), features.labels[start : start + _ROWS]
+def _chunks(features: Features, rows: int = 8192) -> Iterator[tuple[Tensor, Tensor]]:
+    for start in range(0, len(features), rows):
+        yield features.values[start : start + rows].double(), features.labels[start : start + rows]

@@ -21,15 +21,14 @@ from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.privacy.receipt import divided, divided_multiplier
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.paying import begin_stages, commit_stages
 from dpilot.tune.record import TrialRecord, Tuned
+from dpilot.tune.rounds import FINAL, begin_stages, commit_stages, train_one
 from dpilot.tune.scoring import TrialScore, score
 from dpilot.tune.task import HELD_OUT, TRAIN, Outlay, Task
 
 __all__ = ["subset_search"]
 
 _TRIALS: Final = "trials on a sample"
-_FINAL: Final = "final run"
 
 
 class SubsampleTask(Task, Protocol):
@@ -74,35 +73,28 @@ def subset_search(
     stages = [
         Stage(_TRIALS, PoissonSampled(rate, Gaussian(together)), TRAIN, task.split),
         *(Stage(name, Gaussian(score_multiplier), HELD_OUT, task.split) for name in scores_of),
-        Stage(_FINAL, Gaussian(final), TRAIN, task.split),
+        Stage(FINAL, Gaussian(final), TRAIN, task.split),
     ]
     task.cells(objective)
     with commit_stages(task, stages, budget, ledger) as payment:
-        with begin_stages(payment, [_TRIALS]) as (receipt,):
+        with payment.committed.stage(_TRIALS) as receipt:
             pieces = divided(receipt, together, count, sample_rate=rate)
             models = task.subsample(rate).train([each.trial(candidate, pieces) for candidate in grid])
-        with begin_stages(payment, scores_of) as receipts:
+        with begin_stages(payment.committed, scores_of) as receipts:
             scores = [
                 score(task, model, objective, noise_multiplier=score_multiplier, receipt=receipt)
                 for model, receipt in zip(models, receipts, strict=True)
             ]
         best = grid[max(range(count), key=lambda j: scores[j].value)]
         carried = Candidate(best.lr / rate, best.steps)
-        with begin_stages(payment, [_FINAL]) as (receipt,):
-            (model,) = task.train([Outlay(final).trial(carried, receipt)])
-        epsilon = accountant.epsilon(Gaussian(final), budget.delta)
-        return Tuned(
-            method="subset_search",
-            model=model,
-            candidate=carried,
-            epsilon=epsilon,
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
+        return payment.outcome(
+            "subset_search",
+            train_one(task, payment.committed, FINAL, Outlay(final), carried),
+            carried,
+            accountant.epsilon(Gaussian(final), budget.delta),
             decisions=(
                 f"step size {best.lr:.4g}: best of {count} on a sample of {rate:.0%}; {carried.lr:.4g} on all.",
             ),
-            stamps=(task.stamp,),
             trials=_records(grid, scores, accountant.epsilon(PoissonSampled(rate, each.event), budget.delta)),
         )
 
