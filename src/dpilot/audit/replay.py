@@ -161,6 +161,8 @@ def _length(difference: NDArray[Any], kind: str) -> float:
 
 
 def _rounding(entry: Entry) -> float:
+    # A few roundings of the input's own size are no movement; capped at a thousandth of the bound, so that a long sum
+    # in float32 cannot hide a record in its rounding (test_a_long_sum_in_float32_hides_no_movement).
     coarsest = max(float(np.finfo(values.dtype).eps) for values in entry.inputs)
     with np.errstate(all="ignore"):
         size = float(np.linalg.norm(_joint(entry)))

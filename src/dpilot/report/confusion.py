@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dpilot.records import MetricRecord
 from dpilot.report import words
@@ -15,8 +15,7 @@ Pair = tuple[str, str]
 _SIGN: Final = " predicted "
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A released figure; ``shade`` is its share of the row's largest, for the eye alone."""
 
     text: str

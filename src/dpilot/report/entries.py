@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dpilot.report.words import is_finite, number, percent, upward
 
@@ -17,8 +16,7 @@ _STATES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class AccountRow:
+class AccountRow(NamedTuple):
     """One entry, as text."""
 
     seq: str

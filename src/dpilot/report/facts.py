@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dpilot.report.words import label, number
 
@@ -39,8 +39,7 @@ _MEANINGS: Final = {
 _HIDDEN: Final = {"format"}
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """One line."""
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpilot import _validate
 from dpilot.noise import NOT_HARDENED
@@ -82,8 +82,7 @@ def _large(delta: float, data: Mapping[str, Any]) -> str:
     return f"{words.upward(delta, 3)} is large for {words.number(size)} records: a tenth of one in so many is usual"
 
 
-@dataclass(frozen=True, slots=True)
-class Belief:
+class Belief(NamedTuple):
     """How sure somebody was of a statement about one record, and the least and most they may be afterwards."""
 
     before: float

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dpilot.report.words import is_finite, number
 
 _LARGEST: Final = 1.7e308
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """A round number on an axis, and its place in percent of the axis."""
 
     place: float

@@ -65,11 +65,10 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Encoded and widened records of both parts, and what they were made with."""
+    """Encoded and widened records of both parts, and what widened them."""
 
     train: Encoded
     held_out: Encoded
-    encoder: Encoder
     expansion: Expansion
 
 
@@ -91,7 +90,7 @@ def prepare(source: TableSource, encoder: Encoder, split: Split) -> Prepared:
     whole = read(source, encoder, expansion.apply)
     places = split.indices(whole.features.shape[0])
     train, held_out = (_take(whole, places[part]) for part in PARTS)
-    return Prepared(train, held_out, encoder, expansion)
+    return Prepared(train, held_out, expansion)
 
 
 def read(source: TableSource, encoder: Encoder, widen: Callable[[Features], Features]) -> Encoded:

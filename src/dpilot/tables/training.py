@@ -55,7 +55,7 @@ def loss_of(*, numeric_target: bool) -> nn.Module:
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """What may decide the step size: the plan's numbers, the number of parameters, and the model's and target's kind.
+    """What may decide the step size: the plan's numbers, the number of parameters, and the target's kind.
 
     ``mean_square`` is about the squared length of a row of features, by declaration.
     """
@@ -65,7 +65,6 @@ class StepNumbers:
     noise_multiplier: float
     parameters: int
     mean_square: float
-    model: str
     numeric_target: bool
 
 
@@ -84,7 +83,7 @@ def data_free_step(numbers: StepNumbers) -> float:
         numeric target        a squared loss has curvature everywhere, so lr is at most 1 / (mean squared row)
 
     Example:
-        >>> numbers = StepNumbers(1024, 400, 2.0, 240, 12.0, "logistic", numeric_target=False)
+        >>> numbers = StepNumbers(1024, 400, 2.0, 240, 12.0, numeric_target=False)
         >>> round(data_free_step(numbers), 3)
         6.61
 
@@ -124,7 +123,6 @@ def ready(declared: FitDeclaration, plan: TablePlan, expansion: Expansion, size:
         noise_multiplier=steps.noise_multiplier,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         mean_square=expansion.mean_square,
-        model=declared.model,
         numeric_target=declared.task.numeric,
     )
     return Ready(model, steps, numbers)

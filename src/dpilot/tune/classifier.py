@@ -32,7 +32,7 @@ from dpilot.tune.pilot.autopilot import autopilot
 from dpilot.tune.pilot.defaults import AutopilotOptions
 from dpilot.tune.pilot.inputs import Labels, array_frame, array_schema, is_images, join_target, schema_codes
 from dpilot.tune.pilot.outcome import AutopilotResult, Figures
-from dpilot.tune.pilot.tables import autopilot_table, unit_rows
+from dpilot.tune.pilot.tables import TableResult, autopilot_table, unit_rows
 
 __all__ = ["AutoClassifier"]
 
@@ -108,8 +108,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """The probability of each class; post-processing of what was released."""
         check_is_fitted(self)
-        found = products(self._rows(X), self.coef_)
-        weights = np.exp(found - found.max(axis=1, keepdims=True))[:, : self.classes_.size]
+        logits = products(self._rows(X), self.coef_)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))[:, : self.classes_.size]
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -158,7 +158,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.classes is not None:
             raise InvalidInput("classes are given beside a schema: expected None, as the schema declares the target's.")
         table = join_target(X, y, self.schema)
-        fitted = autopilot_table(table, self.schema, protected=self.protected, **self._terms(Frame.of(table).length))
+        fitted = self._autopilot(table, self.schema, Frame.of(table).length, protected=self.protected)
         columns = fitted.encoder.schema.features
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
@@ -170,31 +170,24 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         values, labels = features_and_target(self, X, y)
         known, unprotected = self._labels(labels)
         schema = array_schema(values.shape[1], len(known.names))
-        fitted = autopilot_table(
-            array_frame(values, known.cells()),
-            schema,
-            class_names=known.names,
-            unprotected=unprotected,
-            **self._terms(len(values)),
-        )
+        table, names = array_frame(values, known.cells()), known.names
+        fitted = self._autopilot(table, schema, len(values), class_names=names, unprotected=unprotected)
         self.classes_, self.encoder_ = known.classes, fitted.encoder
         return self._keep(fitted.result)
 
     def _fit_images(self, X: Any, y: Any) -> Self:
         known, unprotected = self._labels(target_cells(y))
         labels = np.nan_to_num(known.codes, nan=-1.0)
-        budget, terms = self._budget(len(X)), self._terms(len(X))
-        for name in ("epsilon", "delta", "allow_large_delta"):
-            del terms[name]
-        shape: AutopilotOptions = terms.pop("options")
+        options = AutopilotOptions(self.objective, epochs=self.epochs)  # refused before the features are computed
+        budget, shared = self._budget(len(X)), self._shared(len(X))
         result = autopilot(
             scattered(X, labels, len(known.names)),
             budget=budget,
             class_names=known.names,
-            objective=shape.objective,
-            epochs=shape.epochs,
+            objective=options.objective,
+            epochs=options.epochs,
             unprotected=unprotected,
-            **terms,
+            **shared,
         )
         self.classes_, self.encoder_, self.shape_ = known.classes, None, tuple(X.shape[1:])
         return self._keep(result)
@@ -208,15 +201,23 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         size = declared_size(self.size, max(length, 1))
         return Budget.of_size(self.epsilon, self.delta, size, allow_large_delta=self.allow_large_delta)
 
-    def _terms(self, length: int) -> dict[str, Any]:
-        """What every kind of fit is told."""
+    def _autopilot(self, table: Any, schema: Any, length: int, **more: Any) -> TableResult:
+        return autopilot_table(
+            table,
+            schema,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            allow_large_delta=self.allow_large_delta,
+            options=AutopilotOptions(self.objective, epochs=self.epochs),
+            **self._shared(length),
+            **more,
+        )
+
+    def _shared(self, length: int) -> dict[str, Any]:
+        """The arguments of every kind of fit."""
         noise = noise_of(self.random_state)
         seed = int(noise.state.generator("autopilot").integers(2**31)) if isinstance(noise, KeyedNoise) else None
         return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "allow_large_delta": self.allow_large_delta,
-            "options": AutopilotOptions(self.objective, epochs=self.epochs),
             "size": self.size,
             "ledger": None if self.ledger is None else given(self.ledger, self._budget(length)),
             "device": self.device,

@@ -50,6 +50,8 @@ def budget_split_grid(
     steps = _steps(task, [each.steps for each in grid])
     mu = gdp_mu(budget) * math.sqrt(_validate.open_unit(share=share) / max(len(grid), 1))
     (trial,), final = stage_outlays(budget, [mu], len(grid), sample_rate=task.sample_rate, steps=steps)
+    # k noisy tables at mu / sqrt(k) each compose to mu: k (mu / sqrt(k))^2 = mu^2, on the held-out part alone
+    # (test_a_grid_takes_its_share_and_the_best_gets_the_rest).
     trials = Round("grid", trial, len(grid), math.sqrt(len(grid)) / gdp_mu(budget), objective)
     task.cells(objective)
     stages = [*trials.stages(task.split), Stage(FINAL, final.event, TRAIN, task.split)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -95,10 +94,6 @@ class ScalingLaw:
             side = "above" if r > inside else "below"
             notes += (f"r = {r:.4g} at epsilon {epsilon:.4g} lies {side} the grid: {inside:.4g}, its end, is used.",)
         return Prediction(inside, notes)
-
-    def curve(self, epsilons: Sequence[float]) -> tuple[tuple[float, float], ...]:
-        """(epsilon, r) for a plot."""
-        return tuple((float(epsilon), self.predict(epsilon)) for epsilon in epsilons)
 
     def to_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}

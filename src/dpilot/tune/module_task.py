@@ -15,7 +15,6 @@ from torch.utils.data import Subset, TensorDataset
 from dpilot import _validate
 from dpilot.clipping import Clipping
 from dpilot.data.splits import Split
-from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import Draws
 from dpilot.noise import SystemNoise
@@ -31,7 +30,7 @@ from dpilot.tune.held_out import evaluation_form, map_records, training_form
 from dpilot.tune.pool import check_sendable, run_apart
 from dpilot.tune.recipe import Recipe, TrialKeys, check_fresh, secret_randomness
 from dpilot.tune.stacked import Runner, stackable, train_together
-from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, distinct
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, distinct, exact_counts
 from dpilot.tune.trial_transfer import TransferredTrial, check_noise
 
 __all__ = ["ModuleTask"]
@@ -141,11 +140,7 @@ class ModuleTask:
         return self.noise().stamp
 
     def cells(self, objective: str) -> int:
-        if objective == "worst_group":
-            if self.group_count < 1:
-                raise InvalidInput("worst_group is asked for without groups: expected group_count=, records of three.")
-            return self.group_count
-        return 1 if objective == "accuracy" else self.classes
+        return count_cells(objective, self.classes, self.group_count, "group_count=, records of three")
 
     def untrained(self) -> nn.Module:
         with secret_randomness(self.noise(), "initial weights"):
@@ -179,11 +174,7 @@ class ModuleTask:
         return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
 
     def exact_table(self, model: nn.Module, objective: str) -> Floats:
-        counts = np.zeros((self.cells(objective), 2))
-        for rows in self._codes(model, objective):
-            known = rows[(rows[:, 0] >= 0) & (rows[:, 0] < len(counts))].astype(int)
-            np.add.at(counts, tuple(known.T), 1.0)
-        return counts
+        return exact_counts(np.concatenate(list(self._codes(model, objective))), self.cells(objective))
 
     @property
     def recipe(self) -> Recipe:

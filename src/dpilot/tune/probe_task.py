@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from dpilot.statistics.rows import Floats
 from dpilot.transfer.features import Features
 from dpilot.transfer.numbers import as_numbers
 from dpilot.transfer.probe import Head, fit_heads, predict
-from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, distinct
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, distinct, exact_counts
 
 __all__ = ["THRESHOLD", "ProbeTask"]
 
@@ -108,11 +107,8 @@ class ProbeTask:
         return self.noise().stamp
 
     def cells(self, objective: str) -> int:
-        if objective == "worst_group":
-            if self.groups is None or self.group_count < 1:
-                raise InvalidInput("worst_group is asked for without groups: expected groups= and group_count=.")
-            return self.group_count
-        return 1 if objective == "accuracy" else self.held_out.classes
+        groups = 0 if self.groups is None else self.group_count
+        return count_cells(objective, self.held_out.classes, groups, "groups= and group_count=")
 
     def untrained(self) -> Tensor:
         return torch.zeros(self.train_features.width, self.train_features.classes)
@@ -143,11 +139,7 @@ class ProbeTask:
         return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=self.noise())
 
     def exact_table(self, model: Tensor, objective: str) -> Floats:
-        cell, right = self._codes(model, objective).T
-        known = (cell >= 0) & (cell < self.cells(objective))
-        counts = np.zeros((self.cells(objective), 2))
-        np.add.at(counts, (cell[known].astype(int), right[known].astype(int)), 1.0)
-        return counts
+        return exact_counts(self._codes(model, objective), self.cells(objective))
 
     def subsample(self, rate: float) -> ProbeTask:
         """The same task on a Poisson sample of its training records: secret coins, one a record."""

@@ -70,11 +70,6 @@ class Recipe:
     options: Mapping[str, Any]
     example: Any = field(default=None, repr=False)
 
-    @property
-    def chunk_size(self) -> int | None:
-        found: int | None = self.options.get("chunk_size")
-        return found
-
     def plan(self, trial: Trial) -> Plan:
         """The plan of one trial: its steps, at its noise."""
         step = Gaussian(trial.noise_multiplier)

@@ -24,6 +24,7 @@ __all__ = [
     "TuningPayment",
     "begin_stages",
     "commit_stages",
+    "score_models",
     "train_alone",
     "train_one",
 ]
@@ -109,6 +110,22 @@ def train_alone(
         return payment.outcome(method, model, candidate, epsilon, **more)
 
 
+def score_models(
+    task: Task,
+    committed: Committed,
+    purposes: Sequence[str],
+    models: Sequence[Any],
+    objective: str,
+    noise_multiplier: float,
+) -> list[TrialScore]:
+    """One noisy score of each model, each under the stage of its purpose."""
+    with begin_stages(committed, purposes) as receipts:
+        return [
+            score(task, model, objective, noise_multiplier=noise_multiplier, receipt=receipt)
+            for model, receipt in zip(models, receipts, strict=True)
+        ]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """A trial's model, released, and its noisy score."""
@@ -144,11 +161,7 @@ class Round:
         with begin_stages(committed, self._names("trial")) as receipts:
             pairs = zip(candidates, receipts, strict=True)
             models = task.train([self.outlay.trial(candidate, receipt) for candidate, receipt in pairs])
-        with begin_stages(committed, self._names("score")) as receipts:
-            scores = [
-                score(task, model, self.objective, noise_multiplier=self.score_multiplier, receipt=receipt)
-                for model, receipt in zip(models, receipts, strict=True)
-            ]
+        scores = score_models(task, committed, self._names("score"), models, self.objective, self.score_multiplier)
         return [Result(*each) for each in zip(candidates, models, scores, strict=True)]
 
     def _names(self, what: str) -> list[str]:

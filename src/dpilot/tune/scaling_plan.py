@@ -128,6 +128,8 @@ def plan_scaling(
     each = _trial_mus(budget, trials, shares, mus)
     if len(each) <= _validate.count(least=0, degree=degree):
         raise InvalidInput(f"degree is {degree} with {len(each)} stages: expected more stages than the degree.")
+    # n = trials * stages tables at multiplier sigma cost n / sigma^2 of the held-out part's mu^2: set to score_share of
+    # it (test_receipts_of_each_part_fit_the_budget_by_a_second_accountant).
     score_multiplier = math.sqrt(trials * len(each) / _validate.rate(score_share=score_share)) / gdp_mu(budget)
     hopeless = _hopeless(cells, held_out_size, score_multiplier, too_noisy)
     if hopeless:

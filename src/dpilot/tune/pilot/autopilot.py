@@ -28,7 +28,7 @@ from dpilot.tune.pilot.outcome import AutopilotResult, Tell, commit_plan, run_pl
 from dpilot.tune.pilot.plan import plan_heads, plan_module
 from dpilot.tune.pilot.recording import RunDescription, record_run
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
-from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, fixed_noise
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, count_cells, fixed_noise
 
 __all__ = ["HEAD_CLIPPING", "autopilot", "cells_of", "draw_split", "noise_for"]
 
@@ -219,8 +219,4 @@ def _run_module(
 
 def cells_of(objective: str, classes: int, groups: int) -> int:
     """How many rows the table of a score has; an objective that needs groups is refused without them."""
-    if objective == "worst_group" and groups < 1:
-        raise InvalidInput(
-            "worst_group is asked for without groups: expected a protected column, or groups= and group_count=."
-        )
-    return {"accuracy": 1, "worst_group": groups}.get(objective, classes)
+    return count_cells(objective, classes, groups, "a protected column, or groups= and group_count=")

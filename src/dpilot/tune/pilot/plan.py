@@ -169,5 +169,7 @@ def _budget_after(budget: Budget, share: float) -> Budget:
 
 def _metrics_noise(budget: Budget, scaling: ScalingPlan) -> float:
     """Figures take what scores leave of the held-out records' budget."""
+    # Figures of multiplier sigma cost 1 / sigma^2: set to what scores leave of mu^2, 1e-9 less for rounding
+    # (test_what_is_bought_is_taken_from_both_parts).
     share = 1 - SCORE_SHARE if scaling.rounds else 1.0
     return 1 / (gdp_mu(budget) * math.sqrt(share) * _ROUNDED)

@@ -153,6 +153,8 @@ class _Run:
             losses = scores.logsumexp(2) - scores.gather(2, known).squeeze(2)
             centred = losses.nan_to_num(nan=self.bound).clamp(0.0, self.bound) - self.bound / 2
             total += torch.where((labels == NULL)[:, None], 0.0, centred).sum(0).cpu().numpy()
+        # A record adds three losses, each clipped to [0, R] and centred, so at most R/2 long: sqrt(3) R/2 together
+        # (test_step_sizes_from_private_losses_replay_and_fit).
         noisy = release(
             total,
             bound=math.sqrt(len(_POINTS)) * self.bound / 2,

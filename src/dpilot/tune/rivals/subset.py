@@ -22,8 +22,8 @@ from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.privacy.receipt import divided, divided_multiplier
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.record import TrialRecord, Tuned
-from dpilot.tune.rounds import FINAL, begin_stages, commit_stages, train_one
-from dpilot.tune.scoring import TrialScore, score
+from dpilot.tune.rounds import FINAL, commit_stages, score_models, train_one
+from dpilot.tune.scoring import TrialScore
 from dpilot.tune.task import HELD_OUT, TRAIN, Outlay, Task
 
 __all__ = ["subset_search"]
@@ -80,11 +80,7 @@ def subset_search(
         with payment.committed.stage(_TRIALS) as receipt:
             pieces = divided(receipt, together, count, sample_rate=rate)
             models = task.subsample(rate).train([each.trial(candidate, pieces) for candidate in grid])
-        with begin_stages(payment.committed, scores_of) as receipts:
-            scores = [
-                score(task, model, objective, noise_multiplier=score_multiplier, receipt=receipt)
-                for model, receipt in zip(models, receipts, strict=True)
-            ]
+        scores = score_models(task, payment.committed, scores_of, models, objective, score_multiplier)
         best = grid[max(range(count), key=lambda j: scores[j].value)]
         carried = Candidate(best.lr / rate, best.steps)
         return payment.outcome(
