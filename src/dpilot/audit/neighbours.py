@@ -42,7 +42,7 @@ def neighbours(data: Any) -> list[Pair]:
     the first record of an empty data set is added.
 
     Edge cases:
-        What a type cannot hold is brought into its range: an integer label of 1e30 is the largest integer.
+        What a type cannot hold is clipped to its range: an integer label of 1e30 is the largest integer.
 
     Example:
         >>> [pair.name for pair in neighbours(np.ones((3, 2)))][:3]

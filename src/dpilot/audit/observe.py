@@ -162,8 +162,8 @@ def _fixed_seeds() -> Iterator[None]:
 
 
 def _digests(folder: Path, opaque: Sequence[str]) -> dict[str, str]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): _digest(path, opaque) for path in found}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): _digest(path, opaque) for path in paths}
 
 
 def _digest(path: Path, opaque: Sequence[str]) -> str:

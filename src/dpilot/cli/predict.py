@@ -58,12 +58,13 @@ def _write(fitted: TableRun, table: Table, out: Path) -> int:
 
     from dpilot.errors import InvalidInput
 
-    found = pd.concat(list(_predictions(fitted, table)), ignore_index=True)
+    predictions = pd.concat(list(_predictions(fitted, table)), ignore_index=True)
     try:
-        found.to_csv(out, index=False) if out.suffix.lower() == ".csv" else found.to_parquet(out, index=False)
+        write = predictions.to_csv if out.suffix.lower() == ".csv" else predictions.to_parquet
+        write(out, index=False)
     except OSError as problem:
         raise InvalidInput(f"out is {str(out)!r}: expected a file that can be written ({problem}).") from None
-    return len(found)
+    return len(predictions)
 
 
 def _predictions(fitted: TableRun, table: Table) -> Iterator[pd.DataFrame]:

@@ -51,7 +51,7 @@ def cells_of(metrics: Sequence[MetricRecord]) -> dict[Pair, MetricRecord]:
     """The figures called "confusion", by (true, predicted) class.
 
     Edge cases:
-        names with " predicted " inside   told apart by the classes that other figures name; else not a cell
+        names with " predicted " inside   distinguished by the classes that other figures name; else not a cell
     """
     classes = {metric.of for metric in metrics if metric.name == "class accuracy"}
     named = {pair(metric.of, classes): metric for metric in metrics if metric.name == "confusion"}
@@ -67,8 +67,8 @@ def pair(of: str, classes: set[str]) -> Pair | None:
     ('a predicted b', 'a')
     """
     places = [place for place in range(len(of)) if of.startswith(_SIGN, place)]
-    found = [(of[:place], of[place + len(_SIGN) :]) for place in places]
-    likely = [each for each in found if set(each) <= classes] or found
+    splits = [(of[:place], of[place + len(_SIGN) :]) for place in places]
+    likely = [each for each in splits if set(each) <= classes] or splits
     return likely[0] if len(likely) == 1 else None
 
 

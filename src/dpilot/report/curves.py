@@ -70,8 +70,8 @@ def charts(curves: Mapping[str, Points]) -> tuple[Chart, ...]:
 
 def _axes(title: str) -> tuple[str, str]:
     for word in (" against ", " vs "):
-        up, found, across = title.partition(word)
-        if found:
+        up, separator, across = title.partition(word)
+        if separator:
             return across, up
     return "x", title
 

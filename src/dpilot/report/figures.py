@@ -64,7 +64,7 @@ class FigureRow:
 
     @property
     def sentence(self) -> str:
-        """The row in one sentence, for those who hear the picture."""
+        """The row in one sentence, for screen readers."""
         if self.exact:
             return f"{self.label}: {self.value}, exact; sampling interval {self.sampling}."
         return f"{self.label}: {self.value}; noise interval {self.noise}; sampling interval {self.sampling}."

@@ -99,7 +99,7 @@ def label(key: object) -> str:
 
 
 def visible_name(text: str) -> str:
-    """A name that can be seen: an empty one is said to be empty.
+    """A name that can be seen: an empty one becomes "(empty)".
 
     >>> visible_name("train"), visible_name(" ")
     ('train', '(empty)')

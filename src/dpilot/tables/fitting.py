@@ -65,7 +65,7 @@ class _CommittedFit:
     manner: Manner
 
 
-@np.errstate(all="ignore")  # whatever the caller set: an underflow would tell of one record
+@np.errstate(all="ignore")  # whatever the caller set: an underflow would reveal one record
 def fit_table(
     source: Any,
     schema: Schema,
@@ -210,7 +210,7 @@ def buy_encoder(
 ) -> Encoder:
     """The encoder of the table's schema, once the bounds that nobody declared are bought."""
     with committed.stage(BOUNDS) as receipt:
-        found = bounds.buy(
+        intervals = bounds.buy(
             table.schema, table.frames, size=size, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
         )
-    return Encoder(table.schema.with_bounds(found))
+    return Encoder(table.schema.with_bounds(intervals))

@@ -99,8 +99,8 @@ def _shares(declared: FitDeclaration) -> dict[str, float]:
 
 def _purchases(declared: FitDeclaration, noises: dict[str, float | None]) -> dict[str, Event]:
     size, limits = noises[SIZE], noises[BOUNDS]
-    found = {} if size is None else {SIZE: count_event(size)}
-    return found if limits is None else {**found, BOUNDS: bounds.buy_event(declared.schema, limits)}
+    events = {} if size is None else {SIZE: count_event(size)}
+    return events if limits is None else {**events, BOUNDS: bounds.buy_event(declared.schema, limits)}
 
 
 def _rate_and_steps(declared: FitDeclaration) -> tuple[float, int, str]:
@@ -135,10 +135,10 @@ def _noise(budget: Budget, rate: float, steps: int, bought: tuple[Event, ...]) -
     sigma = noise_multiplier(budget, sample_rate=rate, steps=steps)
     for _ in range(8 if bought else 0):
         whole = Composed([*bought, _training(rate, steps, sigma)])
-        found = accountant.epsilon(whole, budget.delta) / budget.epsilon
-        if 1 - _SLACK <= found <= 1:
+        ratio = accountant.epsilon(whole, budget.delta) / budget.epsilon
+        if 1 - _SLACK <= ratio <= 1:
             return sigma
-        sigma *= found * (1 + _SLACK / 2)
+        sigma *= ratio * (1 + _SLACK / 2)
     if not bought:
         return sigma
     return scale_for(

@@ -1,4 +1,4 @@
-"""What a fit tells of itself: declared and released values, and each decision in a sentence."""
+"""The record of a fit: declared and released values, and each decision in a sentence."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ class TableRun:
         records = self._encode(frame)
         if self.schema.target.categories is None:
             return _decode(outputs(self.model, records)[:, 0], self.encoder)
-        found = probabilities(self.model, records)
-        best = np.where(np.isnan(found).any(axis=1), np.nan, np.argmax(np.nan_to_num(found), axis=1))
+        chances = probabilities(self.model, records)
+        best = np.where(np.isnan(chances).any(axis=1), np.nan, np.argmax(np.nan_to_num(chances), axis=1))
         return _decode(best, self.encoder)
 
     def predict_proba(self, frame: Any) -> Floats:
@@ -110,6 +110,6 @@ def load_table(folder: str | Path) -> TableRun:
 
 def _decode(values: Floats, encoder: Encoder) -> NDArray[Any]:
     known = np.isfinite(values)
-    found = np.full(values.shape, None, dtype=object)
-    found[known] = encoder.decode_target(values[known])
-    return found
+    decoded = np.full(values.shape, None, dtype=object)
+    decoded[known] = encoder.decode_target(values[known])
+    return decoded

@@ -69,16 +69,16 @@ def _regression(
 
 def outputs(model: nn.Module, records: Encoded) -> Floats:
     """The model's outputs in float64, nan in the row of a null record."""
-    found = predict(model, torch.from_numpy(records.features)).double().numpy()
+    values = predict(model, torch.from_numpy(records.features)).double().numpy()
     known = np.asarray(np.isfinite(records.features).all(axis=1))
-    return np.where(known[:, None], found, np.nan)
+    return np.where(known[:, None], values, np.nan)
 
 
 def probabilities(model: nn.Module, records: Encoded) -> Floats:
     """The probability of each class, nan in the row of a null record."""
-    found = outputs(model, records)
+    values = outputs(model, records)
     with np.errstate(all="ignore"):
-        weights = np.exp(found - found.max(axis=1, keepdims=True, initial=-np.inf))
+        weights = np.exp(values - values.max(axis=1, keepdims=True, initial=-np.inf))
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 

@@ -83,7 +83,7 @@ class Box:
         return min(max(_validate.positive(r=r), self.least), self.most)
 
     def candidate(self, r: float, split: str = "eta-first") -> Candidate:
-        """``r`` (brought inside the box) as a step size and a number of steps whose product it is.
+        """``r`` (clipped to the box) as a step size and a number of steps whose product it is.
 
         ::
 

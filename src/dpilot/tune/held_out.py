@@ -22,7 +22,7 @@ Rows = TypeVar("Rows", Tensor, NDArray[np.float64])
 
 
 def training_form(dataset: Any, example: Any) -> Any:
-    """A chunk in the public form of the records (x, y, ...): ``example``, or what the types of ``dataset`` tell.
+    """A chunk in the public form of the records (x, y, ...): ``example``, or what the types of ``dataset`` show.
 
     Guarantee:
         No record is read. A form that only a record could show is refused: that record would decide what the others

@@ -44,7 +44,7 @@ class ScalingLaw:
     Edge cases:
         fewer points than degree + 1              the highest degree that they allow
         falling law, or one that is not positive  proportional instead: a larger budget affords a longer walk
-        below the smallest or far above           extrapolated by the same law, then brought into [low, high]
+        below the smallest or far above           extrapolated by the same law, then clipped to [low, high]
         no point at all                           the constant ``fallback``
 
     Example:

@@ -46,17 +46,18 @@ class ModuleTask:
 
     Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
     ``example`` is a public batch in the form of ``train_data``'s records: wanted unless they lie in a TensorDataset.
-    ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is told all steps.
+    ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is called with every
+    step record.
 
     Guarantee:
         Each trial draws its own Poisson batches, from a key of its own, and its own noise; no trial sees another's
         batch, so each is priced alone. A trial that fails is not tried again, in whatever process. Initial weights
-        come from a secret key for each trial: torch's generators are where they were, and nothing tells how many
-        trials there were.
+        come from a secret key for each trial: torch's generators are where they were, and nothing reveals the
+        number of trials.
 
     Edge cases:
         a record that does not compute    null, in training as in scoring; so is one of another form
-        a part without records            noise alone: it is not told
+        a part without records            noise alone; nothing else shows it
         a module that does not run on made-up records, or has not one output a class    refused when the task is made
 
     Example:
@@ -192,13 +193,13 @@ class ModuleTask:
         )
 
     def _uses_workers(self, trials: Sequence[Trial]) -> bool:
-        """Whether trials go to processes of their own. A tape would not hear what is released there."""
+        """Whether trials go to processes of their own. A tape cannot record what is released there."""
         if self.workers == 1 or len(trials) < 2 or current() is not None:
             return False
         return not (self.together and self._stackable(len(trials), self._probe_job(trials[0])))
 
     def _probe_job(self, trial: Trial) -> Job:
-        """A job that is not run: its module tells what can be done with others."""
+        """A job that is not run: its module decides whether trials can be stacked."""
         return self.recipe.job(trial.candidate, self.recipe.plan(trial), Chain(fresh_key("initial weights")))
 
     def _train_in_workers(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
@@ -233,13 +234,13 @@ class ModuleTask:
 
     def _outcomes(self, model: nn.Module, objective: str, chunk: Any) -> Floats:
         inputs, labels, *rest = chunk
-        found, labels = predict(model, inputs), labels.double().cpu()
+        logits, labels = predict(model, inputs), labels.double().cpu()
         cell = rest[0].double().cpu() if objective == "worst_group" else labels
-        if found.dim() != 2 or not cell.shape == labels.shape == found.shape[:1]:
+        if logits.dim() != 2 or not cell.shape == labels.shape == logits.shape[:1]:
             raise ValueError("not one class, and one group, a record")
         valid = (labels >= 0) & (labels < self.classes) & (labels == labels.round())
         cell = torch.where(valid, 0 * cell if objective == "accuracy" else cell, -1.0)
-        return torch.stack([cell, (found.argmax(1) == labels).double()], 1).numpy()
+        return torch.stack([cell, (logits.argmax(1) == labels).double()], 1).numpy()
 
 
 def _part(dataset: Any, indices: Any) -> Any:

@@ -87,7 +87,7 @@ def least_factor(event: Callable[[float], Event], budget: Budget, *, sampled: bo
     """The least factor >= 1 of the noise with which ``event`` fits ``budget``, never below it.
 
     Rises from 1, as calibration far from the answer is slow; found to 1 part in 1,000 where losses are sampled, as
-    each look takes a grid then, and to 1 in 100,000 otherwise.
+    each evaluation takes a grid then, and to 1 in 100,000 otherwise.
     """
 
     def fits(factor: float) -> bool:

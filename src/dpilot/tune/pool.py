@@ -36,7 +36,7 @@ def check_sendable(recipe: Recipe) -> None:
     """Refuse, before anything is spent, what a worker process could not be sent.
 
     Guarantee:
-        Records are looked at by the type of their data set only.
+        Of the records only the type of their data set is read.
 
     Example:
         >>> from torch import nn, zeros
@@ -61,8 +61,8 @@ def run_apart(recipe: Recipe, trials: Sequence[TransferredTrial], workers: int) 
     """What each trial released, in order; ``workers`` of them at a time, each with its share of the cores.
 
     Guarantee:
-        A trial goes to one process, once. What a process prints goes nowhere, and what it says of a failure is found
-        before it reads a record.
+        A trial goes to one process, once. What a process prints goes nowhere, and a failure that it reports was
+        found before it read a record.
 
     Edge cases:
         a process that dies     TrialLost, which says no more; the others are ended, and everything stays paid

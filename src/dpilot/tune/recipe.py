@@ -119,10 +119,10 @@ class Recipe:
         weights = Chain(fresh_key("initial weights"))
         job = whole.rehearse(nominal.candidate, whole.plan(nominal), weights)
         with own_randomness(weights):
-            found = tuple(_outputs(job, self.dataset).shape)
-        if len(found) != 2 or found[1] != classes:
+            shape = tuple(_outputs(job, self.dataset).shape)
+        if len(shape) != 2 or shape[1] != classes:
             raise InvalidInput(
-                f"the module gives outputs of shape {found} for {found[0] if found else 'some'} made-up records, and "
+                f"the module gives outputs of shape {shape} for {shape[0] if shape else 'some'} made-up records, and "
                 f"classes is {classes}: expected one output a record and class. End the module with {classes} outputs, "
                 "or declare as many classes as it has."
             )
@@ -172,8 +172,8 @@ def secret_randomness(noise: Noise, purpose: str) -> Iterator[None]:
     """Secret randomness for what is not noise, such as initial weights; the process's generators stay as they were.
 
     Guarantee:
-        Neither the generators of torch, numpy and random afterwards, nor what was drawn inside, tell how often this
-        was done before: a secret number of trials stays one.
+        Neither the generators of torch, numpy and random afterwards, nor what was drawn inside, reveal how often this
+        was done before: a secret number of trials stays secret.
 
     Edge cases:
         The fixed noise of a test fixes this too.

@@ -63,16 +63,16 @@ def linear_scaling(
         **options,
     )
     with commit_stages(task, plan.stages(task.split), budget, ledger) as payment:
-        found = search(plan, task, payment.committed)
-        candidate, notes = chosen(found.law, plan.final_epsilon, plan.box, plan.split)
+        result = search(plan, task, payment.committed)
+        candidate, notes = chosen(result.law, plan.final_epsilon, plan.box, plan.split)
         return payment.outcome(
             "linear_scaling",
             final_run(plan, task, payment.committed, candidate),
             candidate,
             plan.final_epsilon,
-            decisions=(*found.notes, *notes, _summary(plan, found.law, candidate)),
-            trials=found.trials,
-            law=found.law,
+            decisions=(*result.notes, *notes, _summary(plan, result.law, candidate)),
+            trials=result.trials,
+            law=result.law,
         )
 
 
@@ -160,7 +160,7 @@ def _walks_in_band(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, 
 def _best(plan: ScalingPlan, stage: int, trials: Sequence[TrialRecord]) -> tuple[float | None, str]:
     """The best r of a stage, or None where noise hides it, and the sentence that says so.
 
-    Trials that the noise does not tell from the best count as it does: their geometric mean is taken.
+    Trials within the noise of the best count as it does: their geometric mean is taken.
     """
     scores = [each.score for each in trials]
     shown = ", ".join(f"{each.candidate.r:.4g} ({_score_text(each.score)})" for each in trials)
@@ -174,8 +174,8 @@ def _best(plan: ScalingPlan, stage: int, trials: Sequence[TrialRecord]) -> tuple
     return r, f"{head}: r = {r:.4g} (noise {noise:.2g})."
 
 
-def _score_text(found: TrialScore) -> str:
-    return "diverged" if found.diverged else f"{found.value:.3g}"
+def _score_text(score: TrialScore) -> str:
+    return "diverged" if score.diverged else f"{score.value:.3g}"
 
 
 def _words(candidate: Candidate) -> str:

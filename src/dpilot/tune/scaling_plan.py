@@ -157,7 +157,7 @@ def plan_scaling(
 
 
 def _hopeless(cells: int, size: float, score_multiplier: float, too_noisy: float) -> str | None:
-    """Why no trial would tell anything, if so; from declared numbers, so it is free."""
+    """Why no trial would be informative, if so; from declared numbers, so it is free."""
     noise = score_noise(cells, _validate.positive(held_out_size=size), score_multiplier)
     if noise <= too_noisy:
         return None

@@ -1,4 +1,4 @@
-"""Scores: one number of a noisy table, how much of it is noise, and whether noise lets one tell trials apart."""
+"""Scores: one number of a noisy table, how much of it is noise, and whether noise lets one rank trials."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rankable(scores: Sequence[TrialScore]) -> bool:
         max - min > quantile of the range of n standard normals * the largest noise
 
     Edge cases:
-        diverged runs    are told apart from the others by what was released, so one of each is enough
+        diverged runs    differ from the others in what was released, so one of each is enough
         one run alone    nothing to rank
 
     Example:

@@ -183,7 +183,7 @@ def _together(
 
 
 def _story(plan: SelectionPlan, best: Result | None, epsilon: float, delta: float) -> str:
-    """Nothing in it tells how many trials there were, but that there was none."""
+    """Does not depend on the number of trials, but for there being none."""
     event = plan.trials
     law = event.law if event.law == "poisson" else f"{event.law} of shape {event.shape:g}"
     what = "the untrained model, as no trial was drawn" if best is None else _words(best)

@@ -107,11 +107,11 @@ def _gradients(
         masks = [np.isin(indices, batch.indices) for batch in issued]
         rows = tuple(each.to(device) for each in dataset[torch.from_numpy(indices)])
         models = [runner.model for runner in runners]
-        found = quietly(partial(_stack_gradients, models, loss_fn, rows))
-        if found is None:  # one record may have broken the pass for all: each trial looks for itself
+        gradients = quietly(partial(_stack_gradients, models, loss_fn, rows))
+        if gradients is None:  # one record may have broken the pass for all: each trial looks for itself
             yield [_apart(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
         else:
-            yield [_own(runners[place], found, place, mask) for place, mask in enumerate(masks)]
+            yield [_own(runners[place], gradients, place, mask) for place, mask in enumerate(masks)]
 
 
 def _stack_gradients(
@@ -131,13 +131,13 @@ def _stack_gradients(
         return vmap(per_record, in_dims=(0, *[None] * len(rows)), randomness="different")(values, *rows)  # type: ignore[no-any-return]
 
 
-def _own(runner: Runner, found: dict[str, Tensor], place: int, mask: NDArray[np.bool_]) -> PerSample:
+def _own(runner: Runner, stacked: dict[str, Tensor], place: int, mask: NDArray[np.bool_]) -> PerSample:
     """The gradients of one trial's own records."""
     kept = torch.from_numpy(np.flatnonzero(mask))
     if not len(kept):
         return empty(trainable(runner.model), "vmap", "trials together")
     gradients = {
-        name.removeprefix("model."): each[place][kept.to(each.device)].detach() for name, each in found.items()
+        name.removeprefix("model."): each[place][kept.to(each.device)].detach() for name, each in stacked.items()
     }
     return materialised(
         "vmap", "trials together", {name: each.to(accumulator(each)) for name, each in gradients.items()}

@@ -85,7 +85,7 @@ class Task(Protocol):
 
     def table(self, model: Any, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
         """The noisy (cell x (wrong, right)) counts of ``model`` on held-out records; None for a model that is not
-        finite, which its released weights tell."""
+        finite, which its released weights show."""
         ...
 
     def exact_table(self, model: Any, objective: str) -> Floats:

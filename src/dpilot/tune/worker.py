@@ -82,7 +82,7 @@ class TrialOutput:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a worker cannot run the trials: found before a record is read, so it may be told."""
+    """Why a worker cannot run the trials: found before a record is read, so it may be shown."""
 
     why: str
 
@@ -97,7 +97,9 @@ def main() -> None:
     except Exception as problem:
         _tell(sink, _refusal(problem))
         return
-    recipe = replace(recipe, dataset=TensorDataset(*pickle.load(source)))  # what goes wrong here is not told
+    recipe = replace(
+        recipe, dataset=TensorDataset(*pickle.load(source))
+    )  # an error here may depend on records: not reported
     _tell(sink, None)
     inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]] = SimpleQueue()
     threading.Thread(target=_follow, args=(source, inbox), daemon=True).start()
@@ -133,9 +135,9 @@ def _rest(model: nn.Module) -> str:
 
 def _array(parameter: torch.Tensor) -> NDArray[Any]:
     """The same numbers; types that numpy has not, such as bfloat16, as the float32 that holds them exactly."""
-    found = parameter.detach().cpu()
-    held = found.is_complex() or found.dtype in (torch.float32, torch.float64)
-    array: NDArray[Any] = (found if held else found.float()).numpy()
+    values = parameter.detach().cpu()
+    exact = values.is_complex() or values.dtype in (torch.float32, torch.float64)
+    array: NDArray[Any] = (values if exact else values.float()).numpy()
     return array
 
 

@@ -115,7 +115,7 @@ class StepDefaults:
     walk: float
 
     def options(self) -> dict[str, Any]:
-        """What ``plan_scaling`` is told: trials within a factor of 4 of the walk, and r in proportion to mu.
+        """The options of ``plan_scaling``: trials within a factor of 4 of the walk, and r in proportion to mu.
 
         Reference:
             On data of their own (benchmarks/tune, "defaults") a band of 4 lost less than 2, 8 and 16.
@@ -173,7 +173,7 @@ def head_defaults(
 
 
 def head_options(task: ProbeTask, budget: Budget, epochs: float | None = None) -> dict[str, Any]:
-    """What the autopilot would tell ``linear_scaling`` of linear heads on unit rows: box, data-free walk, band, law.
+    """The autopilot's options of ``linear_scaling`` for linear heads on unit rows: box, data-free walk, band, law.
 
     Example:
         ``linear_scaling(task, budget, **head_options(task, budget))``

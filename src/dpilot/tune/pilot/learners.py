@@ -1,4 +1,4 @@
-"""What is flown: a task to tune and train, and its held-out records as the trained model sees them."""
+"""What the autopilot trains: a task, and the predictions of a trained model on its held-out records."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Heads:
     def predictions(self, model: Tensor) -> Scored:
         held_out, groups = self.task.held_out, self.task.groups
         with torch.no_grad():
-            found = torch.softmax((held_out.values @ model.to(held_out.values)).double(), 1)
+            probabilities = torch.softmax((held_out.values @ model.to(held_out.values)).double(), 1)
         group = None if groups is None else groups.double().cpu().numpy()
-        return Scored(held_out.labels.double().cpu().numpy(), found.cpu().numpy(), group)
+        return Scored(held_out.labels.double().cpu().numpy(), probabilities.cpu().numpy(), group)
 
     def noise(self) -> Noise:
         return self.task.noise()
@@ -68,14 +68,14 @@ class Modules:
     def _probabilities(self, model: nn.Module, chunk: Any) -> Tensor:
         """Class and probabilities of some records."""
         inputs, labels, *_ = chunk
-        found = torch.softmax(predict(model, inputs).double(), 1)
-        if found.shape != (len(labels), self.task.classes):
+        probabilities = torch.softmax(predict(model, inputs).double(), 1)
+        if probabilities.shape != (len(labels), self.task.classes):
             raise ValueError("not one probability a class and record")
-        return torch.cat([labels.double().cpu()[:, None], found], 1)
+        return torch.cat([labels.double().cpu()[:, None], probabilities], 1)
 
 
 def as_module(weights: Tensor) -> nn.Sequential:
-    """The head as layers that files can describe: rows brought to unit length, then a linear map.
+    """The head as layers that files can describe: rows scaled to unit length, then a linear map.
 
     RMSNorm divides a row by |x| / sqrt(d), so the weights are divided by sqrt(d).
 

@@ -127,10 +127,10 @@ def run_plan(plan: PilotPlan, learner: Learner, committed: Committed, layout: La
     if scaling.rounds:
         shown = " and ".join(f"{epsilon:.2g}" for epsilon in scaling.epsilons)
         tell(f"{len(scaling.rounds)} stages of {plan.options.trials} trials, at epsilon {shown} each")
-    found = search(scaling, task, committed)
-    for note in found.notes:
+    result = search(scaling, task, committed)
+    for note in result.notes:
         tell(note)
-    candidate, notes = chosen(found.law, scaling.final_epsilon, scaling.box, scaling.split)
+    candidate, notes = chosen(result.law, scaling.final_epsilon, scaling.box, scaling.split)
     tell(f"final run: {candidate.steps} steps of {candidate.lr:.4g} at epsilon {scaling.final_epsilon:.4g}")
     model = final_run(scaling, task, committed, candidate)
     with begin_stages(committed, [METRICS]) as (receipt,):
@@ -143,4 +143,4 @@ def run_plan(plan: PilotPlan, learner: Learner, committed: Committed, layout: La
         )
     metrics = scores(counts)
     tell(f"held-out accuracy {metrics[0].value:.3f}, noise included")
-    return Outcome(model, candidate, found, notes, metrics)
+    return Outcome(model, candidate, result, notes, metrics)
