@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Noise, seeded_noise
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Ledger, given
+from dpilot.privacy.ledger import Committed, Ledger, Stage, given
 from dpilot.statistics import count
 from dpilot.tables import preparing
 from dpilot.tables.declared import HELD_OUT, FitDeclaration, declare, resolve_size
@@ -33,7 +33,7 @@ from dpilot.train.payment import LEDGER
 from dpilot.train.progress import Progress
 from dpilot.train.run import Run
 
-__all__ = ["Manner", "Step", "buy_encoder", "buy_size", "declare_fit", "fit_table", "open_ledger"]
+__all__ = ["Manner", "Step", "buy", "commit", "declare_fit", "fit_table", "open_ledger"]
 
 Step = Callable[[StepNumbers], float]
 
@@ -132,22 +132,20 @@ def _commit(declared: FitDeclaration, table: TableSource, book: Ledger, manner: 
     """Plan everything from declared numbers, and pay for all of it at once."""
     plan = plan_fit(declared)
     split = preparing.draw_split(declared.shares, manner.test_seed)
-    share = declared.budget.delta if book.bound == "basic" else None
-    committed = book.commit(plan.stages(declared, split.id), delta=share)
+    committed = commit(book, plan.stages(declared, split.id), declared.budget)
     return _CommittedFit(declared, table, plan, book, committed, split, manner)
+
+
+def commit(book: Ledger, stages: list[Stage], budget: Budget) -> Committed:
+    """Put the price of everything on disk, as one commitment, before a record is read."""
+    return book.commit(stages, delta=budget.delta if book.bound == "basic" else None)
 
 
 def _fit(fit: _CommittedFit, *, own: bool) -> TableRun:
     """Read, train, score and record."""
     declared, plan, manner, committed = fit.declared, fit.plan, fit.manner, fit.committed
-    if plan.size_noise is None:
-        size = float(declared.size or 1)
-    else:
-        size = buy_size(fit.table, committed, plan.size_noise, manner.noise)
-    if plan.bounds_noise is None:
-        encoder = Encoder(declared.schema)
-    else:
-        encoder = buy_encoder(fit.table, committed, plan.bounds_noise, manner.noise, size=size)
+    noises = {SIZE: plan.size_noise, BOUNDS: plan.bounds_noise}
+    size, encoder = buy(declared, fit.table, committed, noises, lambda: manner.noise)
     prepared = preparing.prepare(fit.table, encoder, fit.split)
     made = ready(declared, plan, prepared.expansion, size)
     lr = manner.step(made.numbers)
@@ -199,18 +197,26 @@ def open_ledger(
     return book
 
 
-def buy_size(table: TableSource, committed: Committed, noise_multiplier: float, noise: Noise) -> float:
-    """A noisy number of records, at least 1, from the stage that was committed for it."""
-    with committed.stage(SIZE) as receipt:
-        return max(count(table.blanks(), noise_multiplier=noise_multiplier, receipt=receipt, noise=noise), 1.0)
+def buy(
+    declared: FitDeclaration,
+    table: TableSource,
+    committed: Committed,
+    noises: Mapping[str, float | None],
+    make_noise: Callable[[], Noise],
+) -> tuple[float, Encoder]:
+    """The number of records to divide by, at least 1, and the encoder: bought where they are not declared.
 
-
-def buy_encoder(
-    table: TableSource, committed: Committed, noise_multiplier: float, noise: Noise, *, size: float
-) -> Encoder:
-    """The encoder of the table's schema, once the bounds that nobody declared are bought."""
-    with committed.stage(BOUNDS) as receipt:
-        intervals = bounds.buy(
-            table.schema, table.frames, size=size, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
-        )
-    return Encoder(table.schema.with_bounds(intervals))
+    Guarantee:
+        Each purchase is one noisy release at its multiplier in ``noises``, under the stage committed for it.
+    """
+    size, schema = float(declared.size or 1), declared.schema
+    if (sigma := noises[SIZE]) is not None:
+        with committed.stage(SIZE) as receipt:
+            noisy = count(table.blanks(), noise_multiplier=sigma, receipt=receipt, noise=make_noise())
+        size = max(noisy, 1.0)
+    if (sigma := noises[BOUNDS]) is not None:
+        with committed.stage(BOUNDS) as receipt:
+            schema = schema.with_bounds(
+                bounds.buy(schema, table.frames, size=size, noise_multiplier=sigma, receipt=receipt, noise=make_noise())
+            )
+    return size, Encoder(schema)

@@ -26,18 +26,19 @@ __all__ = [
     "LEAST_STEPS",
     "METRICS",
     "SIZE",
-    "SIZE_SHARE",
     "TRAINING",
     "TablePlan",
     "batch_candidates",
     "plan_fit",
+    "purchase_events",
+    "purchase_noises",
+    "purchase_shares",
 ]
 
 SIZE: Final = "size"
 BOUNDS: Final = "bounds"
 TRAINING: Final = "training"
 METRICS: Final = "held-out metrics"
-SIZE_SHARE: Final = 0.005
 LEAST_STEPS: Final = 100
 _SLACK: Final = 2e-3  # of epsilon that may be left unused beside something bought
 _UNSIZED_RATE: Final = 1 / 40  # of a run whose size is not known when it is planned
@@ -64,7 +65,7 @@ class TablePlan:
         """One commitment: what is bought first, then training and metrics, each on its own part."""
         task = declared.task
         metrics = both_events if task.groups else sums_event if task.numeric else counts_event
-        bought = _purchases(declared, {SIZE: self.size_noise, BOUNDS: self.bounds_noise})
+        bought = purchase_events(declared, {SIZE: self.size_noise, BOUNDS: self.bounds_noise})
         return [
             *(Stage(name, event) for name, event in bought.items()),
             Stage(TRAINING, _training(self.sample_rate, self.steps, self.training_noise), PARTS[0], split),
@@ -74,10 +75,8 @@ class TablePlan:
 
 def plan_fit(declared: FitDeclaration) -> TablePlan:
     """Batch rule for rate and steps, shares for what is bought, and the noise that the budget then asks for."""
-    mu = gdp_mu(declared.budget)
-    shares = _shares(declared)
-    noises = {name: 1 / (mu * math.sqrt(share)) if share else None for name, share in shares.items()}
-    bought = _purchases(declared, noises)
+    mu, shares, noises = gdp_mu(declared.budget), purchase_shares(declared), purchase_noises(declared)
+    bought = purchase_events(declared, noises)
     rate, steps, reason = _rate_and_steps(declared)
     return TablePlan(
         sample_rate=rate,
@@ -91,13 +90,22 @@ def plan_fit(declared: FitDeclaration) -> TablePlan:
     )
 
 
-def _shares(declared: FitDeclaration) -> dict[str, float]:
-    """Of the squared mu, for what nobody declared."""
-    buys_size, buys_bounds = declared.size is None, bool(declared.schema.to_buy)
-    return {SIZE: SIZE_SHARE if buys_size else 0.0, BOUNDS: bounds.SHARE if buys_bounds else 0.0}
+def purchase_shares(declared: FitDeclaration) -> dict[str, float]:
+    """Of the squared mu, for what is not declared; 0 for what is."""
+    return {
+        SIZE: 0.005 if declared.size is None else 0.0,
+        BOUNDS: bounds.SHARE if declared.schema.to_buy else 0.0,
+    }
 
 
-def _purchases(declared: FitDeclaration, noises: dict[str, float | None]) -> dict[str, Event]:
+def purchase_noises(declared: FitDeclaration) -> dict[str, float | None]:
+    """The noise multiplier of each purchase, or None: one of multiplier s costs 1 / s^2 of the squared mu."""
+    mu = gdp_mu(declared.budget)
+    return {name: 1 / (mu * math.sqrt(share)) if share else None for name, share in purchase_shares(declared).items()}
+
+
+def purchase_events(declared: FitDeclaration, noises: dict[str, float | None]) -> dict[str, Event]:
+    """What the purchases cost all records, in the order they are made."""
     size, limits = noises[SIZE], noises[BOUNDS]
     events = {} if size is None else {SIZE: count_event(size)}
     return events if limits is None else {**events, BOUNDS: bounds.buy_event(declared.schema, limits)}

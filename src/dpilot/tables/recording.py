@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from dpilot.tables.planning import TablePlan
 from dpilot.tables.training import Ready
 from dpilot.train.run import Run
 
-__all__ = ["FitFacts", "record_of"]
+__all__ = ["FitFacts", "describe_data", "record_of"]
 
 _HOW: Final = (
     "everything that touched the records in one commitment, composed on each part; the larger of both parts' totals"
@@ -41,7 +42,7 @@ def record_of(facts: FitFacts, run: Run, metrics: tuple[Metric, ...]) -> FitReco
     manner = {"lr": facts.lr, "schedule": "cosine", "optimizer": "sgd", "model": declared.model}
     return FitRecord(
         privacy={"epsilon": cost.epsilon, "delta": cost.delta, "unit": unit(declared.unprotected), "accounting": _HOW},
-        data=_data(declared, facts.size, facts.name),
+        data=describe_data(declared, facts.size, facts.name, declared.task.target.categories),
         plan={**facts.ready.plan.to_dict(), **manner},
         decisions=_decisions(declared, facts.plan, facts.ready, facts.lr),
         metrics=tuple(metric.record() for metric in metrics),
@@ -52,9 +53,9 @@ def record_of(facts: FitFacts, run: Run, metrics: tuple[Metric, ...]) -> FitReco
     )
 
 
-def _data(declared: FitDeclaration, size: float, name: str) -> dict[str, Any]:
+def describe_data(declared: FitDeclaration, size: float, name: str, classes: Sequence[str] | None) -> dict[str, Any]:
+    """What was declared of the records, as plain data."""
     group = declared.schema.protected
-    classes = declared.task.target.categories
     return {
         "name": name,
         "size": round(size),

@@ -75,14 +75,7 @@ class ProbeTask:
 
     @classmethod
     def of(
-        cls,
-        features: Features,
-        split: Split,
-        *,
-        size: float,
-        groups: Any = None,
-        group_count: int = 0,
-        **options: Any,
+        cls, features: Features, split: Split, *, size: float, groups: Any = None, group_count: int = 0, **options: Any
     ) -> ProbeTask:
         """The task of ``features`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both."""
         parts = split.indices(len(features))

@@ -82,13 +82,7 @@ def private_selection(
         running time       grows with K, and is listed as unprotected; rows of the ledger carry times, to the second
     """
     plan = plan_selection(
-        budget,
-        space,
-        sample_rate=task.sample_rate,
-        mean_trials=mean_trials,
-        law=law,
-        shape=shape,
-        objective=objective,
+        budget, space, sample_rate=task.sample_rate, mean_trials=mean_trials, law=law, shape=shape, objective=objective
     )
     task.cells(objective)  # refuses an objective that the task cannot score, before anything is paid
     if getattr(task, "watch", None) is not None:

@@ -19,12 +19,12 @@ from dpilot.privacy.ledger import Ledger
 from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME, StepRecord
 from dpilot.tables import preparing
 from dpilot.tables.declared import resolve_size
-from dpilot.tables.fitting import open_ledger
+from dpilot.tables.fitting import commit, open_ledger
 from dpilot.transfer.features import Features
 from dpilot.tune.module_task import ModuleTask
 from dpilot.tune.pilot.defaults import TUNING_SHARE, AutopilotOptions
 from dpilot.tune.pilot.learners import Heads, Modules
-from dpilot.tune.pilot.outcome import AutopilotResult, Tell, commit_plan, run_plan, silent
+from dpilot.tune.pilot.outcome import AutopilotResult, Tell, run_plan, silent
 from dpilot.tune.pilot.plan import plan_heads, plan_module
 from dpilot.tune.pilot.recording import RunDescription, record_run
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
@@ -156,7 +156,7 @@ def _run_heads(features: Features, setup: _Setup, groups: Any, group_count: int)
     cells = cells_of(options.objective, classes, group_count)
     plan = plan_heads(setup.budget, size=setup.size, classes=classes, cells=cells, options=options)
     split = draw_split(plan.held_out, setup.test_seed)
-    committed = commit_plan(plan, setup.book, split.id)
+    committed = commit(setup.book, plan.stages(split.id), plan.budget)
     task = ProbeTask.of(
         features.unit(),
         split,
@@ -204,7 +204,7 @@ def _run_module(
         watch=seen.append,
         **more,
     )
-    committed = commit_plan(plan, setup.book, split.id)
+    committed = commit(setup.book, plan.stages(split.id), plan.budget)
     outcome = run_plan(plan, Modules(task), committed, setup.layout(count), setup.tell)
     description = RunDescription(
         _MODULE_CLIPPING,

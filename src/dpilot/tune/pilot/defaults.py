@@ -179,12 +179,7 @@ def head_options(task: ProbeTask, budget: Budget, epochs: float | None = None) -
         ``linear_scaling(task, budget, **head_options(task, budget))``
     """
     defaults = head_defaults(
-        gdp_mu(budget),
-        task.size,
-        task.train_features.classes,
-        epochs,
-        momentum=task.momentum,
-        threshold=task.threshold,
+        gdp_mu(budget), task.size, task.train_features.classes, epochs, momentum=task.momentum, threshold=task.threshold
     )
     return defaults.options()
 

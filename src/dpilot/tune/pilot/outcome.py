@@ -11,7 +11,7 @@ from dpilot.metrics.counts import Layout, noisy_counts
 from dpilot.metrics.metric import Metric
 from dpilot.metrics.scores import scores
 from dpilot.privacy.budget import Cost
-from dpilot.privacy.ledger import Committed, Ledger
+from dpilot.privacy.ledger import Committed
 from dpilot.records import FitRecord
 from dpilot.tables.planning import METRICS
 from dpilot.tune.candidate import Candidate
@@ -21,7 +21,7 @@ from dpilot.tune.record import Tuned
 from dpilot.tune.rounds import begin_stages
 from dpilot.tune.scaling import Search, chosen, final_run, search
 
-__all__ = ["AutopilotResult", "Figures", "Outcome", "Tell", "commit_plan", "run_plan", "silent"]
+__all__ = ["AutopilotResult", "Figures", "Outcome", "Tell", "run_plan", "silent"]
 
 Tell = Callable[[str], None]
 """Called with each message, made of what was declared or released: for a screen."""
@@ -108,12 +108,6 @@ class AutopilotResult:
 
     def __str__(self) -> str:
         return f"{self.tuned}\n{Figures(self.metrics)}"
-
-
-def commit_plan(plan: PilotPlan, book: Ledger, split: str) -> Committed:
-    """Put the price of everything on disk, as one commitment, before a record is read."""
-    share = plan.budget.delta if book.bound == "basic" else None
-    return book.commit(plan.stages(split), delta=share)
 
 
 def run_plan(plan: PilotPlan, learner: Learner, committed: Committed, layout: Layout, tell: Tell = silent) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,29 +10,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpilot.data import bounds
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.metrics.counts import Layout
-from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger
 from dpilot.records import RunRecord
-from dpilot.statistics import count_event
 from dpilot.tables.declared import FitDeclaration
 from dpilot.tables.features import Expansion
 from dpilot.tables.features import Features as FeatureRows
-from dpilot.tables.fitting import buy_encoder, buy_size, declare_fit, open_ledger
-from dpilot.tables.planning import BOUNDS, SIZE, SIZE_SHARE
+from dpilot.tables.fitting import buy, commit, declare_fit, open_ledger
+from dpilot.tables.planning import purchase_events, purchase_noises, purchase_shares
 from dpilot.tables.preparing import TableSource, read
+from dpilot.tables.recording import describe_data
 from dpilot.tables.run import TableRun
 from dpilot.train.run import Run
 from dpilot.transfer.features import Features
 from dpilot.tune.pilot.autopilot import HEAD_CLIPPING, cells_of, draw_split, noise_for
 from dpilot.tune.pilot.defaults import AutopilotOptions
 from dpilot.tune.pilot.learners import Heads, as_module
-from dpilot.tune.pilot.outcome import AutopilotResult, Tell, commit_plan, run_plan, silent
+from dpilot.tune.pilot.outcome import AutopilotResult, Tell, run_plan, silent
 from dpilot.tune.pilot.plan import PilotPlan, Purchases, plan_heads
 from dpilot.tune.pilot.recording import RunDescription, record_run
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
@@ -139,16 +136,10 @@ def autopilot_table(
     declared = replace(declared, held_out=plan.held_out)
     split, noise = draw_split(plan.held_out, test_seed), noise_for(test_seed)
     book = open_ledger(ledger, declared.budget, table.name, run_folder)
-    committed, mu = commit_plan(plan, book, split.id), gdp_mu(declared.budget)
+    committed, noises = commit(book, plan.stages(split.id), plan.budget), purchase_noises(declared)
+    expected, encoder = buy(declared, table, committed, noises, noise)
     if declared.size is None:
-        expected = buy_size(table, committed, _noise_of(mu, SIZE_SHARE), noise())
         plan = plan.resize(expected, declared.task.outputs)
-    else:
-        expected = float(declared.size)
-    if declared.schema.to_buy:
-        encoder = buy_encoder(table, committed, _noise_of(mu, bounds.SHARE), noise(), size=expected)
-    else:
-        encoder = Encoder(declared.schema)
     task = _task(declared, table, encoder, split, expected, device=device, noise=noise)
     layout = declared.task.layout if class_names is None else replace(declared.task.layout, classes=class_names)
     outcome = run_plan(plan, Heads(task), committed, layout, tell)
@@ -161,12 +152,7 @@ def autopilot_table(
 
 def _plan(declared: FitDeclaration, options: AutopilotOptions) -> PilotPlan:
     """Purchases where something is not declared, then the heads with what they leave."""
-    mu, stages, share = gdp_mu(declared.budget), {}, 0.0
-    if declared.size is None:
-        stages[SIZE], share = count_event(_noise_of(mu, SIZE_SHARE)), SIZE_SHARE
-    if declared.schema.to_buy:
-        stages[BOUNDS] = bounds.buy_event(declared.schema, _noise_of(mu, bounds.SHARE))
-        share += bounds.SHARE
+    events = purchase_events(declared, purchase_noises(declared))
     groups = 0 if declared.schema.protected is None else len(declared.task.layout.groups)
     cells = cells_of(options.objective, declared.task.outputs, groups)
     return plan_heads(
@@ -175,12 +161,8 @@ def _plan(declared: FitDeclaration, options: AutopilotOptions) -> PilotPlan:
         classes=declared.task.outputs,
         cells=cells,
         options=options,
-        bought=Purchases(stages, share),
+        bought=Purchases(events, sum(purchase_shares(declared).values())),
     )
-
-
-def _noise_of(mu: float, share: float) -> float:
-    return 1 / (mu * math.sqrt(share))
 
 
 def _task(
@@ -216,22 +198,12 @@ def _task(
 def _describe(
     declared: FitDeclaration, layout: Layout, encoder: Encoder, size: float, name: str, unprotected: tuple[str, ...]
 ) -> RunDescription:
-    group, target = declared.schema.protected, declared.task.target
     expands = Widening(encoder).expands
     shapes = "each number in ten shapes" if expands else "numbers as they are"
     return RunDescription(
         HEAD_CLIPPING,
         f"logistic regression on rows of unit length, {shapes}: chosen without looking, so it costs nothing",
-        {
-            "name": name,
-            "size": round(size),
-            "held_out": declared.held_out,
-            "target": target.name,
-            "classes": list(layout.classes),
-            "protected": None if group is None else group.name,
-            "features": [column.name for column in declared.schema.features],
-            "bought_bounds": list(declared.schema.to_buy),
-        },
+        describe_data(declared, size, name, layout.classes),
         {"clipping": "constant", "threshold": THRESHOLD, "optimizer": "momentum", "model": "linear head"},
         (*unprotected, *declared.unprotected),
         notes=declared.notes,
