@@ -26,7 +26,7 @@ from dpilot.tune import Candidate, ModuleTask, autopilot, private_selection, ran
 from dpilot.tune import pool as pools
 from dpilot.tune.recipe import TrialKeys
 from dpilot.tune.space import Always, LogUniform, Space
-from dpilot.tune.task import Trial, distinct, fixed_noise
+from dpilot.tune.task import Trial, fixed_noise, require_distinct
 from dpilot.tune.trial_transfer import TransferredTrial
 from tests.tune import pool_cases
 from tests.tune.helpers import LOSS, arrays, dataset, seen, with_keys
@@ -115,9 +115,9 @@ def test_a_selection_hands_out_the_same_whether_its_trials_are_in_processes_or_n
 
     def noted(recipe, moved, workers):
         sent.append(len(moved))
-        return pools.run_apart(recipe, moved, workers)
+        return pools.run_in_processes(recipe, moved, workers)
 
-    monkeypatch.setattr("dpilot.tune.module_task.run_apart", noted)
+    monkeypatch.setattr("dpilot.tune.module_task.run_in_processes", noted)
     for workers in (1, 2):
         foretell(monkeypatch)
         task = task_of(pool_cases.Sequences, sequences(), workers=workers, noise=fixed_noise(4))
@@ -266,7 +266,7 @@ def test_a_factory_that_builds_every_source_from_one_state_is_refused(workers, n
 def test_a_factory_that_repeats_a_state_later_is_refused_then():
     first = KeyedNoise()
     handed = iter([first, KeyedNoise(), KeyedNoise(), KeyedNoise(first.state)])
-    make = distinct(lambda: next(handed))
+    make = require_distinct(lambda: next(handed))
     kept = [make() for _ in range(3)]
     kept[0].gaussian([np.zeros(2)], bound=1.0, noise_multiplier=1.0)  # the first one has moved on since
     with pytest.raises(InvalidInput, match="built from the same state or seed"):
@@ -316,16 +316,16 @@ def test_what_only_this_process_can_find_is_refused(home, told, monkeypatch, no_
 
 def test_a_module_that_is_another_one_in_a_worker_is_refused():
     weights = {name: each.detach().numpy() for name, each in pool_cases.linear().named_parameters()}
-    rest, frozen = worker._rest(pool_cases.linear()), pool_cases.frozen(1.0)
+    rest, frozen = worker._frozen_digest(pool_cases.linear()), pool_cases.frozen(1.0)
     last = {f"1.{name}": each for name, each in weights.items()}
     for parameters, other, model in (
         ({"weight": weights["weight"]}, rest, pool_cases.linear()),
-        (last, worker._rest(pool_cases.frozen(2.0)), frozen),
+        (last, worker._frozen_digest(pool_cases.frozen(2.0)), frozen),
     ):
         with pytest.raises(InvalidInput, match="made another module in a worker"):
-            worker.TrialOutput(parameters, [], other).into(model)
+            worker.TrialOutput(parameters, [], other).load_into(model)
     model = pool_cases.linear()
-    worker.TrialOutput(weights, [], rest).into(model)
+    worker.TrialOutput(weights, [], rest).load_into(model)
     assert np.array_equal(model.weight.detach(), weights["weight"])
 
 

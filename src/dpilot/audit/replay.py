@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Any
 
@@ -71,7 +71,7 @@ def replay(
         player = _Player(recorder)
         second = observe(run, neighbour, player, folder=folder, opaque=opaque)
     moves = [(_movement(a, b), b.bound) for a, b in zip(recorder.entries, player.entries, strict=False)]
-    differences = (*_of_releases(recorder, player, tolerance), *_of_the_rest(first, second))
+    differences = (*_release_differences(recorder, player, tolerance), *_other_differences(first, second))
     return Replay(differences, len(recorder.entries), max((move / bound for move, bound in moves), default=0.0))
 
 
@@ -122,7 +122,7 @@ def _public(entry: Entry) -> tuple[object, ...]:
     return entry.kind, entry.forms, entry.bound, entry.event, entry.stamp
 
 
-def _of_releases(recorder: _Recorder, player: _Player, tolerance: float) -> Iterator[str]:
+def _release_differences(recorder: _Recorder, player: _Player, tolerance: float) -> Iterator[str]:
     purposes = [purpose for purpose, _ in recorder.keys]
     if purposes != player.purposes:
         yield f"keys asked for differ: {purposes} and {player.purposes}"
@@ -135,9 +135,8 @@ def _of_releases(recorder: _Recorder, player: _Player, tolerance: float) -> Iter
             yield f"release {place} moves by {_movement(first, second):.6g}, more than its bound {second.bound:.6g}"
 
 
-def _of_the_rest(first: Observation, second: Observation) -> Iterator[str]:
-    names = ("ending", "value", "log", "warned", "printed", "errors_printed", "files")
-    for name in names:
+def _other_differences(first: Observation, second: Observation) -> Iterator[str]:
+    for name in (each.name for each in fields(Observation)):
         before, after = getattr(first, name), getattr(second, name)
         if before != after:
             yield f"{name.replace('_', ' ')} differs: {_short(before)} and {_short(after)}"

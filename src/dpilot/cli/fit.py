@@ -117,7 +117,7 @@ def _show(record: FitRecord, report: Path, out: Path, *, json: bool) -> None:
         console.json(
             {
                 **record.privacy,
-                "metrics": [_plain(metric) for metric in record.metrics],
+                "metrics": [_metric_dict(metric) for metric in record.metrics],
                 "decisions": list(record.decisions),
                 "unprotected": list(record.unprotected),
                 "stamps": list(record.stamps),
@@ -134,7 +134,7 @@ def _show(record: FitRecord, report: Path, out: Path, *, json: bool) -> None:
     console.line(f"Run folder {out}, report {report}")
 
 
-def _plain(metric: MetricRecord) -> dict[str, Any]:
+def _metric_dict(metric: MetricRecord) -> dict[str, Any]:
     return {
         "name": metric.name,
         "of": metric.of,

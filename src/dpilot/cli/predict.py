@@ -36,7 +36,7 @@ def predict(
     rows = _write(fitted, table, out)
     summary: dict[str, Any] = {"predictions": str(out), "records": rows}
     if public:
-        summary["metrics"] = [_plain(metric) for metric in fitted.score_public(table)]
+        summary["metrics"] = [_metric_dict(metric) for metric in fitted.score_public(table)]
     if json:
         console.json(summary)
         return
@@ -79,5 +79,5 @@ def _predictions(fitted: TableRun, table: Table) -> Iterator[pd.DataFrame]:
         yield pd.DataFrame(columns)
 
 
-def _plain(metric: Any) -> dict[str, Any]:
+def _metric_dict(metric: Any) -> dict[str, Any]:
     return {"name": metric.name, "of": metric.of, "value": metric.value, "exact": metric.exact}

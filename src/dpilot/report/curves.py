@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dpilot.report.scale import Scale, Tick
 from dpilot.report.words import is_finite, label, number
@@ -21,8 +20,7 @@ _DASHES: Final = ("none", "7 4", "2 4", "9 3 2 3")
 _POINTS_ALONE: Final = ("point", "trial", "tried", "measured", "observed", "released", "scored")
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """One line: ``path`` in a box of 1000 by 1000 (empty for points alone), ``marks`` in percent."""
 
     name: str
@@ -33,8 +31,7 @@ class Series:
     tone: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """Everything a picture needs, as text and percentages."""
 
     title: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dpilot.report.words import label, number
@@ -47,8 +46,7 @@ class Fact(NamedTuple):
     meaning: str
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """The lines that are shown, and how many more the record holds."""
 
     lines: tuple[Fact, ...]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dpilot.records import MetricRecord
 from dpilot.report import words
@@ -48,8 +47,7 @@ _ALIASES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FigureRow:
+class FigureRow(NamedTuple):
     """One figure: text for the cells, and percentages of the axis for the picture."""
 
     label: str
@@ -70,8 +68,7 @@ class FigureRow:
         return f"{self.label}: {self.value}; noise interval {self.noise}; sampling interval {self.sampling}."
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """Figures that share an axis."""
 
     title: str

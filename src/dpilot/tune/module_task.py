@@ -27,10 +27,10 @@ from dpilot.train.job import Job
 from dpilot.train.predict import predict
 from dpilot.train.reading import check_dataset
 from dpilot.tune.held_out import evaluation_form, map_records, training_form
-from dpilot.tune.pool import check_sendable, run_apart
+from dpilot.tune.pool import check_sendable, run_in_processes
 from dpilot.tune.recipe import Recipe, TrialKeys, check_fresh, secret_randomness
 from dpilot.tune.stacked import Runner, stackable, train_together
-from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, distinct, exact_counts
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, exact_counts, require_distinct
 from dpilot.tune.trial_transfer import TransferredTrial, check_noise
 
 __all__ = ["ModuleTask"]
@@ -102,7 +102,7 @@ class ModuleTask:
         _validate.rate(sample_rate=self.sample_rate)
         training_form(self.train_data, self.example)
         _validate.count(workers=self.workers)
-        object.__setattr__(self, "noise", distinct(self.noise))
+        object.__setattr__(self, "noise", require_distinct(self.noise))
         noise, _ = self.noise(), self.noise()  # a factory that repeats one state is refused now
         with secret_randomness(noise, "initial weights"):
             check_fresh(self.model_fn)
@@ -160,7 +160,7 @@ class ModuleTask:
             train_together(runners, self.train_data, self.loss_fn, runs[0].job.device)
         else:
             for run in runs:
-                run.alone()
+                run.run_steps()
         for run in runs:
             run.course.finish()
             self._notify(run.course.records)
@@ -210,8 +210,8 @@ class ModuleTask:
             jobs.append(recipe.rehearse(trial.candidate, plan, keys.weights))
             recipe = recipe.with_chunks(jobs[0].options.chunk_size)
             transfers.append(TransferredTrial(trial, plan, keys))
-        for job, done in zip(jobs, run_apart(recipe, transfers, self.workers), strict=True):
-            done.into(job.model)
+        for job, done in zip(jobs, run_in_processes(recipe, transfers, self.workers), strict=True):
+            done.load_into(job.model)
             self._notify(done.records)
         return tuple(job.model for job in jobs)
 

@@ -25,7 +25,7 @@ from dpilot.tune.recipe import Recipe
 from dpilot.tune.trial_transfer import TransferredTrial
 from dpilot.tune.worker import Conditions, Refusal, TrialOutput
 
-__all__ = ["TrialLost", "check_sendable", "run_apart"]
+__all__ = ["TrialLost", "check_sendable", "run_in_processes"]
 
 
 class TrialLost(DpilotError):
@@ -57,7 +57,7 @@ def check_sendable(recipe: Recipe) -> None:
         _check_pickles(name, getattr(recipe, name))
 
 
-def run_apart(recipe: Recipe, trials: Sequence[TransferredTrial], workers: int) -> list[TrialOutput]:
+def run_in_processes(recipe: Recipe, trials: Sequence[TransferredTrial], workers: int) -> list[TrialOutput]:
     """What each trial released, in order; ``workers`` of them at a time, each with its share of the cores.
 
     Guarantee:
@@ -69,7 +69,7 @@ def run_apart(recipe: Recipe, trials: Sequence[TransferredTrial], workers: int) 
         this process dies       the workers end with it
     """
     count = min(workers, len(trials))
-    with _crew(recipe, count) as (idle, threads):
+    with _start_workers(recipe, count) as (idle, threads):
         asked = [threads.submit(_run_one, idle, trial) for trial in trials]
         done, _ = wait(asked, return_when=FIRST_EXCEPTION)
         for failed in (each.exception() for each in done):
@@ -133,7 +133,7 @@ class _Worker:
 
 
 @contextmanager
-def _crew(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], ThreadPoolExecutor]]:
+def _start_workers(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], ThreadPoolExecutor]]:
     """Processes that know the recipe, and a thread to wait for each."""
     conditions, idle = Conditions.here(count), SimpleQueue[_Worker]()
     public = conditions, replace(recipe, dataset=None)

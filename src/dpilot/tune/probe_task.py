@@ -20,7 +20,7 @@ from dpilot.statistics.rows import Floats
 from dpilot.transfer.features import Features
 from dpilot.transfer.numbers import as_numbers
 from dpilot.transfer.probe import Head, fit_heads, predict
-from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, distinct, exact_counts
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, exact_counts, require_distinct
 
 __all__ = ["THRESHOLD", "ProbeTask"]
 
@@ -68,7 +68,7 @@ class ProbeTask:
     def __post_init__(self) -> None:
         _validate.positive("Declare it.", size=self.size)
         _validate.positive("Declare it.", held_out_size=self.held_out_size)
-        object.__setattr__(self, "noise", distinct(self.noise))
+        object.__setattr__(self, "noise", require_distinct(self.noise))
         _ = self.noise(), self.noise()  # a factory that repeats one state is refused now
         if self.groups is not None and len(self.groups) != len(self.held_out):
             raise InvalidInput("groups and held-out features differ in length: expected one group code a record.")

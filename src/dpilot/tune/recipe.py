@@ -137,7 +137,7 @@ class TrialRun:
     course: Course
     sampler: PoissonSampler
 
-    def alone(self) -> None:
+    def run_steps(self) -> None:
         """All its steps, each on the next batch of its own sampler."""
         assert self.job.options.chunk_size is not None
         reader = self.job.reader(self.dataset, self.job.form(self.dataset))

@@ -158,13 +158,13 @@ def select(plan: SelectionPlan, task: Task, committed: Committed) -> Result | No
         trials = TrialReceipts(trained, plan.trials, trials=count)
         scores = TrialReceipts(scored, plan.scores, trials=count)
         while group := list(islice(candidates, 8)):  # as many at a time as are trained together
-            for result in _together(plan, task, group, trials, scores):
+            for result in _run_group(plan, task, group, trials, scores):
                 if best is None or result.score.value > best.score.value:
                     best = result
     return best
 
 
-def _together(
+def _run_group(
     plan: SelectionPlan, task: Task, group: list[Candidate], trials: TrialReceipts, scores: TrialReceipts
 ) -> Iterator[Result]:
     outlays = [plan.outlay(candidate) for candidate in group]

@@ -109,9 +109,9 @@ def _gradients(
         models = [runner.model for runner in runners]
         gradients = quietly(partial(_stack_gradients, models, loss_fn, rows))
         if gradients is None:  # one record may have broken the pass for all: each trial looks for itself
-            yield [_apart(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
+            yield [_compute_alone(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
         else:
-            yield [_own(runners[place], gradients, place, mask) for place, mask in enumerate(masks)]
+            yield [_select_records(runners[place], gradients, place, mask) for place, mask in enumerate(masks)]
 
 
 def _stack_gradients(
@@ -131,7 +131,7 @@ def _stack_gradients(
         return vmap(per_record, in_dims=(0, *[None] * len(rows)), randomness="different")(values, *rows)  # type: ignore[no-any-return]
 
 
-def _own(runner: Runner, stacked: dict[str, Tensor], place: int, mask: NDArray[np.bool_]) -> PerSample:
+def _select_records(runner: Runner, stacked: dict[str, Tensor], place: int, mask: NDArray[np.bool_]) -> PerSample:
     """The gradients of one trial's own records."""
     kept = torch.from_numpy(np.flatnonzero(mask))
     if not len(kept):
@@ -144,7 +144,7 @@ def _own(runner: Runner, stacked: dict[str, Tensor], place: int, mask: NDArray[n
     )
 
 
-def _apart(runner: Runner, rows: tuple[Tensor, ...], mask: NDArray[np.bool_]) -> PerSample:
+def _compute_alone(runner: Runner, rows: tuple[Tensor, ...], mask: NDArray[np.bool_]) -> PerSample:
     """The same by the engine, alone."""
     kept = torch.from_numpy(np.flatnonzero(mask))
     if not len(kept):

@@ -29,9 +29,9 @@ __all__ = [
     "Task",
     "Trial",
     "count_cells",
-    "distinct",
     "exact_counts",
     "fixed_noise",
+    "require_distinct",
 ]
 
 TRAIN: Final = "train"
@@ -176,7 +176,7 @@ def fixed_noise(seed: int) -> MakeNoise:
     return seeded_noise(seed).spawn
 
 
-def distinct(make: MakeNoise) -> MakeNoise:
+def require_distinct(make: MakeNoise) -> MakeNoise:
     """The same factory, which refuses to hand out two sources that were built from one state.
 
     Guarantee:

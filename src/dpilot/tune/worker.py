@@ -59,17 +59,18 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class TrialOutput:
-    """What a trial released: its trained parameters by name, and its steps; ``rest`` names what was not trained."""
+    """What a trial released: trained parameters by name, and its steps; ``frozen`` is a digest of all else."""
 
     parameters: dict[str, NDArray[Any]]
     records: list[StepRecord]
-    rest: str
+    frozen: str
 
-    def into(self, model: nn.Module) -> None:
+    def load_into(self, model: nn.Module) -> None:
         """Give ``model``, made like the one that was trained, its parameters."""
         trained = dict(_trainable(model))
-        shapes = {name: tuple(each.shape) for name, each in trained.items()}
-        if shapes != {name: each.shape for name, each in self.parameters.items()} or _rest(model) != self.rest:
+        here = {name: tuple(each.shape) for name, each in trained.items()}
+        there = {name: each.shape for name, each in self.parameters.items()}
+        if here != there or _frozen_digest(model) != self.frozen:
             raise InvalidInput(
                 "model_fn made another module in a worker process: expected the same parameters, and the same frozen "
                 "ones and buffers, from the same seeds in every process. Load frozen weights from a file, or leave "
@@ -95,16 +96,15 @@ def main() -> None:
         conditions, recipe = pickle.load(source)
         conditions.apply()
     except Exception as problem:
-        _tell(sink, _refusal(problem))
+        _send(sink, _refusal(problem))
         return
-    recipe = replace(
-        recipe, dataset=TensorDataset(*pickle.load(source))
-    )  # an error here may depend on records: not reported
-    _tell(sink, None)
+    # What is raised here may depend on records, so it is not reported.
+    recipe = replace(recipe, dataset=TensorDataset(*pickle.load(source)))
+    _send(sink, None)
     inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]] = SimpleQueue()
-    threading.Thread(target=_follow, args=(source, inbox), daemon=True).start()
+    threading.Thread(target=_receive_trials, args=(source, inbox), daemon=True).start()
     while True:
-        _tell(sink, _answer(recipe, *inbox.get()))
+        _send(sink, _answer(recipe, *inbox.get()))
 
 
 def _answer(recipe: Recipe, trial: Trial, plan: Plan, keys: TrialKeys) -> TrialOutput | Refusal:
@@ -113,17 +113,17 @@ def _answer(recipe: Recipe, trial: Trial, plan: Plan, keys: TrialKeys) -> TrialO
         run = recipe.run(trial, plan, keys)
     except Exception as problem:
         return _refusal(problem)
-    rest = _rest(run.job.model)
-    run.alone()
+    frozen = _frozen_digest(run.job.model)
+    run.run_steps()
     run.course.finish()
-    return TrialOutput({name: _array(each) for name, each in _trainable(run.job.model)}, run.course.records, rest)
+    return TrialOutput({name: _array(each) for name, each in _trainable(run.job.model)}, run.course.records, frozen)
 
 
 def _trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return (pair for pair in model.named_parameters() if pair[1].requires_grad)
 
 
-def _rest(model: nn.Module) -> str:
+def _frozen_digest(model: nn.Module) -> str:
     """A name for the frozen parameters and the buffers, before training: no record decides them."""
     frozen = (pair for pair in model.named_parameters() if not pair[1].requires_grad)
     digest = blake2b()
@@ -145,7 +145,7 @@ def _refusal(problem: Exception) -> Refusal:
     return Refusal(f"{type(problem).__name__}: {problem}")
 
 
-def _follow(source: BinaryIO, inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]]) -> None:
+def _receive_trials(source: BinaryIO, inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]]) -> None:
     """Hand on what comes; end the process at once when the other side is gone, whatever is under way."""
     try:
         while True:
@@ -154,7 +154,7 @@ def _follow(source: BinaryIO, inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]])
         os._exit(70)
 
 
-def _tell(sink: BinaryIO, what: object) -> None:
+def _send(sink: BinaryIO, what: object) -> None:
     pickle.dump(what, sink)
     sink.flush()
 
