@@ -1,4 +1,4 @@
-"""Modules in flight: a record that does not compute is null, alone, in the figures too."""
+"""Modules under the autopilot: a record that does not compute is null, alone, in the figures too."""
 
 from __future__ import annotations
 

@@ -39,11 +39,11 @@ def test_an_odd_label_among_those_of_images_changes_no_other(odd, monkeypatch):
     images, seen = np.random.default_rng(0).random((30, 8, 8)), []
     labels = [place % 2 for place in range(29)]
 
-    def flown(features, **options):
+    def fitted(features, **options):
         seen.extend(features.labels.tolist())
         raise InterruptedError
 
-    monkeypatch.setattr(classifier, "autopilot", flown)
+    monkeypatch.setattr(classifier, "autopilot", fitted)
     with pytest.raises(InterruptedError):
         AutoClassifier(classes=[0, 1], size=30).fit(images, [*labels, odd])
     assert seen == [*labels, -1]

@@ -67,9 +67,29 @@ def autopilot(
 ) -> AutopilotResult:
     """A model of ``what``, tuned and trained within ``budget``: nothing to choose but the budget and the compute.
 
-    ``what`` is ``Features``, for a linear head on their unit rows, or a function that makes a fresh module, trained on
-    ``dataset`` of (x, y) with y one of 0 .. ``classes`` - 1. ``epochs`` is the compute: the most passes of one run;
-    ``workers`` trials of a module go at a time, in processes of their own (``ModuleTask``).
+    Args:
+        what: ``Features``, for a linear head on their unit rows, or a function that makes a fresh module.
+        dataset: of (x, y) with y one of 0 .. ``classes`` - 1, for a module.
+        budget: the total, tuning and figures included.
+        class_names: what figures call the classes.
+        size: "public", or the number of records, declared.
+        held_out_share: share of the records for scores and figures; None: 5 % to 10 %, so that noise moves an
+            accuracy by a tenth of a point.
+        tuning_share: part of mu^2 for trials, of which each stage has ``trials``.
+        epochs: the compute, the most passes over the records of one run.
+        groups: group codes of ``Features``, below ``group_count``, for the objective "worst_group".
+        example: a public batch, wanted unless ``dataset`` is a TensorDataset: it shows the form of the records, and
+            those of another form are null.
+        workers: trials of a module that run at a time, in processes of their own (``ModuleTask``).
+        tell: called with each message of progress.
+        test_seed: fixes coins and noise; the record is stamped as not private.
+
+    Returns:
+        The tuned model, its figures and the record of the run: declared and released values only.
+
+    Raises:
+        InvalidInput: an argument is wrong; nothing was paid.
+        BudgetExceeded: the ledger does not hold the whole price; nothing was written.
 
     Guarantee:
         Trials, scores, final run and figures are one commitment: all noise is fixed, and the whole price is in the
@@ -79,12 +99,6 @@ def autopilot(
     Edge cases:
         trials that would be too noisy    from declared numbers alone: none are made, nothing is spent on them, and the
                                           data-free step size is used
-        ``held_out_share`` None           5 % to 10 %, so that noise moves an accuracy by a tenth of a point
-        ``example``                       a public batch, wanted unless ``dataset`` is a TensorDataset: it shows the
-                                          form of the records, and those of another form are null
-        ``class_names``                   what figures call the classes
-        ``groups``                        group codes of ``Features``, for the objective "worst_group"
-        ``test_seed``                     fixes coins and noise; the record is stamped as not private
 
     Example:
         >>> import torch
