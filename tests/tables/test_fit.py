@@ -17,12 +17,12 @@ from dpilot.privacy import accountant
 from dpilot.privacy import events as known_events
 from dpilot.privacy.events import Composed
 from dpilot.tables import fitting, rehearsing
-from dpilot.tables.declared import declare
+from dpilot.tables.declaration import declare
 from dpilot.tables.fitting import declare_fit, fit_table
 from dpilot.tables.planning import plan_fit
 from dpilot.tables.preparing import TableSource
 from dpilot.tables.rehearsing import rehearse, synthetic_records
-from dpilot.tables.run import load_table
+from dpilot.tables.table_run import load_table
 from tests.tables.helpers import SCHEMA, SIZE, events, frame, numeric_frame, numeric_schema
 
 

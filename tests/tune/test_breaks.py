@@ -18,8 +18,8 @@ from dpilot.errors import InvalidInput
 from dpilot.privacy.receipt import Receipt
 from dpilot.train.predict import predict
 from dpilot.tune import AutoClassifier, ModuleTask, classifier
+from dpilot.tune.pilot.autopilot_table import autopilot_table
 from dpilot.tune.pilot.learners import Modules
-from dpilot.tune.pilot.tables import autopilot_table
 from dpilot.tune.task import Outlay, fixed_noise
 from tests.tune.helpers import LOSS, LOUD, arrays, dataset, with_keys
 

@@ -14,7 +14,7 @@ from dpilot.cli.fit import REPORT, show_metrics
 
 if TYPE_CHECKING:
     from dpilot.records import FitRecord
-    from dpilot.tune.pilot.tables import TableResult
+    from dpilot.tune.pilot.autopilot_table import TableResult
 
 LEDGER: Final = "ledger"
 MARK: Final = "dpilot-demo.txt"
@@ -45,8 +45,8 @@ def demo(
 
 
 def _fit(path: Path, schema: Any, epsilon: float, run: Path, *, quiet: bool) -> TableResult:
+    from dpilot.tune.pilot.autopilot_table import autopilot_table
     from dpilot.tune.pilot.outcome import silent
-    from dpilot.tune.pilot.tables import autopilot_table
 
     tell = silent if quiet else lambda text: console.line(f"  {text}")
     return autopilot_table(path, schema, epsilon=epsilon, run_folder=run, tell=tell)

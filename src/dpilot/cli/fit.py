@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dpilot.data.files import Table
     from dpilot.data.schema import Schema
     from dpilot.records import FitRecord, MetricRecord
-    from dpilot.tables.run import TableRun
+    from dpilot.tables.table_run import TableRun
 
 REPORT: Final = "report.html"
 
@@ -75,9 +75,9 @@ def _train(table: Table, schema: Schema, how: dict[str, Any]) -> TableRun:
 
 
 def _autopilot(table: Table, schema: Schema, how: dict[str, Any], *, quiet: bool) -> TableRun:
+    from dpilot.tune.pilot.autopilot_table import autopilot_table
     from dpilot.tune.pilot.defaults import AutopilotOptions
     from dpilot.tune.pilot.outcome import silent
-    from dpilot.tune.pilot.tables import autopilot_table
 
     options = AutopilotOptions(held_out=how.pop("held_out", None), epochs=how.pop("epochs"))
     how.pop("model")

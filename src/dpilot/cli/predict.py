@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dpilot.data.files import Table
-    from dpilot.tables.run import TableRun
+    from dpilot.tables.table_run import TableRun
 
 
 def predict(
@@ -28,7 +28,7 @@ def predict(
 ) -> None:
     """One prediction a record, in the order of DATA; empty where a record is outside the declared domain."""
     from dpilot.data.files import Table
-    from dpilot.tables.run import load_table
+    from dpilot.tables.table_run import load_table
 
     fitted = load_table(run)
     _check_ending(out)

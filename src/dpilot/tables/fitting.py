@@ -22,12 +22,12 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Ledger, Stage, given
 from dpilot.statistics import count
 from dpilot.tables import preparing
-from dpilot.tables.declared import HELD_OUT, FitDeclaration, declare, resolve_size
+from dpilot.tables.declaration import HELD_OUT, FitDeclaration, declare, resolve_size
+from dpilot.tables.fit_record import FitFacts, record_of
 from dpilot.tables.planning import BOUNDS, METRICS, SIZE, TablePlan, plan_fit
 from dpilot.tables.preparing import TableSource
-from dpilot.tables.recording import FitFacts, record_of
-from dpilot.tables.run import TableRun
-from dpilot.tables.scoring import noisy_metrics
+from dpilot.tables.table_metrics import noisy_metrics
+from dpilot.tables.table_run import TableRun
 from dpilot.tables.training import StepNumbers, data_free_step, ready, train
 from dpilot.train.payment import LEDGER
 from dpilot.train.progress import Progress

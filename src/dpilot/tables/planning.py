@@ -19,7 +19,7 @@ from dpilot.privacy.events import Composed, Event, Gaussian, PoissonSampled, Rep
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Stage
 from dpilot.statistics import count_event
-from dpilot.tables.declared import PARTS, FitDeclaration
+from dpilot.tables.declaration import PARTS, FitDeclaration
 
 __all__ = [
     "BOUNDS",

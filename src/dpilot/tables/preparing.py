@@ -18,8 +18,8 @@ from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES
 from dpilot.noise import seeded_noise
-from dpilot.tables.declared import PARTS
-from dpilot.tables.features import Expansion, Features
+from dpilot.tables.declaration import PARTS
+from dpilot.tables.expansion import Expansion, Features
 
 __all__ = ["Prepared", "TableSource", "draw_split", "prepare", "read"]
 

@@ -14,11 +14,11 @@ from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.statistics.rows import Floats
-from dpilot.tables.declared import FitDeclaration, TableTask
-from dpilot.tables.features import Expansion
+from dpilot.tables.declaration import FitDeclaration, TableTask
+from dpilot.tables.expansion import Expansion
 from dpilot.tables.planning import TablePlan, plan_fit
 from dpilot.tables.preparing import TableSource, read
-from dpilot.tables.scoring import exact_metrics
+from dpilot.tables.table_metrics import exact_metrics
 from dpilot.tables.training import data_free_step, dataset_of, loss_of, ready
 from dpilot.train.plan import Plan
 from dpilot.train.trainer import Trainer

@@ -15,8 +15,8 @@ from dpilot import _validate, clipping
 from dpilot.data.encoder import Encoded
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed
-from dpilot.tables.declared import MODELS, PARTS, FitDeclaration
-from dpilot.tables.features import Expansion
+from dpilot.tables.declaration import MODELS, PARTS, FitDeclaration
+from dpilot.tables.expansion import Expansion
 from dpilot.tables.planning import TRAINING, TablePlan
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Progress

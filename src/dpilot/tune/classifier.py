@@ -29,10 +29,10 @@ from dpilot.records import FitRecord
 from dpilot.statistics.rows import Floats
 from dpilot.transfer.scattering import scattered
 from dpilot.tune.pilot.autopilot import autopilot
+from dpilot.tune.pilot.autopilot_table import TableResult, autopilot_table, unit_rows
+from dpilot.tune.pilot.classifier_inputs import Labels, array_frame, array_schema, is_images, join_target, schema_codes
 from dpilot.tune.pilot.defaults import AutopilotOptions
-from dpilot.tune.pilot.inputs import Labels, array_frame, array_schema, is_images, join_target, schema_codes
 from dpilot.tune.pilot.outcome import AutopilotResult, Figures
-from dpilot.tune.pilot.tables import TableResult, autopilot_table, unit_rows
 
 __all__ = ["AutoClassifier"]
 

@@ -18,15 +18,15 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
 from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME, StepRecord
 from dpilot.tables import preparing
-from dpilot.tables.declared import resolve_size
+from dpilot.tables.declaration import resolve_size
 from dpilot.tables.fitting import commit, open_ledger
 from dpilot.transfer.features import Features
 from dpilot.tune.module_task import ModuleTask
+from dpilot.tune.pilot.autopilot_record import RunDescription, record_run
 from dpilot.tune.pilot.defaults import TUNING_SHARE, AutopilotOptions
 from dpilot.tune.pilot.learners import Heads, Modules
 from dpilot.tune.pilot.outcome import AutopilotResult, Tell, run_plan, silent
-from dpilot.tune.pilot.plan import plan_heads, plan_module
-from dpilot.tune.pilot.recording import RunDescription, record_run
+from dpilot.tune.pilot.pilot_plan import plan_heads, plan_module
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, count_cells, fixed_noise
 

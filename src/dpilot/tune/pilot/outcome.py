@@ -16,7 +16,7 @@ from dpilot.records import FitRecord
 from dpilot.tables.planning import METRICS
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.pilot.learners import Learner
-from dpilot.tune.pilot.plan import PilotPlan
+from dpilot.tune.pilot.pilot_plan import PilotPlan
 from dpilot.tune.record import Tuned
 from dpilot.tune.rounds import begin_stages
 from dpilot.tune.scaling import Search, chosen, final_run, search

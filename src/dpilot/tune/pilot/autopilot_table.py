@@ -17,22 +17,22 @@ from dpilot.errors import InvalidInput
 from dpilot.metrics.counts import Layout
 from dpilot.privacy.ledger import Ledger
 from dpilot.records import RunRecord
-from dpilot.tables.declared import FitDeclaration
-from dpilot.tables.features import Expansion
-from dpilot.tables.features import Features as FeatureRows
+from dpilot.tables.declaration import FitDeclaration
+from dpilot.tables.expansion import Expansion
+from dpilot.tables.expansion import Features as FeatureRows
+from dpilot.tables.fit_record import describe_data
 from dpilot.tables.fitting import buy, commit, declare_fit, open_ledger
 from dpilot.tables.planning import purchase_events, purchase_noises, purchase_shares
 from dpilot.tables.preparing import TableSource, read
-from dpilot.tables.recording import describe_data
-from dpilot.tables.run import TableRun
+from dpilot.tables.table_run import TableRun
 from dpilot.train.run import Run
 from dpilot.transfer.features import Features
 from dpilot.tune.pilot.autopilot import HEAD_CLIPPING, cells_of, draw_split, noise_for
+from dpilot.tune.pilot.autopilot_record import RunDescription, record_run
 from dpilot.tune.pilot.defaults import AutopilotOptions
 from dpilot.tune.pilot.learners import Heads, as_module
 from dpilot.tune.pilot.outcome import AutopilotResult, Tell, run_plan, silent
-from dpilot.tune.pilot.plan import PilotPlan, Purchases, plan_heads
-from dpilot.tune.pilot.recording import RunDescription, record_run
+from dpilot.tune.pilot.pilot_plan import PilotPlan, Purchases, plan_heads
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise
 

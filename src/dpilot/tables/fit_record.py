@@ -10,7 +10,7 @@ from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed
 from dpilot.records import FitRecord, unit
-from dpilot.tables.declared import FitDeclaration
+from dpilot.tables.declaration import FitDeclaration
 from dpilot.tables.planning import TablePlan
 from dpilot.tables.training import Ready
 from dpilot.train.run import Run

@@ -14,7 +14,7 @@ from dpilot.privacy.calibrate import noise_multiplier
 from dpilot.privacy.events import Event
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.ledger import Stage
-from dpilot.tables.declared import EPOCHS
+from dpilot.tables.declaration import EPOCHS
 from dpilot.tables.planning import LEAST_STEPS, METRICS, batch_candidates
 from dpilot.tune.pilot.defaults import SCORE_SHARE, AutopilotOptions, StepDefaults, head_defaults, module_defaults
 from dpilot.tune.scaling_plan import TOO_NOISY, ScalingPlan, plan_scaling

@@ -17,7 +17,7 @@ from dpilot.metrics.regression import exact_sums, noisy_sums, regression_scores
 from dpilot.metrics.residuals import exact_residuals, noisy_residuals, residual_scores, shared
 from dpilot.metrics.scores import scores
 from dpilot.statistics.rows import Floats
-from dpilot.tables.declared import TableTask
+from dpilot.tables.declaration import TableTask
 from dpilot.train.predict import predict
 
 __all__ = ["exact_metrics", "noisy_metrics", "outputs", "probabilities"]

@@ -16,10 +16,10 @@ from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.records import FitRecord, MetricRecord
 from dpilot.statistics.rows import Floats
-from dpilot.tables.declared import TableTask
-from dpilot.tables.features import Expansion
+from dpilot.tables.declaration import TableTask
+from dpilot.tables.expansion import Expansion
 from dpilot.tables.preparing import TableSource, read
-from dpilot.tables.scoring import exact_metrics, outputs, probabilities
+from dpilot.tables.table_metrics import exact_metrics, outputs, probabilities
 from dpilot.train import files
 from dpilot.train.run import Run, load
 

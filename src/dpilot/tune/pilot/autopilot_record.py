@@ -16,7 +16,7 @@ from dpilot.privacy.receipt import divided_multiplier
 from dpilot.records import FitRecord, unit
 from dpilot.tune.pilot.defaults import MOMENTUM
 from dpilot.tune.pilot.outcome import AutopilotResult, Outcome
-from dpilot.tune.pilot.plan import PilotPlan
+from dpilot.tune.pilot.pilot_plan import PilotPlan
 from dpilot.tune.record import Tuned
 
 __all__ = ["RunDescription", "record_run"]
