@@ -31,7 +31,7 @@ def gradients(
     """The gradient of each (chosen) sample, with everything as it was before the first: they could meet in state."""
     before = StateSnapshot.of(model, loss_fn, batch)
     for i in range(n) if chosen is None else chosen:
-        with preserve(before):
+        with preserve(before), torch.enable_grad():  # a sample before it may have switched gradients off
             found = gradient(model, loss_fn, batches.owned(batches.rows(batch, n, i, i + 1)), per_batch)
         yield found
 

@@ -74,8 +74,8 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.receive is None and not self.recomputes:
-            self.recomputes = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        if self.receive is None and (hooks := torch._C._autograd._top_saved_tensors_default_hooks(True)):
+            self._note_saving(hooks[0])
         weighted, sampled = self._contents(args)
         if kwargs:
             more = self._contents(kwargs.values())
@@ -86,6 +86,12 @@ class Recorder(TorchFunctionMode):
         if not sampled or (name in SHAPE_ONLY and id(args[0]) in self.weights):
             return self._derive(name, func, args, kwargs)
         return func(*args, **kwargs) if name in SHAPE_ONLY else self._meet(name, func, args, kwargs)
+
+    def _note_saving(self, pack: Any) -> None:
+        """Hooks save tensors: those of checkpoints compute again what is watched, others may exchange anything."""
+        self.recomputes = True
+        if not getattr(pack, "__module__", "").startswith("torch."):
+            self.tracker.note("unknown", "hooks on saved tensors exchange what the backward pass of records reads")
 
     def _contents(self, values: Iterable[Any]) -> tuple[bool, bool]:
         """Whether weights, and whether samples, are among the arguments."""
@@ -140,7 +146,9 @@ class Recorder(TorchFunctionMode):
 
     def has_equal_rows(self, weight: Tensor) -> bool:
         """Whether a weight was repeated along the samples: each row is the whole of a smaller weight."""
-        return self.tracker.memory.alike(weight, 0, weight.shape[0] // self.batch_size)
+        block = weight.shape[0] // self.batch_size
+        own_draws = self.tracker.place(weight)[:3] == ("axis", 0, block)  # a weight with each record's own draws
+        return own_draws or self.tracker.memory.alike(weight, 0, block)
 
     def tap(
         self, out: Tensor, saved: Sequence[Tensor], uses: Sequence[tuple[Tensor, MakeUse]], *, by_row: bool = False,

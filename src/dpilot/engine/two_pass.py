@@ -7,8 +7,7 @@ gradients (biases, scales) are kept; where all are small there is nothing to rep
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,14 +40,13 @@ def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.P
         elif use is not item.use:
             formed.add(name)
 
-    draws = Draws.now(losses.device)
     recorder.backward(losses, measure, retain=True)
     with torch.no_grad(), precision.own():
         for name, uses in settle(recorder, late).items():
             squares[name] = combine(uses)[0]
     late.clear()
     squares = refilled(squares, parameters)
-    again = Again(once, kept, formed, draws)
+    again = Again(once, kept, formed)
     return handle("single-backward", reason, squares, summing_again(recorder, losses, parameters, squares, again))
 
 
@@ -62,28 +60,6 @@ class Again:
     once: set[int]
     kept: Mapping[str, Dense]
     formed: set[str]
-    draws: Draws
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """Where torch's generators stood before a backward pass: one that draws (a checkpoint) must draw the same again."""
-
-    states: tuple[Tensor, ...]
-    devices: tuple[torch.device, ...]
-
-    @staticmethod
-    def now(device: torch.device) -> Draws:
-        devices = (device,) if device.type == "cuda" else ()
-        return Draws((torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in devices)), devices)
-
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        with torch.random.fork_rng(devices=list(self.devices)):
-            torch.set_rng_state(self.states[0])
-            for device, state in zip(self.devices, self.states[1:], strict=True):
-                torch.cuda.set_rng_state(state, device)
-            yield
 
 
 def summing_again(
@@ -116,8 +92,7 @@ def summing_again(
             for name, dense in again.kept.items():
                 add(name, dense)
         if len(again.kept) < len(parameters):
-            with again.draws.again():
-                recorder.backward(losses, receive, retain=True)
+            recorder.backward(losses, receive, retain=True)
         with torch.no_grad(), precision.own():
             for name, uses in settle(recorder, late).items():
                 for use in combine(uses)[1]:

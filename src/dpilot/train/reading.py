@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset, default_collate
+from torch.utils.data._utils import collate as collating
 
 from dpilot.data.cells import plain
 from dpilot.data.reading import numbers
@@ -73,10 +74,11 @@ class Reader:
     def _one_by_one(self, indices: Indices) -> Iterator[tuple[Any, int]]:
         records = (quietly(partial(_boxed, self.dataset, i)) for i in indices.tolist())
         found = [box[0] for box in records if box is not None]
-        if self.collate is None:
+        collate = default_collate if self.collate is None and _is_extended() else self.collate
+        if collate is None:
             yield from self._stacked([_known(record) for record in found])
         else:
-            yield from joined(self._alone(self.collate, found), most=indices.size)
+            yield from joined(self._alone(collate, found), most=indices.size)
 
     def _stacked(self, records: list[Any]) -> Iterator[tuple[Any, int]]:
         """Records by torch's collating: those of equal types and shapes together, others apart."""
@@ -107,7 +109,23 @@ class Reader:
 
 
 def _boxed(dataset: Any, index: int) -> list[Any]:
-    return [dataset[index]]
+    return [_owned(dataset[index])]
+
+
+def _owned(part: Any) -> Any:
+    """The same in memory of its own: a data set may write the next record where this one lies."""
+    if isinstance(part, Tensor):
+        return part.clone()
+    if isinstance(part, np.ndarray):
+        return part.copy()
+    if type(part) is dict:
+        return {key: _owned(value) for key, value in part.items()}
+    return type(part)(map(_owned, part)) if type(part) in (tuple, list) else part
+
+
+def _is_extended() -> bool:
+    """Whether torch's collating calls functions that are not torch's, which must not see two records."""
+    return any(function.__module__ != collating.__name__ for function in collating.default_collate_fn_map.values())
 
 
 def _check_rows(whole: Any, form: Any, count: int) -> None:
@@ -141,6 +159,8 @@ def _known(part: Any) -> Any:
 
 def _kind(part: Any) -> Any:
     """What decides what torch makes of a part: its class, its type and shape, and what is in it."""
+    if isinstance(part, Tensor) and type(part) is not Tensor:
+        return object()  # its class may see what it is stacked with: collated alone
     if isinstance(part, Tensor | np.ndarray):
         return type(part), tuple(part.shape), part.dtype, getattr(part, "device", None)
     if isinstance(part, Mapping):

@@ -40,7 +40,8 @@ def refusal(history: History, stages: Sequence[Stage], price: Price) -> str:
     return (
         f"{names} does not fit: the total would be epsilon {float(needed.loss):.6g} at delta "
         f"{float(needed.delta):.3g}, {spent.epsilon:.6g} is spent, and the budget is {history.budget}. "
-        "Nothing was written. Use more noise, fewer steps or a smaller sample rate, or ledger.extend with a reason."
+        "Nothing was written. Use more noise, fewer steps, a smaller sample rate or a smaller delta, or ledger.extend "
+        "with a reason."
     )
 
 
