@@ -316,11 +316,11 @@ def test_what_only_this_process_can_find_is_refused(home, told, monkeypatch, no_
 
 def test_a_module_that_is_another_one_in_a_worker_is_refused():
     weights = {name: each.detach().numpy() for name, each in pool_cases.linear().named_parameters()}
-    rest, frozen = worker._frozen_digest(pool_cases.linear()), pool_cases.frozen(1.0)
+    rest, frozen = worker._digest_frozen(pool_cases.linear()), pool_cases.frozen(1.0)
     last = {f"1.{name}": each for name, each in weights.items()}
     for parameters, other, model in (
         ({"weight": weights["weight"]}, rest, pool_cases.linear()),
-        (last, worker._frozen_digest(pool_cases.frozen(2.0)), frozen),
+        (last, worker._digest_frozen(pool_cases.frozen(2.0)), frozen),
     ):
         with pytest.raises(InvalidInput, match="made another module in a worker"):
             worker.TrialOutput(parameters, [], other).load_into(model)

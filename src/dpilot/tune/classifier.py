@@ -179,7 +179,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known, unprotected = self._labels(target_cells(y))
         labels = np.nan_to_num(known.codes, nan=-1.0)
         options = AutopilotOptions(self.objective, epochs=self.epochs)  # refused before the features are computed
-        budget, shared = self._budget(len(X)), self._shared(len(X))
+        budget, arguments = self._budget(len(X)), self._fit_arguments(len(X))
         result = autopilot(
             scattered(X, labels, len(known.names)),
             budget=budget,
@@ -187,7 +187,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             objective=options.objective,
             epochs=options.epochs,
             unprotected=unprotected,
-            **shared,
+            **arguments,
         )
         self.classes_, self.encoder_, self.shape_ = known.classes, None, tuple(X.shape[1:])
         return self._keep(result)
@@ -209,11 +209,11 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             delta=self.delta,
             allow_large_delta=self.allow_large_delta,
             options=AutopilotOptions(self.objective, epochs=self.epochs),
-            **self._shared(length),
+            **self._fit_arguments(length),
             **more,
         )
 
-    def _shared(self, length: int) -> dict[str, Any]:
+    def _fit_arguments(self, length: int) -> dict[str, Any]:
         """The arguments of every kind of fit."""
         noise = noise_of(self.random_state)
         seed = int(noise.state.generator("autopilot").integers(2**31)) if isinstance(noise, KeyedNoise) else None

@@ -78,7 +78,7 @@ def compare(
     """
     trials = _validate.count(trials=trials, least=2)
     budget.check_size(size)
-    held_out = _validate.count(size=size) * AutopilotOptions(held_out=held_out_share).held_out_for(budget, size)
+    held_out = _validate.count(size=size) * AutopilotOptions(held_out=held_out_share).share_held_out(budget, size)
     whole, delta = gdp_mu(budget), budget.delta
     select = partial(_selection_mu, budget, law, shape)
     taken = {"linear_scaling": sum(shares), "budget_split_grid": grid_share, "subset_search": subset_share}

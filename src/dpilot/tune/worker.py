@@ -70,7 +70,7 @@ class TrialOutput:
         trained = dict(_trainable(model))
         here = {name: tuple(each.shape) for name, each in trained.items()}
         there = {name: each.shape for name, each in self.parameters.items()}
-        if here != there or _frozen_digest(model) != self.frozen:
+        if here != there or _digest_frozen(model) != self.frozen:
             raise InvalidInput(
                 "model_fn made another module in a worker process: expected the same parameters, and the same frozen "
                 "ones and buffers, from the same seeds in every process. Load frozen weights from a file, or leave "
@@ -113,7 +113,7 @@ def _answer(recipe: Recipe, trial: Trial, plan: Plan, keys: TrialKeys) -> TrialO
         run = recipe.run(trial, plan, keys)
     except Exception as problem:
         return _refusal(problem)
-    frozen = _frozen_digest(run.job.model)
+    frozen = _digest_frozen(run.job.model)
     run.run_steps()
     run.course.finish()
     return TrialOutput({name: _array(each) for name, each in _trainable(run.job.model)}, run.course.records, frozen)
@@ -123,7 +123,7 @@ def _trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return (pair for pair in model.named_parameters() if pair[1].requires_grad)
 
 
-def _frozen_digest(model: nn.Module) -> str:
+def _digest_frozen(model: nn.Module) -> str:
     """A name for the frozen parameters and the buffers, before training: no record decides them."""
     frozen = (pair for pair in model.named_parameters() if not pair[1].requires_grad)
     digest = blake2b()

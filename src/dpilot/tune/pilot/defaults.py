@@ -82,7 +82,7 @@ class AutopilotOptions:
         """Of mu^2, for each stage of trials; the later one has more."""
         return tuple(self.tuning * share / TUNING_SHARE for share in SHARES)
 
-    def held_out_for(self, budget: Budget, size: float) -> float:
+    def share_held_out(self, budget: Budget, size: float) -> float:
         """The share of the records that is held out."""
         return default_held_out(budget, size) if self.held_out is None else self.held_out
 

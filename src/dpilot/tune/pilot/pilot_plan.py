@@ -95,7 +95,7 @@ def plan_heads(
     taken = bought or Purchases({})
     left = _budget_after(budget, taken.share)
     known = 10_000 if size is None else size
-    held_out = options.held_out_for(budget, known)
+    held_out = options.share_held_out(budget, known)
     defaults = head_defaults(gdp_mu(left), known * (1 - held_out), classes, options.epochs)
     scaling = _scaling(left, defaults, options, held_out=known * held_out, cells=cells, never=_reason(options, size))
     (few, most), (_, largest) = defaults.box.steps, defaults.box.lr
@@ -113,7 +113,7 @@ def plan_module(budget: Budget, *, size: float, cells: int, options: AutopilotOp
         At ``Budget(1.0, 1e-5)`` and a size of 60,000 it takes batches of 1,024 and 527 steps.
     """
     budget.check_size(size)
-    held_out = options.held_out_for(budget, size)
+    held_out = options.share_held_out(budget, size)
     trained = max(1, round(size * (1 - held_out)))
     epochs = EPOCHS if options.epochs is None else options.epochs
     advice = batch_rule(
