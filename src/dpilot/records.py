@@ -52,14 +52,12 @@ class RunRecord:
 
     def to_json(self) -> str:
         """One JSON document, with the version of its format."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
+        return _dump(self)
 
     @classmethod
     def from_json(cls, text: str) -> RunRecord:
         """The inverse of to_json; data only."""
-        data = json.loads(text)
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise InvalidInput(f"the record is not of format {FORMAT}: a newer dpilot may have written it.")
+        data = _load(text)
         steps = tuple(StepRecord(**step) for step in data.pop("steps"))
         return cls(steps=steps, stamps=tuple(data.pop("stamps")), notes=tuple(data.pop("notes")), **data)
 
@@ -118,14 +116,12 @@ class FitRecord:
 
     def to_json(self) -> str:
         """One JSON document, with the version of its format."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
+        return _dump(self)
 
     @classmethod
     def from_json(cls, text: str) -> FitRecord:
         """The inverse of to_json; data only."""
-        data = json.loads(text)
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise InvalidInput(f"the record is not of format {FORMAT}: a newer dpilot may have written it.")
+        data = _load(text)
         metrics = tuple(
             MetricRecord(**{**each, "noise": tuple(each["noise"]), "sampling": tuple(each["sampling"])})
             for each in data.pop("metrics")
@@ -135,3 +131,14 @@ class FitRecord:
             name: tuple(data.pop(name)) for name in ("decisions", "thresholds", "ledger", "stamps", "unprotected")
         }
         return cls(metrics=metrics, curves=curves, **lists, **data)
+
+
+def _dump(record: RunRecord | FitRecord) -> str:
+    return json.dumps({"format": FORMAT, **asdict(record)}, indent=1, allow_nan=False)
+
+
+def _load(text: str) -> dict[str, Any]:
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        raise InvalidInput(f"the record is not of format {FORMAT}: a newer dpilot may have written it.")
+    return data

@@ -16,7 +16,7 @@ from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.privacy.receipt import Receipt
-from dpilot.train.predict import predict
+from dpilot.train.run import predict
 from dpilot.tune import AutoClassifier, ModuleTask, classifier
 from dpilot.tune.pilot.autopilot_table import autopilot_table
 from dpilot.tune.pilot.learners import Modules

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot.audit.observe import Diverged, Observation, observe, scratch
-from dpilot.tape import Entry
+from dpilot.tape import TapeEntry
 
 __all__ = ["Replay", "replay"]
 
@@ -79,11 +79,11 @@ class _Recorder:
     """Lets everything pass, and remembers."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[TapeEntry] = []
         self.outputs: list[Any] = []
         self.keys: list[tuple[str, bytes]] = []
 
-    def release(self, entry: Entry, outputs: Callable[[], Any]) -> Any:
+    def release(self, entry: TapeEntry, outputs: Callable[[], Any]) -> Any:
         made = outputs()
         self.entries.append(entry)
         self.outputs.append(deepcopy(made))
@@ -99,10 +99,10 @@ class _Player:
 
     def __init__(self, recorded: _Recorder) -> None:
         self.recorded = recorded
-        self.entries: list[Entry] = []
+        self.entries: list[TapeEntry] = []
         self.purposes: list[str] = []
 
-    def release(self, entry: Entry, outputs: Callable[[], Any]) -> Any:
+    def release(self, entry: TapeEntry, outputs: Callable[[], Any]) -> Any:
         del outputs
         place = len(self.entries)
         self.entries.append(entry)
@@ -118,7 +118,7 @@ class _Player:
         return self.recorded.keys[len(self.purposes) - 1][1]
 
 
-def _public(entry: Entry) -> tuple[object, ...]:
+def _public(entry: TapeEntry) -> tuple[object, ...]:
     return entry.kind, entry.forms, entry.bound, entry.event, entry.stamp
 
 
@@ -142,7 +142,7 @@ def _other_differences(first: Observation, second: Observation) -> Iterator[str]
             yield f"{name.replace('_', ' ')} differs: {_short(before)} and {_short(after)}"
 
 
-def _movement(first: Entry, second: Entry) -> float:
+def _movement(first: TapeEntry, second: TapeEntry) -> float:
     if first.forms != second.forms:
         return math.inf
     with np.errstate(all="ignore"):
@@ -159,7 +159,7 @@ def _length(difference: NDArray[Any], kind: str) -> float:
     return largest * float(np.linalg.norm(difference / largest))
 
 
-def _rounding(entry: Entry) -> float:
+def _rounding(entry: TapeEntry) -> float:
     # A few roundings of the input's own size are no movement; capped at a thousandth of the bound, so that a long sum
     # in float32 cannot hide a record in its rounding (test_a_long_sum_in_float32_hides_no_movement).
     coarsest = max(float(np.finfo(values.dtype).eps) for values in entry.inputs)
@@ -168,7 +168,7 @@ def _rounding(entry: Entry) -> float:
     return min(8 * coarsest * size, 1e-3 * entry.bound) if math.isfinite(size) else 0.0
 
 
-def _joint(entry: Entry) -> Any:
+def _joint(entry: TapeEntry) -> Any:
     return np.concatenate([values.astype(np.float64).ravel() for values in entry.inputs])
 
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dpilot.cli import console
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.html import COLUMNS, cells
+from dpilot.privacy.ledger import Entry, Ledger
 
 app = typer.Typer(help="Look at a ledger, or check it.", no_args_is_help=True)
 
@@ -33,7 +32,7 @@ def show(file: File, json: Json = False) -> None:
     console.line(f"spent     epsilon {spent['epsilon']:.6g} at delta {spent['delta']:.3g}")
     console.line(f"left      epsilon {left['epsilon']:.6g} at delta {left['delta']:.3g}")
     console.line(f"head      {facts['head']}")
-    console.table("entries", COLUMNS, [cells(entry) for entry in entries])
+    console.table("entries", Entry.COLUMNS, [entry.cells() for entry in entries])
 
 
 @app.command()

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.keys import fresh_key
@@ -29,7 +30,6 @@ from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
 from dpilot.records import FitRecord, unit
-from dpilot.statistics.rows import Floats
 
 __all__ = ["AutoRegressor", "Score"]
 

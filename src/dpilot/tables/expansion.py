@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.encoder import Encoder
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Expansion", "on_log_scale"]
 

@@ -19,7 +19,7 @@ from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Noise, seeded_noise
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Ledger, Stage, given
+from dpilot.privacy.ledger import Committed, Ledger, Stage, as_ledger
 from dpilot.statistics import count
 from dpilot.tables import preparing
 from dpilot.tables.declaration import HELD_OUT, FitDeclaration, declare, resolve_size
@@ -188,7 +188,7 @@ def open_ledger(
 ) -> Ledger:
     """The ledger to pay in: the given one, the one at a path (made if it is not there), or one of this fit's own."""
     if ledger is not None:
-        return given(ledger, budget, name)
+        return as_ledger(ledger, budget, name)
     home = Path(tempfile.mkdtemp(prefix="dpilot-fit-")) if folder is None else Path(folder)
     home.mkdir(parents=True, exist_ok=True)
     book = Ledger.open(home / LEDGER, dataset=name, budget=budget, mode="precommitted")

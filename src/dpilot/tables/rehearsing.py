@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 from torch import nn
 
+from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.statistics.rows import Floats
 from dpilot.tables.declaration import FitDeclaration, TableTask
 from dpilot.tables.expansion import Expansion
 from dpilot.tables.planning import TablePlan, plan_fit

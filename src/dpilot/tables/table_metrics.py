@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoded
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise
 from dpilot.metrics.counts import Scored, exact_counts, noisy_counts
 from dpilot.metrics.metric import Metric
 from dpilot.metrics.regression import exact_sums, noisy_sums, regression_scores
-from dpilot.metrics.residuals import exact_residuals, noisy_residuals, residual_scores, shared
+from dpilot.metrics.residuals import exact_residuals, noisy_residuals, residual_scores, split_noise
 from dpilot.metrics.scores import scores
-from dpilot.statistics.rows import Floats
 from dpilot.tables.declaration import TableTask
-from dpilot.train.predict import predict
+from dpilot.train.run import predict
 
 __all__ = ["exact_metrics", "noisy_metrics", "outputs", "probabilities"]
 
@@ -61,7 +61,7 @@ def _regression(
     pair = _target(records), outputs(model, records)[:, 0]
     if task.groups is None or records.group is None:
         return regression_scores(noisy_sums(*pair, noise_multiplier=noise_multiplier, **paid))
-    whole, grouped = shared(noise_multiplier)
+    whole, grouped = split_noise(noise_multiplier)
     sums = noisy_sums(*pair, noise_multiplier=whole, **paid)
     table = noisy_residuals(*pair, records.group, task.groups, noise_multiplier=grouped, **paid)
     return (*regression_scores(sums), *residual_scores(table))

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.records import FitRecord, MetricRecord
-from dpilot.statistics.rows import Floats
 from dpilot.tables.declaration import TableTask
 from dpilot.tables.expansion import Expansion
 from dpilot.tables.preparing import TableSource, read
 from dpilot.tables.table_metrics import exact_metrics, outputs, probabilities
-from dpilot.train import files
+from dpilot.train.checkpoint import files
 from dpilot.train.run import Run, load
 
 __all__ = ["FIT", "TableRun", "load_table"]

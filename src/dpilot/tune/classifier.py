@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
@@ -24,9 +25,8 @@ from dpilot.metrics.scores import scores
 from dpilot.noise import KeyedNoise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Stage, given
+from dpilot.privacy.ledger import Stage, as_ledger
 from dpilot.records import FitRecord
-from dpilot.statistics.rows import Floats
 from dpilot.transfer.scattering import scattered
 from dpilot.tune.pilot.autopilot import autopilot
 from dpilot.tune.pilot.autopilot_table import TableResult, autopilot_table, unit_rows
@@ -219,7 +219,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed = int(noise.state.generator("autopilot").integers(2**31)) if isinstance(noise, KeyedNoise) else None
         return {
             "size": self.size,
-            "ledger": None if self.ledger is None else given(self.ledger, self._budget(length)),
+            "ledger": None if self.ledger is None else as_ledger(self.ledger, self._budget(length)),
             "device": self.device,
             "test_seed": seed,
         }

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.clipping import Clipping
 from dpilot.data.splits import Split
 from dpilot.keys import Chain, fresh_key
@@ -21,11 +22,9 @@ from dpilot.noise import SystemNoise
 from dpilot.records import StepRecord
 from dpilot.sampling import check_source
 from dpilot.statistics.histogram import table
-from dpilot.statistics.rows import Floats
 from dpilot.tape import current
 from dpilot.train.job import Job
-from dpilot.train.predict import predict
-from dpilot.train.reading import check_dataset
+from dpilot.train.run import predict
 from dpilot.tune.held_out import evaluation_form, map_records, training_form
 from dpilot.tune.pool import check_sendable, run_in_processes
 from dpilot.tune.recipe import Recipe, TrialKeys, check_fresh, secret_randomness
@@ -124,7 +123,7 @@ class ModuleTask:
         **options: Any,
     ) -> ModuleTask:
         """The task of ``dataset`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both."""
-        check_dataset(dataset)  # all of it: a part may be empty, and its coins are secret
+        check_source(dataset)  # all of it: a part may be empty, and its coins are secret
         parts = split.indices(len(dataset))
         train, held_out = (_part(dataset, parts[name]) for name in (TRAIN, HELD_OUT))
         sizes = size * split.share(TRAIN), size * split.share(HELD_OUT)
@@ -156,15 +155,15 @@ class ModuleTask:
             recipe = recipe.with_chunks(run.job.options.chunk_size)
             runs.append(run)
         if len(runs) > 1 and self._stackable(len(runs), runs[0].job):
-            runners = [Runner.of(run.course, run.sampler) for run in runs]
+            runners = [Runner.of(run.state, run.sampler) for run in runs]
             train_together(runners, self.train_data, self.loss_fn, runs[0].job.device)
         else:
             for run in runs:
                 run.run_steps()
         for run in runs:
-            run.course.finish()
-            self._notify(run.course.records)
-        return tuple(run.course.setting.model for run in runs)
+            run.state.finish()
+            self._notify(run.state.records)
+        return tuple(run.state.context.model for run in runs)
 
     def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
         if not all(bool(torch.isfinite(each).all()) for each in model.state_dict().values()):

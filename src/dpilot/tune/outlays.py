@@ -12,8 +12,7 @@ from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.calibrate import noise_multiplier
 from dpilot.privacy.events import Composed, Event, Repeated
-from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
-from dpilot.privacy.stages import leftover_mu
+from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu, leftover_mu
 from dpilot.tune.task import Outlay
 
 __all__ = ["equal_outlay", "least_factor", "scale_noise", "stage_outlays", "whole_outlay"]

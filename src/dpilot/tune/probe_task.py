@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws
 from dpilot.noise import SystemNoise
 from dpilot.sampling import PoissonSampler
 from dpilot.statistics.histogram import table
-from dpilot.statistics.rows import Floats
 from dpilot.transfer.features import Features
 from dpilot.transfer.numbers import as_numbers
 from dpilot.transfer.probe import Head, fit_heads, predict

@@ -21,13 +21,12 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler
-from dpilot.train import rehearsal
-from dpilot.train.course import Course
+from dpilot.train import dry_run
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
-from dpilot.train.predict import predict
-from dpilot.train.randomness import own_randomness
+from dpilot.train.run import predict
+from dpilot.train.state import TrainingState, step_randomness
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.task import Trial
 
@@ -89,14 +88,14 @@ class Recipe:
     def job(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
         """The job of one trial with a new module, whose initial weights come from that chain."""
         options = Options(**{"optimizer": self.optimizer, **self.options, "lr": candidate.lr})
-        with own_randomness(weights):
-            return Job.checked(self.model_fn(), self.loss_fn, plan, options, example=self.example)
+        with step_randomness(weights):
+            return Job.create(self.model_fn(), self.loss_fn, plan, options, example=self.example)
 
     def rehearse(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
         """The same, tried on made-up records, its chunks settled."""
         job = self.job(candidate, plan, weights)
-        with own_randomness(weights):
-            return job.rehearsed(job.form(self.dataset))
+        with step_randomness(weights):
+            return job.dry_run(job.form(self.dataset))
 
     def with_chunks(self, chunk_size: int | None) -> Recipe:
         """The recipe whose runs take so many records at a time."""
@@ -106,7 +105,7 @@ class Recipe:
         """One trial before its first step: nothing was read."""
         job = self.rehearse(trial.candidate, plan, keys.weights)
         sampler = PoissonSampler(self.sample_rate, trial.candidate.steps, state=keys.batches)
-        return TrialRun(self.dataset, job, job.course(keys.noise, trial.receipt), sampler)
+        return TrialRun(self.dataset, job, job.start(keys.noise, trial.receipt), sampler)
 
     def check(self, classes: int) -> None:
         """Refuse a module that does not run on made-up records, or does not give them one output a class.
@@ -118,7 +117,7 @@ class Recipe:
         whole = replace(self.with_chunks(1), sample_rate=1.0)  # full batches have a plan at once
         weights = Chain(fresh_key("initial weights"))
         job = whole.rehearse(nominal.candidate, whole.plan(nominal), weights)
-        with own_randomness(weights):
+        with step_randomness(weights):
             shape = tuple(_outputs(job, self.dataset).shape)
         if len(shape) != 2 or shape[1] != classes:
             raise InvalidInput(
@@ -134,7 +133,7 @@ class TrialRun:
 
     dataset: Any
     job: Job
-    course: Course
+    state: TrainingState
     sampler: PoissonSampler
 
     def run_steps(self) -> None:
@@ -144,13 +143,13 @@ class TrialRun:
         for batch in self.sampler.batches(len(self.dataset)):
             chain = self.sampler.state
             self.sampler.claim(batch)
-            self.course.step(chain, reader.chunks(batch.chunks(self.job.options.chunk_size)))
+            self.state.step(chain, reader.chunks(batch.chunks(self.job.options.chunk_size)))
 
 
 def _outputs(job: Job, dataset: Any) -> Tensor:
     """What a trained module would say of made-up records; of the public example, where those do not run."""
     form = job.form(dataset)
-    made_up = rehearsal.made_up(form, 2, per_batch=job.options.per_batch)
+    made_up = dry_run.synthetic_records(form, 2, per_batch=job.options.per_batch)
     for records in (made_up, form) if job.example is not None else (made_up,):
         try:
             return predict(job.model, records[0])
@@ -178,7 +177,7 @@ def secret_randomness(noise: Noise, purpose: str) -> Iterator[None]:
     Edge cases:
         The fixed noise of a test fixes this too.
     """
-    with own_randomness(noise.state if isinstance(noise, KeyedNoise) else Chain(fresh_key(purpose))):
+    with step_randomness(noise.state if isinstance(noise, KeyedNoise) else Chain(fresh_key(purpose))):
         yield
 
 

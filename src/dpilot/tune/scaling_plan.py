@@ -12,9 +12,8 @@ from dpilot.errors import InvalidInput
 from dpilot.metrics.objective import OBJECTIVES
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
+from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu, stages_mu
 from dpilot.privacy.ledger import Stage
-from dpilot.privacy.stages import stages_mu
 from dpilot.tune.candidate import SPLITS, Box
 from dpilot.tune.law import VARIABLES, ScalingLaw
 from dpilot.tune.outlays import stage_outlays

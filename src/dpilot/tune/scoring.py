@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.mechanism import Draws
 from dpilot.metrics.objective import objective as value_of
-from dpilot.statistics.rows import Floats
 from dpilot.tune.task import Task
 
 __all__ = ["WORST", "TrialScore", "rankable", "score", "score_noise"]

@@ -24,33 +24,31 @@ from dpilot.engine.loop import materialised
 from dpilot.engine.quiet import no_batching_warnings
 from dpilot.engine.vmap import BatchLoss
 from dpilot.sampling import Batch, PoissonSampler
-from dpilot.train.course import Course
-from dpilot.train.form import quietly
-from dpilot.train.labels import null_outside_classes
-from dpilot.train.nulls import Chunk
-from dpilot.train.randomness import own_randomness
-from dpilot.train.reading import slices
+from dpilot.train.records.nulls import null_outside_classes
+from dpilot.train.records.reader import RecordChunk, split_records
+from dpilot.train.records.spec import try_quietly
+from dpilot.train.state import TrainingState, step_randomness
 
 __all__ = ["Runner", "stackable", "train_together"]
 
 
 @dataclass(slots=True)
 class Runner:
-    """One trial under way: its course, its sampler, and how its gradients are had alone."""
+    """One trial under way: its state, its sampler, and how its gradients are had alone."""
 
-    course: Course
+    state: TrainingState
     sampler: PoissonSampler
     alone: Callable[[Any], PerSample]
 
     @classmethod
-    def of(cls, course: Course, sampler: PoissonSampler) -> Runner:
-        alone = course.setting.per_sample
-        course.setting = replace(course.setting, per_sample=_identity)
-        return cls(course, sampler, alone)
+    def of(cls, state: TrainingState, sampler: PoissonSampler) -> Runner:
+        alone = state.context.per_sample
+        state.context = replace(state.context, per_sample=_identity)
+        return cls(state, sampler, alone)
 
     @property
     def model(self) -> nn.Module:
-        return self.course.setting.model
+        return self.state.context.model
 
 
 def stackable(model: nn.Module, dataset: Any, options: Mapping[str, Any], *, trials: int, batch_size: float) -> bool:
@@ -84,11 +82,11 @@ def train_together(
         issued = [(runner, runner.sampler.state, runner.sampler.issue(len(dataset))) for runner in going]
         for runner, _, batch in issued:
             runner.sampler.claim(batch)
-        with own_randomness(issued[0][1]):
+        with step_randomness(issued[0][1]):
             pieces = list(_gradients(going, [batch for *_, batch in issued], dataset, loss_fn, device))
         for place, (runner, chain, _) in enumerate(issued):
-            runner.course.step(chain, (piece[place] for piece in pieces))
-        going = [runner for runner in going if runner.course.taken < runner.sampler.steps]
+            runner.state.step(chain, (piece[place] for piece in pieces))
+        going = [runner for runner in going if runner.state.steps_taken < runner.sampler.steps]
 
 
 def _gradients(
@@ -107,7 +105,7 @@ def _gradients(
         masks = [np.isin(indices, batch.indices) for batch in issued]
         rows = tuple(each.to(device) for each in dataset[torch.from_numpy(indices)])
         models = [runner.model for runner in runners]
-        gradients = quietly(partial(_stack_gradients, models, loss_fn, rows))
+        gradients = try_quietly(partial(_stack_gradients, models, loss_fn, rows))
         if gradients is None:  # one record may have broken the pass for all: each trial looks for itself
             yield [_compute_alone(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
         else:
@@ -150,7 +148,7 @@ def _compute_alone(runner: Runner, rows: tuple[Tensor, ...], mask: NDArray[np.bo
     if not len(kept):
         return empty(trainable(runner.model), "none", "no record of this trial")
     mine = tuple(each[kept.to(each.device)] for each in rows)
-    return runner.alone(Chunk(mine, partial(slices, mine, len(kept))))
+    return runner.alone(RecordChunk(mine, partial(split_records, mine, len(kept))))
 
 
 def _identity(handle: PerSample) -> PerSample:

@@ -13,12 +13,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
 from dpilot.noise import SHARED, KeyedNoise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
-from dpilot.privacy.receipt import Receipt, divided, divided_multiplier
-from dpilot.statistics.rows import Floats
+from dpilot.privacy.receipt import Receipt, divide, step_noise_multiplier
 from dpilot.tune.candidate import Candidate
 
 __all__ = [
@@ -137,8 +137,8 @@ class Outlay:
         if self.sample_rate == 1:
             # T Gaussians of s sqrt(T) compose to one of s, as T / (s sqrt(T))^2 = 1 / s^2: steps may follow from
             # releases (test_receipts_of_each_part_fit_the_budget_by_a_second_accountant).
-            part = divided(receipt, self.noise_multiplier, candidate.steps)
-            return Trial(candidate, divided_multiplier(self.noise_multiplier, candidate.steps), part)
+            part = divide(receipt, self.noise_multiplier, candidate.steps)
+            return Trial(candidate, step_noise_multiplier(self.noise_multiplier, candidate.steps), part)
         if candidate.steps != self.steps:
             _validate.refuse("steps", candidate.steps, f"{self.steps}, as was paid", "Only the step size may vary.")
         return Trial(candidate, self.noise_multiplier, receipt)

@@ -115,8 +115,8 @@ def _answer(recipe: Recipe, trial: Trial, plan: Plan, keys: TrialKeys) -> TrialO
         return _refusal(problem)
     frozen = _digest_frozen(run.job.model)
     run.run_steps()
-    run.course.finish()
-    return TrialOutput({name: _array(each) for name, each in _trainable(run.job.model)}, run.course.records, frozen)
+    run.state.finish()
+    return TrialOutput({name: _array(each) for name, each in _trainable(run.job.model)}, run.state.records, frozen)
 
 
 def _trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

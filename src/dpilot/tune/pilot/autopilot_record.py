@@ -12,7 +12,7 @@ import numpy as np
 
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed, Ledger
-from dpilot.privacy.receipt import divided_multiplier
+from dpilot.privacy.receipt import step_noise_multiplier
 from dpilot.records import FitRecord, unit
 from dpilot.tune.pilot.defaults import MOMENTUM
 from dpilot.tune.pilot.outcome import AutopilotResult, Outcome
@@ -124,7 +124,7 @@ def _summary(plan: PilotPlan, outcome: Outcome, description: RunDescription) -> 
 
 def _plan(plan: PilotPlan, outcome: Outcome, description: RunDescription) -> dict[str, Any]:
     final, steps = plan.scaling.final, outcome.candidate.steps
-    each = divided_multiplier(final.noise_multiplier, steps) if final.sample_rate == 1 else final.noise_multiplier
+    each = step_noise_multiplier(final.noise_multiplier, steps) if final.sample_rate == 1 else final.noise_multiplier
     return {
         "sample_rate": final.sample_rate,
         "steps": steps,

@@ -8,11 +8,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot._arrays import Floats
 from dpilot.data.frames import Frame
 from dpilot.data.reading import codes as cell_codes
 from dpilot.data.schema import Column, Schema
 from dpilot.errors import InvalidInput
-from dpilot.statistics.rows import Floats
 
 __all__ = ["TARGET", "Labels", "array_frame", "array_schema", "is_images", "join_target", "schema_codes"]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dpilot.mechanism import Noise
 from dpilot.metrics.counts import Scored
-from dpilot.train.predict import predict
+from dpilot.train.run import predict
 from dpilot.tune.held_out import map_records
 from dpilot.tune.module_task import ModuleTask
 from dpilot.tune.probe_task import ProbeTask

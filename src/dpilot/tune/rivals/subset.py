@@ -19,7 +19,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Composed, Gaussian, PoissonSampled
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
-from dpilot.privacy.receipt import divided, divided_multiplier
+from dpilot.privacy.receipt import divide, step_noise_multiplier
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.record import TrialRecord, Tuned
 from dpilot.tune.rounds import FINAL, commit_stages, score_models, train_one
@@ -68,7 +68,7 @@ def subset_search(
     final = 1 / (whole * math.sqrt(1 - _validate.open_unit(share=share)))
     together = _together(budget, final, rate, share)
     score_multiplier = math.sqrt(count) * (1 + 1e-12) / whole
-    each = Outlay(divided_multiplier(together, count))
+    each = Outlay(step_noise_multiplier(together, count))
     scores_of = [f"score {j + 1}" for j in range(count)]
     stages = [
         Stage(_TRIALS, PoissonSampled(rate, Gaussian(together)), TRAIN, task.split),
@@ -78,7 +78,7 @@ def subset_search(
     task.cells(objective)
     with commit_stages(task, stages, budget, ledger) as payment:
         with payment.committed.stage(_TRIALS) as receipt:
-            pieces = divided(receipt, together, count, sample_rate=rate)
+            pieces = divide(receipt, together, count, sample_rate=rate)
             models = task.subsample(rate).train([each.trial(candidate, pieces) for candidate in grid])
         scores = score_models(task, payment.committed, scores_of, models, objective, score_multiplier)
         best = grid[max(range(count), key=lambda j: scores[j].value)]

@@ -1,4 +1,4 @@
-"""Means of bounded records, over a declared size."""
+"""Moments of bounded records: how many there are, their mean over a declared size, their second moment."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
+from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release, release_symmetric
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Data, Floats, into_ball, into_box, parts
-
-__all__ = ["Ball", "Box", "Domain", "mean", "mean_event"]
+from dpilot.statistics.rows import Data, into_ball, into_box, parts
 
 
 class Domain(Protocol):
@@ -26,7 +25,7 @@ class Domain(Protocol):
 
     def bound(self, columns: int) -> float: ...
 
-    def clipped(self, rows: Floats) -> Floats: ...
+    def clip(self, rows: Floats) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Ball:
         del columns  # a ball has one radius in any dimension
         return self.radius
 
-    def clipped(self, rows: Floats) -> Floats:
+    def clip(self, rows: Floats) -> Floats:
         return into_ball(rows, self.radius)
 
 
@@ -75,13 +74,37 @@ class Box:
             raise InvalidInput(f"box has {self._half.size} intervals: expected one for each of {columns} columns.")
         return math.hypot(*np.broadcast_to(self._half, columns).tolist())  # whose squares cannot vanish or overflow
 
-    def clipped(self, rows: Floats) -> Floats:
-        self.bound(rows.shape[1])  # refuses rows of other columns, which numpy might stretch or trip over
+    def clip(self, rows: Floats) -> Floats:
+        self.bound(rows.shape[1])  # refuses rows of other columns, which numpy might broadcast or refuse
         return into_box(rows, np.asarray(self.lower), np.asarray(self.upper))
 
     @property
     def _half(self) -> Floats:
         return np.asarray((np.asarray(self.upper) - np.asarray(self.lower)) / 2)
+
+
+def count_event(noise_multiplier: float) -> Event:
+    """What ``count`` costs: one Gaussian."""
+    return gaussian_event(noise_multiplier)
+
+
+def count(data: Data, *, noise_multiplier: float, receipt: Draws, noise: Noise = SYSTEM) -> float:
+    """The number of records plus noise: ``n + N(0, noise_multiplier^2)``.
+
+    Guarantee:
+        Sensitivity 1, as one record adds one row. A Gaussian of ``noise_multiplier``.
+
+    Edge cases:
+        A record with a value that is not finite is the null record and is not counted. The result may be negative.
+
+    Example:
+        >>> from dpilot.privacy.receipt import Receipt
+        >>> noisy = count(np.zeros(1000), noise_multiplier=2.0, receipt=Receipt(count_event(2.0)))
+        >>> 900 < noisy < 1100
+        True
+    """
+    total = float(sum(rows.shape[0] for rows in parts(data)))
+    return release(total, bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
 
 
 def mean_event(noise_multiplier: float) -> Event:
@@ -115,7 +138,51 @@ def mean(
         True
     """
     size = _validate.positive("It is declared, not counted.", size=size)
-    total = np.asarray(sum(domain.clipped(rows).sum(axis=0) for rows in parts(data)))
+    total = np.asarray(sum(domain.clip(rows).sum(axis=0) for rows in parts(data)))
     bound = domain.bound(total.size)
     noisy = release(total, bound=bound, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     return np.asarray(domain.middle + noisy / size)
+
+
+def second_moment_event(noise_multiplier: float) -> Event:
+    """What ``second_moment`` costs: one Gaussian."""
+    return gaussian_event(noise_multiplier)
+
+
+def second_moment(
+    data: Data, *, radius: float, noise_multiplier: float, receipt: Draws, noise: Noise = SYSTEM
+) -> Floats:
+    """The noisy sum of z z^T over the records, a symmetric (d, d) matrix, not divided by anything.
+
+    ::
+
+        smat( sum svec(z z^T) + N(0, (noise_multiplier * radius^2)^2 I) )        z = x scaled down to |z| <= radius
+
+    Guarantee:
+        One record moves svec(sum z z^T) by |z z^T|_F = |z|^2 <= radius^2, all columns and products together: put the
+        intercept and the target among the columns, and they are covered. A Gaussian of ``noise_multiplier``.
+
+    Edge cases:
+        Rows longer than ``radius`` are scaled down to it. A record that is not finite is the null record.
+        The result is symmetric but, being noisy, may have negative eigenvalues.
+
+    Example:
+        >>> from dpilot.privacy.receipt import Receipt
+        >>> paid = Receipt(second_moment_event(1.0))
+        >>> noisy = second_moment(np.eye(2).repeat(500, 0), radius=1.0, noise_multiplier=1.0, receipt=paid)
+        >>> bool(np.abs(noisy - 500 * np.eye(2)).max() < 10)
+        True
+
+    Reference:
+        svec and its noise: Sheffet 2017; as sufficient statistics: Wang, "Revisiting differentially private linear
+        regression", UAI 2018.
+    """
+    radius = _validate.positive(radius=radius)
+    total = np.asarray(sum(_gram(into_ball(rows, radius)) for rows in parts(data)))
+    return release_symmetric(
+        total, bound=radius * radius, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
+    )
+
+
+def _gram(rows: Floats) -> Floats:
+    return rows.T @ rows

@@ -14,8 +14,8 @@ from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
 from dpilot.engine.masking import elsewhere, looked_at
 from dpilot.errors import DpilotError, InvalidInput
-from dpilot.train.nulls import OUT_OF_MEMORY, PerSampleOf
-from dpilot.train.randomness import cuda_devices
+from dpilot.train.records.nulls import OUT_OF_MEMORY, PerSampleOf
+from dpilot.train.state import cuda_devices
 
 _SMALLEST: Final = 32
 _LARGEST: Final = 2048
@@ -24,19 +24,19 @@ _PATIENCE: Final = 1.0  # seconds a chunk may take before no larger one is tried
 
 
 @contextmanager
-def aside() -> Iterator[None]:
+def fork_generators() -> Iterator[None]:
     """Leave torch's generators as they were."""
     with torch.random.fork_rng(devices=cuda_devices()):
         yield
 
 
-def made_up(form: Any, count: int, *, per_batch: bool) -> Any:
+def synthetic_records(form: Any, count: int, *, per_batch: bool) -> Any:
     """``count`` made-up records in the form of a chunk: its shapes and types, none of its values."""
     n = batches.size(form, per_batch)
     return batches.synthetic(form, n, count, torch.Generator().manual_seed(0))
 
 
-def rehearse(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public: bool = False) -> PerSample:
+def run_synthetic(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public: bool = False) -> PerSample:
     """Compute the gradients of two made-up records, and raise what is wrong with the configuration.
 
     A ``public`` form may be looked at: where made-up values do not run, it is tried as it is.
@@ -45,7 +45,7 @@ def rehearse(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public: boo
         What is raised depends on the model, the loss and the form of the records, never on a record's value.
     """
     try:
-        return _first(per_sample, made_up(form, 2, per_batch=per_batch))
+        return _first(per_sample, synthetic_records(form, 2, per_batch=per_batch))
     except (DpilotError, *OUT_OF_MEMORY):
         raise
     except Exception as problem:
@@ -66,7 +66,7 @@ def chunk_size(per_sample: PerSampleOf, form: Any, expected: float, *, per_batch
     needed = 1 << math.ceil(math.log2(max(expected * 1.25, 1)))
     rates: dict[int, float] = {}
     for _ in range(2):
-        for size in _doubling(min(_SMALLEST, needed), min(needed, _LARGEST)):
+        for size in _powers_of_two(min(_SMALLEST, needed), min(needed, _LARGEST)):
             seconds = seconds_a_chunk(per_sample, form, size, per_batch)
             if seconds is None:
                 break
@@ -77,7 +77,7 @@ def chunk_size(per_sample: PerSampleOf, form: Any, expected: float, *, per_batch
     return max((size for size, rate in rates.items() if rate >= _ABOUT * best), default=min(_SMALLEST, needed))
 
 
-def _doubling(first: int, last: int) -> Iterator[int]:
+def _powers_of_two(first: int, last: int) -> Iterator[int]:
     while first <= last:
         yield first
         first *= 2
@@ -85,7 +85,7 @@ def _doubling(first: int, last: int) -> Iterator[int]:
 
 def seconds_a_chunk(per_sample: PerSampleOf, form: Any, size: int, per_batch: bool) -> float | None:
     """The better of two timings after a warm-up; None if memory does not suffice."""
-    chunk = made_up(form, size, per_batch=per_batch)
+    chunk = synthetic_records(form, size, per_batch=per_batch)
     taken = []
     try:
         for run in (_first, _once, _once):
@@ -94,7 +94,7 @@ def seconds_a_chunk(per_sample: PerSampleOf, form: Any, size: int, per_batch: bo
             taken.append(time.perf_counter() - start)
             if taken[0] > 2 * _PATIENCE:
                 break
-    except Exception:  # memory, or values that the model refuses: rehearse has said which
+    except Exception:  # memory, or values that the model refuses: run_synthetic has raised which
         return None
     return max(min(taken), 1e-9)
 

@@ -30,7 +30,7 @@ def describe(model: nn.Module) -> dict[str, Any] | None:
       (1): Tanh()
     )
     """
-    described = _described(model)
+    described = _describe_layer(model)
     try:
         same = described is not None and repr(build(described)) == repr(model)
     except (TypeError, ValueError, RuntimeError):
@@ -53,9 +53,9 @@ def build(described: object) -> nn.Module:
     return _LAYERS[described["layer"]](**arguments)
 
 
-def _described(module: nn.Module) -> dict[str, Any] | None:
+def _describe_layer(module: nn.Module) -> dict[str, Any] | None:
     if type(module) is nn.Sequential:
-        children = [(name, _described(child)) for name, child in module.named_children()]
+        children = [(name, _describe_layer(child)) for name, child in module.named_children()]
         return None if any(child is None for _, child in children) else {"layer": "Sequential", "children": children}
     if _LAYERS.get(type(module).__name__) is not type(module):
         return None

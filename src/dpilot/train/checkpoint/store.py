@@ -25,13 +25,11 @@ from dpilot.errors import InvalidInput
 from dpilot.noise import KeyedNoise
 from dpilot.records import StepRecord
 from dpilot.sampling import PoissonSampler
-from dpilot.train import files
-from dpilot.train.course import Course
+from dpilot.train.checkpoint import files
+from dpilot.train.checkpoint.secret import Secret, SecretFile, check_hash, keyed_hash, tensor_bytes
 from dpilot.train.options import Options
-from dpilot.train.packing import Tensors, pack, restored, stored, unpack
 from dpilot.train.plan import Plan
-from dpilot.train.seal import check, content, seal
-from dpilot.train.secret import Secret, SecretFile
+from dpilot.train.state import TrainingState
 
 FORMAT: Final = 2
 MANIFEST: Final = "run.json"
@@ -59,14 +57,14 @@ class Manifest:
         plain = {**asdict(self), "plan": self.plan.to_dict(), "options": self.options.to_dict()}
         return json.dumps({"format": FORMAT, **plain}, indent=1, allow_nan=False)
 
-    def sealed(self, key: bytes) -> Manifest:
+    def with_seal(self, key: bytes) -> Manifest:
         """The same manifest with the seal of all that it says."""
         said = replace(self, seal="").to_json()
-        return replace(self, seal=seal(key, "run", [said.encode()]))
+        return replace(self, seal=keyed_hash(key, "run", [said.encode()]))
 
     def check_seal(self, folder: Path, key: bytes) -> None:
         """Refuse a manifest that says something else than when it was written."""
-        check(folder / MANIFEST, self.seal, self.sealed(key).seal)
+        check_hash(folder / MANIFEST, self.seal, self.with_seal(key).seal)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -81,39 +79,39 @@ class Manifest:
         return cls(**data)
 
 
-class Keeper:
+class CheckpointWriter:
     """Writes the checkpoints of one run: public first, secret after, so that the secret never runs ahead."""
 
     def __init__(self, folder: Path, manifest: Manifest, secret: SecretFile, key: bytes) -> None:
         self.folder = folder
-        self.manifest = manifest.sealed(key)
+        self.manifest = manifest.with_seal(key)
         self.secret = secret
         self.key = key
 
-    def due(self, course: Course) -> bool:
+    def due(self, state: TrainingState) -> bool:
         """Whether the step just taken is one to store after."""
-        return course.taken % self.manifest.every == 0 or course.taken == self.manifest.plan.steps
+        return state.steps_taken % self.manifest.every == 0 or state.steps_taken == self.manifest.plan.steps
 
-    def keep(self, course: Course, sampler: PoissonSampler, noise: KeyedNoise) -> None:
+    def write(self, state: TrainingState, sampler: PoissonSampler, noise: KeyedNoise) -> None:
         """Store the run as it stands. After the last step no secret is needed, so none is kept."""
-        files.write(self.folder / CHECKPOINT, _content(course, self.key))
-        if course.taken == self.manifest.plan.steps:
+        files.write(self.folder / CHECKPOINT, _content(state, self.key))
+        if state.steps_taken == self.manifest.plan.steps:
             self.secret.delete()
         else:
-            self.secret.write(Secret(self.manifest.run, course.taken, noise.state, sampler.state, self.key))
+            self.secret.write(Secret(self.manifest.run, state.steps_taken, noise.state, sampler.state, self.key))
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRun:
     """A checkpoint as it was read: how many steps were taken, and what is to be put back."""
 
-    taken: int
+    steps_taken: int
     tensors: Tensors
     header: dict[str, Any]
     seal: str
 
     @classmethod
-    def read(cls, folder: Path) -> Stored:
+    def read(cls, folder: Path) -> StoredRun:
         """The checkpoint of a run folder; data only."""
         tensors, header = _read(folder / CHECKPOINT)
         found = str(header.pop("seal", ""))
@@ -121,7 +119,7 @@ class Stored:
 
     def check_seal(self, folder: Path, key: bytes) -> None:
         """Refuse a checkpoint that is not the one the run wrote."""
-        check(folder / CHECKPOINT, self.seal, _sealed(self.tensors, json.dumps(self.header), key))
+        check_hash(folder / CHECKPOINT, self.seal, _checkpoint_hash(self.tensors, json.dumps(self.header), key))
 
     def check_fits(self, model: nn.Module) -> None:
         """Refuse a model of other names or shapes."""
@@ -133,50 +131,50 @@ class Stored:
                 f"the model is not the stored one: {differing[:5]} differ. Build it as for the first run."
             )
 
-    def put_into(self, course: Course) -> None:
-        """Make a new course of the same plan, options and model stand where the stored one stood."""
-        setting, device = course.setting, next(course.setting.model.parameters()).device
-        setting.model.load_state_dict(self._weights())
-        setting.optimizer.load_state_dict(unpack(self.header["optimizer"], self.tensors))
-        course.state = State.from_dict(self.header["clipping"]).to(device)
-        course.rates = list(self.header["rates"])
-        course.averaged = self.header["averaged"]
-        course.mean = {name: t.to(device) for name, t in unpack(self.header["mean"], self.tensors).items()}
+    def restore_into(self, state: TrainingState) -> None:
+        """Bring a new run of the same plan, options and model to where the stored one stood."""
+        context, device = state.context, next(state.context.model.parameters()).device
+        context.model.load_state_dict(self._weights())
+        context.optimizer.load_state_dict(unpack(self.header["optimizer"], self.tensors))
+        state.state = State.from_dict(self.header["clipping"]).to(device)
+        state.rates = list(self.header["rates"])
+        state.averaged = self.header["averaged"]
+        state.mean = {name: t.to(device) for name, t in unpack(self.header["mean"], self.tensors).items()}
         numbers = (self.tensors[f"records.{name}"].tolist() for name in ("threshold", "bound", "measuring"))
-        course.records = [StepRecord(step, *each) for step, each in enumerate(zip(*numbers, strict=True))]
+        state.records = [StepRecord(step, *each) for step, each in enumerate(zip(*numbers, strict=True))]
 
     def _weights(self) -> Tensors:
         named = ((name, t) for name, t in self.tensors.items() if name.startswith("model."))
         return {name.removeprefix("model."): t for name, t in named}
 
 
-def _content(course: Course, key: bytes) -> bytes:
+def _content(state: TrainingState, key: bytes) -> bytes:
     tensors: Tensors = {}
-    for name, tensor in course.setting.model.state_dict().items():
+    for name, tensor in state.context.model.state_dict().items():
         if not isinstance(tensor, Tensor):
             raise InvalidInput(f"the model's state {name!r} is a {type(tensor).__name__}: expected tensors, as stored.")
         pack(tensor, f"model.{name}", tensors)
     header = {
         "format": FORMAT,
-        "optimizer": pack(course.setting.optimizer.state_dict(), "optimizer", tensors),
-        "mean": pack(course.mean, "mean", tensors),
-        "averaged": course.averaged,
-        "rates": course.rates,
-        "clipping": course.state.to_dict(),
+        "optimizer": pack(state.context.optimizer.state_dict(), "optimizer", tensors),
+        "mean": pack(state.mean, "mean", tensors),
+        "averaged": state.averaged,
+        "rates": state.rates,
+        "clipping": state.state.to_dict(),
     }
-    columns = zip(*((r.threshold, r.bound, r.measuring) for r in course.records), strict=True)
-    threshold, bound, measuring = columns if course.records else ((), (), ())
+    columns = zip(*((r.threshold, r.bound, r.measuring) for r in state.records), strict=True)
+    threshold, bound, measuring = columns if state.records else ((), (), ())
     tensors["records.threshold"] = torch.tensor(threshold, dtype=torch.float64)
     tensors["records.bound"] = torch.tensor(bound, dtype=torch.float64)
     tensors["records.measuring"] = torch.tensor(measuring, dtype=torch.bool)
-    header["seal"] = _sealed(tensors, json.dumps(header, allow_nan=False), key)
+    header["seal"] = _checkpoint_hash(tensors, json.dumps(header, allow_nan=False), key)
     return save(
-        stored(tensors), metadata={"dpilot": json.dumps(header)}
+        to_storable(tensors), metadata={"dpilot": json.dumps(header)}
     )  # one entry: several have no order of their own
 
 
-def _sealed(tensors: Tensors, header: str, key: bytes) -> str:
-    return seal(key, "checkpoint", [header.encode(), *content(tensors)])
+def _checkpoint_hash(tensors: Tensors, header: str, key: bytes) -> str:
+    return keyed_hash(key, "checkpoint", [header.encode(), *tensor_bytes(tensors)])
 
 
 def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
@@ -191,4 +189,73 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
         ) from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InvalidInput(f"{path} is not a checkpoint of format {FORMAT}: a newer dpilot may have written it.")
-    return restored(tensors), header
+    return from_storable(tensors), header
+
+
+Tensors = dict[str, Tensor]
+_AS_REAL: Final = ".view_as_real"
+
+
+def pack(tree: Any, prefix: str, tensors: Tensors) -> Any:
+    """The tree as plain data; each tensor goes to ``tensors`` under a name that begins with ``prefix``.
+
+    >>> import torch
+    >>> held = {}
+    >>> plain = pack({0: {"step": torch.tensor(3.0), "betas": (0.9, 0.999)}}, "optimizer", held)
+    >>> list(held), unpack(plain, held)
+    (['optimizer.0.step'], {0: {'step': tensor(3.), 'betas': (0.9, 0.999)}})
+    """
+    if isinstance(tree, Tensor):
+        tensors[prefix] = tree.detach().cpu().contiguous().clone()
+        return {"tensor": prefix}
+    if isinstance(tree, dict):
+        return {"dict": [[key, pack(value, f"{prefix}.{key}", tensors)] for key, value in tree.items()]}
+    if isinstance(tree, list | tuple):
+        kind = "list" if isinstance(tree, list) else "tuple"
+        return {kind: [pack(value, f"{prefix}.{place}", tensors) for place, value in enumerate(tree)]}
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return {"value": tree}
+    raise InvalidInput(f"{prefix} is a {type(tree).__name__}: expected tensors and plain data, as these can be stored.")
+
+
+def unpack(plain: Any, tensors: Tensors) -> Any:
+    """The inverse of pack."""
+    if not isinstance(plain, dict) or len(plain) != 1:
+        raise InvalidInput("a stored state cannot be understood: another dpilot may have written it.")
+    ((kind, content),) = plain.items()
+    match kind:
+        case "tensor":
+            return tensors[content]
+        case "dict":
+            return {key: unpack(value, tensors) for key, value in content}
+        case "list":
+            return [unpack(value, tensors) for value in content]
+        case "tuple":
+            return tuple(unpack(value, tensors) for value in content)
+        case "value":
+            return content
+    raise InvalidInput(f"a stored state holds a {kind!r}: another dpilot may have written it.")
+
+
+def to_storable(tensors: Tensors) -> Tensors:
+    """The tensors as safetensors can hold them, on the CPU: a complex one as its real view, under a name that says so.
+
+    >>> import torch
+    >>> held = to_storable({"w": torch.ones(2, dtype=torch.complex128)})
+    >>> list(held), from_storable(held)["w"].dtype
+    (['w.view_as_real'], torch.complex128)
+    """
+    return {f"{name}{_AS_REAL}" if t.is_complex() else name: _plain(t) for name, t in tensors.items()}
+
+
+def from_storable(tensors: Tensors) -> Tensors:
+    """The inverse of to_storable. Complex numbers are copied: in a mapped file they may be misaligned and crash."""
+    return {
+        name.removesuffix(_AS_REAL): torch.view_as_complex(t.clone()) if name.endswith(_AS_REAL) else t
+        for name, t in tensors.items()
+    }
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    found = tensor.detach().cpu()
+    return (torch.view_as_real(found.resolve_conj()) if found.is_complex() else found).contiguous().clone()

@@ -1,11 +1,10 @@
-"""A run under way: the private step, and the free post-processing around it."""
+"""The engine as a function of a chunk of records: a public number of rows at a time, replayed where possible."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -13,72 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.clipping import State
 from dpilot.engine import batch as batches
 from dpilot.engine import capture
-from dpilot.keys import Chain
-from dpilot.records import StepRecord
-from dpilot.train import averages
-from dpilot.train.collating import pieces
-from dpilot.train.nulls import PerSampleOf, joined
-from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
-from dpilot.train.randomness import own_randomness
-from dpilot.train.step import Setting, private_step
+from dpilot.train.records.nulls import PerSampleOf, concatenate_handles
+from dpilot.train.records.reader import split_chunk
 
 _STEP: Final = 8  # sizes of chunks are multiples of this: GPUs like them
 _FEW: Final = 8  # records of a shape of their own that are computed together
-
-
-@dataclass(slots=True)
-class Course:
-    """Where a run stands. Everything in it was declared or released: it may be stored and shown.
-
-    ``rates`` are the optimizer's own step sizes, which the schedule multiplies; ``mean`` is the average of ``averaged``
-    iterates so far.
-    """
-
-    setting: Setting
-    options: Options
-    state: State
-    rates: list[float]
-    records: list[StepRecord] = field(default_factory=list)
-    mean: dict[str, Tensor] = field(default_factory=dict)
-    averaged: int = 0
-
-    @property
-    def taken(self) -> int:
-        """How many steps were taken."""
-        return len(self.records)
-
-    def step(self, chain: Chain, chunks: Iterable[Any]) -> StepRecord:
-        """Take the next step on the chunks of its batch, with the step's own randomness, and note what it used."""
-        before, place = self.state, self.taken
-        record = StepRecord(place, float(before.threshold), float(before.bound), before.frozen)
-        self._set_rates(place)
-        with own_randomness(chain):
-            self.state = private_step(self.setting, before, chunks)
-        if not before.frozen:
-            self._average(place)
-        self.records.append(record)
-        return record
-
-    def finish(self) -> None:
-        """What is free once the last step was taken: a step along the momentum, and the average as the model."""
-        if self.options.free_step:
-            free_step(self.setting.optimizer)
-        averages.put(self.mean, self.setting.model)
-
-    def _set_rates(self, place: int) -> None:
-        factor = self.options.schedule.factor(place, self.setting.plan.steps)
-        for group, rate in zip(self.setting.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
-
-    def _average(self, place: int) -> None:
-        kind = self.options.average
-        if kind is not None and kind.counts(place, self.setting.plan.steps):
-            self.mean = averages.mixed(self.mean, self.setting.model, kind.keep(self.averaged))
-            self.averaged += 1
 
 
 def per_sample_of(
@@ -117,7 +58,7 @@ def by_shape(whole: PerSampleOf, few: PerSampleOf, form: Any, per_batch: bool) -
         n = batches.size(chunk, per_batch)
         if own is None or shapes(chunk) == own or n <= 1:
             return whole(chunk)
-        return joined([few(piece) for piece, _ in pieces(chunk, n, _FEW)])
+        return concatenate_handles([few(piece) for piece, _ in split_chunk(chunk, n, _FEW)])
 
     return gradients
 

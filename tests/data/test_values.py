@@ -1,4 +1,4 @@
-"""Columns of which one record once changed how all others were read, or raised."""
+"""What a cell is worth does not depend on the type that one other record gives its column."""
 
 from __future__ import annotations
 

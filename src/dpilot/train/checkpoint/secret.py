@@ -11,22 +11,25 @@ machine's rounding) stops before it adds the same noise to it.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.noise import KeyedNoise
-from dpilot.train import files
+from dpilot.train.checkpoint import files
 
 FORMAT: Final = 2
 _LINE: Final = struct.Struct("<Q32s")
@@ -182,3 +185,32 @@ def _lock(handle: int, path: Path) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InvalidInput(f"{path} is in use: expected one process a run. Wait for it, or stop it.") from None
+
+
+def keyed_hash(key: bytes, kind: str, parts: Iterable[bytes]) -> str:
+    """A hash of ``parts``, each with its length, that nobody can make without ``key``.
+
+    >>> keyed_hash(bytes(32), "run", [b"ab", b"c"]) == keyed_hash(bytes(32), "run", [b"a", b"bc"])
+    False
+    """
+    made = hashlib.blake2b(key=key, person=kind.encode(), digest_size=32)
+    for part in parts:
+        made.update(len(part).to_bytes(8, "little"))
+        made.update(part)
+    return made.hexdigest()
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> Iterable[bytes]:
+    """Everything that a set of named tensors is, in an order of its own."""
+    for name, tensor in sorted(tensors.items()):
+        yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def check_hash(path: Path, found: str, expected: str) -> None:
+    """Refuse a file that was altered since the run wrote it."""
+    if not hmac.compare_digest(found.encode(), expected.encode()):
+        raise InvalidInput(
+            f"{path} was altered since the run wrote it: expected the file as it was, because what it says decides "
+            "how much noise is added. Put the original back, or start a new run: it is a new spend."
+        )

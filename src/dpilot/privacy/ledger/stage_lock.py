@@ -1,8 +1,8 @@
-"""Who runs a stage holds a lock: so a stage that is running can be told from one that crashed.
+"""The lock held while a stage runs: it distinguishes a stage that is running from one that crashed.
 
 The lock is the kernel's (flock) on the file ``.NAME.SEQ.STAGE.lock`` beside the ledger. It is taken before the row that
 begins the stage is on disk and ends with the process, however that ends. The file stays while the stage is unfinished
-and goes when its end is booked; so where it is missing, somebody removed it, and nothing can be told.
+and goes when its end is booked; so where it is missing, it was removed by hand, and the two cannot be distinguished.
 
 A forked child may not draw from its parent's receipt, so it does not keep the parent's lock alive either: its copy is
 closed at the fork. Threads of one process exclude each other like processes do.
@@ -21,7 +21,7 @@ _FLAGS: Final = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOL
 _open_here: Final[set[int]] = set()
 
 
-class Held:
+class StageLock:
     """The lock of stage ``place`` of row ``seq``, held by this process until ``release`` or ``remove``."""
 
     def __init__(self, ledger: Path, seq: int, place: int, *, again: bool = False) -> None:
@@ -29,7 +29,7 @@ class Held:
         self.seq, self.place = seq, place
         self._file = ledger.with_name(f".{ledger.name}.{seq}.{place}.lock")
         self._process = os.getpid()
-        self._handle = self._opened(again)
+        self._handle = self._open_file(again)
         _open_here.add(self._handle)
         try:
             self._lock(again)
@@ -43,18 +43,18 @@ class Held:
         return self._process == os.getpid()
 
     def release(self) -> None:
-        """Let go of an unfinished stage; its file stays, for whoever resumes it."""
+        """Release an unfinished stage; its file stays, for a later resume."""
         if self.own and self._handle in _open_here:
             _open_here.remove(self._handle)  # first, so that no fork closes a number that means another file by then
             os.close(self._handle)
 
     def remove(self) -> None:
-        """Let go of a finished stage, which nobody can resume."""
+        """Release a finished stage, which cannot be resumed, and remove its file."""
         with suppress(OSError):
             self._file.unlink(missing_ok=True)
         self.release()
 
-    def _opened(self, again: bool) -> int:
+    def _open_file(self, again: bool) -> int:
         try:
             return os.open(self._file, _FLAGS if again else _FLAGS | os.O_CREAT, 0o666)
         except FileNotFoundError:

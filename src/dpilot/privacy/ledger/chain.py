@@ -20,7 +20,7 @@ NOTHING_BEFORE: Final = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LedgerRow:
     """One line of the ledger. ``seq`` alone orders rows; ``time`` is only shown, so a clock may be wrong."""
 
     seq: int
@@ -44,15 +44,15 @@ def canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 
 
-def next_row(before: Sequence[Row], kind: str, body: Mapping[str, Any]) -> Row:
+def next_row(before: Sequence[LedgerRow], kind: str, body: Mapping[str, Any]) -> LedgerRow:
     """The row that follows ``before``, with a key of its own: a second attempt is a second spend."""
     previous = before[-1].hash if before else NOTHING_BEFORE
     fields = (len(before), kind, secrets.token_hex(16), datetime.now(UTC).isoformat(timespec="seconds"))
     text = canonical(body)
-    return Row(*fields, text, previous, _digest(*fields, text, previous))
+    return LedgerRow(*fields, text, previous, _digest(*fields, text, previous))
 
 
-def check_chain(rows: Sequence[Row]) -> None:
+def check_chain(rows: Sequence[LedgerRow]) -> None:
     """Raise LedgerError at the first row that was altered, removed, added or moved."""
     previous = NOTHING_BEFORE
     for place, row in enumerate(rows):

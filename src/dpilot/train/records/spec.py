@@ -17,11 +17,11 @@ from dpilot.engine import batch as batches
 Made = TypeVar("Made")
 
 
-class Differs(Exception):
+class SpecMismatch(Exception):
     """Records have not the public form; it never leaves the reading of records."""
 
 
-def brought(tree: Any, form: Any) -> tuple[Any, Tensor | None]:
+def conform_to_spec(tree: Any, form: Any) -> tuple[Any, Tensor | None]:
     """Records collated to ``tree`` in the public ``form``, and which of them have other values, if any may.
 
     The form is a chunk of one record: its containers, keys and their order, counts, dimensions and types. Sizes are
@@ -35,35 +35,35 @@ def brought(tree: Any, form: Any) -> tuple[Any, Tensor | None]:
 
     Edge cases:
         keys that the form lacks    left out
-        another structure           raises Differs
+        another structure           raises SpecMismatch
 
     Example:
-        >>> whole, wrong = brought([torch.tensor([1.0, 0.5])], [torch.zeros(1, dtype=torch.int64)])
+        >>> whole, wrong = conform_to_spec([torch.tensor([1.0, 0.5])], [torch.zeros(1, dtype=torch.int64)])
         >>> whole[0].tolist(), wrong.tolist()
         ([1, 0], [False, True])
         >>> one = torch.ones(1)
-        >>> list(brought({"b": one, "a": one, "c": one}, {"a": one, "b": one})[0])
+        >>> list(conform_to_spec({"b": one, "a": one, "c": one}, {"a": one, "b": one})[0])
         ['a', 'b']
     """
     wrong: list[Tensor] = []
-    made = _brought(tree, form, wrong)
+    made = _conform(tree, form, wrong)
     return made, torch.stack(wrong).any(0) if wrong else None
 
 
-def _brought(tree: Any, form: Any, wrong: list[Tensor]) -> Any:
+def _conform(tree: Any, form: Any, wrong: list[Tensor]) -> Any:
     if isinstance(form, Tensor):
         return _tensor(tree, form, wrong)
     if isinstance(form, Mapping):
         if not isinstance(tree, Mapping) or not set(form) <= set(tree):
-            raise Differs
-        return batches.mapping_like(form, {key: _brought(tree[key], like, wrong) for key, like in form.items()})
+            raise SpecMismatch
+        return batches.mapping_like(form, {key: _conform(tree[key], like, wrong) for key, like in form.items()})
     if opaque(form) or opaque(tree):
         if not (opaque(form) and opaque(tree)):
-            raise Differs
+            raise SpecMismatch
         return tree
     if not isinstance(tree, tuple | list) or len(tree) != len(form):
-        raise Differs
-    return batches.sequence_like(form, [_brought(part, like, wrong) for part, like in zip(tree, form, strict=True)])
+        raise SpecMismatch
+    return batches.sequence_like(form, [_conform(part, like, wrong) for part, like in zip(tree, form, strict=True)])
 
 
 def _tensor(tree: Any, form: Tensor, wrong: list[Tensor]) -> Any:
@@ -71,7 +71,7 @@ def _tensor(tree: Any, form: Tensor, wrong: list[Tensor]) -> Any:
         values = [number(each) for each in tree]  # texts, or numbers of a type that torch does not know
         tree = torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
     if not isinstance(tree, Tensor) or tree.is_meta or tree.dim() != form.dim() or tree.layout != form.layout:
-        raise Differs
+        raise SpecMismatch
     tree = tree.detach()
     if tree.is_complex() and not form.is_complex():
         wrong.append(_rows(tree.imag != 0, form))
@@ -95,17 +95,17 @@ def opaque(tree: Any) -> bool:
     return not isinstance(tree, Tensor | Mapping)
 
 
-def quietly(make: Callable[[], Made]) -> Made | None:
+def try_quietly(make: Callable[[], Made]) -> Made | None:
     """What is made, or None if that raises: an exception that depends on a record is never seen."""
     try:
-        with silent():
+        with ignore_warnings():
             return make()
     except Exception:
         return None
 
 
 @contextmanager
-def silent() -> Iterator[None]:
+def ignore_warnings() -> Iterator[None]:
     """No warning is shown or raised, as it would tell of a record."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
