@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dpilot"
 
 LAYERS = [
     {"errors", "_validate", "_arrays", "records", "__init__"},
-    {"privacy"},
+    {"numerics", "privacy"},
     {"keys", "tape"},
     {"noise"},
     {"sampling", "mechanism", "clipping", "engine"},
@@ -28,7 +28,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SIBLINGS_STRANGERS = {"sampling", "mechanism", "clipping", "engine"}
-KNOW_NOTHING_OF_PRIVACY = {"clipping", "engine"}
+KNOW_NOTHING_OF_PRIVACY = {"clipping", "engine", "numerics"}
 GROUND = LAYERS[0]
 ACCOUNTANTS = ["events", "gaussian", "amplification", "rdp", "pld", "selection", "accountant", "calibrate"]
 
@@ -74,7 +74,7 @@ def faults(name: str, source: str) -> list[str]:
             found.append(f"{name} imports {target}, which lies above it")
         elif target != name and {name, target} <= SIBLINGS_STRANGERS:
             found.append(f"{name} imports its sibling {target}")
-        elif name in KNOW_NOTHING_OF_PRIVACY and target not in GROUND | {name}:
+        elif name in KNOW_NOTHING_OF_PRIVACY and target not in GROUND | {name, "numerics"}:
             found.append(f"{name} knows nothing of {target}")
     return found
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpilot.engine import api, base, combine, measure, recorder, settle, two_pass
+from dpilot.engine import api, base, measure, recorder, settle, two_pass
 from dpilot.engine.layers import attention, broadcast, conv, embedding, fallback, gram, linear, norm, recurrent
 from dpilot.engine.layers.base import Dense
 from tests.contracts.test_engines import assert_contract
@@ -126,7 +126,7 @@ def untapped(original: Any) -> Any:
         dims = like.dim() if dims is None else dims
         if weight.dim() >= dims:
             return original(self, weight, like, dims)
-        return broadcast.repeated(weight.data, dims, like.shape[0])
+        return broadcast.repeat_view(weight.data, dims, like.shape[0])
 
     return spread
 
@@ -148,7 +148,7 @@ MUTATIONS = {
         gram, "gram", lambda _: lambda a, e: (a.square().sum(2) * e.square().sum(2)).sum(1), ("linear_gram",)
     ),
     "linear magnitude halves one token": Mutation(linear.Product, "magnitude", scaled(0.5), ("mlp",)),
-    "linear forgets to merge repeats": Mutation(combine, "merge", lambda _: lambda uses: uses[0], ("reused_module",)),
+    "linear forgets to merge repeats": Mutation(measure, "merge", lambda _: lambda uses: uses[0], ("reused_module",)),
     "swapped storage is ignored": Mutation(
         linear, "product_use", lambda make: lambda n, _, *more: make(n, False, *more), ("everything_square",)
     ),
@@ -195,7 +195,7 @@ MUTATIONS = {
     "fallback doubles": Mutation(fallback, "per_sample", scaled(2.0), ("rare_operations",)),
     "derived weights are dropped": Mutation(settle, "pull_back", lambda _: lambda *_: [], ("parametrised", "lora")),
     "repeated rows are not summed": Mutation(
-        settle, "summed_to", lambda f: lambda v, b: f(v, b) * 0.5, ("vision_transformer",)
+        settle, "sum_to", lambda f: lambda v, b: f(v, b) * 0.5, ("vision_transformer",)
     ),
     "a repeated use is overwritten": Mutation(
         measure, "combine", last_only, ("reused_module", "tied_embeddings", "bare_parameters")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine import loop, single_backward
-from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, handle, trainable
+from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, make_handle, trainable
 from dpilot.engine.draws import Draws
 
 
@@ -42,7 +42,7 @@ def run(
         try:
             return single_backward.run(model, loss_fn, copies, n=n, per_batch=per_batch, reason=""), i
         except NoRule:
-            sample = batches.owned(batches.rows(batch, n, i, i + 1))
+            sample = batches.copy_tensors(batches.rows(batch, n, i, i + 1))
             draws.go_on()
             return loop.run(model, loss_fn, sample, n=1, per_batch=per_batch, reason=""), 0
 
@@ -70,4 +70,4 @@ def run(
 
     each = [squares_of(i) for i in range(n)]
     squares = {name: torch.stack(rows) for name, rows in zip(parameters, zip(*each, strict=True), strict=True)}
-    return handle("loop", reason, squares, sum_with)
+    return make_handle("loop", reason, squares, sum_with)

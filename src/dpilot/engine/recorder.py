@@ -23,23 +23,22 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dpilot.engine import precision
 from dpilot.engine.base import NoRule
 from dpilot.engine.layers import RULES
-from dpilot.engine.layers.base import Dense, MakeUse, Use, per_sample_rows
-from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeated
+from dpilot.engine.layers.base import Dense, MakeUse, Use, detach_unseen, per_sample_rows
+from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeat_view
 from dpilot.engine.layers.fallback import fallback
-from dpilot.engine.layers.gram import Shared
+from dpilot.engine.layers.gram import SharedInput
 from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.tracker import Tracker
-from dpilot.engine.tap import Tap
+from dpilot.numerics import precision
 
 TRANSPOSES = {"t": 1, "T": 1, "mT": 1, "transpose": 3, "swapaxes": 3}
 """Transposes of a matrix, and how many arguments they have."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundUse:
     """A use of a weight. ``by_row``: the weight has the samples on its first dimension, row i serves sample i alone."""
 
     weight: Tensor
@@ -67,8 +66,8 @@ class Recorder(TorchFunctionMode):
         self.origins: dict[int, Origin] = {}
         self.expected: dict[int, int] = {}
         self.recomputes = False  # a checkpoint runs parts of the forward pass again, which are watched as well
-        self.receive: Callable[[Found], None] | None = None
-        self._latest: tuple[Tensor, int, Tensor, Shared] | None = None
+        self.receive: Callable[[FoundUse], None] | None = None
+        self._latest: tuple[Tensor, int, Tensor, SharedInput] | None = None
         device = next((p.device for p in self.parameters), torch.device("cpu"))
         self._token = torch.zeros((), device=device, requires_grad=True)
 
@@ -173,7 +172,7 @@ class Recorder(TorchFunctionMode):
             with torch._C.DisableTorchFunction():  # a rule's own work is not watched
                 gradient = gradient if gradient.shape == shape else gradient.reshape(shape)
                 for weight, make in uses:
-                    self.receive(Found(weight, make(kept, gradient), by_row))
+                    self.receive(FoundUse(weight, make(kept, gradient), by_row))
 
         def tapped(tensor: Tensor) -> Tensor:
             result: Tensor = Tap.apply(tensor, self._token, sink, fresh, *saved)  # type: ignore[no-untyped-call]
@@ -191,12 +190,12 @@ class Recorder(TorchFunctionMode):
         def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
             return Dense(per_sample_rows(e, n).sum(1).view(n, *weight.shape))
 
-        return self.tap(repeated(values, dims, lead), (), [(weight, make)], fresh=False)
+        return self.tap(repeat_view(values, dims, lead), (), [(weight, make)], fresh=False)
 
-    def input_of_several(self, x: Tensor, cast: Tensor) -> tuple[Tensor, Shared]:
+    def input_of_several(self, x: Tensor, cast: Tensor) -> tuple[Tensor, SharedInput]:
         latest = self._latest
         if latest is None or latest[0] is not x or latest[1] != x._version or latest[2].dtype != cast.dtype:
-            latest = self._latest = (x, x._version, cast.detach(), Shared())
+            latest = self._latest = (x, x._version, detach_unseen(cast), SharedInput())
         latest[3].users += 1
         return latest[2], latest[3]
 
@@ -209,7 +208,7 @@ class Recorder(TorchFunctionMode):
         return base if turned and base.dim() == 2 else None
 
     def backward(
-        self, losses: Tensor, receive: Callable[[Found], None], *, retain: bool = False, scale: Tensor | None = None
+        self, losses: Tensor, receive: Callable[[FoundUse], None], *, retain: bool = False, scale: Tensor | None = None
     ) -> None:
         """One backward pass from sum(scale * losses), recorder on (checkpoints run forward again); uses go to receive.
 
@@ -221,7 +220,7 @@ class Recorder(TorchFunctionMode):
         scale = torch.ones_like(losses) if scale is None else scale
         watched = self.tracker.again() if self.recomputes else nullcontext()
         try:
-            with watched, self, precision.own():
+            with watched, self, precision.use_own_settings():
                 reached = differentiate(losses, self._token, self.parameters, scale, retain)
         finally:
             self.receive = self._latest = None
@@ -261,3 +260,32 @@ def through_base(out: Tensor, tap: Callable[[Tensor], Tensor]) -> Tensor:
     if base.numel() == out.numel() and base.is_contiguous() and out.is_contiguous():
         return tap(base).view(out.shape)
     return tap(out.clone())
+
+
+Sink = Callable[[tuple[Tensor, ...], Tensor], None]
+
+
+class Tap(torch.autograd.Function):
+    """Return ``out`` itself and call ``sink(saved, gradient)`` during the backward pass.
+
+    The output is the same tensor marked as modified in place, not a view: an in-place activation may follow. What the
+    rule needs later is saved through autograd, so gradient checkpointing drops and recomputes it, and writing over it
+    in place is an error instead of a wrong gradient. ``token`` keeps the graph alive where nothing else does.
+    ``fresh`` false gives a view instead, for repeated weights, whose memory cannot be written anyway.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, token: Tensor, sink: Sink, fresh: bool, *saved: Tensor) -> Tensor:
+        del token
+        ctx.sink = sink
+        ctx.save_for_backward(*saved)
+        if not fresh:
+            return out.view_as(out)
+        ctx.mark_dirty(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        saved = ctx.saved_tensors
+        ctx.sink(saved, gradients[0])
+        return gradients[0], None, None, None, *(None for _ in saved)

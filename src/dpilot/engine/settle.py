@@ -12,12 +12,12 @@ from dpilot.engine.base import accumulator
 from dpilot.engine.layers.base import Dense, Use
 from dpilot.engine.layers.embedding import lookup_use
 from dpilot.engine.quiet import no_batching_warnings
-from dpilot.engine.recorder import Found, Origin, Recorder
+from dpilot.engine.recorder import FoundUse, Origin, Recorder
 
 REPEATS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
 
 
-def own_name(recorder: Recorder, once: set[int], item: Found) -> str | None:
+def own_name(recorder: Recorder, once: set[int], item: FoundUse) -> str | None:
     """The parameter whose only use this is, if it is one: such a use can be measured as soon as it is found."""
     alone = id(item.weight) in once and not item.by_row
     return recorder.names.get(id(item.weight)) if alone else None
@@ -36,7 +36,7 @@ def flat(tree: Any) -> list[Any]:
     return [leaf for v in tree for leaf in flat(v)] if isinstance(tree, (tuple, list)) else [tree]
 
 
-def settle(recorder: Recorder, found: Iterable[Found]) -> dict[str, list[Use]]:
+def settle(recorder: Recorder, found: Iterable[FoundUse]) -> dict[str, list[Use]]:
     """All uses by parameter name."""
     uses: dict[str, list[Use]] = {}
     for item in found:
@@ -45,7 +45,7 @@ def settle(recorder: Recorder, found: Iterable[Found]) -> dict[str, list[Use]]:
     return uses
 
 
-def parameters_of(recorder: Recorder, item: Found) -> list[tuple[str, Use]]:
+def parameters_of(recorder: Recorder, item: FoundUse) -> list[tuple[str, Use]]:
     """The uses of parameters that one use of a weight stands for."""
     name = recorder.names.get(id(item.weight))
     if name is not None and not item.by_row:
@@ -58,18 +58,18 @@ def parameters_of(recorder: Recorder, item: Found) -> list[tuple[str, Use]]:
     return pull_back(recorder, item.weight, item.use.gradients(0, recorder.batch_size))
 
 
-def undo_rows(recorder: Recorder, item: Found, origin: Origin | None) -> Found | None:
+def undo_rows(recorder: Recorder, item: FoundUse, origin: Origin | None) -> FoundUse | None:
     """A weight with one row a sample that is a repeat, or a look-up of constant ids, in a smaller weight."""
     if origin is None:
         return None
     n = recorder.batch_size
     base = origin.args[0]
     if origin.operation in REPEATS and is_row_repeat(base, item.weight):
-        return Found(base, Dense(summed_to(item.use.gradients(0, n).sum(1), base)))
+        return FoundUse(base, Dense(sum_to(item.use.gradients(0, n).sum(1), base)))
     if origin.operation == "embedding" and len(origin.args) <= 3:
         ids, table = origin.args[:2]
         padding = origin.args[2] if len(origin.args) == 3 else None
-        return Found(table, lookup_use(table, n, padding)((ids,), item.use.gradients(0, n)))
+        return FoundUse(table, lookup_use(table, n, padding)((ids,), item.use.gradients(0, n)))
     return None
 
 
@@ -79,7 +79,7 @@ def is_row_repeat(base: Tensor, weight: Tensor) -> bool:
     return aligned[0] == 1 and all(a in (1, w) for a, w in zip(aligned[1:], weight.shape[1:], strict=True))
 
 
-def summed_to(values: Tensor, base: Tensor) -> Tensor:
+def sum_to(values: Tensor, base: Tensor) -> Tensor:
     """(n, ...) summed over repeated dimensions to (n, *base.shape)."""
     lifted = values.unsqueeze(1)  # (n, 1, *weight.shape[1:])
     aligned = (1,) * (lifted.dim() - 1 - base.dim()) + tuple(base.shape)

@@ -15,14 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import precision
-from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, added, handle, refilled, trainable
-from dpilot.engine.measure import Measured
+from dpilot.engine.base import (
+    LossFunction,
+    NoRule,
+    PerSample,
+    accumulator,
+    add_squares,
+    make_handle,
+    refill_squares,
+    trainable,
+)
+from dpilot.engine.measure import Measured, WeightedSums
 from dpilot.engine.record import Answers, Pass
-from dpilot.engine.recorder import Found, Recorder
+from dpilot.engine.recorder import FoundUse, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
-from dpilot.engine.sums import Sums
 from dpilot.engine.two_pass import two_passes
+from dpilot.numerics import precision
 
 
 def run(
@@ -53,9 +61,9 @@ def finish(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Param
 
     A parameter that is used once is measured as soon as its record is there, which is then dropped or made smaller.
     """
-    measured, late, once = Measured(), list[Found](), used_once(recorder)
+    measured, late, once = Measured(), list[FoundUse](), used_once(recorder)
 
-    def receive(item: Found) -> None:
+    def receive(item: FoundUse) -> None:
         name = own_name(recorder, once, item)
         if name is None:
             late.append(item)
@@ -63,7 +71,7 @@ def finish(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Param
             measured.add(name, (item.use,))
 
     recorder.backward(losses, receive)
-    with torch.no_grad(), precision.own():
+    with torch.no_grad(), precision.use_own_settings():
         for name, found in settle(recorder, late).items():
             measured.add(name, found)
         measured.finish()
@@ -72,9 +80,9 @@ def finish(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Param
         name: measured.squares[name] if name in measured.squares else p.detach().new_zeros(n, dtype=accumulator(p))
         for name, p in parameters.items()
     }
-    squares = refilled(squares, parameters)
-    whole = added(squares)
-    return handle("single-backward", reason, squares, Sums.of(whole, measured, parameters), whole)
+    squares = refill_squares(squares, parameters)
+    whole = add_squares(squares)
+    return make_handle("single-backward", reason, squares, WeightedSums.of(whole, measured, parameters), whole)
 
 
 def forward(recorder: Recorder, model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Tensor:

@@ -14,22 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import precision
-from dpilot.engine.base import PerSample, accumulator, added, handle, refilled
-from dpilot.engine.combine import combine
+from dpilot.engine.base import PerSample, accumulator, add_squares, make_handle, refill_squares
 from dpilot.engine.layers.base import Dense
-from dpilot.engine.measure import SMALL
-from dpilot.engine.recorder import Found, Recorder
+from dpilot.engine.measure import SMALL, combine
+from dpilot.engine.recorder import FoundUse, Recorder
 from dpilot.engine.settle import own_name, settle, used_once
+from dpilot.numerics import precision
 
 
 def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], reason: str) -> PerSample:
     """Norms now, sums by another backward pass whenever they are asked for."""
     n = recorder.batch_size
     squares = {name: p.detach().new_zeros(n, dtype=accumulator(p)) for name, p in parameters.items()}
-    once, late, kept, formed = used_once(recorder), list[Found](), dict[str, Dense](), set[str]()
+    once, late, kept, formed = used_once(recorder), list[FoundUse](), dict[str, Dense](), set[str]()
 
-    def measure(item: Found) -> None:
+    def measure(item: FoundUse) -> None:
         name = own_name(recorder, once, item)
         if name is None:
             late.append(item)
@@ -41,13 +40,15 @@ def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.P
             formed.add(name)
 
     recorder.backward(losses, measure, retain=True)
-    with torch.no_grad(), precision.own():
+    with torch.no_grad(), precision.use_own_settings():
         for name, uses in settle(recorder, late).items():
             squares[name] = combine(uses)[0]
     late.clear()
-    squares = refilled(squares, parameters)
+    squares = refill_squares(squares, parameters)
     again = Again(once, kept, formed)
-    return handle("single-backward", reason, squares, summing_again(recorder, losses, parameters, squares, again))
+    return make_handle(
+        "single-backward", reason, squares, second_pass_sums(recorder, losses, parameters, squares, again)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,38 +63,38 @@ class Again:
     formed: set[str]
 
 
-def summing_again(
+def second_pass_sums(
     recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], squares: Mapping[str, Tensor],
     again: Again,
 ) -> Any:  # fmt: skip
     """The function from weights to weighted sums, each call one backward pass unless all that is needed was kept."""
-    finite = torch.isfinite(added(squares))
+    finite = torch.isfinite(add_squares(squares))
     null = not bool(finite.all())
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         totals = {
             name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()
         }
-        late: list[Found] = []
+        late: list[FoundUse] = []
 
         def add(name: str, use: Any) -> None:
             safe = use.keep(finite) if null else use
             mine = weights[name].to(totals[name].dtype)
             totals[name] += safe.weighted_sum(mine).view(totals[name].shape)
 
-        def receive(item: Found) -> None:
+        def receive(item: FoundUse) -> None:
             name = own_name(recorder, again.once, item)
             if name is None:
                 late.append(item)
             elif name not in again.kept:
                 add(name, combine([item.use])[1][0] if name in again.formed else item.use)
 
-        with torch.no_grad(), precision.own():
+        with torch.no_grad(), precision.use_own_settings():
             for name, dense in again.kept.items():
                 add(name, dense)
         if len(again.kept) < len(parameters):
             recorder.backward(losses, receive, retain=True)
-        with torch.no_grad(), precision.own():
+        with torch.no_grad(), precision.use_own_settings():
             for name, uses in settle(recorder, late).items():
                 for use in combine(uses)[1]:
                     add(name, use)

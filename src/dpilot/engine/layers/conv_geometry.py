@@ -46,7 +46,7 @@ def even_parts(start: int, stop: int, each: int, most: int) -> list[tuple[int, i
     return [(at, min(at + step, stop)) for at in range(start, stop, max(1, step))]
 
 
-def batched_space(x: Tensor, weight: Tensor) -> int:
+def spatial_dims(x: Tensor, weight: Tensor) -> int:
     """The number of spatial dimensions; an input without a batch dimension is refused."""
     if x.dim() != weight.dim():
         raise NoRule(

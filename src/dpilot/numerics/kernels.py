@@ -47,7 +47,7 @@ def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots)
     e_t = sqrt(E_tt) + roots[1]: sum_t a_t e_t; sum_t e_t^2, or a_t^2; sum_t roots[0] e_t + roots[1] a_t.
     """
     fits = inputs.dtype == errors.dtype == torch.float32 and runs_on(inputs)
-    return summed(inputs, errors, rounds_inputs, roots) if fits else None
+    return five_sums(inputs, errors, rounds_inputs, roots) if fits else None
 
 
 def gram_products(
@@ -60,7 +60,7 @@ def gram_products(
     """
     if not (forms_products(inputs) and all(even(e) and e.dtype == inputs.dtype for e in errors)):
         return None
-    return multiplied(inputs, errors, rounds_inputs, roots)
+    return five_sums_by_products(inputs, errors, rounds_inputs, roots)
 
 
 def forms_products(inputs: Tensor) -> bool:
@@ -88,7 +88,7 @@ def weighted(rows: Tensor, weights: Tensor) -> Tensor | None:
     if not (rows.dtype in KINDS and weights.dtype == torch.float32 and rows.is_contiguous() and runs_on(rows)):
         return None
     out, each = torch.empty_like(rows), rows[0].numel()
-    compiled().weighted[(rows.shape[0], -(-each // LONG))](rows, weights.contiguous(), out, each, LONG)
+    compile_kernels().weighted[(rows.shape[0], -(-each // LONG))](rows, weights.contiguous(), out, each, LONG)
     return out
 
 
@@ -100,7 +100,7 @@ def on_grid(values: Tensor, grid: Sequence[int], start: Sequence[int]) -> Tensor
     places = grid[0] * grid[1]
     laid = values.new_empty(n, places, channels)
     blocks = (n, -(-places // TILE), -(-channels // TILE))
-    compiled().on_grid[blocks](values, laid, channels, *size, places, grid[1], *start, TILE)
+    compile_kernels().on_grid[blocks](values, laid, channels, *size, places, grid[1], *start, TILE)
     return laid
 
 
@@ -116,7 +116,7 @@ def norm_sums(x: Tensor, e: Tensor, mean: Tensor, rate: Tensor, n: int) -> tuple
     tokens = x.numel() // (n * width)
     scale, shift = x.new_empty(2, n, width).unbind(0)
     blocks = (n, -(-width // COLUMNS))
-    compiled().norm_sums[blocks](x, e, mean, rate, scale, shift, tokens, width, TOKENS, COLUMNS)
+    compile_kernels().norm_sums[blocks](x, e, mean, rate, scale, shift, tokens, width, TOKENS, COLUMNS)
     return scale, shift
 
 
@@ -129,11 +129,13 @@ def row_sums(x: Tensor, e: Tensor) -> tuple[Tensor, Tensor] | None:
     rows = x.numel() // length
     long = min(WIDE, 1 << (length - 1).bit_length())
     both, sums = x.new_empty(2, *x.shape[:-1]).unbind(0)
-    compiled().row_sums[(-(-rows // (WIDE * 4 // long)),)](x, e, both, sums, rows, length, WIDE * 4 // long, long)
+    compile_kernels().row_sums[(-(-rows // (WIDE * 4 // long)),)](
+        x, e, both, sums, rows, length, WIDE * 4 // long, long
+    )
     return both, sums
 
 
-def cut_summed(values: Tensor, into: Tensor, kept: int) -> Tensor | None:
+def truncate_and_sum(values: Tensor, into: Tensor, kept: int) -> Tensor | None:
     """Write (n, T, width) into ``into`` with the bits ``kept``, both as whole numbers; the sums over T of the floats.
 
     None where no kernel runs.
@@ -143,7 +145,9 @@ def cut_summed(values: Tensor, into: Tensor, kept: int) -> Tensor | None:
     n, tokens, width = values.shape
     sums = values.new_empty(n, width)
     blocks = (n, -(-width // COLUMNS))
-    compiled().cut_summed[blocks](values.view(torch.int32), into, sums, tokens, width, kept, TOKENS, COLUMNS)
+    compile_kernels().truncate_and_sum[blocks](
+        values.view(torch.int32), into, sums, tokens, width, kept, TOKENS, COLUMNS
+    )
     return sums
 
 
@@ -158,7 +162,7 @@ def usable(device: torch.device) -> bool:
     """Whether Triton compiles and runs here, tried once on made-up numbers."""
     try:
         ones = torch.ones(1, 2, 2, device=device)
-        return [float(s) for s in summed(ones, ones, False, (1.0, 2.0))] == [4.0, 4.0, 12.0, 18.0, 14.0]
+        return [float(s) for s in five_sums(ones, ones, False, (1.0, 2.0))] == [4.0, 4.0, 12.0, 18.0, 14.0]
     except Exception:  # no Triton, no compiler for it, another kind of GPU
         return False
 
@@ -176,7 +180,7 @@ def multiplies(device: torch.device) -> bool:
         return False
     try:
         ones = torch.ones(1, 2, 16, device=device)
-        found = multiplied(ones, [ones, 2 * ones], False, [(1.0, 2.0), (1.0, 1.0)])
+        found = five_sums_by_products(ones, [ones, 2 * ones], False, [(1.0, 2.0), (1.0, 1.0)])
         return [[float(s) for s in sums] for sums in found] == [
             [1024.0, 1024.0, 60.0, 72.0, 32.0],
             [4096.0, 1024.0, 90.0, 162.0, 28.0],
@@ -185,14 +189,16 @@ def multiplies(device: torch.device) -> bool:
         return False
 
 
-def multiplied(inputs: Tensor, errors: Sequence[Tensor], rounds_inputs: bool, roots: Sequence[Roots]) -> list[FiveSums]:
+def five_sums_by_products(
+    inputs: Tensor, errors: Sequence[Tensor], rounds_inputs: bool, roots: Sequence[Roots]
+) -> list[FiveSums]:
     """The five sums for each of the errors, by the kernel; the sizes are the fastest of those tried on an H200."""
     (n, tokens, d), count = inputs.shape, len(errors)
     side, pairs = stretches(tokens)
     step, warps, stages = (256, 4, 3) if side == SHORT else (128, 8, 4)  # bytes of a token at a time
     parts = torch.empty(count, 5, n, pairs, dtype=torch.float32, device=inputs.device)
     all_errors, all_roots = ([*given, *[given[0]] * (MOST - count)] for given in (errors, roots))
-    compiled().gram_products[(n * pairs,)](
+    compile_kernels().gram_products[(n * pairs,)](
         inputs, *all_errors, parts, n, tokens, d, *(e.shape[2] for e in all_errors), roots[0][0],
         *(root for _, root in all_roots), count, rounds_inputs, side, step // inputs.element_size(), pairs == 1,
         num_warps=warps, num_stages=stages,
@@ -201,22 +207,24 @@ def multiplied(inputs: Tensor, errors: Sequence[Tensor], rounds_inputs: bool, ro
     return [(both, kept, scale, mass, vanished) for both, kept, scale, mass, vanished in (s.unbind(0) for s in sums)]
 
 
-def summed(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots) -> FiveSums:
+def five_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots) -> FiveSums:
     """The five sums, by the kernel."""
     n, tokens = inputs.shape[:2]
     blocks = -(-tokens // ROWS)
     parts = inputs.new_empty(5, n, blocks)
     strides = inputs.stride(0), inputs.stride(1), errors.stride(0), errors.stride(1)
-    compiled().gram_sums[(n, blocks)](inputs, errors, parts, tokens, *strides, *roots, rounds_inputs, ROWS, WIDTH)
+    compile_kernels().gram_sums[(n, blocks)](
+        inputs, errors, parts, tokens, *strides, *roots, rounds_inputs, ROWS, WIDTH
+    )
     both, kept, scale, mass, vanished = parts.sum(2).unbind(0)
     return both, kept, scale, mass, vanished
 
 
 @cache
-def compiled() -> Any:
+def compile_kernels() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
-    written, triton = import_module("dpilot.engine.triton_kernels"), import_module("triton")
-    names = "gram_sums", "weighted", "on_grid", "norm_sums", "row_sums", "cut_summed"
-    tiled = import_module("dpilot.engine.triton_gram")
+    written, triton = import_module("dpilot.numerics.triton_kernels"), import_module("triton")
+    names = "gram_sums", "weighted", "on_grid", "norm_sums", "row_sums", "truncate_and_sum"
+    tiled = import_module("dpilot.numerics.triton_gram")
     products = triton.jit(tiled.gram_products, do_not_specialize=["samples", "tokens"])
     return SimpleNamespace(gram_products=products, **{name: triton.jit(getattr(written, name)) for name in names})

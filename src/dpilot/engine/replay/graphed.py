@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,11 +16,10 @@ from dpilot.engine import api, capture, single_backward
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule, PerSample, first_of
 from dpilot.engine.capture import NotReplayable, Replayable
-from dpilot.engine.forms import Found, State, form_of, is_sample, obstacle, settings, state_of, static
-from dpilot.engine.lent import Lent
+from dpilot.engine.measure import WeightedSums
 from dpilot.engine.record import Answers
+from dpilot.engine.replay.forms import ModelState, State, form_of, is_sample, obstacle, settings, state_of, static
 from dpilot.engine.state import preserve_structure
-from dpilot.engine.sums import Sums
 from dpilot.errors import DpilotError, InvalidInput
 
 FORMS = 4
@@ -69,26 +69,26 @@ class Graphed:
         self._low_memory, self._given_up = low_memory, "" if replayed else "not asked for"
         self._model, self._loss_fn, self._rows = model, loss_fn, _validate.count(rows=rows)
         self._engine, self._per_batch, self._most = engine, per_batch, _validate.count(forms=forms)
-        self._forms: dict[Any, Captured | str] = {}
+        self._forms: dict[Any, CapturedChunk | str] = {}
         self._changes = 0
-        self._found_state: Found | None = None
+        self._found_state: ModelState | None = None
 
     def __call__(self, batch: Any) -> PerSample:
         """The gradients of one chunk."""
         n = batches.size(batch, self._per_batch)
-        found = self._found(batch, n) if n else "the chunk is empty"
-        if isinstance(found, Captured):
+        found = self._find_graph(batch, n) if n else "the chunk is empty"
+        if isinstance(found, CapturedChunk):
             if found.take_back():
                 return found.replay(batches.tensors(batch), n)
             found = "views of earlier sums are held"
-        whole = batches.filled(batch, n, self._rows) if 0 < n < self._rows else batch
+        whole = batches.fill_up(batch, n, self._rows) if 0 < n < self._rows else batch
         plain = api.per_sample(
             self._model, self._loss_fn, whole, self._engine, per_batch=self._per_batch, low_memory=self._low_memory
         )
         mine = plain if whole is batch else first_of(plain, n)
         return replace(mine, reason=f"{plain.reason}; not replayed: {found}")
 
-    def _found(self, batch: Any, n: int) -> Captured | str:
+    def _find_graph(self, batch: Any, n: int) -> CapturedChunk | str:
         """What replays this form of chunk, or why nothing does."""
         if self._given_up:
             return self._given_up
@@ -97,7 +97,7 @@ class Graphed:
         modes, places, values = self._state()
         form = (form_of(batch, n), settings(), modes)
         known = self._forms.get(form)
-        if isinstance(known, Captured) and (known.places != places or known.values != values):
+        if isinstance(known, CapturedChunk) and (known.places != places or known.values != values):
             self._changes += known.values != values
             known = None
         if known is None:
@@ -106,13 +106,13 @@ class Graphed:
             if self._changes > CHANGES:
                 return self._give_up("values of the model keep changing")
             self._forms.pop(form, None)
-            known = self._forms[form] = self._captured(batch, n)
+            known = self._forms[form] = self._capture(batch, n)
         return known
 
     def _state(self) -> State:
         """The state of model and loss; read again only where something may have changed."""
         if self._found_state is None or not self._found_state.holds(self._model, self._loss_fn):
-            self._found_state = Found(self._model, self._loss_fn)
+            self._found_state = ModelState(self._model, self._loss_fn)
         return self._found_state.state
 
     def _give_up(self, reason: str) -> str:
@@ -121,7 +121,7 @@ class Graphed:
         self._given_up = reason
         return reason
 
-    def _captured(self, batch: Any, n: int) -> Captured | str:
+    def _capture(self, batch: Any, n: int) -> CapturedChunk | str:
         """The graph of one form of chunk, or why there is none."""
         with torch.inference_mode(False), torch.enable_grad(), api.eager(self._model):
             with capture.on_its_stream():
@@ -133,7 +133,7 @@ class Graphed:
             try:
                 with torch.random.fork_rng(devices=devices), capture.on_its_stream():
                     work, inputs = self._work(made_up, choice), batches.tensors(made_up)
-                    return Captured(self._model, self._loss_fn, work, inputs, self._rows)
+                    return CapturedChunk(self._model, self._loss_fn, work, inputs, self._rows)
             except (NotReplayable, NoRule) as problem:
                 return str(problem)
             except DpilotError:
@@ -158,7 +158,7 @@ class Graphed:
 
 
 @final
-class Captured:
+class CapturedChunk:
     """The graphs of one form of chunk: one for the norms, one for each way in which parameters share weights."""
 
     def __init__(
@@ -176,10 +176,10 @@ class Captured:
 
         self._norms = capture.record(measured)
         self._current = self._norms.replay()[0]
-        self._sums: dict[tuple[int, ...], Summing] = {}
+        self._sums: dict[tuple[int, ...], SumGraph] = {}
         self._turn = 0
         _, self.places, self.values = state_of(model, loss_fn)
-        self._summing((0,) * len(self._current.squares))
+        self._sum_graph((0,) * len(self._current.squares))
 
     def take_back(self) -> bool:
         """Let nobody read where the graphs write; whether that succeeded."""
@@ -218,7 +218,7 @@ class Captured:
         """The weighted sums, lent in the graph's memory; rows beyond the chunk have weight 0."""
         shared = {id(w): w for w in weights.values()}
         order = {key: j for j, key in enumerate(shared)}
-        summing = self._summing(tuple(order[id(weights[name])] for name in self._current.squares))
+        summing = self._sum_graph(tuple(order[id(weights[name])] for name in self._current.squares))
         columns = summing.columns
         if n < self._rows:
             columns[:, n:] = 0.0
@@ -230,10 +230,10 @@ class Captured:
         if mine:
             summing.graph.replay()  # before it is known: most often no sample is null, and then nobody waited
         if any_null():
-            return sums.zeroed(each)
+            return sums.without_null_rows(each)
         return summing.lent.out() if mine else sums.steady(each)
 
-    def _summing(self, pattern: tuple[int, ...]) -> Summing:
+    def _sum_graph(self, pattern: tuple[int, ...]) -> SumGraph:
         """What sums with columns of weights; ``pattern`` says which column a parameter takes."""
         if pattern not in self._sums:
             with torch.inference_mode(False):
@@ -246,20 +246,76 @@ class Captured:
 
             with torch.inference_mode(False):
                 graph = capture.record(work, self._norms.pool)
-                self._sums[pattern] = Summing(columns, graph, Lent(graph.replay()))
+                self._sums[pattern] = SumGraph(columns, graph, LentResults(graph.replay()))
         return self._sums[pattern]
 
 
 @dataclass(frozen=True, slots=True)
-class Summing:
+class SumGraph:
     """Columns of weights, the graph that sums with them, and its sums."""
 
     columns: Tensor
     graph: Replayable[dict[str, Tensor]]
-    lent: Lent
+    lent: LentResults
 
 
-def sums_of(made: PerSample) -> Sums:
+def sums_of(made: PerSample) -> WeightedSums:
     """What single-backward sums with."""
-    assert isinstance(made.sum_with, Sums)
+    assert isinstance(made.sum_with, WeightedSums)
     return made.sum_with
+
+
+@final
+class LentResults:
+    """Tensors of a graph, handed out without a copy.
+
+    Guarantee:
+        After ``take_back()`` gave True, whatever was handed out keeps its values when the graph's memory is written:
+        tensors that somebody holds were moved to memory of their own. It gives False if somebody holds a view, which
+        cannot be moved: then the memory must not be written.
+
+    Example:
+        >>> own = {"w": torch.ones(2)}
+        >>> lent = LentResults(own)
+        >>> held = lent.out()["w"]
+        >>> lent.take_back()
+        True
+        >>> own["w"].zero_()
+        tensor([0., 0.])
+        >>> held
+        tensor([1., 1.])
+    """
+
+    __slots__ = ("_alone", "_out", "_own")
+
+    def __init__(self, own: Mapping[str, Tensor]) -> None:
+        self._own, self._out = own, list[weakref.ref[Tensor]]()
+        self._alone = self._holders()
+
+    def out(self) -> dict[str, Tensor]:
+        """The tensors as others may hold them."""
+        made = {name: t.detach() for name, t in self._own.items()}
+        self._out = [weakref.ref(t) for t in made.values()]
+        return made
+
+    def take_back(self) -> bool:
+        """Move what is still held; whether nobody reads the memory any more."""
+        self._move()
+        self._out = []
+        return all(now <= alone for now, alone in zip(self._holders(), self._alone, strict=True))
+
+    def _move(self) -> None:
+        """Give what is held memory of its own, in one stretch for each type."""
+        held = [given for given in (reference() for reference in self._out) if given is not None]
+        for kind in dict.fromkeys(t.dtype for t in held):
+            mine = [t for t in held if t.dtype == kind]
+            sizes = [t.numel() for t in mine]
+            whole = torch.empty(sum(sizes), dtype=kind, device=mine[0].device)
+            parts = [part.view(t.shape) for part, t in zip(torch.split(whole, sizes), mine, strict=True)]
+            torch._foreach_copy_(parts, mine)
+            for given, part in zip(mine, parts, strict=True):
+                given.data = part
+
+    def _holders(self) -> list[int]:
+        """How many tensors, views included, share the memory of each."""
+        return [torch._C._storage_Use_Count(t.untyped_storage()._cdata) for t in self._own.values()]

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpilot.engine import kernels
+from dpilot.numerics import kernels
 
 LOOSE = 0.02
 """A Gram norm whose slack exceeds this part of the squared norm is replaced by the materialised one (on the CPU)."""
@@ -60,7 +60,7 @@ def gram_slack(
 
     The kernel that forms Gram norms in one reading has one chain (``fused``).
     """
-    each = lost(grade, device)
+    each = rounding_loss(grade, device)
     k = each * (d + p) if fused else chain(d, each) + chain(p, each)
     return (k + 64) * unit_roundoff(dtype)
 
@@ -71,7 +71,7 @@ def chain(width: int, each: float) -> float:
     return each * min(width, stretch) + (width - 1) // stretch
 
 
-def lost(grade: Grade, device: torch.device | None = None) -> float:
+def rounding_loss(grade: Grade, device: torch.device | None = None) -> float:
     """Units of a sum that one product more may cost.
 
     On a Hopper GPU half a unit for each of nine numbers that are cut, and two for their sum, by eight products.
@@ -83,10 +83,12 @@ def lost(grade: Grade, device: torch.device | None = None) -> float:
 
 def product_slack(tokens: int, dtype: torch.dtype, grade: Grade = FULL) -> float:
     """c u + shave: a summed product of T tokens is within that times S of the true gradient, c = T + 2, or twice it."""
-    return lost(grade) * (tokens + 2) * unit_roundoff(dtype) + grade.shave
+    return rounding_loss(grade) * (tokens + 2) * unit_roundoff(dtype) + grade.shave
 
 
-def graded(a: Tensor, e: Tensor, *, convolution: bool = False, formed: bool = False) -> tuple[Tensor, Tensor, Grade]:
+def grade_pair(
+    a: Tensor, e: Tensor, *, convolution: bool = False, formed: bool = False
+) -> tuple[Tensor, Tensor, Grade]:
     """A record in the precision its products will have: that of the user's own products, made exact.
 
     A gradient that is ``formed`` once, measured and summed as it is, need not be made of exact numbers.
@@ -96,7 +98,7 @@ def graded(a: Tensor, e: Tensor, *, convolution: bool = False, formed: bool = Fa
     everything else                           float32, or float64
     """
     grade, kind = grade_of(a, e, convolution=convolution, formed=formed)
-    return fitted(a, grade, kind), fitted(e, grade, kind), grade
+    return fit_to_grade(a, grade, kind), fit_to_grade(e, grade, kind), grade
 
 
 def grade_of(a: Tensor, e: Tensor, *, convolution: bool = False, formed: bool = False) -> tuple[Grade, torch.dtype]:
@@ -109,21 +111,21 @@ def grade_of(a: Tensor, e: Tensor, *, convolution: bool = False, formed: bool = 
     return FULL, wide
 
 
-def fitted(values: Tensor, grade: Grade, kind: torch.dtype) -> Tensor:
+def fit_to_grade(values: Tensor, grade: Grade, kind: torch.dtype) -> Tensor:
     """Numbers that fit a grade."""
-    return cut(values.to(kind)) if grade is TF32 else values.to(kind)
+    return truncate_tf32(values.to(kind)) if grade is TF32 else values.to(kind)
 
 
-def cut(values: Tensor) -> Tensor:
+def truncate_tf32(values: Tensor) -> Tensor:
     """The nearest TF32 numbers towards zero; what is not finite stays not finite."""
     bits, kept = values.contiguous().view(torch.int32), room_for(values)
     return torch.bitwise_and(bits, KEPT_BITS, out=kept).view(torch.float32)
 
 
-def cut_summed(values: Tensor) -> tuple[Tensor, Tensor] | None:
+def truncate_and_sum(values: Tensor) -> tuple[Tensor, Tensor] | None:
     """The same of tokens (n, T, d), and their sums over T before they were cut; None where no kernel runs."""
     kept = room_for(values)
-    sums = kernels.cut_summed(values, kept, KEPT_BITS) if kept.is_contiguous() else None
+    sums = kernels.truncate_and_sum(values, kept, KEPT_BITS) if kept.is_contiguous() else None
     return None if sums is None else (kept.view(torch.float32), sums)
 
 
@@ -165,7 +167,7 @@ def gram(rows: Tensor) -> Tensor:
     n, tokens, d = rows.shape
     wide = -(-tokens // STEP) * STEP
     if wide == tokens or not rows.is_cuda:
-        return added_up(rows)
+        return inner_products(rows)
     step = rows.stride(1)
     end = rows.storage_offset() + (n * tokens + wide - tokens) * step
     together = rows.stride() == (tokens * step, step, 1)
@@ -173,10 +175,10 @@ def gram(rows: Tensor) -> Tensor:
         step = d
         roomy = rows.new_empty(rows.numel() + (wide - tokens) * d)[: rows.numel()].view(rows.shape)
         rows = roomy.copy_(rows)
-    return added_up(rows.as_strided((n, wide, d), (tokens * step, step, 1)))[:, :tokens, :tokens]
+    return inner_products(rows.as_strided((n, wide, d), (tokens * step, step, 1)))[:, :tokens, :tokens]
 
 
-def added_up(rows: Tensor) -> Tensor:
+def inner_products(rows: Tensor) -> Tensor:
     """Inner products: what is lost grows with the length of a chain, so no chain is long."""
     width = rows.shape[2]
     stretch = stretch_of(width)
@@ -200,7 +202,7 @@ def tf32_allowed(device: torch.device, *, convolution: bool = False) -> bool:
 
 def is_full(tensors: Iterable[Tensor]) -> bool:
     """Whether a pass over these tensors computes in float32 or better: no half precision, autocast or TF32."""
-    if autocasting():
+    if is_autocasting():
         return False
     floats = [t for t in tensors if t.is_floating_point()]
     allowed = (tf32_allowed(d, convolution=c) for d in {t.device for t in floats} for c in (False, True))
@@ -219,7 +221,7 @@ def mm(left: Tensor, right: Tensor) -> Tensor:
     return torch.mm(left, right, out_dtype=torch.float32) if half else torch.mm(left, right)
 
 
-def weighted(rows: Tensor, weights: Tensor) -> Tensor:
+def weight_rows(rows: Tensor, weights: Tensor) -> Tensor:
     """w_i times every number of sample i, rounded once to the rows' own type."""
     made = kernels.weighted(rows, weights)
     if made is not None:
@@ -230,42 +232,42 @@ def weighted(rows: Tensor, weights: Tensor) -> Tensor:
     return torch.mul(rows, factors, out=torch.empty_like(rows))
 
 
-def using(grade: Grade) -> AbstractContextManager[None]:
+def use_grade(grade: Grade) -> AbstractContextManager[None]:
     """Run products the way a grade needs: in TF32 where its numbers are made for that, else in full float32."""
     if grade is FULL:
-        return full()
+        return use_full_precision()
     if grade is not BFLOAT16 and not tf32_allowed(torch.device("cuda")):
-        return changed(products="high")
-    return own()
+        return change_settings(products="high")
+    return use_own_settings()
 
 
-def own() -> AbstractContextManager[None]:
+def use_own_settings() -> AbstractContextManager[None]:
     """Run a backward pass as plain training runs it: in the precision that is set, outside autocast."""
-    return changed() if autocasting() else NOTHING
+    return change_settings() if is_autocasting() else NOTHING
 
 
-def full() -> AbstractContextManager[None]:
+def use_full_precision() -> AbstractContextManager[None]:
     """Run products in full float32: no autocast, no TF32, no bfloat16 passes; restores what was set."""
     convolutions = torch.cuda.is_available() and tf32_allowed(torch.device("cuda"), convolution=True)
     try:
         products = torch.get_float32_matmul_precision() != "highest"
     except RuntimeError:  # older and newer names were mixed: only the newer can be read
         products = True
-    if not (convolutions or products or autocasting()):
+    if not (convolutions or products or is_autocasting()):
         return NOTHING
-    return changed(products="highest", convolutions=convolutions)
+    return change_settings(products="highest", convolutions=convolutions)
 
 
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-def autocasting() -> bool:
+def is_autocasting() -> bool:
     """Whether autocast is on anywhere."""
     return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
 @contextmanager
-def changed(*, products: str = "", convolutions: bool = False) -> Iterator[None]:
+def change_settings(*, products: str = "", convolutions: bool = False) -> Iterator[None]:
     """Autocast off and settings changed, put back at the end."""
     with ExitStack() as settings:
         if products:

@@ -95,7 +95,7 @@ def norm_sums(
     tl.store(shift_ptr + sample * width + columns, tl.sum(shift, 0), mask=columns < width)
 
 
-def cut_summed(
+def truncate_and_sum(
     values_ptr, cut_ptr, sums_ptr, tokens, width, KEPT: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     """Some columns of one sample: its numbers without the bits that TF32 drops, and their sums over tokens uncut."""

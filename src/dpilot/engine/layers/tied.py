@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dpilot.engine import euclid, precision
 from dpilot.engine.layers.base import Use
 from dpilot.engine.layers.embedding import Lookups
 from dpilot.engine.layers.gram import GramParts
 from dpilot.engine.layers.linear import Product
+from dpilot.numerics import euclidean, precision
 
 Pair = tuple[Product, Lookups]
 
@@ -31,11 +31,11 @@ def tied_parts(uses: Sequence[Use]) -> tuple[GramParts, Pair] | None:
     parts = None if pair is None else pair[0].gram_parts()
     if pair is None or parts is None:
         return None
-    multiplied, looked_up = pair[0], pair[1].merged()
+    multiplied, looked_up = pair[0], pair[1].merge()
     length, (d, p) = looked_up.magnitude(), (multiplied.inputs.shape[2], multiplied.errors.shape[2])
     unit = precision.gram_slack(d, looked_up.times, length.dtype)
     hidden = (2 * parts.scale + length) * length * unit  # the small number last: it must not hide an overflow
-    vanished = looked_up.times * euclid.root(d, length.dtype) + euclid.root(p, length.dtype) * length
+    vanished = looked_up.times * euclidean.root(d, length.dtype) + euclidean.root(p, length.dtype) * length
     joint = replace(
         parts,
         squares=parts.squares + 2 * across(multiplied, looked_up) + squares_of(looked_up) + hidden,
@@ -47,7 +47,7 @@ def tied_parts(uses: Sequence[Use]) -> tuple[GramParts, Pair] | None:
 
 def squares_of(merged: Lookups) -> Tensor:
     """|L|^2 of each sample, of look-ups that have every token once."""
-    return euclid.norms(merged.rows.view(merged.batch_size, merged.times * merged.rows.shape[1])).square()
+    return euclidean.norms(merged.rows.view(merged.batch_size, merged.times * merged.rows.shape[1])).square()
 
 
 def one_of_each(uses: Sequence[Use]) -> Pair | None:
@@ -62,7 +62,7 @@ def across(multiplied: Product, looked_up: Lookups) -> Tensor:
     n, a, e = looked_up.batch_size, multiplied.inputs, multiplied.errors
     ids, rows = looked_up.tokens.long().view(n, 1, looked_up.times), looked_up.rows.view(n, looked_up.times, a.shape[2])
     met, stretch = rows.new_zeros(n, a.shape[1], rows.shape[1]), precision.stretch_of(a.shape[2])
-    with precision.full():
+    with precision.use_full_precision():
         for start in range(0, a.shape[2], stretch):
             few = slice(start, start + stretch)
             met += torch.bmm(a[..., few].to(rows.dtype), rows[..., few].mT)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import capture, precision
+from dpilot.engine import capture
 from dpilot.engine.base import LossFunction
 from dpilot.engine.state import modules_of, tops
+from dpilot.numerics import precision
 
 FEW = 3
 """Made-up samples that a graph is captured with, repeated; shorter chunks are filled up with the first."""
@@ -99,7 +100,7 @@ def state_of(model: nn.Module, loss_fn: LossFunction) -> State:
 
 
 @final
-class Found:
+class ModelState:
     """``state_of`` as it was found, and whether it still holds: asked before every chunk, while the GPU has no work.
 
     It holds if every module holds the very objects that it held, and tensors lie where they lay. Then the state is the
