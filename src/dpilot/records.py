@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from dpilot.errors import InvalidInput
@@ -75,6 +77,17 @@ class MetricRecord:
     exact: bool = False
 
 
+ReportWriter = Callable[["FitRecord", str | Path], Path]
+"""Writes the page of a record to a path."""
+
+_report_writers: list[ReportWriter] = []
+
+
+def use_report_writer(writer: ReportWriter) -> None:
+    """Hand in what ``FitRecord.write_report`` calls: the root does, as reports lie above all that makes records."""
+    _report_writers[:] = [writer]
+
+
 @dataclass(frozen=True, slots=True)
 class FitRecord:
     """A model fitted from start to end, as the report and the command line see it: declared and released values only.
@@ -95,6 +108,11 @@ class FitRecord:
     stamps: tuple[str, ...]
     unprotected: tuple[str, ...]
     curves: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+
+    def write_report(self, path: str | Path) -> Path:
+        """Write the report, one HTML page, to ``path`` and return it; it costs nothing."""
+        (write,) = _report_writers
+        return write(self, path)
 
     def to_json(self) -> str:
         """One JSON document, with the version of its format."""

@@ -38,11 +38,11 @@ def show(file: File, json: Json = False) -> None:
 @app.command()
 def verify(file: File, json: Json = False, head: Head = None) -> None:
     """Fail if a row was altered, removed, reordered or cut off; else print the head, to be kept elsewhere."""
-    found = Ledger.read(file).verify(head)
+    current = Ledger.read(file).verify(head)
     if json:
-        console.json({"file": str(file), "verified": True, "head": found})
+        console.json({"file": str(file), "verified": True, "head": current})
         return
-    console.line(f"{file}: {found.partition(':')[0]} rows, nothing altered. head {found}")
+    console.line(f"{file}: {current.partition(':')[0]} rows, nothing altered. head {current}")
 
 
 def _facts(ledger: Ledger) -> dict[str, Any]:

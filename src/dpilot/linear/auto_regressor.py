@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -187,9 +186,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def report(self, path: str | Path) -> Path:
         """Write the report of the fit, one HTML page; it costs nothing."""
-        # by name, as reports lie above regression on the map: they are made of records, and nothing here needs them
-        written: Path = import_module("dpilot.report.page").write(self.record(), path)
-        return written
+        return self.record().write_report(path)
 
     def _source(self, X: Any, y: Any) -> Source:
         if self.schema is None:

@@ -16,19 +16,17 @@ from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.records import FitRecord, MetricRecord
-from dpilot.tables.declared import Task
-from dpilot.tables.features import Expansion
-from dpilot.tables.preparing import Source, read
-from dpilot.tables.scoring import exact_metrics, outputs, probabilities
+from dpilot.tables.declaration import TableTask
+from dpilot.tables.expansion import Expansion
+from dpilot.tables.preparing import TableSource, read
+from dpilot.tables.table_metrics import exact_metrics, outputs, probabilities
 from dpilot.train.checkpoint import files
 from dpilot.train.run import Run, load
 
 __all__ = ["FIT", "TableRun", "load_table"]
 
 FIT: Final = "fit.json"
-SCHEMA: Final = "schema.toml"
 ENCODER: Final = "encoder.json"
-PLAN: Final = "plan.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +65,34 @@ class TableRun:
 
     def predict(self, frame: Any) -> NDArray[Any]:
         """The class, or the number, of each record of a frame; None for a record outside the declared domain."""
-        records = self._encoded(frame)
+        records = self._encode(frame)
         if self.schema.target.categories is None:
-            return _named(outputs(self.model, records)[:, 0], self.encoder)
-        found = probabilities(self.model, records)
-        best = np.where(np.isnan(found).any(axis=1), np.nan, np.argmax(np.nan_to_num(found), axis=1))
-        return _named(best, self.encoder)
+            return _decode(outputs(self.model, records)[:, 0], self.encoder)
+        chances = probabilities(self.model, records)
+        best = np.where(np.isnan(chances).any(axis=1), np.nan, np.argmax(np.nan_to_num(chances), axis=1))
+        return _decode(best, self.encoder)
 
     def predict_proba(self, frame: Any) -> Floats:
         """The probability of each class, in the schema's order; nan for a record outside the declared domain."""
         if self.schema.target.categories is None:
             raise InvalidInput(f"the target {self.schema.target.name!r} is numeric: expected classes. Use predict.")
-        return probabilities(self.model, self._encoded(frame))
+        return probabilities(self.model, self._encode(frame))
 
     def score_public(self, source: Any) -> tuple[MetricRecord, ...]:
         """Every figure of a table that is declared public, exactly: nothing is added, and nothing is protected."""
-        records = read(Source.of(source, self.schema), self.encoder, Expansion(self.encoder))
-        return tuple(metric.record() for metric in exact_metrics(self.model, records, Task(self.schema)))
+        records = read(TableSource.of(source, self.schema), self.encoder, Expansion(self.encoder).apply)
+        return tuple(metric.record() for metric in exact_metrics(self.model, records, TableTask(self.schema)))
 
     def save(self, folder: str | Path) -> Path:
         """Write model, schema, encoder, plan, records and ledger to ``folder``, as data."""
         where = self.run.save(folder)
-        files.write(where / SCHEMA, self.schema.to_toml().encode())
+        files.write(where / "schema.toml", self.schema.to_toml().encode())
         files.write(where / ENCODER, json.dumps(self.encoder.to_dict(), indent=1).encode())
-        files.write(where / PLAN, json.dumps(self.record.plan, indent=1).encode())
+        files.write(where / "plan.json", json.dumps(self.record.plan, indent=1).encode())
         files.write(where / FIT, self.record.to_json().encode())
         return where
 
-    def _encoded(self, frame: Any) -> Encoded:
+    def _encode(self, frame: Any) -> Encoded:
         return Encoded(Expansion(self.encoder).apply(self.encoder.encode_features(frame)), None, None)
 
 
@@ -110,8 +108,8 @@ def load_table(folder: str | Path) -> TableRun:
     return TableRun(run, encoder, record)
 
 
-def _named(values: Floats, encoder: Encoder) -> NDArray[Any]:
+def _decode(values: Floats, encoder: Encoder) -> NDArray[Any]:
     known = np.isfinite(values)
-    found = np.full(values.shape, None, dtype=object)
-    found[known] = encoder.decode_target(values[known])
-    return found
+    decoded = np.full(values.shape, None, dtype=object)
+    decoded[known] = encoder.decode_target(values[known])
+    return decoded

@@ -17,7 +17,7 @@ from dpilot.metrics.metric import Metric
 from dpilot.metrics.regression import exact_sums, noisy_sums, regression_scores
 from dpilot.metrics.residuals import exact_residuals, noisy_residuals, residual_scores, split_noise
 from dpilot.metrics.scores import scores
-from dpilot.tables.declared import Task
+from dpilot.tables.declaration import TableTask
 from dpilot.train.run import predict
 
 __all__ = ["exact_metrics", "noisy_metrics", "outputs", "probabilities"]
@@ -26,7 +26,7 @@ __all__ = ["exact_metrics", "noisy_metrics", "outputs", "probabilities"]
 def noisy_metrics(
     model: nn.Module,
     records: Encoded,
-    task: Task,
+    task: TableTask,
     *,
     noise_multiplier: float,
     receipt: Draws,
@@ -37,12 +37,12 @@ def noisy_metrics(
         paid = {"half_range": task.half_range, "receipt": receipt, "noise": noise}
         return _regression(model, records, task, noise_multiplier, paid)
     counts = noisy_counts(
-        _scored(model, records), task.layout, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
+        _predictions(model, records), task.layout, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
     )
     return scores(counts)
 
 
-def exact_metrics(model: nn.Module, records: Encoded, task: Task) -> tuple[Metric, ...]:
+def exact_metrics(model: nn.Module, records: Encoded, task: TableTask) -> tuple[Metric, ...]:
     """Every figure of ``records`` itself: for records that are declared public, and no others."""
     if task.numeric:
         pair = _target(records), outputs(model, records)[:, 0]
@@ -51,11 +51,11 @@ def exact_metrics(model: nn.Module, records: Encoded, task: Task) -> tuple[Metri
             return whole
         table = exact_residuals(*pair, records.group, task.groups, half_range=task.half_range)
         return (*whole, *residual_scores(table))
-    return scores(exact_counts(_scored(model, records), task.layout))
+    return scores(exact_counts(_predictions(model, records), task.layout))
 
 
 def _regression(
-    model: nn.Module, records: Encoded, task: Task, noise_multiplier: float, paid: dict[str, Any]
+    model: nn.Module, records: Encoded, task: TableTask, noise_multiplier: float, paid: dict[str, Any]
 ) -> tuple[Metric, ...]:
     """The figures of all records, and those of each group where there are groups, in the order of their receipt."""
     pair = _target(records), outputs(model, records)[:, 0]
@@ -69,20 +69,20 @@ def _regression(
 
 def outputs(model: nn.Module, records: Encoded) -> Floats:
     """The model's outputs in float64, nan in the row of a null record."""
-    found = predict(model, torch.from_numpy(records.features)).double().numpy()
+    values = predict(model, torch.from_numpy(records.features)).double().numpy()
     known = np.asarray(np.isfinite(records.features).all(axis=1))
-    return np.where(known[:, None], found, np.nan)
+    return np.where(known[:, None], values, np.nan)
 
 
 def probabilities(model: nn.Module, records: Encoded) -> Floats:
     """The probability of each class, nan in the row of a null record."""
-    found = outputs(model, records)
+    values = outputs(model, records)
     with np.errstate(all="ignore"):
-        weights = np.exp(found - found.max(axis=1, keepdims=True, initial=-np.inf))
+        weights = np.exp(values - values.max(axis=1, keepdims=True, initial=-np.inf))
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _scored(model: nn.Module, records: Encoded) -> Scored:
+def _predictions(model: nn.Module, records: Encoded) -> Scored:
     return Scored(_target(records), probabilities(model, records), records.group)
 
 

@@ -1,4 +1,4 @@
-"""What scikit-learn users pass to a classifier, brought to what the autopilot reads: a table, an array or images."""
+"""What scikit-learn users pass to a classifier, converted to what the autopilot reads: a table, an array or images."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from dpilot.data.reading import codes as cell_codes
 from dpilot.data.schema import Column, Schema
 from dpilot.errors import InvalidInput
 
-__all__ = ["TARGET", "Labels", "array_frame", "array_schema", "is_images", "joined", "schema_codes"]
+__all__ = ["TARGET", "Labels", "array_frame", "array_schema", "is_images", "join_target", "schema_codes"]
 
 TARGET: Final = "y"
-_NOBODY: Final = "(no other class)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +33,9 @@ class Labels:
     @property
     def names(self) -> tuple[str, ...]:
         """What figures call the classes: their texts, or their places where two texts are the same."""
-        found = tuple(str(each) for each in self.classes.tolist())
-        found = found if len(set(found)) == len(found) else tuple(map(str, range(len(found))))
-        return found if len(found) > 1 else (*found, _NOBODY)
+        names = tuple(str(each) for each in self.classes.tolist())
+        names = names if len(set(names)) == len(names) else tuple(map(str, range(len(names))))
+        return names if len(names) > 1 else (*names, "(no other class)")
 
     def cells(self) -> list[str | None]:
         """The codes as a column of texts, None where there is none."""
@@ -61,7 +60,7 @@ def array_frame(values: Floats, target: Any = None) -> dict[str, Any]:
     return frame if target is None else {**frame, TARGET: target}
 
 
-def joined(frame: Any, y: Any, schema: Schema) -> dict[str, Any]:
+def join_target(frame: Any, y: Any, schema: Schema) -> dict[str, Any]:
     """The declared columns of ``frame`` with ``y`` as the target's: what a schema reads.
 
     Edge cases:
@@ -83,8 +82,8 @@ def joined(frame: Any, y: Any, schema: Schema) -> dict[str, Any]:
 def schema_codes(y: Any, schema: Schema) -> Floats:
     """The code of each label by the schema; nan for any other."""
     column = schema.target
-    found = cell_codes(Frame.of({column.name: y}).cells(column), column.categories or (), schema.missing_values)
-    return np.where(found >= 0, found.astype(np.float64), np.nan)
+    codes = cell_codes(Frame.of({column.name: y}).cells(column), column.categories or (), schema.missing_values)
+    return np.where(codes >= 0, codes.astype(np.float64), np.nan)
 
 
 def is_images(X: Any) -> bool:

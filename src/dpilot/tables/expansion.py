@@ -20,13 +20,11 @@ from dpilot.data.encoder import Encoder
 __all__ = ["Expansion", "on_log_scale"]
 
 _TENTS: Final = 8
-_OCTAVES: Final = 10
-_MORE: Final = 1 + _TENTS
 
 Features = NDArray[np.float32]
 
 
-def on_log_scale(values: Floats, lower: float, upper: float) -> Floats:
+def on_log_scale(values: Floats, lower: float, upper: float, octaves: int = 10) -> Floats:
     """Place in [-1, 1] of values in [lower, upper] on a log scale around 0, or around the end nearest to it.
 
     ::
@@ -37,13 +35,13 @@ def on_log_scale(values: Floats, lower: float, upper: float) -> Floats:
         >>> on_log_scale(np.array([0.0, 5_000.0, 100_000.0]), 0.0, 100_000.0).round(2).tolist()
         [-1.0, 0.14, 1.0]
     """
-    centre, unit = min(max(0.0, lower), upper), (upper - lower) / 2**_OCTAVES
+    centre, unit = min(max(0.0, lower), upper), (upper - lower) / 2**octaves
 
-    def placed(x: Any) -> Any:
+    def position(x: Any) -> Any:
         return np.sign(x - centre) * np.log2(1 + np.abs(x - centre) / unit)
 
-    low, high = placed(lower), placed(upper)
-    return np.asarray(np.clip((placed(values) - low) / (high - low) * 2 - 1, -1.0, 1.0))
+    low, high = position(lower), position(upper)
+    return np.asarray(np.clip((position(values) - low) / (high - low) * 2 - 1, -1.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Expansion:
 
     @property
     def width(self) -> int:
-        return self.encoder.width + _MORE * len(self._numeric())
+        return self.encoder.width + (1 + _TENTS) * len(self._numeric())
 
     @property
     def mean_square(self) -> float:

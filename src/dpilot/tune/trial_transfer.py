@@ -6,13 +6,13 @@
 >>> from dpilot.privacy.events import Gaussian, Repeated
 >>> paid = Receipt(Repeated(Gaussian(2.0), 3))
 >>> plan = Plan.calibrate(Budget(2.0, 1e-5), size=64, batch_size=64, steps=3, clipping="constant")
->>> moved = Moved(Trial(Candidate(0.1, 3), 2.0, paid), plan, Lot.drawn(SystemNoise()))
->>> trial, plan, lot = pickle.loads(pickle.dumps(moved))           # what the other process does
+>>> transferred = TransferredTrial(Trial(Candidate(0.1, 3), 2.0, paid), plan, TrialKeys.draw(SystemNoise()))
+>>> trial, plan, keys = pickle.loads(pickle.dumps(transferred))     # what the other process does
 >>> trial.receipt.draw(Gaussian(2.0))
 >>> paid.draw(Gaussian(2.0))
 Traceback (most recent call last):
 dpilot.errors.BudgetExceeded: a release of Gaussian(noise_multiplier=2.0) was not reserved, or was drawn already...
->>> pickle.dumps(moved)
+>>> pickle.dumps(transferred)
 Traceback (most recent call last):
 dpilot.errors.InvalidInput: a trial is sent a second time...
 """
@@ -30,14 +30,14 @@ from dpilot.privacy.events import Event, leaves
 from dpilot.privacy.receipt import Receipt
 from dpilot.train.plan import Plan
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.recipe import Lot
+from dpilot.tune.recipe import TrialKeys
 from dpilot.tune.task import Trial
 
-__all__ = ["Moved", "check_noise"]
+__all__ = ["TransferredTrial", "check_noise"]
 
 
-class Moved:
-    """``trial``, ``plan`` and ``lot`` for one other process; unpickling gives them, with a receipt of that process.
+class TransferredTrial:
+    """``trial``, ``plan`` and ``keys`` for one other process; unpickling gives them, with a receipt of that process.
 
     Guarantee:
         All that the trial may release was drawn from its receipt here, before anything is sent, so that the receipt
@@ -45,15 +45,15 @@ class Moved:
         surrendered: the right is not doubled, and no two processes add noise from one key.
 
     Edge cases:
-        A trial that has begun is not moved: what it released cannot be drawn again, which is BudgetExceeded.
+        A trial that has begun is not transferred: what it released cannot be drawn again, which is BudgetExceeded.
     """
 
-    __slots__ = ("_lot", "_plan", "_process", "_sent", "_trial")
+    __slots__ = ("_keys", "_plan", "_process", "_sent", "_trial")
 
-    def __init__(self, trial: Trial, plan: Plan, lot: Lot) -> None:
-        self._trial, self._plan, self._lot = trial, plan, lot
+    def __init__(self, trial: Trial, plan: Plan, keys: TrialKeys) -> None:
+        self._trial, self._plan, self._keys = trial, plan, keys
         self._process, self._sent = os.getpid(), False
-        check_noise(lot.noise)
+        check_noise(keys.noise)
         for part, times in leaves(_receipt(trial).event):
             for _ in range(times):
                 _receipt(trial).draw(part)
@@ -65,11 +65,11 @@ class Moved:
                 "What failed is not tried again; reserve another trial."
             )
         self._sent = True
-        trial, lot = self._trial, self._lot
-        state = lot.noise.surrender() if isinstance(lot.noise, KeyedNoise) else None
+        trial, keys = self._trial, self._keys
+        state = keys.noise.surrender() if isinstance(keys.noise, KeyedNoise) else None
         paid = trial.candidate, trial.noise_multiplier, _receipt(trial).event
-        keys = [None if chain is None else (chain.key, chain.position) for chain in (lot.weights, lot.batches, state)]
-        return _arrived, (*paid, self._plan, keys, lot.noise.stamp)
+        chains = [None if each is None else (each.key, each.position) for each in (keys.weights, keys.batches, state)]
+        return _receive, (*paid, self._plan, chains, keys.noise.stamp)
 
 
 def check_noise(noise: Noise) -> None:
@@ -87,14 +87,14 @@ def _receipt(trial: Trial) -> Receipt:
     return trial.receipt
 
 
-def _arrived(
+def _receive(
     candidate: Candidate,
     noise_multiplier: float,
     event: Event,
     plan: Plan,
-    keys: tuple[tuple[bytes, int], tuple[bytes, int], tuple[bytes, int] | None],
+    chains: tuple[tuple[bytes, int], tuple[bytes, int], tuple[bytes, int] | None],
     stamp: str,
-) -> tuple[Trial, Plan, Lot]:
-    weights, batches = Chain(*keys[0]), Chain(*keys[1])
-    noise = SystemNoise() if keys[2] is None else KeyedNoise(Chain(*keys[2]), stamp=stamp)
-    return Trial(candidate, noise_multiplier, Receipt(event)), plan, Lot(weights, batches, noise)
+) -> tuple[Trial, Plan, TrialKeys]:
+    weights, batches = Chain(*chains[0]), Chain(*chains[1])
+    noise = SystemNoise() if chains[2] is None else KeyedNoise(Chain(*chains[2]), stamp=stamp)
+    return Trial(candidate, noise_multiplier, Receipt(event)), plan, TrialKeys(weights, batches, noise)

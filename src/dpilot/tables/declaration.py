@@ -14,7 +14,7 @@ from dpilot.metrics.residuals import Groups
 from dpilot.privacy.budget import Budget
 from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME
 
-__all__ = ["EPOCHS", "HELD_OUT", "MODELS", "PARTS", "Declared", "Task", "declare", "known_size"]
+__all__ = ["EPOCHS", "HELD_OUT", "MODELS", "PARTS", "FitDeclaration", "TableTask", "declare", "resolve_size"]
 
 MODELS: Final = ("logistic", "mlp")
 PARTS: Final = ("train", "held-out")
@@ -23,7 +23,7 @@ EPOCHS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TableTask:
     """What is predicted, and what is compared, by the schema."""
 
     schema: Schema
@@ -65,7 +65,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class FitDeclaration:
     """Schema, budget, size and kind of a fit; ``size`` is None while it is still to be bought.
 
     Guarantee:
@@ -83,8 +83,8 @@ class Declared:
     notes: tuple[str, ...] = ()
 
     @property
-    def task(self) -> Task:
-        return Task(self.schema)
+    def task(self) -> TableTask:
+        return TableTask(self.schema)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -105,7 +105,7 @@ def declare(
     held_out: float = HELD_OUT,
     epochs: float | None = None,
     model: str = "logistic",
-) -> Declared:
+) -> FitDeclaration:
     """Check what the caller declares, and fill in the defaults."""
     if not isinstance(schema, Schema):
         raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
@@ -114,7 +114,7 @@ def declare(
     budget = Budget.of_size(epsilon, delta, size, allow_large_delta=allow_large_delta)
     rule = "min(1e-5, 1/(10 size))" if size is not None else "where the size is bought"
     given = f"delta {budget.delta:.3g} is the default, {rule}." if delta is None else None
-    return Declared(
+    return FitDeclaration(
         schema=roles,
         budget=budget,
         size=size,
@@ -126,10 +126,10 @@ def declare(
     )
 
 
-def known_size(size: Any, length: int) -> tuple[int | None, bool]:
+def resolve_size(size: Any, length: int) -> tuple[int | None, bool]:
     """The number to plan with, or None if it is to be bought, and whether it was taken from the data.
 
-    >>> known_size("public", 70), known_size(100, 70), known_size("private", 70)
+    >>> resolve_size("public", 70), resolve_size(100, 70), resolve_size("private", 70)
     ((70, True), (100, False), (None, False))
     """
     if isinstance(size, str):

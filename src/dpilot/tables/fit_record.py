@@ -1,7 +1,8 @@
-"""What a fit tells of itself: declared and released values, and each decision in a sentence."""
+"""The record of a fit: declared and released values, and each decision in a sentence."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,12 +10,12 @@ from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.ledger import Committed
 from dpilot.records import FitRecord, unit
-from dpilot.tables.declared import Declared
+from dpilot.tables.declaration import FitDeclaration
 from dpilot.tables.planning import TablePlan
 from dpilot.tables.training import Ready
 from dpilot.train.run import Run
 
-__all__ = ["Facts", "record_of"]
+__all__ = ["FitFacts", "describe_data", "record_of"]
 
 _HOW: Final = (
     "everything that touched the records in one commitment, composed on each part; the larger of both parts' totals"
@@ -22,10 +23,10 @@ _HOW: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FitFacts:
     """What was declared, planned, bought and paid."""
 
-    declared: Declared
+    declared: FitDeclaration
     plan: TablePlan
     ready: Ready
     lr: float
@@ -35,13 +36,13 @@ class Facts:
     name: str
 
 
-def record_of(facts: Facts, run: Run, metrics: tuple[Metric, ...]) -> FitRecord:
+def record_of(facts: FitFacts, run: Run, metrics: tuple[Metric, ...]) -> FitRecord:
     """The record of a fit."""
     declared, cost = facts.declared, facts.cost
     manner = {"lr": facts.lr, "schedule": "cosine", "optimizer": "sgd", "model": declared.model}
     return FitRecord(
         privacy={"epsilon": cost.epsilon, "delta": cost.delta, "unit": unit(declared.unprotected), "accounting": _HOW},
-        data=_data(declared, facts.size, facts.name),
+        data=describe_data(declared, facts.size, facts.name, declared.task.target.categories),
         plan={**facts.ready.plan.to_dict(), **manner},
         decisions=_decisions(declared, facts.plan, facts.ready, facts.lr),
         metrics=tuple(metric.record() for metric in metrics),
@@ -52,9 +53,9 @@ def record_of(facts: Facts, run: Run, metrics: tuple[Metric, ...]) -> FitRecord:
     )
 
 
-def _data(declared: Declared, size: float, name: str) -> dict[str, Any]:
+def describe_data(declared: FitDeclaration, size: float, name: str, classes: Sequence[str] | None) -> dict[str, Any]:
+    """What was declared of the records, as plain data."""
     group = declared.schema.protected
-    classes = declared.task.target.categories
     return {
         "name": name,
         "size": round(size),
@@ -67,7 +68,7 @@ def _data(declared: Declared, size: float, name: str) -> dict[str, Any]:
     }
 
 
-def _decisions(declared: Declared, plan: TablePlan, ready: Ready, lr: float) -> tuple[str, ...]:
+def _decisions(declared: FitDeclaration, plan: TablePlan, ready: Ready, lr: float) -> tuple[str, ...]:
     held_out = declared.held_out
     return (
         *(f"{reason[0].upper()}{reason[1:]}." for reason in plan.reasons),

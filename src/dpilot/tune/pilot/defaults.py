@@ -1,4 +1,4 @@
-"""Step sizes from declared numbers alone: what a run uses without trials, and what trials are spread about."""
+"""The autopilot's options and data-free defaults; every default is stated and defended in docs/autopilot.md."""
 
 from __future__ import annotations
 
@@ -6,13 +6,34 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dpilot import _validate
+from dpilot.metrics.objective import OBJECTIVES
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.tune.candidate import Box, Candidate
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
+from dpilot.tune.scaling_plan import SHARES
 
-__all__ = ["MOMENTUM", "WALK", "Course", "head_course", "head_options", "head_walk", "module_course", "module_lr"]
+__all__ = [
+    "MOMENTUM",
+    "SCORE_SHARE",
+    "TUNING_SHARE",
+    "WALK",
+    "AutopilotOptions",
+    "StepDefaults",
+    "default_held_out",
+    "head_defaults",
+    "head_options",
+    "head_walk",
+    "module_defaults",
+    "module_lr",
+]
 
+TUNING_SHARE: Final = sum(SHARES)
+SCORE_SHARE: Final = 0.5
+_LEAST_HELD_OUT: Final = 0.05
+_MOST_HELD_OUT: Final = 0.1
+_FIGURE_NOISE: Final = 0.001
 MOMENTUM: Final = 0.9
 WALK: Final = 0.2
 _LOGIT: Final = 0.625
@@ -24,14 +45,77 @@ _REACH: Final = 1e4  # how far below the data-free walk a box goes: trials have 
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class AutopilotOptions:
+    """Objective, shares, trials of a stage, and compute (``epochs``: the most passes over the records of one run).
+
+    ``held_out``: share of the records, by secret coins, for scores and figures; None: ``default_held_out``.
+    ``tuning``: share of mu^2 that trials take. Scores take half of what the held-out records may cost, final figures
+    the other half.
+
+    Example:
+        >>> AutopilotOptions().shares == SHARES, AutopilotOptions(tuning=0.0).trials
+        (True, 3)
+    """
+
+    objective: str = "accuracy"
+    held_out: float | None = None
+    tuning: float = TUNING_SHARE
+    trials: int = 3
+    epochs: float | None = None
+
+    def __post_init__(self) -> None:
+        _validate.one_of(OBJECTIVES, objective=self.objective)
+        checked: dict[str, Any] = {
+            "tuning": _validate.share("It is the part of mu^2 for trials.", tuning_share=self.tuning),
+            "trials": _validate.count(trials=self.trials, least=2),
+        }
+        if self.held_out is not None:
+            kept = _validate.open_unit("It is the share kept apart for scores.", held_out_share=self.held_out)
+            checked["held_out"] = kept
+        if self.epochs is not None:
+            checked["epochs"] = _validate.positive(epochs=self.epochs)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of mu^2, for each stage of trials; the later one has more."""
+        return tuple(self.tuning * share / TUNING_SHARE for share in SHARES)
+
+    def share_held_out(self, budget: Budget, size: float) -> float:
+        """The share of the records that is held out."""
+        return default_held_out(budget, size) if self.held_out is None else self.held_out
+
+
+def default_held_out(budget: Budget, size: float) -> float:
+    """As many records as let noise move an accuracy by a tenth of a point, but 5 % to 10 % of all.
+
+    ::
+
+        figures have half of mu^2, so noise moves a rate in h n records by 1 / (mu h n)
+        set to 0.001:    h = 1000 / (mu n), at least 0.05, at most 0.1
+
+    A record that is held out is not trained on: 10 % lose 10 % of mu n.
+
+    Example:
+        >>> default_held_out(Budget(1.0, 1e-5), 5_000), default_held_out(Budget(1.0, 1e-5), 200_000)
+        (0.1, 0.05)
+
+    Reference:
+        On data of their own (benchmarks/tune, "defaults") 2 % and 5 % lost the same, 10 % a little more, 20 % much.
+    """
+    return min(max(1 / (_FIGURE_NOISE * gdp_mu(budget) * size), _LEAST_HELD_OUT), _MOST_HELD_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class StepDefaults:
     """The step sizes and steps that are allowed, and the data-free walk r = lr * steps among them."""
 
     box: Box
     walk: float
 
     def options(self) -> dict[str, Any]:
-        """What ``plan_scaling`` is told: trials within a factor of 4 of the walk, and r in proportion to mu.
+        """The options of ``plan_scaling``: trials within a factor of 4 of the walk, and r in proportion to mu.
 
         Reference:
             On data of their own (benchmarks/tune, "defaults") a band of 4 lost less than 2, 8 and 16.
@@ -62,7 +146,7 @@ def head_walk(mu: float, size: float, *, momentum: float = MOMENTUM, threshold: 
     return _LOGIT * (1 - momentum) * mu * size / threshold
 
 
-def head_course(
+def head_defaults(
     mu: float,
     size: float,
     classes: int,
@@ -70,7 +154,7 @@ def head_course(
     *,
     momentum: float = MOMENTUM,
     threshold: float = THRESHOLD,
-) -> Course:
+) -> StepDefaults:
     """About ``head_walk``: 100 steps, and more where the step size would pass what descent is stable at.
 
     ::
@@ -85,24 +169,19 @@ def head_course(
     largest = min(2 * (1 + momentum) * classes, _LARGEST) / threshold
     walk = min(head_walk(mu, size, momentum=momentum, threshold=threshold), largest * most)
     box = Box((walk / most / _REACH, largest), (few, most), Candidate(largest, few))
-    return Course(box, box.inside(walk))
+    return StepDefaults(box, box.inside(walk))
 
 
 def head_options(task: ProbeTask, budget: Budget, epochs: float | None = None) -> dict[str, Any]:
-    """What the autopilot would tell ``linear_scaling`` of linear heads on unit rows: box, data-free walk, band, law.
+    """The autopilot's options of ``linear_scaling`` for linear heads on unit rows: box, data-free walk, band, law.
 
     Example:
         ``linear_scaling(task, budget, **head_options(task, budget))``
     """
-    course = head_course(
-        gdp_mu(budget),
-        task.size,
-        task.train_features.classes,
-        epochs,
-        momentum=task.momentum,
-        threshold=task.threshold,
+    defaults = head_defaults(
+        gdp_mu(budget), task.size, task.train_features.classes, epochs, momentum=task.momentum, threshold=task.threshold
     )
-    return course.options()
+    return defaults.options()
 
 
 def module_lr(*, noise_multiplier: float, batch_size: float, steps: int, momentum: float = MOMENTUM) -> float:
@@ -122,8 +201,8 @@ def module_lr(*, noise_multiplier: float, batch_size: float, steps: int, momentu
     return round(WALK * (1 - momentum) * batch_size / (noise_multiplier * math.sqrt(steps)), 15)
 
 
-def module_course(*, noise_multiplier: float, batch_size: float, steps: int) -> Course:
+def module_defaults(*, noise_multiplier: float, batch_size: float, steps: int) -> StepDefaults:
     """About ``module_lr``, at the number of steps that the batch rule fixed."""
     lr = module_lr(noise_multiplier=noise_multiplier, batch_size=batch_size, steps=steps)
     box = Box((lr / _REACH, lr * _REACH), (steps, steps))
-    return Course(box, lr * steps)
+    return StepDefaults(box, lr * steps)
