@@ -20,7 +20,7 @@ from dpilot import clipping, engine
 from dpilot.mechanism import release
 from dpilot.privacy.events import Gaussian, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.train.clips import Clips
+from dpilot.train.step import GraphedClip
 
 Step = Callable[[], None]
 RATE = 1e-3
@@ -60,7 +60,7 @@ def ours(work: Workload, device: str, half: bool, *, low_memory: bool = False, c
     parts = [tuple(t[start : start + rows] for t in batch) for start in range(0, work.size, rows)]
     launched = partial(engine.per_sample, model, loss_fn, engine="single-backward", low_memory=low_memory)
     per_sample = engine.Graphed(model, loss_fn, rows=rows, engine="single-backward") if chunks else launched
-    clip = Clips(rule, rows) if chunks else rule.clip
+    clip = GraphedClip(rule, rows) if chunks else rule.clip
 
     def summed(part: Any) -> dict[str, torch.Tensor]:
         with casts(device, half):

@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 from benchmarks import datasets
 from dpilot import Budget, Plan, Trainer, clipping, transfer
-from dpilot.train.predict import predict
+from dpilot.train.run import predict
 from dpilot.transfer import backbones
 
 DELTA = 1e-5

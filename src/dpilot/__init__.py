@@ -6,7 +6,10 @@ Names load on first use, so that ``import dpilot`` is quick and needs neither to
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from dpilot import records
 
 if TYPE_CHECKING:
     from dpilot import clipping, engine, errors, linear, privacy, statistics, transfer, tune
@@ -14,9 +17,8 @@ if TYPE_CHECKING:
     from dpilot.linear.auto_regressor import AutoRegressor
     from dpilot.privacy.budget import Budget, Cost
     from dpilot.privacy.ledger import Ledger
-    from dpilot.train.loader import poisson_loader
+    from dpilot.train.own_loop import PrivateStep, poisson_loader
     from dpilot.train.plan import Plan
-    from dpilot.train.private_step import PrivateStep
     from dpilot.train.run import load
     from dpilot.train.trainer import Trainer
     from dpilot.tune.classifier import AutoClassifier
@@ -53,13 +55,22 @@ _HOMES = {
     "Cost": "dpilot.privacy.budget",
     "Ledger": "dpilot.privacy.ledger",
     "Plan": "dpilot.train.plan",
-    "PrivateStep": "dpilot.train.private_step",
+    "PrivateStep": "dpilot.train.own_loop",
     "Schema": "dpilot.data.schema",
     "Trainer": "dpilot.train.trainer",
     "load": "dpilot.train.run",
-    "poisson_loader": "dpilot.train.loader",
+    "poisson_loader": "dpilot.train.own_loop",
 }
 _PACKAGES = ("clipping", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
+
+
+def _write_report(record: records.FitRecord, path: str | Path) -> Path:
+    from dpilot.report.page import write
+
+    return write(record, path)
+
+
+records.use_report_writer(_write_report)
 
 
 def __getattr__(name: str) -> Any:

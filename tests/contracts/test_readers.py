@@ -34,7 +34,7 @@ from dpilot.linear.auto_regressor import AutoRegressor
 from dpilot.linear.classifier import codes
 from dpilot.linear.inputs import features_and_target, target_cells
 from dpilot.tables.fitting import fit_table
-from dpilot.train.reading import Reader
+from dpilot.train.records.reader import Reader
 from dpilot.transfer.features import Features
 from dpilot.transfer.probing import fit_probe
 from dpilot.transfer.scattering import scattered

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.engine import measure, precision
+from dpilot.engine import measure
 from dpilot.engine.base import inflate
 from dpilot.engine.layers import conv, gram
 from dpilot.engine.layers.linear import Product
 from dpilot.errors import UnsupportedModel
+from dpilot.numerics import precision
 from tests.contracts.zoo import DEVICE
 
 

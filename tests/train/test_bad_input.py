@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from dpilot import Budget, Ledger, PrivateStep, Trainer, clipping, poisson_loader
 from dpilot.errors import BudgetExceeded, DpilotError, InvalidInput, LedgerError, UnsupportedModel
-from dpilot.train import files
+from dpilot.train.checkpoint import files
 from tests.train.helpers import LOSS, SIZE, data, fit, model, plan, records
 
 

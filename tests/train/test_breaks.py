@@ -18,7 +18,7 @@ from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy.events import ApproxDP
 from dpilot.train import payment
 from dpilot.train import step as steps
-from dpilot.train.predict import predict
+from dpilot.train.run import predict
 from tests.train.helpers import LOSS, data, fit, model, plan, records, same
 
 INPUTS, LABELS = records(40)
@@ -301,7 +301,7 @@ def test_a_receipt_is_of_the_plan_that_was_paid(tmp_path):
     (entry,) = book.entries()
     with (
         pytest.raises(LedgerError, match="expected the plan that was paid"),
-        payment.go_on(plan(epsilon=9.0), book, entry.seq, entry.stage, 4),
+        payment.resume_payment(plan(epsilon=9.0), book, entry.seq, entry.stage, 4),
     ):
         pass
     cheap = ApproxDP(0.1, 1e-9)

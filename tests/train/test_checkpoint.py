@@ -17,9 +17,10 @@ import torch
 from dpilot import Budget, Ledger, Trainer, clipping, load
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
 from dpilot.keys import Chain
-from dpilot.train import checkpoint, files, payment
-from dpilot.train.checkpoint import Keeper
-from dpilot.train.secret import Secret, SecretFile
+from dpilot.train import payment
+from dpilot.train.checkpoint import files, store
+from dpilot.train.checkpoint.secret import Secret, SecretFile
+from dpilot.train.checkpoint.store import CheckpointWriter
 from tests.thin import thin
 from tests.train.helpers import LOSS, STEPS, data, fit, model, plan, same
 from tests.train.victim import options
@@ -99,7 +100,7 @@ def test_no_more_steps_are_released_than_were_paid(tmp_path):
     book = Ledger.open(tmp_path / "ledger", dataset="toy", budget=Budget(20.0, 1e-4))
     stopped(tmp_path / "run", 4, ledger=book, checkpoint_every=5)
     (entry,) = book.entries()
-    with payment.go_on(plan(), book, entry.seq, entry.stage, 5) as paid:
+    with payment.resume_payment(plan(), book, entry.seq, entry.stage, 5) as paid:
         for _ in range(STEPS - 5):
             paid.receipt.draw(plan().step_event)
         with pytest.raises(BudgetExceeded):
@@ -176,7 +177,7 @@ def test_a_run_that_dies_at_any_write_goes_on_exactly(late, tmp_path, monkeypatc
         with pytest.raises(Stop):
             fit(checkpoint=folder, checkpoint_every=3)
         monkeypatch.undo()
-        outcomes.append((folder / checkpoint.CHECKPOINT).exists() and (tmp_path / f".{place}.secret").exists())
+        outcomes.append((folder / store.CHECKPOINT).exists() and (tmp_path / f".{place}.secret").exists())
         if outcomes[-1] or (folder / "model.safetensors").exists() or place > 5:
             assert same(resumed(folder).model, expected)
     assert outcomes.count(True) >= 4
@@ -254,17 +255,17 @@ def test_files_of_another_format_are_refused(tmp_path):
 
 def test_a_run_stopped_after_its_last_step_is_closed(tmp_path, monkeypatch):
     for at, name in enumerate(("run", "late")):
-        real = Keeper.keep
+        real = CheckpointWriter.write
 
         def keep(self, course, sampler, noise, late=bool(at), real=real):
-            if course.taken < STEPS or late:
+            if course.steps_taken < STEPS or late:
                 real(self, course, sampler, noise)
             else:
-                files.write(self.folder / checkpoint.CHECKPOINT, checkpoint._content(course, self.key))
-            if course.taken == STEPS:
+                files.write(self.folder / store.CHECKPOINT, store._content(course, self.key))
+            if course.steps_taken == STEPS:
                 raise Stop
 
-        monkeypatch.setattr(Keeper, "keep", keep)
+        monkeypatch.setattr(CheckpointWriter, "write", keep)
         with pytest.raises(Stop):
             fit(checkpoint=tmp_path / name)
         monkeypatch.undo()
@@ -307,5 +308,5 @@ def test_killed_at_many_moments(steps, tmp_path):
         shutil.rmtree(tmp_path, ignore_errors=True)
         tmp_path.mkdir()
         killed(tmp_path / "run", steps)
-        if (tmp_path / "run" / checkpoint.CHECKPOINT).exists():
+        if (tmp_path / "run" / store.CHECKPOINT).exists():
             assert same(resumed(tmp_path / "run", model(seed=3, dropout=0.3)).model, expected.model)

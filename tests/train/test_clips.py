@@ -10,7 +10,7 @@ import torch
 from dpilot import clipping
 from dpilot.engine import capture
 from dpilot.errors import InvalidInput
-from dpilot.train.clips import Clips
+from dpilot.train.step import GraphedClip
 from tests.contracts.zoo import DEVICE
 
 ROWS = 7
@@ -69,7 +69,7 @@ def equal(found, expected):
 @pytest.mark.parametrize(("name", "form"), RULES, ids=str)
 def test_a_replayed_rule_sends_what_the_rule_sends_while_its_state_moves(name, form, graphs):
     rule = clipping.get(name, **form)
-    clips, state = Clips(rule, ROWS), begun(rule, steps=200)
+    clips, state = GraphedClip(rule, ROWS), begun(rule, steps=200)
     for step in range(8):
         norms = drawn(form, step)
         expected = rule.clip(norms, state)
@@ -80,7 +80,7 @@ def test_a_replayed_rule_sends_what_the_rule_sends_while_its_state_moves(name, f
 
 def test_double_precision_has_a_graph_of_its_own(graphs):
     rule = clipping.get("slack")
-    clips, state = Clips(rule, ROWS), begun(rule)
+    clips, state = GraphedClip(rule, ROWS), begun(rule)
     for dtype in (torch.float32, torch.float64):
         norms = drawn({}, 1, dtype)
         assert equal(clips(norms, state), rule.clip(norms, state))
@@ -89,7 +89,7 @@ def test_double_precision_has_a_graph_of_its_own(graphs):
 
 def test_what_was_handed_out_keeps_its_values():
     rule = clipping.get("slack")
-    clips, state = Clips(rule, ROWS), begun(rule)
+    clips, state = GraphedClip(rule, ROWS), begun(rule)
     first = clips(drawn({}, 0), state)
     kept = [t.clone() for t in first]
     clips(drawn({}, 1), replace(state, threshold=state.threshold * 0.1, bound=state.bound * 0.1))
@@ -98,7 +98,7 @@ def test_what_was_handed_out_keeps_its_values():
 
 def test_no_record_and_too_many_are_launched(graphs):
     rule = clipping.get("quantile")
-    clips, state = Clips(rule, 2), begun(rule)
+    clips, state = GraphedClip(rule, 2), begun(rule)
     for norms in (drawn({}, 0)[:0], drawn({}, 1)):
         assert equal(clips(norms, state), rule.clip(norms, state))
     assert not graphs
@@ -106,7 +106,7 @@ def test_no_record_and_too_many_are_launched(graphs):
 
 def test_a_fifth_form_is_launched(graphs):
     rule = clipping.get("constant")
-    clips, state = Clips(rule, ROWS), begun(rule)
+    clips, state = GraphedClip(rule, ROWS), begun(rule)
     for size in range(1, 7):
         other = replace(state, dimension=size)
         norms = drawn({}, size)
@@ -116,7 +116,7 @@ def test_a_fifth_form_is_launched(graphs):
 
 def test_a_state_of_another_rule_is_refused():
     rule = clipping.get("constant", threshold=2.0)
-    clips = Clips(rule, ROWS)
+    clips = GraphedClip(rule, ROWS)
     clips(drawn({}, 0), begun(rule))
     with pytest.raises(InvalidInput, match="clip state was made by"):
         clips(drawn({}, 0), begun(clipping.get("constant", threshold=1.0)))
@@ -143,7 +143,7 @@ class Alternating:
 def test_a_rule_of_ones_own_is_launched(inside, graphs):
     own = Alternating(clipping.get("constant"))
     rule = clipping.Normalized(own) if inside else own
-    clips, state = Clips(rule, ROWS), begun(own)
+    clips, state = GraphedClip(rule, ROWS), begun(own)
     norms = torch.ones(2, device=DEVICE)
     for step in range(2):
         now = replace(state, step=step)
@@ -165,7 +165,7 @@ def test_a_rule_that_cannot_be_captured_is_launched_from_then_on(monkeypatch):
 
     monkeypatch.setattr(capture, "record", fails)
     rule = clipping.get("slack")
-    clips, state = Clips(rule, ROWS), begun(rule)
+    clips, state = GraphedClip(rule, ROWS), begun(rule)
     for step in range(3):
         assert equal(clips(drawn({}, step), state), rule.clip(drawn({}, step), state))
     assert len(tries) == 1
@@ -173,7 +173,7 @@ def test_a_rule_that_cannot_be_captured_is_launched_from_then_on(monkeypatch):
 
 def test_a_step_that_measures_has_a_graph_of_its_own(graphs):
     rule = clipping.get("one-shot")
-    clips, measuring = Clips(rule, ROWS), begun(rule)
+    clips, measuring = GraphedClip(rule, ROWS), begun(rule)
     for state in (measuring, replace(measuring, measuring=0)):
         norms = drawn({}, 1)
         assert equal(clips(norms, state), rule.clip(norms, state))
@@ -182,7 +182,7 @@ def test_a_step_that_measures_has_a_graph_of_its_own(graphs):
 
 def test_a_run_in_inference_mode_is_replayed(graphs):
     rule = clipping.get("slack")
-    clips, state = Clips(rule, ROWS), begun(rule)
+    clips, state = GraphedClip(rule, ROWS), begun(rule)
     norms = drawn({}, 1)
     with torch.inference_mode():
         assert equal(clips(norms.clone(), state), rule.clip(norms, state))

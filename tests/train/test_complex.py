@@ -13,7 +13,7 @@ from dpilot.errors import InvalidInput
 from dpilot.mechanism import release
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
-from dpilot.train.step import Setting, initial_state, private_step
+from dpilot.train.step import StepContext, initial_state, private_step
 from tests.train.helpers import LOSS, STEPS, WIDTH, data, fit, plan, same
 
 SPECTRUM = WIDTH // 2 + 1
@@ -73,7 +73,7 @@ def test_a_step_releases_real_and_imaginary_parts_and_moves_along_the_complex_me
     model, noise = OneWeight(dtype), Silent()
     gradient = torch.tensor([3 + 4j, 0, 0], dtype=dtype)
     chosen = plan(clipping.get("constant", threshold=1.0))
-    made = Setting(
+    made = StepContext(
         plan=chosen,
         model=model,
         per_sample=lambda chunk: PairOfSums(gradient),

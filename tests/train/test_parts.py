@@ -12,12 +12,12 @@ from torch import nn
 from dpilot import clipping, engine
 from dpilot.cli import console
 from dpilot.errors import InvalidInput
-from dpilot.train import rehearsal
+from dpilot.train import dry_run
 from dpilot.train.averages import Average
-from dpilot.train.course import by_shape
-from dpilot.train.groups import groups_for
+from dpilot.train.gradients import by_shape
 from dpilot.train.optimizers import lr_for_batch
-from dpilot.train.progress import lines
+from dpilot.train.options import groups_for
+from dpilot.train.progress import print_lines
 from dpilot.train.schedules import Schedule, schedule
 from dpilot.train.timing import steps_within
 from tests.train.helpers import LOSS, fit, model
@@ -72,15 +72,15 @@ def test_a_time_limit_must_be_one(seconds, batch):
 
 def test_the_largest_of_the_fast_chunks_is_taken(monkeypatch):
     rates = {32: 1.0, 64: 1.5, 128: 1.49, 256: 1.2, 512: 1.1, 1024: 0.9, 2048: 0.8}
-    monkeypatch.setattr(rehearsal, "seconds_a_chunk", lambda per_sample, form, size, per_batch: size / rates[size])
-    monkeypatch.setattr(rehearsal, "_PATIENCE", 1e9)
-    assert rehearsal.chunk_size(None, None, 1000.0, per_batch=False) == 128
-    assert rehearsal.chunk_size(None, None, 20.0, per_batch=False) == 32
-    monkeypatch.setattr(rehearsal, "_PATIENCE", 40.0)
-    assert rehearsal.chunk_size(None, None, 1000.0, per_batch=False) == 64  # a chunk that takes too long is the last
-    monkeypatch.setattr(rehearsal, "seconds_a_chunk", lambda *_: None)
-    assert rehearsal.chunk_size(None, None, 1000.0, per_batch=False) == 32
-    assert rehearsal.chunk_size(None, None, 0.5, per_batch=False) == 1
+    monkeypatch.setattr(dry_run, "seconds_a_chunk", lambda per_sample, form, size, per_batch: size / rates[size])
+    monkeypatch.setattr(dry_run, "_PATIENCE", 1e9)
+    assert dry_run.chunk_size(None, None, 1000.0, per_batch=False) == 128
+    assert dry_run.chunk_size(None, None, 20.0, per_batch=False) == 32
+    monkeypatch.setattr(dry_run, "_PATIENCE", 40.0)
+    assert dry_run.chunk_size(None, None, 1000.0, per_batch=False) == 64  # a chunk that takes too long is the last
+    monkeypatch.setattr(dry_run, "seconds_a_chunk", lambda *_: None)
+    assert dry_run.chunk_size(None, None, 1000.0, per_batch=False) == 32
+    assert dry_run.chunk_size(None, None, 0.5, per_batch=False) == 1
 
 
 def test_a_busy_moment_does_not_decide(monkeypatch):
@@ -90,9 +90,9 @@ def test_a_busy_moment_does_not_decide(monkeypatch):
         calls.append(size)
         return 10.0 if calls == [32, 64, 128] else 1.0  # 128 is slow the first time
 
-    monkeypatch.setattr(rehearsal, "seconds_a_chunk", timed)
-    monkeypatch.setattr(rehearsal, "_PATIENCE", 1e9)
-    assert rehearsal.chunk_size(None, None, 100.0, per_batch=False) == 128
+    monkeypatch.setattr(dry_run, "seconds_a_chunk", timed)
+    monkeypatch.setattr(dry_run, "_PATIENCE", 1e9)
+    assert dry_run.chunk_size(None, None, 100.0, per_batch=False) == 128
 
 
 def test_a_model_that_refuses_made_up_values_takes_a_public_example():
@@ -120,7 +120,7 @@ def test_the_bar_shows_what_was_released(capfd):
 
 
 def test_lines_are_printed_now_and_then(capsys):
-    fit(progress=lines(every=3))
+    fit(progress=print_lines(every=3))
     printed = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in printed] == ["step 3 of 8", "step 6 of 8", "step 8 of 8"]
 

@@ -11,7 +11,7 @@ from torch import nn
 from dpilot import engine
 from dpilot.engine import made_up
 from dpilot.errors import InvalidInput
-from dpilot.train import rehearsal
+from dpilot.train import dry_run
 from tests.engine.test_made_up import Alone, Ended, Placed, distance
 
 FORM = torch.zeros(3, 2), torch.zeros(3)
@@ -19,7 +19,7 @@ FORM = torch.zeros(3, 2), torch.zeros(3)
 
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(rehearsal, "elsewhere", lambda *tensors: True)
+    monkeypatch.setattr(dry_run, "elsewhere", lambda *tensors: True)
     monkeypatch.setattr(made_up, "on_accelerator", lambda model, batch: True)
 
 
@@ -31,29 +31,29 @@ def gradients_of(model, name):
 @pytest.mark.parametrize("name", ["auto", "loop"])
 def test_made_up_places_are_looked_at_before_they_are_used(name):
     with pytest.raises(InvalidInput, match="IndexError: gather: a place that does not exist"):
-        rehearsal.rehearse(gradients_of(Placed(True), name), FORM, per_batch=False)
+        dry_run.run_synthetic(gradients_of(Placed(True), name), FORM, per_batch=False)
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_a_public_example_is_tried_where_made_up_values_are_no_places():
-    rehearsal.rehearse(gradients_of(Placed(True), "loop"), FORM, per_batch=False, public=True)
+    dry_run.run_synthetic(gradients_of(Placed(True), "loop"), FORM, per_batch=False, public=True)
     with pytest.raises(IndexError, match="a place that does not exist"):
-        rehearsal.rehearse(gradients_of(Placed(True), "loop"), (FORM[0] - 1, FORM[1]), per_batch=False, public=True)
+        dry_run.run_synthetic(gradients_of(Placed(True), "loop"), (FORM[0] - 1, FORM[1]), per_batch=False, public=True)
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_chunks_are_timed_only_where_their_places_exist():
-    assert rehearsal.seconds_a_chunk(gradients_of(Placed(True), "loop"), FORM, 8, False) is None
-    assert rehearsal.seconds_a_chunk(gradients_of(nn.Linear(2, 1), "loop"), FORM, 8, False) > 0
+    assert dry_run.seconds_a_chunk(gradients_of(Placed(True), "loop"), FORM, 8, False) is None
+    assert dry_run.seconds_a_chunk(gradients_of(nn.Linear(2, 1), "loop"), FORM, 8, False) > 0
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_a_model_that_cannot_be_looked_at_is_rehearsed_and_keeps_its_engine():
     gradients = gradients_of(Alone(2, 1), "auto")
-    rehearsal.rehearse(gradients, FORM, per_batch=False)
+    dry_run.run_synthetic(gradients, FORM, per_batch=False)
     assert gradients(FORM).engine == "single-backward"
 
 
 def test_nothing_is_looked_at_on_the_cpu():
     with pytest.raises(Ended):
-        rehearsal.rehearse(gradients_of(Placed(True), "loop"), FORM, per_batch=False)
+        dry_run.run_synthetic(gradients_of(Placed(True), "loop"), FORM, per_batch=False)

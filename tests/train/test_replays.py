@@ -9,8 +9,9 @@ from torch import nn
 from dpilot import PrivateStep, engine, poisson_loader
 from dpilot.engine import capture
 from dpilot.errors import InvalidInput
-from dpilot.train.course import even_rows
-from dpilot.train.nulls import Chunk, guarded
+from dpilot.train.gradients import even_rows
+from dpilot.train.records.nulls import null_on_error
+from dpilot.train.records.reader import RecordChunk
 from tests.engine.test_graphed import Again
 from tests.train.helpers import LOSS, data, fit, model, plan
 
@@ -90,8 +91,8 @@ def test_a_chunk_that_raises_is_taken_record_by_record_without_replays(graphs):
     def rows():
         return [(good[i : i + 1], bad[i : i + 1]) for i in range(3)]
 
-    run = guarded(replayed, net, lambda chunk: engine.per_sample(net, LOSS, chunk))
-    found = run(Chunk((good, bad), rows))
+    run = null_on_error(replayed, net, lambda chunk: engine.per_sample(net, LOSS, chunk))
+    found = run(RecordChunk((good, bad), rows))
     assert torch.isfinite(found.norms).tolist() == [True, True, False]
     total = found.weighted_sum(torch.tensor([0.5, 0.25, 1.0]))
     expected = engine.per_sample(net, LOSS, (good[:2], bad[:2])).weighted_sum(torch.tensor([0.5, 0.25]))

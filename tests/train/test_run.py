@@ -12,7 +12,7 @@ from torch import nn
 
 from dpilot import Budget, Ledger, load
 from dpilot.errors import InvalidInput
-from dpilot.train import architecture, packing
+from dpilot.train.checkpoint import architecture, store
 from tests.train.helpers import fit, model, records, same
 
 
@@ -125,13 +125,13 @@ def test_predict_runs_in_evaluation_mode_and_puts_modes_back():
 @pytest.mark.parametrize("tree", [{0: [1, (2.5, None)], "a": {"b": torch.arange(3)}}, [], {}, True, (torch.eye(2),)])
 def test_state_packs_into_tensors_and_json(tree):
     held = {}
-    plain = json.loads(json.dumps(packing.pack(tree, "x", held)))
-    assert repr(packing.unpack(plain, held)) == repr(tree)
+    plain = json.loads(json.dumps(store.pack(tree, "x", held)))
+    assert repr(store.unpack(plain, held)) == repr(tree)
 
 
 def test_what_cannot_be_stored_is_refused():
     with pytest.raises(InvalidInput, match=r"x\.0 is a object"):
-        packing.pack([object()], "x", {})
+        store.pack([object()], "x", {})
     for stored in (3, {"code": 1}, {}):
         with pytest.raises(InvalidInput):
-            packing.unpack(stored, {})
+            store.unpack(stored, {})

@@ -11,7 +11,7 @@ from torch import nn
 from dpilot import clipping, engine
 from dpilot.privacy.events import Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.train.step import Setting, initial_state, private_step
+from dpilot.train.step import StepContext, initial_state, private_step
 from tests.train.helpers import LOSS, model, plan, records
 
 
@@ -30,7 +30,7 @@ class Silent:
 
 def setting(chosen, net, drawn=0.0, **more):
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
-    return Setting(
+    return StepContext(
         plan=chosen,
         model=net,
         per_sample=lambda chunk: engine.per_sample(net, LOSS, chunk),

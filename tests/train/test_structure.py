@@ -14,9 +14,9 @@ from dpilot import Budget, Plan, Trainer, engine
 from dpilot.engine import capture
 from dpilot.errors import InvalidInput
 from dpilot.train import step
-from dpilot.train.form import Differs, brought
-from dpilot.train.nulls import guarded
-from dpilot.train.reading import Reader
+from dpilot.train.records.nulls import null_on_error
+from dpilot.train.records.reader import Reader
+from dpilot.train.records.spec import SpecMismatch, conform_to_spec
 from tests.engine.test_graphed import Again
 
 Pair = namedtuple("Pair", ["a", "b"])
@@ -120,7 +120,7 @@ def test_chunks_of_tuples_are_replayed_in_the_kind_of_the_form(named, at):
     records[at] = odd(*values(at))
     replayed = engine.Graphed(model, loss, rows=8, per_batch=True, forms=1)
     reader = Reader(records, None, kind(torch.zeros(1, 3), torch.zeros(1, 3)))
-    found = [guarded(replayed, model)(chunk) for chunk in reader.chunks([np.arange(7)])]
+    found = [null_on_error(replayed, model)(chunk) for chunk in reader.chunks([np.arange(7)])]
     assert len(found) == (2 if named else 1)  # another class is collated apart
     assert found[0].reason.endswith("; replayed")
     assert torch.allclose(torch.cat([each.norms for each in found]).sort()[0], expected.norms.sort()[0], rtol=1e-4)
@@ -129,7 +129,7 @@ def test_chunks_of_tuples_are_replayed_in_the_kind_of_the_form(named, at):
 def test_a_chunk_has_the_containers_and_the_order_of_the_form():
     one, two = torch.zeros(1), torch.ones(1)
     form = OrderedDict(x=(one, {"b": one, "a": one}), y=[one])
-    made = brought({"y": (two,), "x": [one, {"a": two, "b": one}]}, form)[0]
+    made = conform_to_spec({"y": (two,), "x": [one, {"a": two, "b": one}]}, form)[0]
     assert type(made) is OrderedDict
     assert list(made) == ["x", "y"]
     assert type(made["x"]) is tuple
@@ -142,18 +142,18 @@ def test_a_chunk_has_the_containers_and_the_order_of_the_form():
 
 def test_a_tensor_is_no_tuple_and_a_further_key_is_left_out():
     one = torch.zeros(1)
-    with pytest.raises(Differs):
-        brought(torch.zeros(2, 1), (one, one))
-    with pytest.raises(Differs):
-        brought({"a": one, "b": one}, (one, one))
-    assert list(brought({"a": one, "b": one}, {"a": one})[0]) == ["a"]
+    with pytest.raises(SpecMismatch):
+        conform_to_spec(torch.zeros(2, 1), (one, one))
+    with pytest.raises(SpecMismatch):
+        conform_to_spec({"a": one, "b": one}, (one, one))
+    assert list(conform_to_spec({"a": one, "b": one}, {"a": one})[0]) == ["a"]
 
 
 def test_a_tensor_of_another_class_is_plain_where_the_forms_is():
     class Tagged(torch.Tensor):
         pass
 
-    assert type(brought(torch.ones(2).as_subclass(Tagged), torch.ones(1))[0]) is torch.Tensor
+    assert type(conform_to_spec(torch.ones(2).as_subclass(Tagged), torch.ones(1))[0]) is torch.Tensor
 
 
 def numbered(odd):
@@ -216,10 +216,10 @@ def test_what_a_record_counts_for_does_not_depend_on_who_is_before_it(odd, place
 def test_what_a_record_shares_is_brought_to_the_form_with_it():
     form = {"x": torch.zeros(1, 2), "positions": torch.zeros(3, dtype=torch.int64)}
     record = {"x": torch.ones(1, 2) + 0j, "positions": torch.tensor([0.0, 1.0, 2.0])}
-    made, wrong = brought(record, form)
+    made, wrong = conform_to_spec(record, form)
     assert made["positions"].tolist() == [0, 1, 2]
     assert wrong.tolist() == [False]
-    assert brought({**record, "positions": torch.tensor([0.0, 0.5, 2.0])}, form)[1].tolist() == [True]
+    assert conform_to_spec({**record, "positions": torch.tensor([0.0, 0.5, 2.0])}, form)[1].tolist() == [True]
 
 
 def test_several_rows_of_one_record_are_refused(tmp_path):

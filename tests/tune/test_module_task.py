@@ -14,7 +14,7 @@ from dpilot.data.splits import Split
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.train.labels import null_outside_classes
+from dpilot.train.records.nulls import null_outside_classes
 from dpilot.tune import Box, Candidate, ModuleTask, autopilot, linear_scaling, stacked
 from dpilot.tune.task import Outlay, Trial, fixed_noise
 from tests.thin import thin
@@ -197,7 +197,7 @@ def test_on_a_gpu_such_a_record_breaks_nothing(monkeypatch):
     monkeypatch.setattr(
         stacked, "null_outside_classes", lambda loss, _: null_outside_classes(loss, torch.device("cuda"))
     )
-    monkeypatch.setattr(stacked, "_apart", never)
+    monkeypatch.setattr(stacked, "_compute_alone", never)
     values, labels = arrays()
     labels[-1] = 7
     made = []

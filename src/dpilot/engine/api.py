@@ -13,15 +13,16 @@ from torch import nn
 
 from dpilot import _validate
 from dpilot.engine import batch as batches
-from dpilot.engine import copies, loop, precision, single_backward, vmap
+from dpilot.engine import copies, loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.capture import telling
 from dpilot.engine.check import check
 from dpilot.engine.draws import Draws
 from dpilot.engine.made_up import carefully, examine, free_size, refuse_company, require_loss_each, untouched
-from dpilot.engine.masking import unwatched
+from dpilot.engine.masking import without_checks
 from dpilot.engine.state import modules_of, refuse_trained_loss
 from dpilot.errors import UnsupportedModel
+from dpilot.numerics import precision
 
 ENGINES: dict[str, Callable[..., PerSample]] = {
     "single-backward": single_backward.run,
@@ -104,7 +105,7 @@ def per_sample(
         refuse_problems(model)
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
     with torch.inference_mode(False), torch.enable_grad(), eager(model):
-        batch = batches.owned(batch)
+        batch = batches.copy_tensors(batch)
         choice = choose(model, loss_fn, batch, engine, n, per_batch)
         with telling(True) if choice.traced else nullcontext():
             return run(choice, model, loss_fn, batch, n=n, per_batch=per_batch, low_memory=low_memory)
@@ -238,7 +239,7 @@ def require_vmap(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, pe
     size = free_size(model, loss_fn, batch, n, 2)
     made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
     work = partial(vmap.run, model, loss_fn, made_up, n=size, per_batch=per_batch, reason="")
-    with untouched(model, loss_fn), unwatched():
+    with untouched(model, loss_fn), without_checks():
         before = Draws.now()
         carefully(model, made_up, work)
         return before.moved()

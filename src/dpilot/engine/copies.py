@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine import loop
-from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, handle, trainable
+from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, make_handle, trainable
 from dpilot.engine.draws import Draws, keep_draws, seeds, sow
 
 
@@ -45,7 +45,7 @@ def run(
         try:
             found = of_chunk(model, loss_fn, copies, n=n, per_batch=per_batch, reason="")
         except NoRule:
-            sample = batches.owned(batches.rows(batch, n, i, i + 1))
+            sample = batches.copy_tensors(batches.rows(batch, n, i, i + 1))
             sow(own[i])
             return loop.run(model, loss_fn, sample, n=1, per_batch=per_batch, reason=""), 0
         after[0] = Draws.now()
@@ -75,4 +75,4 @@ def run(
     each = [squares_of(i) for i in range(n)]
     after[0].go_on()  # as after a chunk that is kept apart
     squares = {name: torch.stack(rows) for name, rows in zip(parameters, zip(*each, strict=True), strict=True)}
-    return handle("loop", reason, squares, sum_with)
+    return make_handle("loop", reason, squares, sum_with)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import euclid, precision
-from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, refilled, trainable
+from dpilot.engine.base import LossFunction, PerSample, accumulator, add_squares, make_handle, refill_squares, trainable
 from dpilot.engine.draws import keep_draws, seeds, sow
 from dpilot.engine.state import StateSnapshot, preserve
+from dpilot.numerics import euclidean, precision
 
 
 def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
@@ -42,7 +42,9 @@ def gradients(
         for i in range(n) if chosen is None else chosen:
             sow(own[i], before.generators)
             with preserve(before), torch.enable_grad():  # a sample before it may have switched gradients off
-                found.append(gradient(model, loss_fn, batches.owned(batches.rows(batch, n, i, i + 1)), per_batch))
+                found.append(
+                    gradient(model, loss_fn, batches.copy_tensors(batches.rows(batch, n, i, i + 1)), per_batch)
+                )
     return found
 
 
@@ -78,16 +80,16 @@ def reached(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tensor | None]
 def materialised(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> PerSample:
     """A PerSample that holds every per-sample gradient, (n, *shape) by name."""
     plain = {name: torch.view_as_real(g) if g.is_complex() else g for name, g in gradients.items()}
-    squares = {name: euclid.norms(g.reshape(g.shape[0], -1)).square() for name, g in plain.items()}
-    squares = refilled(squares, {name: g[0] for name, g in plain.items()})
-    finite = torch.isfinite(added(squares))
+    squares = {name: euclidean.norms(g.reshape(g.shape[0], -1)).square() for name, g in plain.items()}
+    squares = refill_squares(squares, {name: g[0] for name, g in plain.items()})
+    finite = torch.isfinite(add_squares(squares))
     safe = dict(gradients) if bool(finite.all()) else {name: keep(g, finite) for name, g in gradients.items()}
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        with precision.full():
+        with precision.use_full_precision():
             return {name: torch.tensordot(w.to(safe[name]), safe[name], 1) for name, w in weights.items()}
 
-    return handle(engine, reason, squares, sum_with)
+    return make_handle(engine, reason, squares, sum_with)
 
 
 def keep(rows: Tensor, finite: Tensor) -> Tensor:

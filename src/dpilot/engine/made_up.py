@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from dpilot.engine import batch as batches
-from dpilot.engine import loop, precision, single_backward
+from dpilot.engine import loop, single_backward
 from dpilot.engine.base import LossFunction, NoRule, PerSample
 from dpilot.engine.draws import Draws, keep_draws, sow
-from dpilot.engine.masking import Made, looked_at, on_accelerator, unwatched
+from dpilot.engine.masking import Made, check_values_first, on_accelerator, without_checks
 from dpilot.engine.record import judge
 from dpilot.engine.state import modules_of, preserve_state, preserve_structure
 from dpilot.errors import DpilotError, UnsupportedModel
+from dpilot.numerics import precision
 
 DEPENDS = "the gradient of one sample depends on the others"
 Run = Callable[..., PerSample]
@@ -55,7 +56,7 @@ def examine_sizes(
 ) -> bool:
     """``examine`` with made-up chunks of given sizes."""
     random = False
-    with untouched(model, loss_fn), unwatched():
+    with untouched(model, loss_fn), without_checks():
         try:
             for size in tried:
                 made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
@@ -117,7 +118,7 @@ def require_loss_each(model: nn.Module, loss_fn: LossFunction, batch: Any, n: in
     """
     size, found = free_size(model, loss_fn, batch, n, 2), list[Any]()
     made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
-    with untouched(model, loss_fn), preserve_state(model, loss_fn), unwatched(), suppress(Exception):
+    with untouched(model, loss_fn), preserve_state(model, loss_fn), without_checks(), suppress(Exception):
         found.append(carefully(model, made_up, partial(batches.losses, model, loss_fn, made_up, per_batch)))
     for losses in found:
         batches.check_losses(losses, size)
@@ -161,7 +162,7 @@ def refuse_company(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, 
     size = free_size(model, loss_fn, batch, n, 3)
     made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
     works = [partial(unmoved, model, loss_fn, made_up, place, size, per_batch, run) for place in (0, size - 1)]
-    with untouched(model, loss_fn), unwatched(), keep_draws():
+    with untouched(model, loss_fn), without_checks(), keep_draws():
         try:
             same = all(carefully(model, made_up, work) for work in works)
         except Exception:  # whatever a user's model does with made-up samples
@@ -202,7 +203,7 @@ def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: 
 
 def carefully(model: nn.Module, samples: Any, work: Callable[[], Made]) -> Made:
     """What the work with the samples gives; on an accelerator looked at first, where the model can be."""
-    return looked_at(work) if on_accelerator(model, samples) else work()
+    return check_values_first(work) if on_accelerator(model, samples) else work()
 
 
 @contextmanager
@@ -226,7 +227,12 @@ def untouched(model: nn.Module, loss_fn: LossFunction) -> Iterator[None]:
     """
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     steady: AbstractContextManager[Any] = torch.backends.cudnn.flags(enabled=False) if devices else nullcontext()
-    with torch.random.fork_rng(devices=devices), precision.full(), steady, preserve_structure(model, loss_fn):
+    with (
+        torch.random.fork_rng(devices=devices),
+        precision.use_full_precision(),
+        steady,
+        preserve_structure(model, loss_fn),
+    ):
         yield
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.descent import norm_bins, norm_quantile
 from dpilot.linear.gram import GramPlan, gram_stage, plan_gram
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
@@ -15,7 +16,7 @@ from dpilot.linear.rows import Rows, total
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Floats, into_ball
+from dpilot.statistics.rows import into_ball
 
 __all__ = ["BoostedAdaSSP"]
 

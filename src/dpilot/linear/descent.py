@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Descent", "Leave", "Schedule", "descend", "linear_residual", "norm_bins", "norm_quantile"]
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
 from dpilot.linear.rows import Rows, total
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Floats
 
 __all__ = ["FixedClip", "equal_steps", "fixed_steps"]
 

@@ -66,7 +66,7 @@ def average(chosen: str | Average | None) -> Average | None:
 
 
 @torch.no_grad()
-def mixed(mean: Mapping[str, Tensor], model: nn.Module, keep: float) -> Weights:
+def mix(mean: Mapping[str, Tensor], model: nn.Module, keep: float) -> Weights:
     """The mean with the model's trained parameters mixed in; of an empty mean, those parameters."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     if not mean:
@@ -75,7 +75,7 @@ def mixed(mean: Mapping[str, Tensor], model: nn.Module, keep: float) -> Weights:
 
 
 @torch.no_grad()
-def put(mean: Mapping[str, Tensor], model: nn.Module) -> None:
+def write_average(mean: Mapping[str, Tensor], model: nn.Module) -> None:
     """Write the mean into the model."""
     for name, parameter in model.named_parameters():
         if name in mean:

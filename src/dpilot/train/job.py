@@ -10,22 +10,20 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from dpilot import engine
+from dpilot import _validate, engine
 from dpilot.engine import batch as batches
+from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.mechanism import Draws, Noise
-from dpilot.train import checks, optimizers, rehearsal
-from dpilot.train.clips import Clips
-from dpilot.train.collating import check_one_row, first
-from dpilot.train.course import Course, even_rows, per_sample_of, replays, two_passes
-from dpilot.train.groups import groups_for
-from dpilot.train.labels import null_outside_classes
-from dpilot.train.nulls import guarded
-from dpilot.train.optimizers import MakeOptimizer
-from dpilot.train.options import Options
+from dpilot.train import dry_run, optimizers
+from dpilot.train.gradients import even_rows, per_sample_of, replays, two_passes
+from dpilot.train.optimizers import MakeOptimizer, remembers
+from dpilot.train.options import Options, groups_for
 from dpilot.train.plan import Plan
-from dpilot.train.progress import Watch
-from dpilot.train.reading import Collate, Reader, known_form, on
-from dpilot.train.step import Setting, initial_state
+from dpilot.train.progress import Observers
+from dpilot.train.records.nulls import null_on_error, null_outside_classes
+from dpilot.train.records.reader import Collate, Reader, check_one_row, declared_form, first_record, move_to
+from dpilot.train.state import TrainingState
+from dpilot.train.step import GraphedClip, StepContext, initial_state
 
 _log: Final = logging.getLogger("dpilot.train")
 
@@ -42,10 +40,10 @@ class Job:
     device: torch.device
     collate: Collate | None = None
     example: Any = None
-    watch: Watch = field(default_factory=Watch)
+    observers: Observers = field(default_factory=Observers)
 
     @classmethod
-    def checked(
+    def create(
         cls,
         model: nn.Module,
         loss_fn: Callable[..., Tensor],
@@ -55,22 +53,22 @@ class Job:
         **more: Any,
     ) -> Job:
         """The job, or the first thing that is wrong with it; ``own`` is an optimizer of the caller's, or makes one."""
-        checks.check_plan(plan)
-        checks.check_model(model)
-        checks.check_loss(loss_fn)
-        device = checks.placed(model, options.device)
+        check_plan(plan)
+        check_model(model)
+        check_loss(loss_fn)
+        device = move_model(model, options.device)
         if isinstance(own, torch.optim.Optimizer):
             optimizer = optimizers.check_own(own, model)
         else:
             optimizer = optimizers.build(own or options.optimizer, model, options.lr, options.optimizer_options)
-        checks.check_together(options, optimizer, two_passes=two_passes(options, device))
+        check_together(options, optimizer, two_passes=two_passes(options, device))
         options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
         loss_fn = null_outside_classes(loss_fn, device)
         return cls(model, loss_fn, plan, options, optimizer, device, **more)._in_chunks(options.chunk_size)
 
     def reader(self, dataset: Any, form: Any = None) -> Reader:
         """How this run reads its records; those of another form than those of ``form``, a public chunk, are null."""
-        one = None if form is None else first(form, batches.size(form, self.options.per_batch))
+        one = None if form is None else first_record(form, batches.size(form, self.options.per_batch))
         return Reader(dataset, self.collate, one, self.device)
 
     def first_form(self, dataset: Any) -> Any:
@@ -82,10 +80,10 @@ class Job:
 
     def form(self, dataset: Any) -> Any:
         """A chunk in the form of the records, where it is known before one is read; None where it is not."""
-        form = known_form(dataset, self.collate) if self.example is None else self.example
-        return None if form is None else on(self.device, form)
+        form = declared_form(dataset, self.collate) if self.example is None else self.example
+        return None if form is None else move_to(self.device, form)
 
-    def rehearsed(self, form: Any) -> Job:
+    def dry_run(self, form: Any) -> Job:
         """The same job after a try on made-up records, with the size of its chunks settled.
 
         Edge cases:
@@ -94,8 +92,8 @@ class Job:
         if form is None:
             return self if self.options.chunk_size is not None else self._in_chunks(1)
         per_sample, per_batch = per_sample_of(self.model, self.loss_fn, self.options), self.options.per_batch
-        with rehearsal.aside():
-            tried = rehearsal.rehearse(per_sample, form, per_batch=per_batch, public=self.example is not None)
+        with dry_run.fork_generators():
+            tried = dry_run.run_synthetic(per_sample, form, per_batch=per_batch, public=self.example is not None)
             if self.options.engine == "auto" and tried.engine != "single-backward":
                 _log.warning(
                     "gradients are computed one record at a time (%s), which takes several times as long: %s. "
@@ -103,7 +101,7 @@ class Job:
                 )  # fmt: skip
             settled = self
             if self.options.chunk_size is None:
-                size = rehearsal.chunk_size(per_sample, form, self.plan.expected_batch_size, per_batch=per_batch)
+                size = dry_run.chunk_size(per_sample, form, self.plan.expected_batch_size, per_batch=per_batch)
                 halved = self.options.low_memory and replays(self.options, self.device)
                 settled = self._in_chunks(-(-size // 2) if halved else size)
             settled.refuse_mixing(form)
@@ -113,7 +111,7 @@ class Job:
         """Refuse a model that combines records in chunks of the size that will be used."""
         if self.options.engine in ("auto", "single-backward"):
             size, per_batch = self.options.chunk_size or 2, self.options.per_batch
-            chunk = rehearsal.made_up(form, size, per_batch=per_batch)
+            chunk = dry_run.synthetic_records(form, size, per_batch=per_batch)
             engine.refuse_mixing(self.model, self.loss_fn, chunk, per_batch=per_batch)
 
     def _in_chunks(self, most: int | None) -> Job:
@@ -123,22 +121,67 @@ class Job:
             most = even_rows(expected, self.plan.sample_rate, most, low_memory=low)
         return replace(self, options=replace(self.options, chunk_size=most))
 
-    def course(self, noise: Noise, receipt: Draws, form: Any = None) -> Course:
-        """The course of the run before its first step; ``form`` is a public chunk of the records' shapes."""
+    def start(self, noise: Noise, receipt: Draws, form: Any = None) -> TrainingState:
+        """The run before its first step; ``form`` is a public chunk of the records' shapes."""
         rows, replayed = self.options.chunk_size, replays(self.options, self.device)
         launched = per_sample_of(self.model, self.loss_fn, self.options, rows, form)
         per_sample = launched
         if replayed:
             per_sample = per_sample_of(self.model, self.loss_fn, self.options, rows, form, replayed=True)
-        setting = Setting(
+        context = StepContext(
             plan=self.plan,
             model=self.model,
-            per_sample=guarded(per_sample, self.model, launched),
+            per_sample=null_on_error(per_sample, self.model, launched),
             optimizer=self.optimizer,
             noise=noise,
             receipt=receipt,
             groups=self.options.groups,
-            clip=Clips(self.plan.clipping, rows) if replayed and rows is not None else None,
+            clip=GraphedClip(self.plan.clipping, rows) if replayed and rows is not None else None,
         )
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        return Course(setting, self.options, initial_state(self.plan, self.model, self.device), rates)
+        return TrainingState(context, self.options, initial_state(self.plan, self.model, self.device), rates)
+
+
+def check_plan(plan: object) -> None:
+    """Refuse what is not a plan."""
+    if not isinstance(plan, Plan):
+        raise InvalidInput(f"plan is a {type(plan).__name__}: expected a Plan, such as Plan.calibrate(...) makes.")
+
+
+def check_model(model: object) -> None:
+    """Raise one error that lists every problem of the model, each with its remedy."""
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"model is a {type(model).__name__}: expected a torch.nn.Module.")
+    if problems := engine.check(model):
+        raise UnsupportedModel(f"{len(problems)} problem(s). " + " ".join(str(problem) for problem in problems))
+
+
+def check_loss(loss_fn: object) -> None:
+    """Refuse a loss that says of itself that it adds up the samples."""
+    if not callable(loss_fn):
+        raise InvalidInput(f"loss_fn is a {type(loss_fn).__name__}: expected a callable.")
+    reduction = getattr(loss_fn, "reduction", "none")
+    if reduction != "none":
+        _validate.refuse("the loss's reduction", reduction, "'none', one loss a sample", 'Use reduction="none".')
+
+
+def check_together(options: Options, optimizer: torch.optim.Optimizer, *, two_passes: bool) -> None:
+    """Refuse options that contradict each other."""
+    if options.free_step and not remembers(optimizer):
+        raise InvalidInput('free_step is True without a momentum to step along: use optimizer="momentum".')
+    if options.amp and two_passes:
+        raise InvalidInput("amp and low_memory are both on: expected one, so that both passes compute the same.")
+
+
+def move_model(model: nn.Module, device: str | None) -> torch.device:
+    """Move the model where it shall train, in place, and say where that is; by default it stays where it is."""
+    if device is None:
+        return next(model.parameters()).device
+    try:
+        wanted = torch.device(device)
+    except RuntimeError:
+        raise InvalidInput(f"device is {device!r}: expected one of torch's, such as 'cpu' or 'cuda'.") from None
+    if wanted.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput(f"device is {device!r}, but no CUDA device is there: use device='cpu', or leave it out.")
+    model.to(wanted)
+    return next(model.parameters()).device

@@ -10,16 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from dpilot.errors import LedgerError
+from dpilot.errors import InvalidInput, LedgerError
+from dpilot.keys import Chain
 from dpilot.mechanism import Draws
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import ApproxDP, Event, Repeated
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger import Committed, Ledger, as_ledger
 from dpilot.privacy.ledger.history import Entry
-from dpilot.privacy.ledger.opening import given
 from dpilot.privacy.receipt import Receipt
+from dpilot.sampling import PoissonSampler
 from dpilot.train.plan import Plan
 
 LEDGER = "ledger"
@@ -66,14 +67,14 @@ def own_ledger(plan: Plan, folder: Path | None, data_id: str | None) -> Ledger:
     return ledger
 
 
-def opened(ledger: Paying, plan: Plan, data_id: str | None) -> Ledger | Committed | None:
+def open_ledger(ledger: Paying, plan: Plan, data_id: str | None) -> Ledger | Committed | None:
     """The ledger to pay in; one at a path is reopened or, where there is none, made for the plan's budget.
 
     Edge cases:
         a new ledger    is named by ``data_id``, or by its file
         another data set's ledger, where both are named    refused
     """
-    book = given(ledger, plan.budget, data_id) if isinstance(ledger, str | os.PathLike) else ledger
+    book = as_ledger(ledger, plan.budget, data_id) if isinstance(ledger, str | os.PathLike) else ledger
     check_data(book, data_id)
     return book
 
@@ -109,7 +110,7 @@ def pay(plan: Plan, ledger: Ledger | Committed, event: Event, purpose: Purpose) 
 
 
 @contextmanager
-def go_on(plan: Plan, ledger: Ledger, seq: int, stage: int, taken: int) -> Iterator[Payment]:
+def resume_payment(plan: Plan, ledger: Ledger, seq: int, stage: int, taken: int) -> Iterator[Payment]:
     """Continue an interrupted run after ``taken`` steps without paying again: only for an exact replay."""
     event = _entry(ledger, seq, stage).event
     _check_event(plan, event)
@@ -118,7 +119,7 @@ def go_on(plan: Plan, ledger: Ledger, seq: int, stage: int, taken: int) -> Itera
         yield Payment(_receipt(plan, event, receipt, taken), ledger, seq, stage)
 
 
-def interrupted(ledger: Ledger, seq: int, stage: int) -> bool:
+def is_interrupted(ledger: Ledger, seq: int, stage: int) -> bool:
     """Whether the run's entry still waits to be finished."""
     return _entry(ledger, seq, stage).state == "reserved"
 
@@ -161,3 +162,49 @@ def _entry(ledger: Ledger | Committed, seq: int, stage: int) -> Entry:
         if (entry.seq, entry.stage) == (seq, stage):
             return entry
     raise LedgerError(f"the ledger has no stage {stage} in row {seq}: expected the one this run was paid in.")
+
+
+class PlanUse:
+    """One use of a plan: its sampler, and whether its price is on disk so that records may be read."""
+
+    __slots__ = ("form", "paid", "sampler")
+
+    def __init__(self, plan: Plan, state: Chain | None = None) -> None:
+        self.sampler = PoissonSampler(plan.sample_rate, plan.steps, state=state)
+        self.paid = False
+        self.form: Any = None  # of the records, where whoever takes the steps was given an example
+
+    def rewind(self) -> PoissonSampler:
+        """A sampler that issues again what was issued and never claimed; batches still on their way are void."""
+        old = self.sampler
+        self.sampler = PoissonSampler(old.rate, old.steps, state=old.state)
+        return self.sampler
+
+
+_USES: dict[int, PlanUse] = {}
+
+
+def use_of(plan: Plan) -> PlanUse:
+    """The plan's current use; the first to ask begins one."""
+    if id(plan) not in _USES:
+        _USES[id(plan)] = PlanUse(plan)
+        weakref.finalize(plan, _USES.pop, id(plan), None)
+    return _USES[id(plan)]
+
+
+def check_unused(plan: Plan, *, own_ledger: bool) -> None:
+    """Refuse a second use of a plan that brings its own ledger: two runs would each claim to be all that happened."""
+    if own_ledger and id(plan) in _USES and _USES[id(plan)].paid:
+        raise InvalidInput(
+            "the plan was used already: expected a plan for each run, as its ledger counts one. Pass one ledger "
+            "to both runs, and they share its budget."
+        )
+
+
+def begin_use(plan: Plan, state: Chain | None = None) -> PlanUse:
+    """The use whose price was just paid: the one a loader waits for, or a new one (or one with given coins)."""
+    waiting = use_of(plan)
+    if waiting.paid or state is not None:
+        waiting = _USES[id(plan)] = PlanUse(plan, state)
+    waiting.paid = True
+    return waiting

@@ -30,7 +30,7 @@ Callback = Callable[[StepRecord], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Observers:
     """Who is told of each step: a callback gets the step's record, a progress display also the price and the time.
 
     Guarantee:
@@ -54,10 +54,10 @@ class Watch:
         return tell
 
 
-def lines(every: int = 100) -> Progress:
+def print_lines(every: int = 100) -> Progress:
     """A line of text every so many steps, for a terminal or a log.
 
-    >>> show = lines(every=2)
+    >>> show = print_lines(every=2)
     >>> for step in range(2):
     ...     show(Update(StepRecord(step, threshold=0.5, bound=0.5, measuring=False), 2, 1.0, 1e-5, 0.0, 3.0))
     step 2 of 2, threshold 0.5, epsilon 1 spent, 0 left, 3 s to go

@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import RunRecord
-from dpilot.train import architecture, files
-from dpilot.train.packing import restored, stored
+from dpilot.sampling import blocks
+from dpilot.train.checkpoint import architecture, files
+from dpilot.train.checkpoint.store import from_storable, to_storable
 from dpilot.train.payment import LEDGER
-from dpilot.train.predict import predict
 
 MODEL: Final = "model.safetensors"
 LAYERS: Final = "model.json"
@@ -66,7 +68,7 @@ class Run:
         if (where / RECORD).exists() and RunRecord.from_json((where / RECORD).read_text()) != self.record:
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
-        files.write(where / MODEL, save(stored(self.model.state_dict())))
+        files.write(where / MODEL, save(to_storable(self.model.state_dict())))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
         files.write(where / RECORD, self.record.to_json().encode())
@@ -99,7 +101,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     where = Path(folder)
     try:
         record = RunRecord.from_json((where / RECORD).read_text())
-        weights = restored(load_file(where / MODEL))
+        weights = from_storable(load_file(where / MODEL))
     except FileNotFoundError as problem:
         raise InvalidInput(f"{where} holds no finished run ({Path(problem.filename).name} is missing).") from None
     if model is None:
@@ -114,3 +116,58 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
         raise InvalidInput(f"the model is not the saved one: {str(problem).splitlines()[-1].strip()}") from None
     ledger = Ledger.read(where / LEDGER) if (where / LEDGER).exists() else None
     return Run(model, record, ledger)
+
+
+_ROWS: Final = (8, 512)  # at a time: of the first records, so that few of them are quick, and at most
+
+
+@torch.no_grad()
+def predict(model: nn.Module, inputs: Any) -> Tensor:
+    """The model's outputs for ``inputs``: a tensor or array, a tuple of arguments or a dict of keyword arguments.
+
+    For classes take ``.argmax(1)``. The modes of the model's layers are put back.
+
+    Guarantee:
+        The model sees batches whose sizes follow from the place alone, the last one filled up with copies of a record:
+        if it treats each record on its own, one record more changes no bit of another's output.
+
+    Example:
+        >>> from torch import nn
+        >>> predict(nn.Linear(2, 3), np.zeros((4, 2), dtype=np.float32)).shape
+        torch.Size([4, 3])
+    """
+    inputs = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
+    found = [t for t in batches.tensors(inputs) if t.dim()]
+    if not found:
+        raise InvalidInput(
+            f"inputs are {type(inputs).__name__}: expected a tensor, an array, a tuple or a dict of them."
+        )
+    n, device = found[0].shape[0], next(model.parameters()).device
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        outputs = [
+            _call(model, batches.rebuild(_fill(inputs, n, start, rows), lambda t: t.to(device)))[: n - start].cpu()
+            for start, rows in blocks(n, *_ROWS)
+        ]
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    return torch.cat(outputs)
+
+
+def _fill(inputs: Any, n: int, start: int, rows: int) -> Any:
+    """Records start .. start + rows, the first of them again in place of those that are not there."""
+    if not n or start + rows <= n:
+        return batches.rows(inputs, n, start, start + rows)
+    places = torch.arange(start, start + rows)
+    places = torch.where(places < n, places, start)
+    return batches.rebuild(inputs, lambda t: t[places.to(t.device)] if t.dim() and t.shape[0] == n else t)
+
+
+def _call(model: nn.Module, piece: Any) -> Tensor:
+    if isinstance(piece, dict):
+        made = model(**piece)
+    else:
+        made = model(*piece) if isinstance(piece, tuple | list) else model(piece)
+    return made if isinstance(made, Tensor) else made.logits

@@ -6,18 +6,20 @@ Everything above the release is sensitive and local to ``private_step``; everyth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.clipping import State
+from dpilot.clipping import Clipping, State
+from dpilot.engine import capture
+from dpilot.engine.capture import Replayable
+from dpilot.errors import DpilotError
 from dpilot.mechanism import Draws, Noise, release
-from dpilot.train.clips import Clips
-from dpilot.train.form import silent
 from dpilot.train.plan import Plan
+from dpilot.train.records.spec import ignore_warnings
 
 Gradients = dict[str, Tensor]
 
@@ -25,7 +27,7 @@ _MANY: Final = 4096  # records of a batch, from which on the roundings of a floa
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class StepContext:
     """What stays the same through a run: the plan, the model, how gradients are had, and what pays and adds noise.
 
     ``clip`` is the plan's own rule where that is replayed.
@@ -38,10 +40,10 @@ class Setting:
     noise: Noise
     receipt: Draws
     groups: Sequence[Sequence[str]] | None = None
-    clip: Clips | None = None
+    clip: GraphedClip | None = None
 
 
-def private_step(setting: Setting, state: State, chunks: Iterable[Any]) -> State:
+def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> State:
     """Clip, sum, release, and move the model along the noisy mean; the clip state of the next step.
 
     ``chunks`` are the physical pieces of one Poisson batch of the plan; of an empty batch there are none, and the
@@ -52,24 +54,24 @@ def private_step(setting: Setting, state: State, chunks: Iterable[Any]) -> State
         receipt is that of plain DP-SGD, whatever the rule. The divisor is the plan's expected batch size.
     """
     bound = float(state.bound)  # read while nothing of this step is under way: later, the processor would wait for it
-    plan, total, clip = setting.plan, None, setting.clip or setting.plan.clipping.clip
-    with silent():
+    plan, total, clip = context.plan, None, context.clip or context.plan.clipping.clip
+    with ignore_warnings():
         for place, chunk in enumerate(chunks):
-            gradients = setting.per_sample(chunk)
-            weights, extras = clip(_norms(setting, gradients), state)
-            sums = _widened(setting, gradients.weighted_sum(weights, setting.groups), extras.sum(0))
-            total = sums if total is None else _added(total, sums, own=place > 1)
+            gradients = context.per_sample(chunk)
+            weights, extras = clip(_norms(context, gradients), state)
+            sums = _widen(context, gradients.weighted_sum(weights, context.groups), extras.sum(0))
+            total = sums if total is None else _add(total, sums, own=place > 1)
 
     released, heard = release(  # the door
-        _zeros(setting, state) if total is None else total,
+        _zeros(context, state) if total is None else total,
         bound=bound,
         noise_multiplier=plan.noise_multiplier,
         sample_rate=plan.sample_rate,
-        receipt=setting.receipt,
-        noise=setting.noise,
+        receipt=context.receipt,
+        noise=context.noise,
     )
 
-    _move(setting, released, frozen=state.frozen)
+    _move(context, released, frozen=state.frozen)
     return plan.clipping.update(state, heard)
 
 
@@ -86,31 +88,31 @@ def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | Non
     )
 
 
-def _norms(setting: Setting, gradients: engine.PerSample) -> Tensor:
-    return gradients.norms if setting.groups is None else gradients.group_norms(setting.groups)
+def _norms(context: StepContext, gradients: engine.PerSample) -> Tensor:
+    return gradients.norms if context.groups is None else gradients.group_norms(context.groups)
 
 
-def _zeros(setting: Setting, state: State) -> tuple[Gradients, Tensor]:
+def _zeros(context: StepContext, state: State) -> tuple[Gradients, Tensor]:
     """The sum over no records: a zero for every trained parameter and every extra coordinate."""
-    zeros = {name: torch.zeros_like(p, requires_grad=False) for name, p in _trained(setting).items()}
+    zeros = {name: torch.zeros_like(p, requires_grad=False) for name, p in _trained_parameters(context).items()}
     first = next(iter(zeros.values())).real
-    none = first.new_zeros(0) if setting.groups is None else first.new_zeros(0, len(setting.groups))
-    return _widened(setting, zeros, setting.plan.clipping.clip(none, state)[1].sum(0))
+    none = first.new_zeros(0) if context.groups is None else first.new_zeros(0, len(context.groups))
+    return _widen(context, zeros, context.plan.clipping.clip(none, state)[1].sum(0))
 
 
-def _widened(setting: Setting, gradients: Gradients, extras: Tensor) -> tuple[Gradients, Tensor]:
+def _widen(context: StepContext, gradients: Gradients, extras: Tensor) -> tuple[Gradients, Tensor]:
     """Sums in the precision in which they are added up and released: float32 or better.
 
     A batch that is expected to be large is summed, and released, in float64: in float32 each addition rounds by the
     length of the sum, and what one record changes in those roundings grows with the batch. A complex gradient is
     released as its real and imaginary parts: they are the coordinates that the norm and the noise are about.
     """
-    many = setting.plan.expected_batch_size > _MANY
-    sums = {name: _real(gradients[name]).to(_wide(p, many)) for name, p in _trained(setting).items()}
+    many = context.plan.expected_batch_size > _MANY
+    sums = {name: _real(gradients[name]).to(_wide(p, many)) for name, p in _trained_parameters(context).items()}
     return sums, extras.to(next(iter(sums.values())).dtype)
 
 
-def _added(total: tuple[Gradients, Tensor], more: tuple[Gradients, Tensor], *, own: bool) -> tuple[Gradients, Tensor]:
+def _add(total: tuple[Gradients, Tensor], more: tuple[Gradients, Tensor], *, own: bool) -> tuple[Gradients, Tensor]:
     """One chunk's sums and another's; in place where the total is this step's ``own`` memory, not the engine's."""
     left, right = list(total[0].values()), list(more[0].values())
     if not own:
@@ -120,18 +122,18 @@ def _added(total: tuple[Gradients, Tensor], more: tuple[Gradients, Tensor], *, o
     return dict(zip(total[0], left, strict=True)), total[1] + more[1]
 
 
-def _trained(setting: Setting) -> dict[str, nn.Parameter]:
-    return {name: p for name, p in setting.model.named_parameters() if p.requires_grad}
+def _trained_parameters(context: StepContext) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in context.model.named_parameters() if p.requires_grad}
 
 
-def _move(setting: Setting, released: Gradients, *, frozen: bool) -> None:
+def _move(context: StepContext, released: Gradients, *, frozen: bool) -> None:
     """Hand the noisy mean to the optimizer. While a rule only measures, the optimizer does not move."""
-    means = torch._foreach_div(list(released.values()), setting.plan.expected_batch_size)
-    for parameter, mean in zip(_trained(setting).values(), means, strict=True):
+    means = torch._foreach_div(list(released.values()), context.plan.expected_batch_size)
+    for parameter, mean in zip(_trained_parameters(context).values(), means, strict=True):
         parameter.grad = (torch.view_as_complex(mean) if parameter.is_complex() else mean).to(parameter.dtype)
     if not frozen:
-        setting.optimizer.step()
-    setting.optimizer.zero_grad(set_to_none=True)
+        context.optimizer.step()
+    context.optimizer.zero_grad(set_to_none=True)
 
 
 def _wide(parameter: Tensor, many: bool) -> torch.dtype:
@@ -143,3 +145,112 @@ def _wide(parameter: Tensor, many: bool) -> torch.dtype:
 def _real(gradient: Tensor) -> Tensor:
     """The gradient as real numbers: of a complex one, its real and imaginary parts along a last axis of two."""
     return torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient
+
+
+_FORMS: Final = 4  # of norms and states, that are replayed: a rule has two, measuring and clipping
+_CHANGING: Final = {"step", "measuring", "inner"}
+
+
+@final
+class GraphedClip:
+    """``rule.clip`` for chunks of at most ``rows`` records, as a function of norms and state; on a GPU it is replayed.
+
+    Norms and the tensors of the state are copied into place, weights and extras out of it; what was captured is
+    the rule on made-up norms.
+
+    Guarantee:
+        The same weights and extras as ``rule.clip``: rows beyond the chunk are their own, and nobody reads them.
+        Whether a chunk is replayed depends on the rule, shapes, types and the public state.
+
+    Edge cases:
+        not on the current GPU, no record, more than ``rows``     launched as usual
+        a rule of yours, or around one                            launched: a graph would forget what it asks or draws
+        a state of another form, such as one that only measures   a graph of its own; beyond four, launched
+
+    Example:
+        >>> from dpilot import clipping
+        >>> rule = clipping.get("constant", threshold=1.0)
+        >>> state = rule.init(noise_multiplier=1.0, expected_batch_size=4, dimension=10)
+        >>> GraphedClip(rule, rows=4)(torch.tensor([0.5, 2.0]), state)[0]
+        tensor([1.0000, 0.5000])
+    """
+
+    def __init__(self, rule: Clipping, rows: int) -> None:
+        self._rule, self._rows, self._own = rule, rows, _own(rule)
+        self._forms: dict[Any, _ClipGraph | None] = {}
+
+    def __call__(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """Weights (n,) and extras (n, k), or those of groups."""
+        state = state.to(norms.device)
+        found = self._find_graph(norms, state) if self._fits(norms) else None
+        return self._rule.clip(norms, state) if found is None else found.replay(norms, state)
+
+    def _fits(self, norms: Tensor) -> bool:
+        current = not norms.is_cuda or norms.device.index == torch.cuda.current_device()
+        return self._own and norms.device.type in capture.KINDS and current and 0 < len(norms) <= self._rows
+
+    def _find_graph(self, norms: Tensor, state: State) -> _ClipGraph | None:
+        form = norms.shape[1:], norms.dtype, norms.device, _form(state)
+        if form not in self._forms and len(self._forms) < _FORMS:
+            self._forms[form] = self._capture(norms, state)
+        return self._forms.get(form)
+
+    def _capture(self, norms: Tensor, state: State) -> _ClipGraph | None:
+        """The rule's graph on norms of 1, or None if there is none."""
+        with torch.inference_mode(False), torch.no_grad():
+            own = _copy(state)
+            static = torch.ones((self._rows, *norms.shape[1:]), dtype=norms.dtype, device=norms.device)
+            try:
+                with capture.on_its_stream():
+                    return _ClipGraph(static, _tensors(own), capture.record(lambda: self._rule.clip(static, own)))
+            except DpilotError:
+                raise
+            except Exception:  # whatever cannot be captured; norms were made up, so it tells of no record
+                return None
+
+
+@dataclass(frozen=True, slots=True)
+class _ClipGraph:
+    """Norms and tensors of a state in their places, and the graph that reads them."""
+
+    norms: Tensor
+    state: list[Tensor]
+    graph: Replayable[tuple[Tensor, Tensor]]
+
+    def replay(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        n = len(norms)
+        self.norms[:n].copy_(norms.detach())
+        torch._foreach_copy_(self.state, _tensors(state))
+        weights, extras = self.graph.replay()
+        return weights[:n].clone(), extras[:n].clone()
+
+
+def _own(rule: Any) -> bool:
+    """Whether a rule, and any rule inside it, is the library's: a function of norms and state, and of nothing else."""
+    if type(rule).__module__.partition(".")[0] != __name__.partition(".")[0]:
+        return False
+    values = [getattr(rule, field.name) for field in fields(rule)]
+    return all(_own(value) for value in values if hasattr(value, "clip"))
+
+
+def _form(state: State) -> Any:
+    """What a graph takes for granted of a state: all but the values of its tensors and how many steps were taken."""
+    values = [(f.name, getattr(state, f.name)) for f in fields(state) if f.name not in _CHANGING]
+    known = tuple((name, (v.shape, v.dtype) if isinstance(v, Tensor) else v) for name, v in values)
+    return known, state.frozen, None if state.inner is None else _form(state.inner)
+
+
+def _tensors(state: State) -> list[Tensor]:
+    inner = [] if state.inner is None else _tensors(state.inner)
+    return [state.threshold, state.bound, *([] if state.memory is None else [state.memory]), *inner]
+
+
+def _copy(state: State) -> State:
+    """The same state in memory of its own."""
+    return replace(
+        state,
+        threshold=state.threshold.clone(),
+        bound=state.bound.clone(),
+        memory=None if state.memory is None else state.memory.clone(),
+        inner=None if state.inner is None else _copy(state.inner),
+    )

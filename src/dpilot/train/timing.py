@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
-from dpilot.train import rehearsal
-from dpilot.train.course import per_sample_of
+from dpilot.train import dry_run
+from dpilot.train.gradients import per_sample_of
 from dpilot.train.options import Options
 
 
@@ -44,9 +44,9 @@ def steps_within(
     limit, expected = _validate.positive(seconds=seconds), _validate.positive(batch_size=batch_size)
     options = Options(engine=engine, per_batch=per_batch, chunk_size=chunk_size, amp=amp)
     per_sample, chunk = per_sample_of(model, loss_fn, options), min(chunk_size, math.ceil(expected))
-    with rehearsal.aside():
-        rehearsal.rehearse(per_sample, example, per_batch=per_batch, public=True)
-        each = rehearsal.seconds_a_chunk(per_sample, example, chunk, per_batch)
+    with dry_run.fork_generators():
+        dry_run.run_synthetic(per_sample, example, per_batch=per_batch, public=True)
+        each = dry_run.seconds_a_chunk(per_sample, example, chunk, per_batch)
     if each is None:
         raise InvalidInput(f"chunk_size is {chunk_size}: made-up records in such chunks do not compute. Lower it.")
     return max(1, int(limit * chunk / (each * expected)))

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from dpilot import _validate
 from dpilot.errors import InvalidInput
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.opening import reopened
-from dpilot.train import fitting, payment
+from dpilot.keys import KEY_BYTES, Chain
+from dpilot.noise import KeyedNoise, SystemNoise, seeded_noise
+from dpilot.privacy.ledger import Committed, Ledger, reopen
+from dpilot.privacy.receipt import Receipt
+from dpilot.sampling import PoissonSampler, check_source
+from dpilot.train import payment
 from dpilot.train.averages import Average
 from dpilot.train.averages import average as average_of
-from dpilot.train.checkpoint import Manifest
+from dpilot.train.checkpoint import files
+from dpilot.train.checkpoint.secret import Secret, SecretFile, WitnessedNoise
+from dpilot.train.checkpoint.store import MANIFEST, CheckpointWriter, Manifest, StoredRun
 from dpilot.train.job import Job
 from dpilot.train.optimizers import OWN, MakeOptimizer
 from dpilot.train.options import Options
-from dpilot.train.payment import Paying, Purpose
+from dpilot.train.payment import LEDGER, Paying, Payment, Purpose
 from dpilot.train.plan import Plan
-from dpilot.train.progress import Callback, Progress, Watch
-from dpilot.train.reading import Collate
-from dpilot.train.run import Run
+from dpilot.train.progress import Callback, Observers, Progress
+from dpilot.train.records.reader import Collate, Reader
+from dpilot.train.run import RECORD, Run
 from dpilot.train.schedules import Schedule
 from dpilot.train.schedules import schedule as schedule_of
-from dpilot.train.terms import Terms, secret_path
+from dpilot.train.state import TrainingState, record_of
 
 
 class Trainer:
@@ -114,10 +123,18 @@ class Trainer:
             groups=None if groups is None else tuple(tuple(group) for group in groups),
         )
         own = optimizer if callable(optimizer) else None
-        watch = Watch(callback, progress)
-        self._job = Job.checked(model, loss_fn, plan, options, own, collate=collate_fn, example=example, watch=watch)
-        self._terms = Terms(
-            ledger=payment.opened(ledger, plan, data_id),
+        self._job = Job.create(
+            model,
+            loss_fn,
+            plan,
+            options,
+            own,
+            collate=collate_fn,
+            example=example,
+            observers=Observers(callback, progress),
+        )
+        self._terms = RunTerms(
+            ledger=payment.open_ledger(ledger, plan, data_id),
             purpose=Purpose(purpose, part, split),
             data_id=data_id,
             folder=None if checkpoint is None else Path(checkpoint),
@@ -137,7 +154,22 @@ class Trainer:
             raise InvalidInput(
                 "fit was called already: expected a new Trainer, with a new model and plan, for each run."
             )
-        run = fitting.fit(self._job, self._terms, dataset)
+        job, terms = self._job, self._terms
+        check_source(dataset)
+        terms.check_free()
+        payment.check_unused(job.plan, own_ledger=terms.ledger is None)
+        form = job.form(dataset)
+        if form is not None:
+            job = job.dry_run(form)
+        ledger = terms.ledger or payment.own_ledger(job.plan, terms.folder, terms.data_id)
+        event = payment.price(job.plan, own=terms.ledger is None)
+        with payment.pay(job.plan, ledger, event, terms.purpose) as paid, annotate_errors(ledger, terms.folder):
+            sampler = payment.begin_use(job.plan, terms.coins()).sampler
+            if form is None:  # no type and no example tells it: the first record's counts as public
+                form = job.first_form(dataset)
+                job = job.dry_run(form)
+            state, stamp = _train(job, terms, paid, _reader(job, dataset, form), sampler)
+        run = _finish(state, paid, stamp, terms.folder)
         self._fitted = True
         return run
 
@@ -172,8 +204,196 @@ class Trainer:
             raise InvalidInput("the run used an optimizer of its own: give resume(optimizer=...) the same callable.")
         if manifest.example and example is None:
             raise InvalidInput("the run was given an example: give resume(example=...) one of the same form.")
-        more = {"collate": collate_fn, "example": example, "watch": Watch(callback, progress)}
-        job = Job.checked(model, loss_fn, manifest.plan, manifest.options, optimizer, **more)
-        chosen = secret_path(where, Path(secret or manifest.secret))
-        book = reopened(ledger) if isinstance(ledger, str | Path) else ledger
-        return fitting.resume(where, manifest, job, dataset, book, chosen)
+        observers = Observers(callback, progress)
+        job = Job.create(
+            model, loss_fn, manifest.plan, manifest.options, optimizer,
+            collate=collate_fn, example=example, observers=observers,
+        )  # fmt: skip
+        check_source(dataset)
+        stored = StoredRun.read(where)
+        stored.check_fits(model)
+        book = _same_ledger(where, manifest, reopen(ledger) if isinstance(ledger, str | Path) else ledger)
+        file = SecretFile(secret_path(where, Path(secret or manifest.secret)))
+        if stored.steps_taken == job.plan.steps:
+            return _close(where, manifest, job, stored, book, file)
+        place = manifest.seq, manifest.stage
+        with closing(file):
+            file.open(fresh=False)
+            kept = _own_secret(where, manifest, stored, file).at(stored.steps_taken)
+            noise = KeyedNoise(kept.noise, stamp=manifest.stamp)
+            sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=kept.sampling)
+            taken = stored.steps_taken
+            with payment.resume_payment(job.plan, book, *place, taken) as paid, annotate_errors(book, where):
+                known = job.form(dataset)
+                reader = _reader(job, dataset, job.first_form(dataset) if known is None else known)
+                state = job.start(WitnessedNoise(noise, file), paid.receipt, reader.form)
+                stored.restore_into(state)
+                writer = CheckpointWriter(where, manifest, file, kept.seal)
+                _take_steps(job, state, paid, reader, sampler, noise, writer)
+        return _finish(state, paid, manifest.stamp, where)
+
+
+def _reader(job: Job, dataset: Any, form: Any) -> Reader:
+    """How the run reads its records; where none of them shows a form, all are null and there is nothing to read."""
+    return job.reader(() if form is None else dataset, form)
+
+
+def _train(
+    job: Job, terms: RunTerms, paid: Payment, reader: Reader, sampler: PoissonSampler
+) -> tuple[TrainingState, str]:
+    """All steps of a new run, with or without checkpoints; its state at the end, and the stamp of its noise."""
+    noise = terms.noise()
+    if terms.folder is None or terms.secret is None:
+        state = job.start(noise, paid.receipt, reader.form)
+        _take_steps(job, state, paid, reader, sampler, noise, None)
+        return state, noise.stamp
+    terms.folder.mkdir(parents=True, exist_ok=True)
+    with closing(SecretFile(terms.secret)) as file:
+        file.open(fresh=True)
+        key = noise.state.generator("seal").bytes(KEY_BYTES)
+        writer = CheckpointWriter(terms.folder, _manifest(job, terms, paid, noise), file, key)
+        state = job.start(WitnessedNoise(noise, file), paid.receipt, reader.form)
+        files.write(terms.folder / MANIFEST, writer.manifest.to_json().encode())
+        writer.write(state, sampler, noise)
+        _take_steps(job, state, paid, reader, sampler, noise, writer)
+    return state, noise.stamp
+
+
+def _take_steps(
+    job: Job, state: TrainingState, paid: Payment, reader: Reader, sampler: PoissonSampler,
+    noise: KeyedNoise, writer: CheckpointWriter | None,
+) -> None:  # fmt: skip
+    """Every step that is left: claim its batch, take it, store it where that is due, and report it."""
+    assert job.options.chunk_size is not None
+    cost = paid.cost
+    report = job.observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
+    for batch in sampler.batches(len(reader.dataset)):
+        chain = sampler.state
+        sampler.claim(batch)
+        record = state.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
+        if writer is not None and writer.due(state):
+            writer.write(state, sampler, noise)
+        report(record)
+
+
+def _finish(state: TrainingState, paid: Payment, stamp: str, folder: Path | None) -> Run:
+    state.finish()
+    run = Run(state.context.model, record_of(state, paid, stamp), paid.ledger)
+    if folder is not None:
+        run.save(folder)
+    return run
+
+
+def _close(folder: Path, manifest: Manifest, job: Job, stored: StoredRun, book: Ledger, file: SecretFile) -> Run:
+    """A run that was interrupted after its last step: book it, and leave no secret."""
+    if file.path.exists():
+        _own_secret(folder, manifest, stored, file)
+    file.delete()
+    place = manifest.seq, manifest.stage
+    if payment.is_interrupted(book, *place):
+        with payment.resume_payment(job.plan, book, *place, stored.steps_taken):
+            pass
+    receipt = Receipt(job.plan.event)
+    state = job.start(SystemNoise(), receipt)
+    stored.restore_into(state)
+    return _finish(state, Payment(receipt, book, *place), manifest.stamp, folder)
+
+
+def _own_secret(folder: Path, manifest: Manifest, stored: StoredRun, file: SecretFile) -> Secret:
+    """The run's own secret, if manifest and checkpoint are those that were sealed under its key."""
+    kept = file.read()
+    if kept.run != manifest.run:
+        raise InvalidInput(f"{file.path} holds the secret of another run: name this run's own.")
+    manifest.check_seal(folder, kept.seal)
+    stored.check_seal(folder, kept.seal)
+    return kept
+
+
+def _manifest(job: Job, terms: RunTerms, paid: Payment, noise: KeyedNoise) -> Manifest:
+    assert isinstance(paid.ledger, Ledger)
+    return Manifest(
+        run=secrets.token_hex(8),
+        plan=job.plan,
+        options=job.options,
+        ledger=None if terms.ledger is None else str(paid.ledger.path),
+        seq=paid.seq,
+        stage=paid.stage,
+        head=paid.ledger.head(),
+        secret=str(terms.secret),
+        stamp=noise.stamp,
+        every=terms.every,
+        example=job.example is not None,
+    )
+
+
+def _same_ledger(folder: Path, manifest: Manifest, given: Ledger | None) -> Ledger:
+    """The ledger the run was paid in, grown from what it was then."""
+    path = folder / LEDGER if manifest.ledger is None else Path(manifest.ledger)
+    seen = given or Ledger.read(path)
+    ledger = given or Ledger.open(path, dataset=seen.dataset)
+    ledger.verify(manifest.head)
+    return ledger
+
+
+@dataclass(frozen=True, slots=True)
+class RunTerms:
+    """The ledger and purpose of a run, its checkpoint folder and secret file, and the seed of a test."""
+
+    ledger: Ledger | Committed | None = None
+    purpose: Purpose = field(default_factory=Purpose)
+    data_id: str | None = None
+    folder: Path | None = None
+    every: int = 1
+    secret: Path | None = None
+    test_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.count(checkpoint_every=self.every)
+        if self.folder is None and self.secret is not None:
+            raise InvalidInput("secret is given without checkpoint: expected both, as only a stored run has a secret.")
+        if self.folder is not None:
+            object.__setattr__(self, "secret", secret_path(self.folder, self.secret))
+            if isinstance(self.ledger, Committed):
+                raise InvalidInput("checkpoint needs the whole ledger: expected a Ledger, not one commitment of it.")
+
+    def check_free(self) -> None:
+        """Refuse a folder that holds a run, and a secret file that is another's or has no place."""
+        if self.folder is None or self.secret is None:
+            return
+        if any((self.folder / name).exists() for name in (MANIFEST, LEDGER, RECORD)):
+            raise InvalidInput(f"{self.folder} holds a run: resume it with Trainer.resume, or name another folder.")
+        if self.secret.exists():
+            raise InvalidInput(f"{self.secret} holds the secret of another run: resume that run, or name another file.")
+        if not self.secret.parent.is_dir() and self.secret.parent != self.folder.resolve().parent:
+            raise InvalidInput(f"{self.secret.parent} is not a folder: expected one for the secret. Make it first.")
+
+    def noise(self) -> KeyedNoise:
+        """Fresh noise from the system, or the stamped noise of a test."""
+        return KeyedNoise() if self.test_seed is None else seeded_noise(self.test_seed)
+
+    def coins(self) -> Chain | None:
+        """The batches of a test are those of its seed; otherwise the sampler finds its own key."""
+        return None if self.test_seed is None else seeded_noise(self.test_seed).state
+
+
+def secret_path(folder: Path, given: Path | None) -> Path:
+    """Where the secret of a run goes: beside its folder unless told otherwise, and never inside."""
+    home = folder.resolve()
+    chosen = home.with_name(f".{home.name}.secret") if given is None else Path(given).resolve()
+    if chosen.is_relative_to(home):
+        raise InvalidInput(
+            f"secret is {str(given)!r}, inside the run folder: expected a file outside, as folders are shared."
+        )
+    return chosen
+
+
+@contextmanager
+def annotate_errors(ledger: Ledger | Committed, folder: Path | None) -> Iterator[None]:
+    """Add to whatever stops a run what became of its price, and how to go on."""
+    try:
+        yield
+    except BaseException as problem:
+        where = f" in {ledger.path}" if isinstance(ledger, Ledger) else ""
+        again = f" Trainer.resume({str(folder)!r}, ...) goes on from its last checkpoint." if folder else ""
+        problem.add_note(f"The run's price stays spent{where}.{again}")
+        raise

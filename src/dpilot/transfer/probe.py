@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dpilot import _validate
-from dpilot.engine import precision
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
 from dpilot.noise import check_distinct
+from dpilot.numerics import precision
 from dpilot.privacy.events import Event, Gaussian, Repeated
 from dpilot.transfer.features import Features, chunked
 from dpilot.transfer.joint import Joint
@@ -116,7 +116,7 @@ def fit_heads(
     records = Records.of(features, device, size)
     team = _Team.start(heads, records)
     fitted: dict[int, Tensor] = {}
-    with torch.no_grad(), precision.using(records.grade):
+    with torch.no_grad(), precision.use_grade(records.grade):
         while team.places:
             sources = None if noises is None else tuple(noises[j] for j in team.places)
             joint = Joint(team.each("noise_multiplier"), tuple(receipts[j] for j in team.places), sources)

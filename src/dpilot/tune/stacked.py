@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,37 +24,31 @@ from dpilot.engine.loop import materialised
 from dpilot.engine.quiet import no_batching_warnings
 from dpilot.engine.vmap import BatchLoss
 from dpilot.sampling import Batch, PoissonSampler
-from dpilot.train.course import Course
-from dpilot.train.form import quietly
-from dpilot.train.labels import null_outside_classes
-from dpilot.train.nulls import Chunk
-from dpilot.train.randomness import own_randomness
-from dpilot.train.reading import slices
+from dpilot.train.records.nulls import null_outside_classes
+from dpilot.train.records.reader import RecordChunk, split_records
+from dpilot.train.records.spec import try_quietly
+from dpilot.train.state import TrainingState, step_randomness
 
 __all__ = ["Runner", "stackable", "train_together"]
-
-_MOST_PARAMETERS: Final = 100_000
-_PIECE: Final = 1 << 24  # numbers of gradients computed at a time
-_HELD: Final = 1 << 26  # and held, at most, for one step of all trials
 
 
 @dataclass(slots=True)
 class Runner:
-    """One trial under way: its course, its sampler, and how its gradients are had alone."""
+    """One trial under way: its state, its sampler, and how its gradients are had alone."""
 
-    course: Course
+    state: TrainingState
     sampler: PoissonSampler
     alone: Callable[[Any], PerSample]
 
     @classmethod
-    def of(cls, course: Course, sampler: PoissonSampler) -> Runner:
-        alone = course.setting.per_sample
-        course.setting = replace(course.setting, per_sample=_given)
-        return cls(course, sampler, alone)
+    def of(cls, state: TrainingState, sampler: PoissonSampler) -> Runner:
+        alone = state.context.per_sample
+        state.context = replace(state.context, per_sample=_identity)
+        return cls(state, sampler, alone)
 
     @property
     def model(self) -> nn.Module:
-        return self.course.setting.model
+        return self.state.context.model
 
 
 def stackable(model: nn.Module, dataset: Any, options: Mapping[str, Any], *, trials: int, batch_size: float) -> bool:
@@ -67,7 +61,8 @@ def stackable(model: nn.Module, dataset: Any, options: Mapping[str, Any], *, tri
     False
     """
     size = sum(each.numel() for each in model.parameters())
-    small = size <= _MOST_PARAMETERS and trials**2 * batch_size * size <= _HELD
+    most_numbers = 1 << 26  # of gradients, held for one step of all trials
+    small = size <= 100_000 and trials**2 * batch_size * size <= most_numbers
     plain = not any(options.get(name) for name in ("per_batch", "amp", "low_memory", "groups"))
     same = len(trainable(model)) == len(list(model.parameters())) and not list(model.buffers())
     paired = type(dataset) is TensorDataset and len(dataset.tensors) == 2
@@ -87,11 +82,11 @@ def train_together(
         issued = [(runner, runner.sampler.state, runner.sampler.issue(len(dataset))) for runner in going]
         for runner, _, batch in issued:
             runner.sampler.claim(batch)
-        with own_randomness(issued[0][1]):
+        with step_randomness(issued[0][1]):
             pieces = list(_gradients(going, [batch for *_, batch in issued], dataset, loss_fn, device))
         for place, (runner, chain, _) in enumerate(issued):
-            runner.course.step(chain, (piece[place] for piece in pieces))
-        going = [runner for runner in going if runner.course.taken < runner.sampler.steps]
+            runner.state.step(chain, (piece[place] for piece in pieces))
+        going = [runner for runner in going if runner.state.steps_taken < runner.sampler.steps]
 
 
 def _gradients(
@@ -100,23 +95,24 @@ def _gradients(
     dataset: TensorDataset,
     loss_fn: Callable[..., Tensor],
     device: torch.device,
+    most_numbers: int = 1 << 24,
 ) -> Iterator[list[PerSample]]:
-    """For each piece of the union, the gradients of each trial's own records in it."""
+    """For each piece of the union, of at most ``most_numbers``, the gradients of each trial's own records in it."""
     union = np.unique(np.concatenate([batch.indices for batch in issued]))
-    size = max(1, _PIECE // (len(runners) * sum(each.numel() for each in runners[0].model.parameters())))
+    size = max(1, most_numbers // (len(runners) * sum(each.numel() for each in runners[0].model.parameters())))
     for start in range(0, len(union), size):
         indices = union[start : start + size]
         masks = [np.isin(indices, batch.indices) for batch in issued]
         rows = tuple(each.to(device) for each in dataset[torch.from_numpy(indices)])
         models = [runner.model for runner in runners]
-        found = quietly(partial(_stacked, models, loss_fn, rows))
-        if found is None:  # one record may have broken the pass for all: each trial looks for itself
-            yield [_apart(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
+        gradients = try_quietly(partial(_stack_gradients, models, loss_fn, rows))
+        if gradients is None:  # one record may have broken the pass for all: each trial looks for itself
+            yield [_compute_alone(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
         else:
-            yield [_own(runners[place], found, place, mask) for place, mask in enumerate(masks)]
+            yield [_select_records(runners[place], gradients, place, mask) for place, mask in enumerate(masks)]
 
 
-def _stacked(
+def _stack_gradients(
     models: Sequence[nn.Module], loss_fn: Callable[..., Tensor], rows: tuple[Tensor, ...]
 ) -> dict[str, Tensor]:
     """Gradients by name, (trials, records, ...)."""
@@ -133,28 +129,28 @@ def _stacked(
         return vmap(per_record, in_dims=(0, *[None] * len(rows)), randomness="different")(values, *rows)  # type: ignore[no-any-return]
 
 
-def _own(runner: Runner, found: dict[str, Tensor], place: int, mask: NDArray[np.bool_]) -> PerSample:
+def _select_records(runner: Runner, stacked: dict[str, Tensor], place: int, mask: NDArray[np.bool_]) -> PerSample:
     """The gradients of one trial's own records."""
     kept = torch.from_numpy(np.flatnonzero(mask))
     if not len(kept):
         return empty(trainable(runner.model), "vmap", "trials together")
     gradients = {
-        name.removeprefix("model."): each[place][kept.to(each.device)].detach() for name, each in found.items()
+        name.removeprefix("model."): each[place][kept.to(each.device)].detach() for name, each in stacked.items()
     }
     return materialised(
         "vmap", "trials together", {name: each.to(accumulator(each)) for name, each in gradients.items()}
     )
 
 
-def _apart(runner: Runner, rows: tuple[Tensor, ...], mask: NDArray[np.bool_]) -> PerSample:
+def _compute_alone(runner: Runner, rows: tuple[Tensor, ...], mask: NDArray[np.bool_]) -> PerSample:
     """The same by the engine, alone."""
     kept = torch.from_numpy(np.flatnonzero(mask))
     if not len(kept):
         return empty(trainable(runner.model), "none", "no record of this trial")
     mine = tuple(each[kept.to(each.device)] for each in rows)
-    return runner.alone(Chunk(mine, partial(slices, mine, len(kept))))
+    return runner.alone(RecordChunk(mine, partial(split_records, mine, len(kept))))
 
 
-def _given(handle: PerSample) -> PerSample:
+def _identity(handle: PerSample) -> PerSample:
     """The gradients were computed already."""
     return handle

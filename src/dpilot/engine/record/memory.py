@@ -115,7 +115,7 @@ class Answers:
     """
 
     def __init__(self) -> None:
-        self._found: list[tuple[Any, bool]] = []
+        self._find_graph: list[tuple[Any, bool]] = []
         self._next: int | None = None
 
     def repeat(self) -> None:
@@ -124,10 +124,10 @@ class Answers:
 
     def ask(self, question: Any, look: Callable[[], bool]) -> bool:
         if self._next is not None:
-            known, self._next = self._found[self._next : self._next + 1], self._next + 1
+            known, self._next = self._find_graph[self._next : self._next + 1], self._next + 1
             return known == [(question, True)]
         answer = look()
-        self._found.append((question, answer))
+        self._find_graph.append((question, answer))
         return answer
 
 
