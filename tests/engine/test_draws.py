@@ -16,6 +16,7 @@ from dpilot import engine
 from dpilot.engine import loop, vmap
 from dpilot.engine.base import NoRule, PerSample
 from dpilot.engine.draws import Draws, seeds, sow
+from dpilot.engine.record import judge
 
 N, WIDE = 5, 3
 LARGE = 100.0
@@ -163,6 +164,19 @@ def set_at_the_end(x: Tensor) -> Tensor:
     x = x + torch.rand(WIDE)
     torch.manual_seed(0)
     return x
+
+
+def test_a_generator_that_is_set_for_the_next_pass_is_seen() -> None:
+    """Each sample has its own numbers, but the next pass has the same."""
+
+    def body(x: Tensor) -> Tensor:
+        x = x + torch.rand_like(x)
+        torch.manual_seed(0)
+        return x
+
+    verdict = judge(Model(body), plain, ones(), N, False)
+    assert verdict.kind == "unknown"
+    assert "torch's generator was set" in verdict.why
 
 
 LEAKS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {

@@ -28,6 +28,7 @@ from tests.engine.places_programs import KINDS, Program
 
 N = 4
 QUICK = 150
+WEIGHT = nn.Parameter(torch.ones(1, 2))
 SLOW = 5000
 
 
@@ -236,9 +237,9 @@ def test_records_that_make_up_for_their_position_are_not_looked_at() -> None:
 def kind_of(run: Callable[[Tensor], Tensor]) -> str:
     """The kind of place of what a function makes of records."""
     x, constants = torch.randn(N, N), Constants()
-    constants.add([x])
+    constants.add([x, WEIGHT])
     tracker = Tracker(N, [x], constants, WriteGuard())
-    with tracker, Exits(tracker, WriteGuard()):
+    with torch.no_grad(), tracker, Exits(tracker, WriteGuard()):
         made = run(x)
     kinds = {finding.kind for finding in tracker.findings}
     return "unknown" if "unknown" in kinds else tracker.place(made).kind
@@ -335,6 +336,7 @@ TOGETHER: dict[str, Callable[[Tensor], Tensor]] = {
     "constants written into it": lambda x: (lambda r: (r[:1].copy_(torch.ones(1, 2)), x[:, :3] @ r)[1])(
         torch.rand(3, 2)
     ),
+    "a weight written into it": lambda x: (lambda r: (r[:1].copy_(WEIGHT), x[:, :3] @ r)[1])(torch.rand(3, 2)),
     "written over records": lambda x: x.clone().copy_(torch.rand(3)[0].expand(N, N)),
     "filled into records": lambda x: x.clone().fill_(torch.rand(())),
     "records written into it": lambda x: (lambda r: (r[:, :2].copy_(x[:, :2]), r * 1)[1])(
