@@ -185,13 +185,22 @@ def test_a_record_that_asks_for_too_much_memory_is_null(workers, sums):
     assert float((sums[1] - sums[0]).norm()) <= ROUNDING
 
 
-@pytest.mark.parametrize("passing", [KeyboardInterrupt, SystemExit])
-def test_the_persons_own_wish_to_stop_passes(passing):
+def test_the_persons_own_wish_to_stop_passes():
     def stop():
-        raise passing
+        raise KeyboardInterrupt
 
-    with pytest.raises(passing):
+    with pytest.raises(KeyboardInterrupt):
         trained(Lazy([*BASE, stop]))
+
+
+@pytest.mark.parametrize("ending", [SystemExit, GeneratorExit, BaseException])
+def test_a_record_that_would_end_the_process_is_null(ending, sums):
+    def end():
+        raise ending
+
+    trained(BASE)
+    trained(Lazy([*BASE, end]))
+    assert float((sums[1] - sums[0]).norm()) <= ROUNDING
 
 
 def overflowing():
