@@ -1,0 +1,125 @@
+"""One private sum: clip each record's gradient, add up, and release gradients and extras in one call.
+
+Networks (``train.step``), linear heads on cached features (``transfer.probe``) and the steps of linear models
+(``linear.gradients``) differ in how they form norms and sums, and in their clipping rule. What is released, and why it
+is private, is the same for all and is stated here, once::
+
+    (w n)^2 + |x|^2 <= bound^2        for every record, where bound depends on the public state only
+
+n is the norm of the record's gradient (or an upper bound of it), w the weight and x the extra coordinates that the rule
+gives it; with several groups of parameters, (w n)^2 is summed over the groups. Then [sum w_i g_i | sum x_i] moves by at
+most ``bound`` in L2 when one record is added or removed, and one Gaussian of standard deviation
+``noise_multiplier * bound`` covers it, whatever the rule. ``tests/contracts`` runs every rule and every provider of
+gradients through this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from dpilot.mechanism import Draws, Noise, release
+
+__all__ = ["Add", "Clip", "ClipState", "PerSampleGradients", "clipped_sum", "private_sum"]
+
+
+class ClipState(Protocol):
+    """The public state of a clipping rule: declared, or already released."""
+
+    @property
+    def bound(self) -> Any: ...
+
+
+Clip = Callable[[Any, Any], tuple[Any, Any]]
+"""norms (n,) or (n, groups) and a state -> weights of that shape, and extras (n, k), each row on its own."""
+
+
+class PerSampleGradients(Protocol):
+    """The gradients of some records, one a record; most providers never form them.
+
+    Guarantee:
+        What a record adds to ``weighted_sum`` is its weight times a function of that record and public values alone,
+        and no longer than its weight times its entry of ``norms``. A null record adds exactly nothing at weight 0.
+    """
+
+    @property
+    def norms(self) -> Any:
+        """At least the norm of each record's gradient: (n,), or (n, groups) with one for each group of parameters."""
+        ...
+
+    def weighted_sum(self, weights: Any) -> Any:
+        """The sum of the gradients, each times its weight: an array, a tensor or a dict of tensors."""
+        ...
+
+    def clipped_sum(self, clip: Clip, state: Any) -> tuple[Any, Any]:
+        """The weighted sum under the rule's weights, and the sum of its extras.
+
+        A provider may overwrite this with one pass over its records, or one kernel, that gives the same sums.
+        """
+        weights, extras = clip(self.norms, state)
+        return self.weighted_sum(weights), extras.sum(0)
+
+
+class Add(Protocol):
+    """How sums of gradients are added; ``own``: whether ``total`` is memory of this sum, which may be overwritten."""
+
+    def __call__(self, total: Any, more: Any, *, own: bool) -> Any: ...
+
+
+def private_sum(
+    gradients: Iterable[PerSampleGradients],
+    clip: Clip,
+    state: ClipState,
+    *,
+    empty: PerSampleGradients,
+    noise_multiplier: float,
+    receipt: Draws,
+    noise: Noise,
+    sample_rate: float = 1.0,
+    add: Add | None = None,
+) -> tuple[Any, Any]:
+    """Clip, sum and release; the noisy sums of gradients and of extras.
+
+    Args:
+        gradients: The pieces of one batch. They are read one after another, each once.
+        clip: The rule, which keeps the contract above for every record.
+        state: The rule's state from before the step; it is used for every piece.
+        empty: Gradients of no records, for a batch without any: its release is noise alone.
+        noise_multiplier: Standard deviation of the noise over ``state.bound``.
+        receipt: What pays for the release.
+        noise: Where noise comes from.
+        sample_rate: Probability with which the batch keeps each record.
+        add: How two sums of gradients are added; the default is ``+``.
+
+    Guarantee:
+        By the contract above, one Gaussian of ``noise_multiplier``, sampled at ``sample_rate``, drawn from ``receipt``.
+    """
+    bound = float(state.bound)  # read while nothing of this step is under way: later, the processor would wait for it
+    return release(
+        clipped_sum(gradients, clip, state, empty=empty, add=add),
+        bound=bound,
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        receipt=receipt,
+        noise=noise,
+    )
+
+
+def clipped_sum(
+    gradients: Iterable[PerSampleGradients],
+    clip: Clip,
+    state: ClipState,
+    *,
+    empty: PerSampleGradients,
+    add: Add | None = None,
+) -> tuple[Any, Any]:
+    """What ``private_sum`` releases, without noise: exact and sensitive."""
+    total: tuple[Any, Any] | None = None
+    for place, piece in enumerate(gradients):
+        sums, extras = piece.clipped_sum(clip, state)
+        if total is None:
+            total = sums, extras
+        else:
+            both = total[0] + sums if add is None else add(total[0], sums, own=place > 1)
+            total = both, total[1] + extras
+    return empty.clipped_sum(clip, state) if total is None else total
