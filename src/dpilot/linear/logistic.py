@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpilot.linear.descent import Residual, Schedule, descend
+from dpilot.linear.descent import Schedule, descend
 from dpilot.linear.dpgd import histogram_share
+from dpilot.linear.gradients import Residual
 from dpilot.linear.gram import gram_stage, plan_gram
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
 from dpilot.linear.rows import Rows
