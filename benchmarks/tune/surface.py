@@ -20,7 +20,7 @@ from torch import Tensor
 from dpilot.engine import precision
 from dpilot.mechanism import Draws
 from dpilot.transfer.features import Features
-from dpilot.transfer.residuals import Records, reach
+from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.tune.task import Trial
 
 Floats = NDArray[np.float64]
@@ -80,7 +80,7 @@ def measure(
 
 def _walk(features: Features, recipe: Recipe, cells: Sequence[tuple[float, float]]) -> Tensor:
     """Weights (cells, classes, d) after each cell's own number of steps and the free one."""
-    records, device = Records.of(features, size=len(features)), features.values.device
+    records, device = FeatureBlocks.of(features, size=len(features)), features.values.device
     steps = torch.tensor([recipe.steps(r) for _, r in cells], device=device)
     lr = torch.tensor([r for _, r in cells], dtype=torch.float32, device=device).div(steps)[:, None, None]
     scale = (steps.sqrt() / torch.tensor([m for m, _ in cells], dtype=torch.float32, device=device))[
@@ -88,7 +88,7 @@ def _walk(features: Features, recipe: Recipe, cells: Sequence[tuple[float, float
     ]  # sigma / n
     weights = torch.zeros(len(cells), records.classes, features.width, device=device)
     velocity, final = torch.zeros_like(weights), torch.zeros_like(weights)
-    limits = reach(records.lengths, torch.ones(len(cells), device=device), records.classes, records.grade)
+    limits = residual_limits(records.lengths, torch.ones(len(cells), device=device), records.classes, records.grade)
     generator = torch.Generator(device).manual_seed(0)
     with torch.no_grad(), precision.using(records.grade):
         for step in range(1, int(steps.max()) + 1):

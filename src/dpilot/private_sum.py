@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from dpilot.mechanism import Draws, Noise, release
 
-__all__ = ["Add", "Clip", "ClipState", "PerSampleGradients", "clipped_sum", "private_sum"]
+__all__ = ["Add", "Clip", "ClipState", "PerSampleGradients", "Summand", "clipped_sum", "private_sum"]
 
 
 class ClipState(Protocol):
@@ -34,7 +34,15 @@ Clip = Callable[[Any, Any], tuple[Any, Any]]
 """norms (n,) or (n, groups) and a state -> weights of that shape, and extras (n, k), each row on its own."""
 
 
-class PerSampleGradients(Protocol):
+class Summand(Protocol):
+    """A piece of a batch, which can be summed under a clipping rule."""
+
+    def clipped_sum(self, clip: Clip, state: Any) -> tuple[Any, Any]:
+        """The sum of the records' gradients under the rule's weights, and the sum of its extras."""
+        ...
+
+
+class PerSampleGradients(Summand, Protocol):
     """The gradients of some records, one a record; most providers never form them.
 
     Guarantee:
@@ -67,11 +75,11 @@ class Add(Protocol):
 
 
 def private_sum(
-    gradients: Iterable[PerSampleGradients],
+    gradients: Iterable[Summand],
     clip: Clip,
     state: ClipState,
     *,
-    empty: PerSampleGradients,
+    empty: Summand,
     noise_multiplier: float,
     receipt: Draws,
     noise: Noise,
@@ -95,8 +103,9 @@ def private_sum(
         By the contract above, one Gaussian of ``noise_multiplier``, sampled at ``sample_rate``, drawn from ``receipt``.
     """
     bound = float(state.bound)  # read while nothing of this step is under way: later, the processor would wait for it
+    total = clipped_sum(gradients, clip, state, add=add)
     return release(
-        clipped_sum(gradients, clip, state, empty=empty, add=add),
+        empty.clipped_sum(clip, state) if total is None else total,
         bound=bound,
         noise_multiplier=noise_multiplier,
         sample_rate=sample_rate,
@@ -106,20 +115,16 @@ def private_sum(
 
 
 def clipped_sum(
-    gradients: Iterable[PerSampleGradients],
-    clip: Clip,
-    state: ClipState,
-    *,
-    empty: PerSampleGradients,
-    add: Add | None = None,
-) -> tuple[Any, Any]:
-    """What ``private_sum`` releases, without noise: exact and sensitive."""
-    total: tuple[Any, Any] | None = None
-    for place, piece in enumerate(gradients):
-        sums, extras = piece.clipped_sum(clip, state)
-        if total is None:
-            total = sums, extras
-        else:
-            both = total[0] + sums if add is None else add(total[0], sums, own=place > 1)
-            total = both, total[1] + extras
-    return empty.clipped_sum(clip, state) if total is None else total
+    gradients: Iterable[Summand], clip: Clip, state: Any, *, add: Add | None = None
+) -> tuple[Any, Any] | None:
+    """What ``private_sum`` releases, without noise: exact and sensitive. None where there are no pieces."""
+    total, own = None, False
+    for sums in map(lambda piece: piece.clipped_sum(clip, state), gradients):  # noqa: C417  # which keeps no piece
+        total, own = (sums, False) if total is None else (_add_both(total, sums, add, own=own), True)
+        del sums  # before the next piece takes memory
+    return total
+
+
+def _add_both(total: tuple[Any, Any], more: tuple[Any, Any], add: Add | None, *, own: bool) -> tuple[Any, Any]:
+    gradients = total[0] + more[0] if add is None else add(total[0], more[0], own=own)
+    return gradients, total[1] + more[1]

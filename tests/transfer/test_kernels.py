@@ -6,17 +6,18 @@ import pytest
 import torch
 
 from dpilot.engine import precision
-from dpilot.transfer import kernels, residuals
+from dpilot.transfer import head_gradients, kernels
 from dpilot.transfer.features import Features
-from dpilot.transfer.residuals import Records, reach
+from dpilot.transfer.head_gradients import FeatureBlocks, HeadGradients, residual_limits
+from dpilot.transfer.joint import clip_heads
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-DEPTH = residuals._DEPTH
+DEPTH = head_gradients._DEPTH
 
 
 def test_nothing_runs_on_the_cpu():
     zeros = torch.zeros(1, 3, 256, device="cpu")
-    assert kernels.shortened(zeros, torch.zeros(256, dtype=torch.long, device="cpu"), zeros[:, 0]) is None
+    assert kernels.clip_residuals(zeros, torch.zeros(256, dtype=torch.long, device="cpu"), zeros[:, 0]) is None
     assert kernels.deep_product(zeros[0], torch.zeros(5, 256, device="cpu").T, DEPTH) is None
 
 
@@ -62,14 +63,17 @@ def test_no_more_than_the_depth_is_added_in_float32():
 
 @on_gpu
 @pytest.mark.parametrize(("heads", "classes", "records"), [(1, 10, 300), (7, 10, 4096), (2, 3, 100), (2, 100, 65)])
-def test_residuals_are_shortened_as_plainly_and_cut(heads, classes, records):
+def test_residuals_are_clipped_as_plainly_and_cut(heads, classes, records, monkeypatch):
     torch.manual_seed(classes)
     scores = 3 * torch.randn(heads, classes, records, device="cuda")
     scores[0, 1, 3], scores[0, 1, 6], scores[0, :, 8], scores[0, :, 9] = torch.nan, torch.inf, -torch.inf, 1e30
     labels = torch.randint(classes, (records,), device="cuda")
     limits = (1.5 * torch.rand(heads, records + 50, device="cuda"))[:, 7 : 7 + records]
     limits[0, 11], limits[0, 12] = 0.0, 1e-15
-    made, plain = kernels.shortened(scores, labels, limits), residuals.shortened(scores.clone(), labels, limits)
+    made = kernels.clip_residuals(scores, labels, limits)
+    monkeypatch.setattr(head_gradients, "_product", lambda residuals, rows, kind: residuals)
+    gradients = HeadGradients(torch.empty(records, 0, device="cuda"), labels, limits, scores)
+    plain = gradients.clipped_sum(clip_heads, None)[0].float()
     assert made is not None
     assert not bool((made.view(torch.int32) & 0x1FFF).any())
     assert torch.allclose(made, plain, rtol=2e-3, atol=1e-6)
@@ -81,7 +85,7 @@ def test_residuals_are_shortened_as_plainly_and_cut(heads, classes, records):
 @on_gpu
 def test_many_classes_are_left_to_plain_operations():
     scores = torch.zeros(1, 129, 8, device="cuda")
-    assert kernels.shortened(scores, torch.zeros(8, dtype=torch.long, device="cuda"), scores[:, 0]) is None
+    assert kernels.clip_residuals(scores, torch.zeros(8, dtype=torch.long, device="cuda"), scores[:, 0]) is None
 
 
 @on_gpu
@@ -89,8 +93,8 @@ def test_many_classes_are_left_to_plain_operations():
 def test_sums_by_kernels_are_those_of_plain_operations(heads, monkeypatch):
     torch.manual_seed(heads)
     features = Features.of(torch.randn(3000, 70), torch.randint(10, (3000,)), 10).to("cuda")
-    records, weights = Records.of(features, size=3000.0), torch.randn(heads, 10, 70, device="cuda")
-    limits = reach(records.lengths, torch.ones(heads, device="cuda"), 10, records.grade)
+    records, weights = FeatureBlocks.of(features, size=3000.0), torch.randn(heads, 10, 70, device="cuda")
+    limits = residual_limits(records.lengths, torch.ones(heads, device="cuda"), 10, records.grade)
     with precision.using(records.grade):
         made = records.clipped_sum(weights, limits)
         monkeypatch.setattr(kernels, "runs_on", lambda values: False)

@@ -17,7 +17,7 @@ from torch import Tensor
 from dpilot.engine.kernels import runs_on
 from dpilot.engine.precision import KEPT_BITS
 
-__all__ = ["deep_product", "shortened"]
+__all__ = ["clip_residuals", "deep_product"]
 
 _NUMBERS: Final = 4096  # of a head that one program shortens
 _MOST_CLASSES: Final = 128
@@ -28,7 +28,7 @@ _PROGRAMS: Final = 264  # that keep a large GPU busy
 _STAGES: Final = (3, 2, 1)  # pieces on their way from memory: as many as there is room for
 
 
-def shortened(scores: Tensor, labels: Tensor, limits: Tensor) -> Tensor | None:
+def clip_residuals(scores: Tensor, labels: Tensor, limits: Tensor) -> Tensor | None:
     """Residuals (heads, classes, b) none longer than its limit (heads, b), cut to TF32; None where no kernel runs."""
     heads, classes, records = scores.shape
     fits = scores.dtype == limits.dtype == torch.float32 and scores.is_contiguous() and limits.stride(-1) == 1
@@ -36,7 +36,7 @@ def shortened(scores: Tensor, labels: Tensor, limits: Tensor) -> Tensor | None:
         return None
     made, wide = torch.empty_like(scores), max(16, 1 << (classes - 1).bit_length())
     blocks = (-(-records // (_NUMBERS // wide)), heads)
-    compiled().shortened[blocks](
+    compiled().clip_residuals[blocks](
         scores, labels, limits, made, classes, records, limits.stride(0), KEPT_BITS, wide, _NUMBERS // wide
     )
     return made
@@ -109,4 +109,4 @@ def _summed(left: Tensor, right: Tensor, tiles: tuple[int, int], stages: int, de
 def compiled() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
     written, triton = import_module("dpilot.transfer.triton_kernels"), import_module("triton")
-    return SimpleNamespace(**{name: triton.jit(getattr(written, name)) for name in ("shortened", "deep_product")})
+    return SimpleNamespace(**{name: triton.jit(getattr(written, name)) for name in ("clip_residuals", "deep_product")})
