@@ -118,10 +118,14 @@ def clipped_sum(
     gradients: Iterable[Summand], clip: Clip, state: Any, *, add: Add | None = None
 ) -> tuple[Any, Any] | None:
     """What ``private_sum`` releases, without noise: exact and sensitive. None where there are no pieces."""
+
+    def sum_one(piece: Summand) -> tuple[Any, Any]:
+        return piece.clipped_sum(clip, state)
+
     total, own = None, False
-    for sums in map(lambda piece: piece.clipped_sum(clip, state), gradients):  # noqa: C417  # which keeps no piece
+    for sums in map(sum_one, gradients):  # which keeps no piece while the next one is computed
         total, own = (sums, False) if total is None else (_add_both(total, sums, add, own=own), True)
-        del sums  # before the next piece takes memory
+        del sums
     return total
 
 
