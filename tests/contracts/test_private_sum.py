@@ -16,7 +16,7 @@ import torch
 
 from dpilot.engine import precision
 from dpilot.errors import BudgetExceeded
-from dpilot.linear.gradients import HistogramClip, OneHot, RowGradients, clip
+from dpilot.linear.row_gradients import HistogramClip, OneHot, RowGradients, clip
 from dpilot.noise import seeded_noise
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
@@ -177,7 +177,7 @@ def test_a_sum_in_one_pass_is_norms_then_weights_then_the_weighted_sum(name: str
 
 
 def test_a_null_record_of_rows_adds_nothing() -> None:
-    rows = np.concatenate([ROWS, [[1e200] * WIDTH + [-1e200]]])  # whose norm overflows
+    rows = np.concatenate([ROWS, [[1e308] * WIDTH + [-1e308]]])  # whose residual overflows
     state = HistogramClip(0.7, 0.1)
     with np.errstate(all="ignore"):
         sums, extras = RowGradients(rows, ROW_WEIGHTS, pull).clipped_sum(clip, state)

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from dpilot.linear.descent import norm_quantile
-from dpilot.linear.gradients import HistogramClip, gradient_step
 from dpilot.linear.gram import GramPlan, gram_stage, plan_gram
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
+from dpilot.linear.row_gradients import HistogramClip, gradient_step
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event

@@ -1,6 +1,6 @@
 """Full-batch gradient steps whose clip level follows a private quantile of the gradient norms.
 
-The histogram that comes with each step's private sum (``linear.gradients``) tells the next threshold, the share of
+The histogram that comes with each step's private sum (``linear.row_gradients``) tells the next threshold, the share of
 records that were not clipped (the slope of the step), and whether the last step went wrong.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from dpilot.linear.gradients import EDGES, HistogramClip, Residual, gradient_step, linear_residual
+from dpilot.linear.row_gradients import EDGES, HistogramClip, Residual, gradient_step, linear_residual
 from dpilot.linear.rows import Rows
 from dpilot.mechanism import Draws, Noise
 from dpilot.statistics.rows import Floats

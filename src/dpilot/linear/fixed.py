@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpilot.linear.gradients import HistogramClip, gradient_step
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
+from dpilot.linear.row_gradients import HistogramClip, gradient_step
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise

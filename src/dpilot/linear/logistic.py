@@ -9,9 +9,9 @@ import numpy as np
 
 from dpilot.linear.descent import Schedule, descend
 from dpilot.linear.dpgd import histogram_share
-from dpilot.linear.gradients import Residual
 from dpilot.linear.gram import gram_stage, plan_gram
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
+from dpilot.linear.row_gradients import Residual
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
