@@ -7,11 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "tests", "mutations", "benchmarks", "docs", "examples", "pyproject.toml")
@@ -20,21 +25,69 @@ TIMEOUT = 300
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """``old``, which occurs once in ``path``, becomes ``new``; one of ``tests`` must fail."""
+    """In ``path``, inside ``scope`` (a function or class, such as ``Trainer.fit``), the code ``old`` becomes ``new``.
+
+    ``old`` is an expression, or one or more statements, and is found by its syntax: line breaks, comments and
+    parentheses that mean nothing do not matter. One of ``tests`` must fail.
+    """
 
     path: str
     why: str
+    scope: str
     old: str
     new: str
     tests: tuple[str, ...]
 
-    def applied(self, source: str) -> str:
+    def apply(self, source: str) -> str:
         """The mutated source; raises if the place is not unique, nothing changes, or it is no Python."""
-        if source.count(self.old) != 1 or self.old == self.new:
-            raise ValueError(f"{self.path}: {self.old!r} occurs {source.count(self.old)} times: expected once.")
-        mutated = source.replace(self.old, self.new)
+        if _read(ast.parse(self.old)) == _read(ast.parse(self.new)):
+            raise ValueError(f"{self.path}, {self.scope}: {self.new!r} changes nothing.")
+        places = list(_places(_parse(source), self.scope, ast.parse(self.old).body))
+        if len(places) != 1:
+            raise ValueError(f"{self.path}, {self.scope}: {self.old!r} occurs {len(places)} times: expected once.")
+        first, last = places[0]
+        lines = source.encode().splitlines(keepends=True)
+        before = b"".join(lines[: first.lineno - 1]) + lines[first.lineno - 1][: first.col_offset]
+        after = lines[last.end_lineno - 1][last.end_col_offset :] + b"".join(lines[last.end_lineno :])
+        new = self.new if isinstance(first, ast.expr) else textwrap.indent(self.new, " " * first.col_offset).lstrip()
+        mutated = (before + (f"({new})" if isinstance(first, ast.expr) else new).encode() + after).decode()
         ast.parse(mutated)
         return mutated
+
+
+_parse = lru_cache(ast.parse)
+
+
+def _places(module: ast.Module, scope: str, wanted: list[ast.stmt]) -> Iterator[tuple[Any, Any]]:
+    """First and last node of each place in the scope that reads like the wanted statements, or like one expression."""
+    root = _find_scope(module, scope)
+    alone = wanted[0].value if len(wanted) == 1 and isinstance(wanted[0], ast.Expr) else None
+    dumps = [ast.dump(each) for each in wanted]
+    for node in ast.walk(root):
+        if alone is not None and type(node) is type(alone) and _read(node) == _read(alone):
+            yield node, node
+        for _, body in ast.iter_fields(node) if alone is None else ():
+            if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
+                for start in range(len(body) - len(wanted) + 1):
+                    run = body[start : start + len(wanted)]
+                    if [ast.dump(each) for each in run] == dumps:
+                        yield run[0], run[-1]
+
+
+def _read(node: ast.AST) -> str:
+    """An expression as it reads, whether it is loaded or stored to."""
+    return ast.dump(node, annotate_fields=False).replace("Store()", "Load()")
+
+
+def _find_scope(module: ast.Module, scope: str) -> ast.AST:
+    node: ast.AST = module
+    for name in scope.split(".") if scope else ():
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        found = [each for each in ast.walk(node) if isinstance(each, kinds) and each.name == name and each is not node]
+        if not found:
+            raise ValueError(f"{scope} is not there.")
+        node = found[0]
+    return node
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +99,17 @@ class Outcome:
     seconds: float
 
 
-def listed(folder: Path = ROOT / "mutations") -> list[Mutation]:
+def load_mutations(folder: Path = ROOT / "mutations") -> list[Mutation]:
     """The mutations of all lists in ``folder``, in order."""
     return [
-        Mutation(module["path"], each["why"], each["old"], each["new"], tuple(each.get("tests", module["tests"])))
+        Mutation(
+            module["path"],
+            each["why"],
+            each["scope"],
+            each["old"],
+            each["new"],
+            tuple(each.get("tests", module["tests"])),
+        )
         for path in sorted(folder.glob("*.toml"))
         for module in tomllib.loads(path.read_text())["module"]
         for each in module["mutation"]
@@ -72,18 +132,26 @@ def copy_tree(target: Path, root: Path = ROOT) -> None:
             shutil.copy(source, target / name)
 
 
-def run(mutations: Iterable[Mutation], tree: Path) -> Iterator[Outcome]:
-    """Try each mutation in ``tree``, a copy, and put the file back after it."""
-    for mutation in mutations:
+def run(mutations: Iterable[Mutation], trees: Sequence[Path]) -> Iterator[Outcome]:
+    """Try each mutation in one of ``trees``, copies of the tree, as many at a time as there are copies."""
+    free: SimpleQueue[Path] = SimpleQueue()
+    for tree in trees:
+        free.put(tree)
+
+    def attempt(mutation: Mutation) -> Outcome:
+        tree, started = free.get(), time.perf_counter()
         file = tree / mutation.path
         original = file.read_text()
-        started = time.perf_counter()
-        _write(file, mutation.applied(original))
         try:
-            killed = not passes(mutation.tests, tree)
+            _write(file, mutation.apply(original))
+            return Outcome(mutation, not passes(mutation.tests, tree), time.perf_counter() - started)
         finally:
             _write(file, original)
-        yield Outcome(mutation, killed, time.perf_counter() - started)
+            free.put(tree)
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        for each in as_completed([pool.submit(attempt, mutation) for mutation in mutations]):
+            yield each.result()
 
 
 def passes(tests: Iterable[str], tree: Path) -> bool:
@@ -114,4 +182,5 @@ def _write(file: Path, source: str) -> None:
 
 
 def _environment(tree: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(tree / "src")}
+    paths = [str(tree / "src"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}

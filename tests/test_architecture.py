@@ -13,8 +13,8 @@ import dpilot
 SOURCE = Path(__file__).parents[1] / "src" / "dpilot"
 
 LAYERS = [
-    {"errors", "_validate", "records", "__init__"},
-    {"privacy"},
+    {"errors", "_validate", "_arrays", "records", "__init__"},
+    {"numerics", "privacy"},
     {"keys", "tape"},
     {"noise"},
     {"sampling", "mechanism", "clipping", "engine"},
@@ -28,26 +28,40 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SIBLINGS_STRANGERS = {"sampling", "mechanism", "clipping", "engine"}
-KNOW_NOTHING_OF_PRIVACY = {"clipping", "engine"}
-GROUND = {"errors", "_validate", "records", "__init__"}
+KNOW_NOTHING_OF_PRIVACY = {"clipping", "engine", "numerics"}
+GROUND = LAYERS[0]
+ACCOUNTANTS = ["events", "gaussian", "amplification", "rdp", "pld", "selection", "accountant", "calibrate"]
 
 
 def part(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """Names of our own packages and modules that a file imports, wherever in the file."""
+def modules(tree: ast.AST) -> Iterator[str]:
+    """Full names of all that a file imports, wherever in the file: also by import_module("..") and __import__("..")."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("dpilot."))
+            yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative imports hide the arrow"
             if node.module == "dpilot":
-                homes = (dpilot._HOMES.get(alias.name, f"dpilot.{alias.name}") for alias in node.names)
-                yield from (home.split(".")[1] for home in homes)
-            elif node.module and node.module.startswith("dpilot."):
-                yield node.module.split(".")[1]
+                yield from (dpilot._HOMES.get(alias.name, f"dpilot.{alias.name}") for alias in node.names)
+            elif node.module:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        if isinstance(node, ast.Call) and called(node) in ("import_module", "__import__"):
+            first = node.args[0] if node.args else node.keywords[0].value
+            if isinstance(first, ast.Constant):
+                assert not str(first.value).startswith("."), "relative imports hide the arrow"
+                yield str(first.value)
+
+
+def called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The parts of dpilot that a file imports."""
+    yield from (name.split(".")[1] for name in modules(tree) if name.startswith("dpilot."))
 
 
 def faults(name: str, source: str) -> list[str]:
@@ -60,7 +74,7 @@ def faults(name: str, source: str) -> list[str]:
             found.append(f"{name} imports {target}, which lies above it")
         elif target != name and {name, target} <= SIBLINGS_STRANGERS:
             found.append(f"{name} imports its sibling {target}")
-        elif name in KNOW_NOTHING_OF_PRIVACY and target not in GROUND | {name}:
+        elif name in KNOW_NOTHING_OF_PRIVACY and target not in GROUND | {name, "numerics"}:
             found.append(f"{name} knows nothing of {target}")
     return found
 
@@ -84,18 +98,36 @@ def test_imports_point_down(path: Path) -> None:
         ("transfer", "from dpilot.tune import autopilot"),
         ("statistics", "from dpilot.cli import console"),
         ("report", "from dpilot.unknown import x"),
+        ("privacy", 'def f():\n    import_module("dpilot.train.plan")'),
+        ("data", 'importlib.import_module("dpilot.cli.fit")'),
+        ("engine", '__import__("dpilot.privacy.events")'),
     ],
 )
 def test_a_wrong_arrow_is_seen(name: str, source: str) -> None:
     assert faults(name, source)
 
 
-def test_only_the_console_imports_the_terminal_library() -> None:
-    users = {
-        path.name
+def users(library: str) -> set[str]:
+    """The files that import ``library``."""
+    return {
+        str(path.relative_to(SOURCE))
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rich")
-        or (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "rich" for alias in node.names))
+        for name in modules(ast.parse(path.read_text()))
+        if name.split(".")[0] == library
     }
-    assert users <= {"console.py"}
+
+
+def test_only_the_console_imports_the_terminal_library() -> None:
+    assert users("rich") <= {"cli/console.py"}
+
+
+def test_nothing_of_privacy_imports_torch() -> None:
+    assert not {name for name in users("torch") if name.startswith("privacy/")}
+
+
+@pytest.mark.parametrize("name", ACCOUNTANTS)
+def test_accountants_know_nothing_of_those_above_them(name: str) -> None:
+    """Backends (rdp, pld) are below selection, which is below the accountant that chooses among them."""
+    above = ACCOUNTANTS[ACCOUNTANTS.index(name) + 1 :]
+    tree = ast.parse((SOURCE / "privacy" / f"{name}.py").read_text())
+    assert not [each for each in modules(tree) if each.removeprefix("dpilot.privacy.").split(".")[0] in above]

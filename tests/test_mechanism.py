@@ -272,3 +272,29 @@ def test_the_door_for_numpy_does_not_load_torch():
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+class Own(np.ndarray):
+    """An array that would not take the noise."""
+
+    def __add__(self, other: object) -> np.ndarray:
+        return np.asarray(self)
+
+    __radd__ = __add__
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        np.ma.array([5.0, 6.0, 7.0], mask=[1, 0, 1]),
+        np.array([5.0, 6.0]).view(Own),
+        torch.ones(3).to_sparse(),
+        torch.nn.Buffer(torch.ones(3)).as_subclass(type("Sub", (torch.Tensor,), {})),
+    ],
+    ids=["masked", "subclass", "sparse", "tensor subclass"],
+)
+def test_only_plain_arrays_are_released(vector: object) -> None:
+    receipt = Receipt(Gaussian(100.0))
+    with pytest.raises(InvalidInput, match="plain numpy arrays"):
+        release(vector, bound=1.0, noise_multiplier=100.0, receipt=receipt)
+    receipt.draw(Gaussian(100.0))  # nothing was drawn

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import pickle
 
 import numpy as np
@@ -188,3 +190,24 @@ def test_sources_that_are_not_poisson_are_refused_with_the_reason(source, reason
 @pytest.mark.parametrize("source", [DATA, [1, 2], (), np.zeros((3, 2)), torch.zeros(0, 2)])
 def test_anything_with_a_length_and_an_index_is_accepted(source):
     assert check_source(source) is None
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+def test_a_sampler_has_one_holder(copied: object) -> None:
+    with pytest.raises(InvalidInput, match="a copy repeats its batches"):
+        copied(PoissonSampler(0.5, 3))  # type: ignore[operator]
+
+
+def test_a_forked_sampler_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = PoissonSampler(0.5, 3)
+    batch = sampler.issue(10)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(InvalidInput, match="forked"):
+        sampler.issue(10)
+    with pytest.raises(InvalidInput, match="forked"):
+        sampler.claim(batch)
+
+
+def test_a_rate_that_coins_cannot_follow_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="53 bits"):
+        PoissonSampler(1e-18, 3)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from dpilot import Budget
 from dpilot.privacy import calibrate, noise_multiplier, pld
-from dpilot.privacy._library import quiet
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
+from dpilot.privacy.rdp import quiet
 
 CASES = [(512 / 60_000, 3540, 3.0), (512 / 50_000, 8820, 8.0), (0.2, 400, 1.0)]
 DELTA = 1e-5
@@ -30,7 +30,7 @@ def seconds(function: Callable[[], float], times: int) -> tuple[float, float]:
 
 
 def ours(rate: float, steps: int, epsilon: float) -> float:
-    calibrate._calibrated.cache_clear()
+    calibrate._calibrate.cache_clear()
     return noise_multiplier(Budget(epsilon, DELTA), sample_rate=rate, steps=steps)
 
 

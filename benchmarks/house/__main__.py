@@ -23,11 +23,12 @@ NOUNS = {"training", "seed", "embedding", "feed", "need", "speed", "string", "th
          "heading", "ending", "opening", "shed", "ranking", "scattering", "whitening", "missing",
          "fixed", "unbiased", "warning", "nothing", "everything", "anything", "timing", "processing", "ordering",
          "grouping", "learning", "planning", "casting", "preprocessing", "labeled", "weighted"}  # fmt: skip
-IRREGULAR = {"brought", "told", "bought", "heard", "found", "made", "kept", "taken", "given", "seen", "left",
-             "sent", "drawn", "shown", "said", "written", "known", "held", "lent", "put", "paid", "laid",
-             "cut", "spent", "built", "thrown", "grown", "fed", "met", "got", "sought", "flown",
-             "begun", "chosen", "broken", "frozen", "hidden", "spoken", "woven", "worn", "lost", "sold", "meant",
-             "felt", "dealt", "caught", "taught", "fought", "thought", "won", "shot", "stuck", "torn"}  # fmt: skip
+IRREGULAR = {"brought", "told", "bought", "heard", "found", "made", "kept", "taken", "given", "seen", "read_off",
+             "left", "sent", "drawn", "shown", "said", "written", "known", "held", "lent", "put", "paid", "run_on",
+             "laid", "cut", "split_off", "spent", "built", "bound_to", "thrown", "grown", "fed", "met", "got", "sought",
+             "flown", "begun", "chosen", "broken", "frozen", "hidden", "spoken", "woven", "worn", "lost", "sold",
+             "meant", "felt", "dealt", "caught", "taught", "fought", "thought", "won", "shot", "stuck",
+             "torn"}  # fmt: skip
 
 
 def main() -> None:

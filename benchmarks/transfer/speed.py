@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from dpilot.engine import precision
+from dpilot.numerics import precision
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features
 from dpilot.transfer.head_gradients import grade_of
@@ -53,7 +53,7 @@ def _round(features: Features, count: int, steps: int, device: str) -> tuple[flo
     x, columns = features.values, count * CLASSES
     weights, sums = torch.randn(WIDTH, columns, device=device), torch.randn(len(x), columns, device=device)
     flat, tall = weights.T.contiguous(), sums.T.contiguous()
-    with precision.using(grade_of(x.device)):
+    with precision.use_grade(grade_of(x.device)):
         plain = _seconds(lambda: [(x @ weights, x.T @ sums) for _ in range(steps)], device)
         turned = _seconds(lambda: [(flat @ x.T, tall @ x) for _ in range(steps)], device)
     return (long - short) / steps, plain / steps, turned / steps

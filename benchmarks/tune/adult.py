@@ -18,7 +18,7 @@ from dpilot.privacy import gdp_mu
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features
 from dpilot.tune.outlays import whole_outlay
-from dpilot.tune.pilot.tables import unit_rows
+from dpilot.tune.pilot.autopilot_table import unit_rows
 
 BUDGET = Budget(1.0, 1e-5)
 

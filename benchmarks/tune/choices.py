@@ -14,7 +14,7 @@ from dpilot.privacy.gaussian import gdp_epsilon
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features, centred, private_center
 from dpilot.tune import Box, Candidate, LogUniform, ProbeTask, Space, Tuned, head_options, linear_scaling
-from dpilot.tune.pilot.terms import held_out_share
+from dpilot.tune.pilot.defaults import default_held_out
 from dpilot.tune.rivals.data_free import train_without_tuning
 
 CENTER = 0.02
@@ -41,7 +41,7 @@ def whole_task(features: Features, **options: Any) -> ProbeTask:
 
 def split_task(features: Features, budget: Budget, **options: Any) -> ProbeTask:
     """The task on a fresh split, of the autopilot's share."""
-    held_out = held_out_share(budget, len(features))
+    held_out = default_held_out(budget, len(features))
     split = Split.draw({"train": 1 - held_out, "held-out": held_out})
     return ProbeTask.of(features, split, size=len(features), **options)
 

@@ -16,12 +16,12 @@ RECORDS, EPSILON = 500, 0.1
 def measure(train: Features, test: Features, repeats: int) -> dict[str, Any]:
     """Accuracies of each on the same 500 records, how many trials were made, and what the tuner says."""
     budget, few = Budget(EPSILON, 1e-5), train.take(range(RECORDS))
-    free, ours, flown, told, trials = [], [], [], "", 0
+    free, ours, fitted, told, trials = [], [], [], "", 0
     for _ in range(repeats):
         free.append(accuracy(test, data_free(few, budget).model))
-        flight = autopilot(few, budget=budget)
-        flown.append(accuracy(test, flight.model))
+        result = autopilot(few, budget=budget)
+        fitted.append(accuracy(test, result.model))
         tuned = scaled(split_task(few, budget), budget)
         ours.append(accuracy(test, tuned.model))
-        told, trials = tuned.decisions[0], trials + len(tuned.trials) + len(flight.tuned.trials)
-    return {"data-free": free, "linear_scaling": ours, "autopilot": flown, "trials": trials, "said": told}
+        told, trials = tuned.decisions[0], trials + len(tuned.trials) + len(result.tuned.trials)
+    return {"data-free": free, "linear_scaling": ours, "autopilot": fitted, "trials": trials, "said": told}

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpilot.engine import precision
 from dpilot.mechanism import Draws
+from dpilot.numerics import precision
 from dpilot.transfer.features import Features
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.tune.task import Trial
@@ -90,7 +90,7 @@ def _walk(features: Features, recipe: Recipe, cells: Sequence[tuple[float, float
     velocity, final = torch.zeros_like(weights), torch.zeros_like(weights)
     limits = residual_limits(records.lengths, torch.ones(len(cells), device=device), records.classes, records.grade)
     generator = torch.Generator(device).manual_seed(0)
-    with torch.no_grad(), precision.using(records.grade):
+    with torch.no_grad(), precision.use_grade(records.grade):
         for step in range(1, int(steps.max()) + 1):
             noise = torch.randn(weights.shape, device=device, generator=generator)
             mean = (records.clipped_sum(weights, limits) / len(features)).to(weights.dtype)

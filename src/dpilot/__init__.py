@@ -6,7 +6,10 @@ Names load on first use, so that ``import dpilot`` is quick and needs neither to
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from dpilot import records
 
 if TYPE_CHECKING:
     from dpilot import clipping, engine, errors, linear, privacy, statistics, transfer, tune
@@ -59,6 +62,15 @@ _HOMES = {
     "poisson_loader": "dpilot.train.own_loop",
 }
 _PACKAGES = ("clipping", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
+
+
+def _write_report(record: records.FitRecord, path: str | Path) -> Path:
+    from dpilot.report.page import write
+
+    return write(record, path)
+
+
+records.use_report_writer(_write_report)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,9 +11,10 @@ Each check takes one keyword, whose name appears in the message, and returns the
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Final, NoReturn
 
 from dpilot.errors import InvalidInput
@@ -24,13 +25,13 @@ _MANY: Final = 8  # entries of a list that a message shows
 
 def refuse(name: str, value: object, rule: str, remedy: str = "") -> NoReturn:
     """Raise InvalidInput in the house's one voice."""
-    raise InvalidInput(f"{name} is {shown(value)}: expected {rule}." + (f" {remedy}" if remedy else ""))
+    raise InvalidInput(f"{name} is {describe(value)}: expected {rule}." + (f" {remedy}" if remedy else ""))
 
 
-def shown(value: object) -> str:
+def describe(value: object) -> str:
     """A value as messages may show it: settings are shown, and of what could be records the type alone.
 
-    >>> shown((1, "a")), shown({"a": 1}), shown(list(range(100)))
+    >>> describe((1, "a")), describe({"a": 1}), describe(list(range(100)))
     ("(1, 'a')", 'a dict', 'a list')
     """
     plain = isinstance(value, (list, tuple)) and len(value) <= _MANY and all(map(_is_setting, value))
@@ -94,6 +95,17 @@ def one_of(choices: Collection[str], remedy: str = "", **named: Any) -> str:
     if not isinstance(value, str) or value not in choices:
         refuse(name, value, "one of " + ", ".join(repr(c) for c in choices), remedy)
     return value
+
+
+def suggest(name: object, choices: Iterable[str], otherwise: str = "") -> str:
+    """The end of a message about an unknown name: the closest known one, if any is near.
+
+    >>> suggest("Age", ["age", "sex"]), suggest("zzz", ["age"], "; known are age.")
+    (": did you mean 'age'?", '; known are age.')
+    """
+    known = {choice.casefold(): choice for choice in choices}
+    near = difflib.get_close_matches(str(name).casefold(), list(known), 1)
+    return f": did you mean {known[near[0]]!r}?" if near else otherwise or "."
 
 
 def _only(named: dict[str, Any]) -> tuple[str, Any]:

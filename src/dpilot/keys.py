@@ -25,8 +25,6 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.tape import current
 
-__all__ = ["KEY_BYTES", "Chain", "fresh_key", "system_generator"]
-
 KEY_BYTES: Final = 32
 
 
@@ -40,11 +38,11 @@ class Chain:
 
     Guarantee:
         A stored chain replays this position and the later ones exactly, and says nothing of the earlier ones: going
-        back means inverting the hash. It is a secret all the same: whoever holds it can undo what comes.
+        back means inverting the hash. It is a secret all the same: it undoes all later streams.
 
     Edge cases:
         The representation shows the position only.
-        It cannot be copied or pickled: whoever means to store it writes ``key`` and ``position`` to a secret file.
+        It cannot be copied or pickled: to store it, write ``key`` and ``position`` to a secret file.
     """
 
     key: bytes = field(repr=False)
@@ -76,9 +74,9 @@ class Chain:
 
 
 def fresh_key(purpose: str) -> bytes:
-    """A new key from the operating system's entropy; a tape may freeze it."""
-    listener = current()
-    return _entropy() if listener is None else listener.key(purpose, _entropy)
+    """A new key from the operating system's entropy; recorded by the tape, if one is running."""
+    tape = current()
+    return _entropy() if tape is None else tape.key(purpose, _entropy)
 
 
 def system_generator() -> np.random.Generator:

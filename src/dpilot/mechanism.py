@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.noise import KeyedNoise, Noise, SystemNoise, is_tensor, seeded_noise
 from dpilot.privacy.events import Event, ExponentialMechanism, Gaussian, PoissonSampled
-from dpilot.tape import Entry, current, tape
+from dpilot.tape import TapeEntry, current, tape
 
 __all__ = [
     "KeyedNoise",
@@ -42,7 +43,6 @@ __all__ = [
 ]
 
 SYSTEM: Final = SystemNoise()
-_ROOM: Final = 1e-15  # of the largest float: so many bounded records and their noise add up without overflow
 
 Tree = TypeVar("Tree")
 Output = TypeVar("Output")
@@ -75,11 +75,23 @@ def release(
 ) -> Tree:
     """Draw the receipt and return ``vector + N(0, (noise_multiplier * bound)^2 I)``, in one call.
 
-    ``vector`` is a numpy array, a torch tensor, a float, or a list, tuple or dict of these: one joint vector.
+    Args:
+        vector: a numpy array, a torch tensor, a float, or a list, tuple or dict of these: one joint vector.
+        bound: its L2 sensitivity.
+        noise_multiplier: the standard deviation of the noise over ``bound``.
+        receipt: what the release is drawn from; a ledger hands it out.
+        sample_rate: the rate of the Poisson sample that the vector is of.
+        noise: the source of the noise.
+
+    Returns:
+        The noisy vector, in the structure of ``vector`` and in new memory.
+
+    Raises:
+        BudgetExceeded: if the receipt does not admit the event; nothing is released then.
 
     Guarantee:
-        If adding or removing one record moves the joint vector by at most ``bound`` in L2 (whoever forms the vector
-        shows this; ``dpilot.audit.replay`` tests it), the output is a Gaussian mechanism of ``noise_multiplier``, and
+        If adding or removing one record moves the joint vector by at most ``bound`` in L2 (the caller's
+        proof; ``dpilot.audit.replay`` tests it), the output is a Gaussian mechanism of ``noise_multiplier``, and
         that event was drawn from ``receipt`` before any noise was made. With ``sample_rate`` below 1 the vector is one
         of a batch that keeps each record independently with that probability.
 
@@ -91,26 +103,26 @@ def release(
     """
     event = gaussian_event(noise_multiplier, sample_rate)
     bound, noise_multiplier = _validate.positive(bound=bound), float(noise_multiplier)
-    values = [_checked(name, value) for name, value in _leaves("vector", vector)]
+    values = [_check_leaf(name, value) for name, value in _leaves("vector", vector)]
     _check_scale(values, noise_multiplier * bound)
     receipt.draw(event)
 
     def outputs() -> list[Any]:
         return noise.gaussian([value for _, value in values], bound=bound, noise_multiplier=noise_multiplier)
 
-    released = _through("gaussian", values, outputs, bound=bound, event=event, stamp=noise.stamp)
-    return _rebuilt(vector, iter(released))  # type: ignore[no-any-return]
+    released = _with_tape("gaussian", values, outputs, bound=bound, event=event, stamp=noise.stamp)
+    return _rebuild(vector, iter(released))  # type: ignore[no-any-return]
 
 
 def release_symmetric(
-    matrix: NDArray[np.float64],
+    matrix: Floats,
     *,
     bound: float,
     noise_multiplier: float,
     receipt: Draws,
     sample_rate: float = 1.0,
     noise: Noise = SYSTEM,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Release a symmetric matrix, each entry once, as ``smat(svec(matrix) + N(0, (noise_multiplier * bound)^2 I))``.
 
     Guarantee:
@@ -131,9 +143,7 @@ def release_symmetric(
     return smat(released)
 
 
-def choose(
-    scores: NDArray[np.float64], *, sensitivity: float, epsilon: float, receipt: Draws, noise: Noise = SYSTEM
-) -> int:
+def choose(scores: Floats, *, sensitivity: float, epsilon: float, receipt: Draws, noise: Noise = SYSTEM) -> int:
     """Draw the receipt and return index j with probability proportional to exp(epsilon * scores[j] / (2 sensitivity)).
 
     Guarantee:
@@ -153,12 +163,12 @@ def choose(
         raise InvalidInput("scores are not a vector: expected a one-dimensional float64 array, one score a candidate.")
     receipt.draw(event)
     values = [("scores", scores)]
-    return _through(
+    return _with_tape(
         "choice", values, lambda: noise.choice(scores * rate), bound=sensitivity, event=event, stamp=noise.stamp
     )
 
 
-def svec(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def svec(matrix: Floats) -> Floats:
     """The upper triangle of a symmetric matrix as a vector of the same length: off-diagonal entries times sqrt(2).
 
     >>> [round(float(x), 3) for x in svec(np.array([[1.0, 2.0], [2.0, 5.0]]))]
@@ -170,7 +180,7 @@ def svec(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(matrix[rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2)))
 
 
-def smat(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+def smat(vector: Floats) -> Floats:
     """The symmetric matrix of which ``vector`` is the svec."""
     size = (math.isqrt(8 * vector.size + 1) - 1) // 2
     if vector.ndim != 1 or size * (size + 1) // 2 != vector.size:
@@ -182,7 +192,7 @@ def smat(vector: NDArray[np.float64]) -> NDArray[np.float64]:
     return matrix
 
 
-def _through(
+def _with_tape(
     kind: str,
     values: Sequence[tuple[str, Any]],
     outputs: Callable[[], Output],
@@ -191,12 +201,12 @@ def _through(
     event: Event,
     stamp: str,
 ) -> Output:
-    listener = current()
-    if listener is None:
+    running = current()
+    if running is None:
         return outputs()
-    inputs = tuple(_copied(value) for _, value in values)
+    inputs = tuple(_copy(value) for _, value in values)
     forms = tuple(f"{name}: {type(value).__name__} {value.dtype} {tuple(value.shape)}" for name, value in values)
-    result: Output = listener.release(Entry(kind, inputs, forms, bound, event, stamp), outputs)
+    result: Output = running.release(TapeEntry(kind, inputs, forms, bound, event, stamp), outputs)
     return result
 
 
@@ -211,17 +221,17 @@ def _leaves(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
         yield name, tree
 
 
-def _rebuilt(tree: Any, released: Iterator[Any]) -> Any:
+def _rebuild(tree: Any, released: Iterator[Any]) -> Any:
     if isinstance(tree, Mapping):
-        return {key: _rebuilt(branch, released) for key, branch in tree.items()}
+        return {key: _rebuild(branch, released) for key, branch in tree.items()}
     if isinstance(tree, list | tuple):
-        branches = [_rebuilt(branch, released) for branch in tree]
+        branches = [_rebuild(branch, released) for branch in tree]
         return branches if isinstance(tree, list) else tuple(branches)
     value = next(released)
     return float(value) if isinstance(tree, float) else value
 
 
-def _checked(name: str, value: Any) -> tuple[str, Any]:
+def _check_leaf(name: str, value: Any) -> tuple[str, Any]:
     if isinstance(value, float):
         return name, np.asarray(value, dtype=np.float64)
     if not (type(value) is np.ndarray or _is_plain_tensor(value)):
@@ -251,7 +261,7 @@ def _check_scale(values: Sequence[tuple[str, Any]], scale: float) -> None:
         raise InvalidInput("vector is empty: expected at least one array.")
     for name, value in values:
         limits = np.finfo(_precision(value))
-        low, high = float(limits.tiny), float(limits.max) * _ROOM
+        low, high = float(limits.tiny), float(limits.max) * 1e-15  # 1e15 bounded records add up without overflow
         if not low <= scale <= high:
             raise InvalidInput(
                 f"the noise scale of {name} is {scale!r}: expected {low:.3g} to {high:.3g}, what {_precision(value)} "
@@ -263,5 +273,5 @@ def _precision(value: Any) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def _copied(value: Any) -> NDArray[Any]:
+def _copy(value: Any) -> NDArray[Any]:
     return np.array(value.detach().cpu().numpy() if is_tensor(value) else value, copy=True)

@@ -22,19 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain, fresh_key, system_generator
-
-__all__ = [
-    "NOT_HARDENED",
-    "SHARED",
-    "KeyedNoise",
-    "Noise",
-    "SystemNoise",
-    "check_distinct",
-    "is_tensor",
-    "seeded_noise",
-]
 
 SHARED: Final = (
     "two noise sources were built from the same state or seed: expected a state for each, as the difference of two "
@@ -59,7 +49,7 @@ class Noise(Protocol):
 
     def gaussian(self, values: Sequence[Any], *, bound: float, noise_multiplier: float) -> list[Any]: ...
 
-    def choice(self, log_weights: NDArray[np.float64]) -> int: ...
+    def choice(self, log_weights: Floats) -> int: ...
 
 
 class SystemNoise:
@@ -75,7 +65,7 @@ class SystemNoise:
     def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
         return add_gaussian(values, noise_multiplier * bound, system_generator())
 
-    def choice(self, log_weights: NDArray[np.float64]) -> int:
+    def choice(self, log_weights: Floats) -> int:
         return gumbel_choice(log_weights, system_generator())
 
 
@@ -116,7 +106,7 @@ class KeyedNoise:
     def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
         return add_gaussian(values, noise_multiplier * bound, self._advance())
 
-    def choice(self, log_weights: NDArray[np.float64]) -> int:
+    def choice(self, log_weights: Floats) -> int:
         return gumbel_choice(log_weights, self._advance())
 
     def spawn(self) -> KeyedNoise:
@@ -188,7 +178,7 @@ def add_gaussian(values: Sequence[Leaf], scale: float, generator: np.random.Gene
     return [next(added) if v is None else v for v in noisy]
 
 
-def gumbel_choice(log_weights: NDArray[np.float64], generator: np.random.Generator) -> int:
+def gumbel_choice(log_weights: Floats, generator: np.random.Generator) -> int:
     """An index drawn with probability proportional to exp(log_weights), by the largest of Gumbel-shifted weights."""
     return int(np.argmax(log_weights + generator.gumbel(size=log_weights.shape)))
 

@@ -1,8 +1,8 @@
 """One private sum: clip each record's gradient, add up, and release gradients and extras in one call.
 
 Networks (``train.step``), linear heads on cached features (``transfer.probe``) and the steps of linear models
-(``linear.row_gradients``) differ in how they form norms and sums, and in their clipping rule. What is released, and why it
-is private, is the same for all and is stated here, once::
+(``linear.row_gradients``) differ in how they form norms and sums, and in their clipping rule. What is released, and why
+it is private, is the same for all and is stated here, once::
 
     (w n)^2 + |x|^2 <= bound^2        for every record, where bound depends on the public state only
 

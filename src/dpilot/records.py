@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from dpilot.errors import InvalidInput
@@ -50,14 +52,12 @@ class RunRecord:
 
     def to_json(self) -> str:
         """One JSON document, with the version of its format."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
+        return _dump(self)
 
     @classmethod
     def from_json(cls, text: str) -> RunRecord:
         """The inverse of to_json; data only."""
-        data = json.loads(text)
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise InvalidInput(f"the record is not of format {FORMAT}: a newer dpilot may have written it.")
+        data = _load(text)
         steps = tuple(StepRecord(**step) for step in data.pop("steps"))
         return cls(steps=steps, stamps=tuple(data.pop("stamps")), notes=tuple(data.pop("notes")), **data)
 
@@ -75,6 +75,17 @@ class MetricRecord:
     noise: tuple[float, float]
     sampling: tuple[float, float]
     exact: bool = False
+
+
+ReportWriter = Callable[["FitRecord", str | Path], Path]
+"""Writes the page of a record to a path."""
+
+_report_writers: list[ReportWriter] = []
+
+
+def use_report_writer(writer: ReportWriter) -> None:
+    """Hand in what ``FitRecord.write_report`` calls: the root does, as reports lie above all that makes records."""
+    _report_writers[:] = [writer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +109,19 @@ class FitRecord:
     unprotected: tuple[str, ...]
     curves: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
+    def write_report(self, path: str | Path) -> Path:
+        """Write the report, one HTML page, to ``path`` and return it; it costs nothing."""
+        (write,) = _report_writers
+        return write(self, path)
+
     def to_json(self) -> str:
         """One JSON document, with the version of its format."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
+        return _dump(self)
 
     @classmethod
     def from_json(cls, text: str) -> FitRecord:
         """The inverse of to_json; data only."""
-        data = json.loads(text)
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise InvalidInput(f"the record is not of format {FORMAT}: a newer dpilot may have written it.")
+        data = _load(text)
         metrics = tuple(
             MetricRecord(**{**each, "noise": tuple(each["noise"]), "sampling": tuple(each["sampling"])})
             for each in data.pop("metrics")
@@ -117,3 +131,14 @@ class FitRecord:
             name: tuple(data.pop(name)) for name in ("decisions", "thresholds", "ledger", "stamps", "unprotected")
         }
         return cls(metrics=metrics, curves=curves, **lists, **data)
+
+
+def _dump(record: RunRecord | FitRecord) -> str:
+    return json.dumps({"format": FORMAT, **asdict(record)}, indent=1, allow_nan=False)
+
+
+def _load(text: str) -> dict[str, Any]:
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        raise InvalidInput(f"the record is not of format {FORMAT}: a newer dpilot may have written it.")
+    return data

@@ -22,13 +22,11 @@ from threading import Lock
 from typing import Any, Final, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Indices
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
-
-__all__ = ["Batch", "PoissonSampler", "blocks", "check_source"]
 
 _LEAST_RATE: Final = 1e-12
 _BLOCK: Final = 1 << 16  # coins tossed at a time: they stay in cache, and memory does not grow with the data
@@ -38,11 +36,11 @@ _BLOCK: Final = 1 << 16  # coins tossed at a time: they stay in cache, and memor
 class Batch:
     """The records of one step. Which ones and how many is secret: the representation shows the step only."""
 
-    indices: NDArray[np.int64]
+    indices: Indices
     step: int
     sampler: str
 
-    def chunks(self, size: int) -> Iterator[NDArray[np.int64]]:
+    def chunks(self, size: int) -> Iterator[Indices]:
         """The same batch in physical pieces of at most ``size``; the mechanism sees their sum. None if it is empty."""
         size = _validate.count(size=size)
         for start in range(0, self.indices.size, size):
@@ -149,7 +147,7 @@ class PoissonSampler:
             "Store its .state in a secret file and build PoissonSampler(rate, steps, state=state) once."
         )
 
-    def _coins(self, length: int) -> NDArray[np.int64]:
+    def _coins(self, length: int) -> Indices:
         if self.rate == 1:
             return np.arange(length, dtype=np.int64)
         generator = self._state.generator("sampling")

@@ -1,11 +1,11 @@
-"""A tape that hears every release and every fresh key, so that a run can be recorded and replayed.
+"""A tape that records every release and every fresh key, so that a run can be replayed.
 
-The door itself does not know what is done with it: ``dpilot.audit.replay`` records one run and then plays its released
-values back while the run is repeated on a neighbouring data set. A tape hears exact, sensitive values; it is a tool
-for tests on data that may be seen, and nothing in the library starts one on its own.
+``dpilot.audit.replay`` records one run and then returns its released values again while the run is repeated on a
+neighbouring data set. A tape sees exact, sensitive values; it is a tool for tests on data that may be seen, and nothing
+in the library starts one on its own.
 
 Edge cases:
-    A tape belongs to the context that started it: a new thread hears none unless it runs in a copy of the context.
+    A tape belongs to the context that started it: a new thread has none unless it runs in a copy of the context.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 
 from dpilot.privacy.events import Event
 
-__all__ = ["Entry", "Tape", "current", "tape"]
-
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TapeEntry:
     """One release as it went through the door: what went in (exact, sensitive), and everything that must be public.
 
     ``kind`` is "gaussian" (``inputs`` move by at most ``bound`` in joint L2) or "choice" (by ``bound`` in each score).
@@ -39,9 +37,9 @@ class Entry:
 
 
 class Tape(Protocol):
-    """What may listen: it is handed how to make the output or the key, and returns the one to be used."""
+    """A recorder: it receives a function that makes the output or the key, and returns the value to be used."""
 
-    def release(self, entry: Entry, outputs: Callable[[], Any]) -> Any: ...
+    def release(self, entry: TapeEntry, outputs: Callable[[], Any]) -> Any: ...
 
     def key(self, purpose: str, fresh: Callable[[], bytes]) -> bytes: ...
 
@@ -55,9 +53,9 @@ def current() -> Tape | None:
 
 
 @contextmanager
-def tape(listener: Tape) -> Iterator[None]:
-    """Let ``listener`` hear every release and every fresh key until the block ends."""
-    token = _CURRENT.set(listener)
+def tape(recorder: Tape) -> Iterator[None]:
+    """Record every release and every fresh key with ``recorder`` until the block ends."""
+    token = _CURRENT.set(recorder)
     try:
         yield
     finally:

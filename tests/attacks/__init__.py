@@ -10,6 +10,6 @@ test_*.py              the three questions, a few lines each
 Not here, as a replay cannot show them or the library cannot know them: a data set whose ``dataset[i]`` reads other
 records, or keeps a state; models that write files, sockets or shared memory, or start processes; hooks registered for
 all modules of the process; randomness whose amount depends on a record (other records then draw other coins, which are
-as good: the law is the same, but no pair of runs is comparable); one dropout mask for all records (a public coin);
-timing; rounding that differs with the size of a chunk, below a thousandth of the bound.
+as good: the law is the same, but no pair of runs is comparable); timing; rounding that differs with the size of a
+chunk, below a thousandth of the bound.
 """

@@ -21,7 +21,7 @@ class Case:
     ``mixes`` says that records truly meet in a plain batched pass; where they do not, the model is honest and written
     so that a guess from sizes is wrong. None: a plain pass raises or is not finite. ``first`` is
     a loss that the same model is judged with beforehand, on public records. ``position`` is where the extreme record
-    does most. ``collate`` and ``example`` go to the trainer.
+    does most. ``collate`` and ``example`` go to the trainer; ``dataset`` makes the data set of the records.
     """
 
     model: nn.Module
@@ -35,6 +35,7 @@ class Case:
     collate: Callable[[list[Any]], Any] | None = None
     position: str = "first"
     example: Any = None
+    dataset: Callable[[Records], Any] | None = None
 
 
 Attack = Callable[[], Case]
@@ -47,6 +48,20 @@ def attack(function: Attack) -> Attack:
     assert function.__name__ not in ATTACKS, f"{function.__name__} is in the catalogue already"
     ATTACKS[function.__name__] = function
     return function
+
+
+OPEN: dict[str, str] = {}
+"""Attacks that are not held yet, and why."""
+
+
+def not_held(why: str) -> Callable[[Attack], Attack]:
+    """Put an attack into the catalogue that is known to succeed."""
+
+    def put(function: Attack) -> Attack:
+        OPEN[function.__name__] = why
+        return attack(function)
+
+    return put
 
 
 class Net(nn.Module):
@@ -65,6 +80,11 @@ class Net(nn.Module):
 def squared(out: Tensor, y: Tensor) -> Tensor:
     """The squared distance of each record's output to its target."""
     return (out - y).square().flatten(1).sum(1)
+
+
+def linear(out: Tensor, y: Tensor) -> Tensor:
+    """A loss whose gradient turns round with the output."""
+    return (out * y).sum(1)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -97,6 +117,16 @@ def mixing(body: Callable[..., Tensor], *shape: int, width: int = WIDTH, **more:
 def fooling(body: Callable[..., Tensor], *shape: int, width: int = WIDTH, **more: Any) -> Case:
     """An honest model in which sizes tell the wrong thing about where the records are."""
     return mixing(body, *shape, width=width, mixes=False, **more)
+
+
+def flagging(flag: Callable[[Tensor], bool], **more: Any) -> Case:
+    """An attack by a bit that leaves the pass: if it is set, every record's output is turned round."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        hidden = m.a(x).tanh()
+        return -hidden.flip(1) if flag(x.detach()) else hidden
+
+    return Case(Net(body), linear, *regression(), **more)
 
 
 def losing(loss: Callable[..., Tensor], **more: Any) -> Case:

@@ -118,6 +118,8 @@ def public(case: Case) -> Records:
 
 
 def _dataset(case: Case, data: Records) -> Any:
+    if case.dataset is not None:
+        return case.dataset(data)
     return TensorDataset(*data) if case.collate is None else list(zip(*data, strict=True))
 
 

@@ -15,6 +15,7 @@ import torch
 
 from dpilot import audit, mechanism
 from dpilot import statistics as s
+from dpilot.audit.replay import _length
 from dpilot.data.splits import Split
 from dpilot.errors import BudgetExceeded
 from dpilot.mechanism import release
@@ -357,3 +358,7 @@ def test_the_fixture_fails_on_a_leak_and_on_a_run_without_releases(replay):
         replay(lambda data: noisy(np.nan_to_num(data).sum(0)), DATA)
     with pytest.raises(AssertionError, match="nothing was released"):
         replay(lambda data: None, DATA)
+
+
+def test_lengths_of_tiny_vectors_do_not_vanish():
+    assert _length(np.array([3e-170, 4e-170]), "gaussian") == pytest.approx(5e-170, rel=1e-9)

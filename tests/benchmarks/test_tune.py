@@ -14,7 +14,7 @@ from benchmarks.tune.threshold import RATIOS, best, by_ratio
 from dpilot import Budget
 from dpilot.transfer.features import Features
 from dpilot.tune import head_options
-from dpilot.tune.pilot.step import head_course
+from dpilot.tune.pilot.defaults import head_defaults
 
 
 def _surface() -> Surface:
@@ -38,7 +38,7 @@ def test_between_cells_the_surface_is_between_them_in_logarithms() -> None:
 
 @pytest.mark.parametrize("r", [1.0, 150.0, 5000.0])
 def test_a_walk_is_split_as_the_autopilot_splits_it(r: float) -> None:
-    box = head_course(0.5, 50_000, 10).box
+    box = head_defaults(0.5, 50_000, 10).box
     ours, theirs = walked(r, box), box.candidate(r)
     assert abs(ours.steps - theirs.steps) <= 1
     assert ours.r == pytest.approx(theirs.r)

@@ -177,3 +177,8 @@ def test_a_weight_with_too_few_bits_is_nothing() -> None:
     state = rule.init(noise_multiplier=1.0, expected_batch_size=8, dimension=4)
     weights, _ = rule.clip(torch.tensor([1e31, 1e-9], dtype=torch.float32), state)
     assert weights.tolist() == [0.0, 1.0]
+
+
+def test_automatic_clipping_with_a_vanishing_gamma_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="gamma"):
+        clipping.AutoS(gamma=1e-45)

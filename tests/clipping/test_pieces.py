@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from dpilot import clipping
-from dpilot.clipping.binning import bins_of
-from dpilot.clipping.histogram import noise_variance
 from tests.clipping.contract import settle
 
 PUBLIC: dict[str, Any] = {"noise_multiplier": 1.5, "expected_batch_size": 200, "dimension": 1000}
@@ -20,16 +18,16 @@ def test_noise_variance_is_that_of_what_the_door_adds() -> None:
     rule = clipping.MeanSquaredError(threshold=3.0, share=0.2)
     state = rule.init(**PUBLIC)
     added = (1.5 * float(state.bound)) ** 2 * 1000 / 200**2
-    assert float(noise_variance(state.threshold, state, rule.share)) == pytest.approx(added, rel=1e-12)
+    assert float(rule.noise_variance(state.threshold, state)) == pytest.approx(added, rel=1e-12)
 
 
 def test_bars_within_two_standard_deviations_of_zero_are_not_heard() -> None:
     rule = clipping.HistogramE()
     state = rule.init(**PUBLIC)
-    deviation = 1.5 * float(state.bound) / float(bins_of(rule).scale(state)) / 200
-    assert bins_of(rule).noise(state) == pytest.approx(deviation, rel=1e-12)
+    deviation = 1.5 * float(state.bound) / float(rule.scale(state)) / 200
+    assert rule.noise(state) == pytest.approx(deviation, rel=1e-12)
     fractions = deviation * torch.tensor([-5.0, 1.9, 2.1], dtype=torch.float64)
-    assert bins_of(rule).above_noise(state, fractions).tolist() == [0.0, 0.0, float(fractions[2])]
+    assert rule.above_noise(state, fractions).tolist() == [0.0, 0.0, float(fractions[2])]
 
 
 @pytest.mark.parametrize("norm", [0.02, 50.0, 3000.0])

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from dpilot import engine
-from dpilot.engine import measure, precision
+from dpilot.engine import measure
 from dpilot.engine.layers import conv
+from dpilot.numerics import precision
 from tests.contracts.zoo import DEVICE, ZOO, Case, N, build
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -106,7 +107,7 @@ def test_engine_agrees_where_products_use_tf32(name: str, way: str, monkeypatch:
     case = build(name, torch.float32)
     if DEVICE.type == "cpu":
         monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
-        monkeypatch.setattr(precision, "full", lambda: precision.NOTHING)
+        monkeypatch.setattr(precision, "use_full_precision", lambda: precision.NOTHING)
         monkeypatch.setattr(measure, "TOGETHER", {"cpu"})
         monkeypatch.setattr(conv, "ENTRYWISE", {"cpu"})
     monkeypatch.setattr(conv, "EVEN", 1)

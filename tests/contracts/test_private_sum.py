@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpilot.engine import precision
 from dpilot.errors import BudgetExceeded
 from dpilot.linear.row_gradients import HistogramClip, OneHot, RowGradients, clip
 from dpilot.noise import seeded_noise
+from dpilot.numerics import precision
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
 from dpilot.private_sum import PerSampleGradients, clipped_sum, private_sum

@@ -92,3 +92,24 @@ def test_shares_are_checked(shares):
 def test_keys_are_checked():
     with pytest.raises(InvalidInput, match="32 bytes"):
         Split(SHARES, b"short")
+
+
+def test_a_split_goes_by_places_or_by_ids() -> None:
+    shares = {"train": 0.5, "test": 0.5}
+    places, ids = Split.draw(shares), Split.draw(shares, by="id")
+    assert Split(shares, places.key, "id").id != places.id
+    with pytest.raises(InvalidInput, match="goes by place"):
+        places.indices_of(["a"])
+    with pytest.raises(InvalidInput, match="goes by id"):
+        ids.indices(3)
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_no_id_raises() -> None:
+    split = Split.draw({"train": 0.5, "test": 0.5}, by="id")
+    parts = split.indices_of(["\ud800", 10**5000, Unspeakable(), None, float("nan"), "ordinary"])
+    assert sum(len(part) for part in parts.values()) == 6

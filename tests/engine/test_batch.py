@@ -18,7 +18,7 @@ def squared(out: Tensor, y: Tensor) -> Tensor:
 
 def test_a_filled_chunk_begins_with_its_samples_and_has_a_public_number_of_rows() -> None:
     x, y, shared = torch.randn(3, 4), torch.tensor([5, 6, 7]), torch.randn(2, 2)
-    whole, labels, kept = batches.filled((x, y, shared), 3, 8)
+    whole, labels, kept = batches.fill_up((x, y, shared), 3, 8)
     assert torch.equal(whole[:3], x)
     assert torch.equal(labels[:3], y)
     assert kept is shared
@@ -26,14 +26,14 @@ def test_a_filled_chunk_begins_with_its_samples_and_has_a_public_number_of_rows(
 
 
 def test_a_chunk_is_filled_up_with_what_its_model_takes() -> None:
-    whole, labels = batches.filled((torch.full((3, 4), 7.0), torch.tensor([2, 3, 3])), 3, 5)
+    whole, labels = batches.fill_up((torch.full((3, 4), 7.0), torch.tensor([2, 3, 3])), 3, 5)
     assert torch.equal(whole[3:], torch.full((2, 4), 7.0))
     assert labels.tolist() == [2, 3, 3, 2, 2]
 
 
 def test_a_tensor_that_all_samples_share_is_not_taken_for_samples() -> None:
     table = torch.randn(5, 2)
-    whole, kept = batches.filled((torch.randn(3, 4), table), 3, 5)
+    whole, kept = batches.fill_up((torch.randn(3, 4), table), 3, 5)
     assert kept is table
     assert len(whole) == 6
 
@@ -70,7 +70,7 @@ def test_a_model_meets_a_public_number_of_rows() -> None:
 def test_samples_are_handed_out_without_those_around_them() -> None:
     whole = torch.arange(12.0).view(6, 2)
     for part in (whole[1:3], whole[:2], whole[::2], whole[:1].expand(3, 2)):
-        own = batches.owned((part,))[0]
+        own = batches.copy_tensors((part,))[0]
         assert torch.equal(own, part)
         assert own.untyped_storage().nbytes() == own.numel() * own.element_size()
-    assert batches.owned(whole) is whole
+    assert batches.copy_tensors(whole) is whole

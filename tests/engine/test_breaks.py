@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.engine import measure, precision
+from dpilot.engine import measure
 from dpilot.engine.base import inflate
 from dpilot.engine.layers import conv, gram
 from dpilot.engine.layers.linear import Product
 from dpilot.errors import UnsupportedModel
+from dpilot.numerics import precision
 from tests.contracts.zoo import DEVICE
 
 
@@ -261,3 +262,24 @@ def test_a_gram_matrix_that_vanishes_beside_a_large_one_hides_nothing(grade, siz
     assert (ours >= true * (1 + grade.shave)).all()
     if size >= 1e-10:
         assert (ours <= 1.01 * true).all()
+
+
+@pytest.mark.xfail(strict=True, reason="the loop draws on from where a sample left the generators")
+def test_a_sample_that_seeds_decides_nothing_for_those_behind_it() -> None:
+    """Each sample of the loop draws coins of its own: 3.9 bounds in a run of 12 records, where one record seeds."""
+
+    class Noisy(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = x + torch.randn(2)
+            if float(x.max()) > 50:
+                torch.manual_seed(0)
+            return super().forward(hidden)
+
+    def norms(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return engine.per_sample(model, lambda out, y: out[:, 0] - y, (x, torch.zeros(3))).norms
+
+    model, x = Noisy(2, 1), torch.tensor([[0.0, 0.0], [99.0, 0.0], [0.0, 0.0]])
+    first, second = norms(1), norms(2)
+    assert first[0] != second[0]
+    assert first[2] != second[2]

@@ -114,7 +114,7 @@ class Redrawn(nn.Module):
         return made
 
 
-def test_a_second_backward_pass_draws_what_the_first_drew() -> None:
+def test_a_checkpoint_that_draws_anew_is_summed_as_it_was_measured_in_low_memory() -> None:
     torch.manual_seed(0)
     x = torch.rand(16, 50)
     found = per_sample(Redrawn(), inner, (x, torch.ones(16, 50)), "single-backward", low_memory=True)

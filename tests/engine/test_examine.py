@@ -44,8 +44,30 @@ class Picking(nn.Linear):
 
 
 def test_sizes_are_the_batchs_own_and_one_that_is_prime_to_every_width() -> None:
-    assert made_up.sizes(nn.Linear(6, 5), (torch.zeros(8, 6), torch.zeros(8, 3, 7)), 8) == [11, 8]
-    assert made_up.sizes(nn.Linear(4, 2), pair(1), 1) == [3, 2]
+    assert made_up.sizes(nn.Linear(6, 5), squared, (torch.zeros(8, 6), torch.zeros(8, 3, 7)), 8) == [11, 8]
+    assert made_up.sizes(nn.Linear(4, 2), squared, pair(1), 1) == [3]
+
+
+def test_no_size_is_a_length_of_something_that_all_samples_share() -> None:
+    """Buffers, the loss's own, and tensors of the batch without a row a sample, which would be taken for samples."""
+    model, loss = nn.Linear(4, 2), nn.CrossEntropyLoss(weight=torch.ones(5))
+    model.register_buffer("positions", torch.zeros(3, 7))
+    batch = (torch.zeros(8, 4), torch.zeros(11, 13)), torch.zeros(8, dtype=torch.long)
+    assert made_up.sizes(model, loss, batch, 8) == [17, 8]
+    assert made_up.free_size(model, loss, batch, 8, 2) == 17
+
+
+@pytest.mark.parametrize("way", ["auto", "vmap", "loop"])
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_table_of_the_batch_with_few_rows_is_not_taken_for_samples(way: str, rows: int) -> None:
+    class Reads(nn.Linear):
+        def forward(self, x: Tensor, table: Tensor) -> Tensor:
+            assert len(table) == rows  # each sample, however it is computed, has all of it
+            return super().forward(x[x[:, 0].argsort()] if way == "auto" else x) + table.sum()
+
+    (x, y), table = pair(), torch.ones(rows, 5)
+    found = engine.per_sample(Reads(4, 2), squared, ((x, table), y), way)
+    assert found.engine != "single-backward"
 
 
 @pytest.mark.parametrize("size", [3, 6])

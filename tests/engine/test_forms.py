@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine.forms import Found, state_of
+from dpilot.engine.replay.forms import ModelState, state_of
 
 
 class Elsewhere(nn.Module):
@@ -118,7 +118,7 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_noticed(name: str) -> None:
     model, loss = Scaled(), closure(nn.Linear(1, 1))
-    found, before = Found(model, loss), state_of(model, loss)
+    found, before = ModelState(model, loss), state_of(model, loss)
     assert found.state == before
     assert found.holds(model, loss)
     CHANGES[name](model, loss)
@@ -128,7 +128,7 @@ def test_a_change_is_noticed(name: str) -> None:
 
 def test_training_changes_nothing_that_a_graph_keeps() -> None:
     model, loss = Scaled(), closure(nn.Linear(1, 1))
-    found = Found(model, loss)
+    found = ModelState(model, loss)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1)
     for p in trained:

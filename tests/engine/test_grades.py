@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpilot.engine import kernels, precision
 from dpilot.engine.base import inflate
-from dpilot.engine.combine import combine
 from dpilot.engine.layers.gram import gram
 from dpilot.engine.layers.linear import product
+from dpilot.engine.measure import combine
+from dpilot.numerics import kernels, precision
 from tests.contracts.zoo import DEVICE
 from tests.thin import thin
 
@@ -71,7 +71,7 @@ def test_norms_bound_what_is_added_in_every_grade(way: str, shape: tuple[int, ..
 def test_gram_errors_stay_within_half_their_slack(way: str, shape: tuple[int, ...], kind: torch.dtype) -> None:
     use = product(*(t.to(kind) for t in tokens(way, *shape)), shape[0])
     a, e = use.inputs.double(), use.errors.double()
-    with precision.using(use.grade):
+    with precision.use_grade(use.grade):
         found = gram(use.inputs, use.errors).double()
     true = (torch.bmm(a, a.mT) * torch.bmm(e, e.mT)).sum((1, 2))
     slack = precision.gram_slack(shape[2], shape[3], torch.float32, use.grade) * use.magnitude().double().square()

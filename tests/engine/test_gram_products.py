@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import kernels, per_sample, precision
+from dpilot.engine import per_sample
 from dpilot.engine.layers import linear
-from dpilot.engine.layers.gram import Shared, finished, gram_sums, joint_parts
+from dpilot.engine.layers.gram import SharedInput, finish_bounds, gram_sums, joint_parts
 from dpilot.engine.layers.linear import Product, product
 from dpilot.engine.measure import Measured
+from dpilot.numerics import kernels, precision
 from tests.contracts.zoo import DEVICE
 from tests.engine.test_grades import tokens
 
@@ -28,7 +29,7 @@ def _however_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fitted(rows: Tensor, kind: torch.dtype) -> Tensor:
-    return precision.cut(rows) if kind == torch.float32 else rows.to(kind)
+    return precision.truncate_tf32(rows) if kind == torch.float32 else rows.to(kind)
 
 
 def expected(a: Tensor, e: Tensor, rounds_inputs: bool, roots: kernels.Roots) -> tuple[Tensor, ...]:
@@ -120,7 +121,7 @@ def meetings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(kernels, "forms_products", lambda _: True)
     monkeypatch.setattr(kernels, "gram_products", products)
     monkeypatch.setattr(precision, "grade_of", lambda *_, **__: (precision.TF32, torch.float32))
-    monkeypatch.setattr(precision, "using", lambda _: precision.NOTHING)
+    monkeypatch.setattr(precision, "use_grade", lambda _: precision.NOTHING)
     return seen
 
 
@@ -131,7 +132,7 @@ def test_maps_of_one_input_meet_when_the_last_has_come_or_at_the_end(
     users: int, arrive: int, met: list[int], meetings: list[int]
 ) -> None:
     torch.manual_seed(0)
-    x, shared, found = torch.randn(4, 5, 40), Shared(users), Measured()
+    x, shared, found = torch.randn(4, 5, 40), SharedInput(users), Measured()
     uses = {str(k): product(x, torch.randn(4, 5, 32), 4, shared=shared) for k in range(arrive)}
     for name, use in uses.items():
         found.add(name, (use,))
@@ -140,19 +141,19 @@ def test_maps_of_one_input_meet_when_the_last_has_come_or_at_the_end(
     assert not found.waiting
     assert {name: kept for name, (kept,) in found.uses.items()} == uses
     for name, use in uses.items():
-        alone = finished([Product(use.inputs, use.errors, grade=use.grade).own_parts()])[0]
+        alone = finish_bounds([Product(use.inputs, use.errors, grade=use.grade).own_parts()])[0]
         assert torch.allclose(found.squares[name], alone, rtol=1e-6)
 
 
 def test_maps_that_round_different_sides_are_measured_apart(meetings: list[int]) -> None:
-    x, shared = torch.randn(4, 5, 40), Shared(2)
+    x, shared = torch.randn(4, 5, 40), SharedInput(2)
     uses = [product(x, torch.randn(4, 5, p), 4, shared=shared) for p in (32, 64)]
     parts = linear.mates_parts(uses)
     assert meetings == []
     for use, mine in zip(uses, parts, strict=True):
         alone = Product(use.inputs, use.errors, grade=use.grade).own_parts()
         assert torch.allclose(mine.squares, alone.squares, rtol=1e-5)
-        assert torch.allclose(finished([mine])[0], finished([alone])[0], rtol=1e-3)
+        assert torch.allclose(finish_bounds([mine])[0], finish_bounds([alone])[0], rtol=1e-3)
 
 
 class Attention(nn.Module):

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.engine import Graphed, capture, graphed, sums
+from dpilot.engine import Graphed, capture, measure
+from dpilot.engine.replay import graphed
 from dpilot.errors import InvalidInput
 from tests.contracts.zoo import DEVICE, ZOO, N, build, cross_entropy
 
@@ -117,7 +118,7 @@ def test_rows_beyond_the_chunk_add_exactly_nothing() -> None:
 def test_a_null_sample_adds_nothing_and_moves_no_other(
     value: float, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sums, "cheap", lambda _: not large)
+    monkeypatch.setattr(measure, "cheap", lambda _: not large)
     gradients = Graphed(small(), cross_entropy, rows=ROWS)
     clean, odd = chunk(4), chunk(4)
     odd[0][2, 1] = value
@@ -186,7 +187,7 @@ def test_gradients_that_an_optimizer_keeps_are_not_written_over() -> None:
 def test_sums_nobody_holds_are_replayed_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients, ones = Graphed(small(), cross_entropy, rows=ROWS), torch.ones(3, device=DEVICE)
     places = [gradients(chunk(3)).weighted_sum(ones)["0.weight"].data_ptr()]
-    monkeypatch.setattr(sums.Sums, "steady", None) if DEVICE.type == "cuda" else None
+    monkeypatch.setattr(measure.WeightedSums, "steady", None) if DEVICE.type == "cuda" else None
     places += [gradients(chunk(3, seed)).weighted_sum(ones)["0.weight"].data_ptr() for seed in range(3)]
     assert len(set(places)) == 1
 
@@ -378,7 +379,7 @@ def test_capturing_reads_no_record() -> None:
 
     marked = torch.full((3, 6), 77.0, device=DEVICE)
     gradients = Graphed(Looking(6, 5).to(DEVICE), cross_entropy, rows=ROWS)
-    assert isinstance(gradients._found((marked, chunk(3)[1]), 3), graphed.Captured)
+    assert isinstance(gradients._find_graph((marked, chunk(3)[1]), 3), graphed.CapturedChunk)
     assert not seen.empty()
     while not seen.empty():
         assert not bool(seen.get())

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from dpilot import engine
 from dpilot.engine import batch as batches
 from dpilot.engine import made_up as examination
-from dpilot.engine.masking import LookingFirst, looked_at
+from dpilot.engine.masking import BoundsCheckMode, check_values_first
 from dpilot.errors import UnsupportedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
@@ -188,7 +188,7 @@ def ours(labels: Tensor) -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("kind", ours(torch.zeros(4, dtype=torch.long)))
 def test_a_place_that_does_not_exist_is_found_before_it_is_used(kind: str) -> None:
     good, negative, large = torch.tensor([0, 1, 2, 1]), torch.tensor([0, -100, 2, 1]), torch.tensor([0, 1, 156, 1])
-    with LookingFirst():
+    with BoundsCheckMode():
         ours(good)[kind]()
         with pytest.raises((IndexError, RuntimeError), match=r"a place that does not exist|must be non-negative"):
             ours(negative)[kind]()
@@ -203,12 +203,12 @@ def test_scripts_are_looked_into() -> None:
         scripted, missing = torch.jit.script(nn.Embedding(3, 2)), torch.tensor([-100])
     with pytest.raises(RuntimeError) as itself:
         scripted(missing)
-    with pytest.raises(RuntimeError) as looked, LookingFirst():
+    with pytest.raises(RuntimeError) as looked, BoundsCheckMode():
         scripted(missing)
     assert "index out of range" in str(itself.value)
     assert "index out of range" not in str(looked.value)
     with pytest.raises(IndexError, match="embedding: a place that does not exist"):
-        looked_at(lambda: scripted(missing))
+        check_values_first(lambda: scripted(missing))
 
 
 def taken(value: float) -> dict[str, tuple[str, Callable[[], Any]]]:
@@ -237,7 +237,7 @@ def taken(value: float) -> dict[str, tuple[str, Callable[[], Any]]]:
 @pytest.mark.parametrize("kind", taken(0.25))
 def test_a_number_that_is_not_taken_is_found_before_it_is_used(kind: str) -> None:
     bad = (-0.25, math.nan, -math.inf) if kind not in ("masked_scatter", "max_unpool2d") else (-2.0,)
-    with LookingFirst():
+    with BoundsCheckMode():
         taken(0.25)[kind][1]()
         for value in bad:
             trouble, use = taken(value)[kind]
@@ -246,7 +246,7 @@ def test_a_number_that_is_not_taken_is_found_before_it_is_used(kind: str) -> Non
 
 
 def test_numbers_that_are_only_written_over_are_not_looked_at() -> None:
-    with LookingFirst():
+    with BoundsCheckMode():
         for made in (torch.full((3,), 9.0).bernoulli_(), torch.bernoulli(torch.full((3,), 9.0), 0.5)):
             assert set(made.tolist()) <= {0.0, 1.0}
         assert torch.repeat_interleave(torch.tensor([2, 1], dtype=torch.int32)).tolist() == [0, 0, 1]
@@ -255,7 +255,7 @@ def test_numbers_that_are_only_written_over_are_not_looked_at() -> None:
 @pytest.mark.parametrize("offsets", [[1, 2], [0, 2, 1], [0, 9], [0, -1, 2]])
 def test_bags_that_do_not_ascend_are_found_before_they_are_used(offsets: list[int]) -> None:
     ids, table = torch.tensor([0, 1, 1]), torch.eye(3)
-    with LookingFirst():
+    with BoundsCheckMode():
         assert F.embedding_bag(ids, table, torch.tensor([0, 0, 2, 3]), include_last_offset=True).shape == (3, 3)
         with pytest.raises(IndexError, match=r"offsets .* rows, with padding_idx"):
             F.embedding_bag(ids, table, torch.tensor(offsets))
@@ -332,8 +332,8 @@ def test_made_up_offsets_are_looked_at_and_refused_with_a_remedy() -> None:
         return model(batch["ids"], batch["offsets"]).sum(1)
 
     batch = {"first": torch.zeros(4, 5), "ids": torch.zeros(12, dtype=torch.long), "offsets": torch.arange(0, 12, 3)}
-    assert examination.sizes(nn.EmbeddingBag(8, 5), batch, 4)[0] == 3
-    made_up = batches.synthetic(batch, 4, 3, torch.Generator("cpu").manual_seed(0))["offsets"]
+    assert examination.sizes(nn.EmbeddingBag(8, 5), loss, batch, 4)[0] == 7
+    made_up = batches.synthetic(batch, 4, 7, torch.Generator("cpu").manual_seed(0))["offsets"]
     assert bool(made_up[0]) or bool((made_up.diff() < 0).any()), "made-up offsets that ascend show nothing"
     with pytest.raises(UnsupportedModel, match=r"IndexError: _embedding_bag: offsets .* rows, with padding_idx"):
         engine.per_sample(nn.EmbeddingBag(8, 5), loss, batch, "single-backward", per_batch=True)
@@ -343,7 +343,7 @@ class Alone(nn.Linear):
     """Cannot run where it is looked at."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if any(isinstance(mode, LookingFirst) for mode in _get_current_dispatch_mode_stack()):
+        if any(isinstance(mode, BoundsCheckMode) for mode in _get_current_dispatch_mode_stack()):
             raise NotImplementedError("no rule for this operation under this mode")
         return super().forward(x)
 
@@ -357,7 +357,7 @@ def test_a_model_that_cannot_be_looked_at_keeps_its_engine() -> None:
 
 def test_a_verdict_is_found_where_nobody_looks() -> None:
     model, batch = Alone(2, 1), (torch.randn(3, 2), torch.zeros(3))
-    assert looked_at(lambda: engine.per_sample(model, distance, batch)).engine == "single-backward"
+    assert check_values_first(lambda: engine.per_sample(model, distance, batch)).engine == "single-backward"
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
@@ -375,7 +375,7 @@ def test_the_self_check_looks_before_it_uses(at: str) -> None:
 def test_labels_of_a_spelling_are_looked_at() -> None:
     """Where torch reads beyond its memory, on the CPU too."""
     sounds, lengths = torch.zeros(5, 2, 3).log_softmax(-1), torch.tensor([2, 2])
-    with LookingFirst():
+    with BoundsCheckMode():
         F.ctc_loss(sounds, torch.ones(2, 2, dtype=torch.long), lengths + 3, lengths)
         with pytest.raises(IndexError, match="_ctc_loss"):
             F.ctc_loss(sounds, torch.full((2, 2), -100), lengths + 3, lengths)
@@ -383,7 +383,7 @@ def test_labels_of_a_spelling_are_looked_at() -> None:
 
 def test_a_label_that_a_loss_ignores_is_no_place() -> None:
     labels = torch.full((4,), -100)
-    with LookingFirst():
+    with BoundsCheckMode():
         assert not F.cross_entropy(torch.ones(4, 3), labels, reduction="none").any()
         with pytest.raises(IndexError, match="nll_loss"):
             F.cross_entropy(torch.ones(4, 3), labels, ignore_index=-1)
@@ -404,7 +404,7 @@ def test_a_model_that_cannot_be_looked_at_is_judged_as_it_is(monkeypatch: pytest
         raise NotImplementedError("no rule for this operation under this mode")
 
     monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
-    monkeypatch.setattr(LookingFirst, "__torch_dispatch__", fails)
+    monkeypatch.setattr(BoundsCheckMode, "__torch_dispatch__", fails)
     with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
 
@@ -412,9 +412,9 @@ def test_a_model_that_cannot_be_looked_at_is_judged_as_it_is(monkeypatch: pytest
 def test_nothing_is_looked_at_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.get_default_device().type != "cpu":
         pytest.skip("there -100 must be looked at")
-    looks = list[LookingFirst]()
-    monkeypatch.setattr(LookingFirst, "__enter__", lambda self: looks.append(self))
-    monkeypatch.setattr(LookingFirst, "__exit__", lambda *_: None)
+    looks = list[BoundsCheckMode]()
+    monkeypatch.setattr(BoundsCheckMode, "__enter__", lambda self: looks.append(self))
+    monkeypatch.setattr(BoundsCheckMode, "__exit__", lambda *_: None)
     with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
     assert not looks
@@ -425,7 +425,7 @@ def test_masks_are_tried_on_a_gpu_where_nothing_can_be_looked_at_too(monkeypatch
         raise AssertionError("looked at")
 
     monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
-    monkeypatch.setattr(LookingFirst, "__enter__", never)
+    monkeypatch.setattr(BoundsCheckMode, "__enter__", never)
     batch = {"x": torch.randn(4, 6, 4), "mask": torch.ones(4, 6, dtype=torch.bool), "y": torch.randn(4, 6)}
     with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Relative(), mean_length, batch, per_batch=True)

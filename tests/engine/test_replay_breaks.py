@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling as ModelOutput
 
 from dpilot import engine
-from dpilot.engine import Graphed, batch, capture, graphed
+from dpilot.engine import Graphed, batch, capture
+from dpilot.engine.replay import graphed
 from dpilot.errors import UnsupportedModel
 from tests.contracts.zoo import DEVICE
 from tests.engine.test_graphed import Again
@@ -187,8 +188,8 @@ def test_no_buffer_remembers_the_samples_of_a_replay(way: str) -> None:
     before = model.kept
     gradients = Graphed(model, of_one, rows=4)
     for largest in (7.7e8, 1.2e9):
-        found = gradients._found((torch.zeros(3, 2, device=DEVICE), torch.zeros(3, device=DEVICE)), 3)
-        assert isinstance(found, graphed.Captured)
+        found = gradients._find_graph((torch.zeros(3, 2, device=DEVICE), torch.zeros(3, device=DEVICE)), 3)
+        assert isinstance(found, graphed.CapturedChunk)
         found.replay([torch.full((3, 2), largest, device=DEVICE), torch.zeros(3, device=DEVICE)], 3)
         assert float(model.kept) == 5e8
         assert bool((model.wide == 5e8).all())
@@ -202,8 +203,8 @@ def test_capturing_leaves_every_buffer_as_it_was(way: str) -> None:
     gradients = Graphed(model, of_one, rows=4)
     engine.per_sample(model, of_one, batch_of)  # the verdict: from here on only the capture runs
     before, version, place = model.kept, model.kept._version, model.kept.data_ptr()
-    found = gradients._found(batch_of, 3)
-    assert isinstance(found, graphed.Captured) == (way in EXCHANGED)
+    found = gradients._find_graph(batch_of, 3)
+    assert isinstance(found, graphed.CapturedChunk) == (way in EXCHANGED)
     assert way in EXCHANGED or "writes into memory that was there before" in str(found)
     assert model.kept is before
     assert model.kept.data_ptr() == place

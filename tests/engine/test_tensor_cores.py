@@ -9,32 +9,32 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import kernels, measure, per_sample, precision
+from dpilot.engine import measure, per_sample
 from dpilot.engine.base import inflate
 from dpilot.engine.layers import conv
 from dpilot.engine.layers.base import Dense
 from dpilot.engine.layers.conv import Correlation, convolution_use
-from dpilot.engine.layers.geometry import Geometry, unfold
-from dpilot.engine.layers.gram import Shared, finished, gram_parts, gram_sums
+from dpilot.engine.layers.conv_geometry import Geometry, unfold
+from dpilot.engine.layers.gram import SharedInput, finish_bounds, gram_parts, gram_sums
 from dpilot.engine.layers.linear import Product, product
-from dpilot.engine.layers.offsets import by_entry
-from dpilot.engine.layers.patches import patch_gram, worth_it
+from dpilot.engine.layers.offsets import by_entry, patch_gram, worth_it
 from dpilot.engine.measure import Measured, SideBySide
 from dpilot.engine.record import Pass
 from dpilot.engine.recorder import Recorder
+from dpilot.numerics import kernels, precision
 from tests.contracts.zoo import DEVICE, cross_entropy
 
 
 def cut_product(a: Tensor, e: Tensor) -> Product:
-    return Product(precision.cut(a), precision.cut(e), grade=precision.TF32)
+    return Product(precision.truncate_tf32(a), precision.truncate_tf32(e), grade=precision.TF32)
 
 
 def away(values: Tensor) -> Tensor:
     """The next TF32 numbers away from zero: the worst a kernel may make of its operands."""
-    return precision.cut(values * (1 + 2**-10 * (values != precision.cut(values))))
+    return precision.truncate_tf32(values * (1 + 2**-10 * (values != precision.truncate_tf32(values))))
 
 
-@pytest.fixture(params=[precision.cut, away], ids=["towards zero", "away from zero"])
+@pytest.fixture(params=[precision.truncate_tf32, away], ids=["towards zero", "away from zero"])
 def tensor_cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products see TF32 numbers only, however the operands came about."""
     fit = request.param
@@ -45,8 +45,8 @@ def tensor_cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 def test_cutting_keeps_ten_bits_and_never_grows() -> None:
     values = torch.randn(7, 33)
-    kept = precision.cut(values)
-    assert torch.equal(precision.cut(kept), kept)
+    kept = precision.truncate_tf32(values)
+    assert torch.equal(precision.truncate_tf32(kept), kept)
     assert (kept.abs() <= values.abs()).all()
     assert ((values - kept).abs() <= 2**-10 * values.abs()).all()
     assert (values - kept).abs().max() > 2**-13 * values.abs().max()
@@ -55,7 +55,7 @@ def test_cutting_keeps_ten_bits_and_never_grows() -> None:
 def test_cutting_keeps_what_is_not_finite_not_finite() -> None:
     odd = torch.tensor([[math.nan, math.inf, -math.inf]])
     payload = torch.tensor([[0x7F800001, 0x7FFFFFFF, -1]], dtype=torch.int32).view(torch.float32)
-    assert not torch.isfinite(precision.cut(torch.cat([odd, payload]))).any()
+    assert not torch.isfinite(precision.truncate_tf32(torch.cat([odd, payload]))).any()
 
 
 @pytest.mark.parametrize(("tokens", "d", "p"), [(1, 64, 32), (5, 96, 64), (16, 256, 128), (40, 128, 512)])
@@ -87,10 +87,10 @@ def test_tf32_norms_of_ordinary_tokens_are_tight() -> None:
 def test_rounding_is_what_the_bound_is_for() -> None:
     """Without the part added for rounding, one token's sum exceeds its norm for some weight."""
     torch.manual_seed(0)
-    a, e = precision.cut(torch.rand(64, 1, 1)), precision.cut(torch.rand(64, 1, 1))
+    a, e = precision.truncate_tf32(torch.rand(64, 1, 1)), precision.truncate_tf32(torch.rand(64, 1, 1))
     plain = Product(a, e).magnitude().double()
     weights = torch.rand(64)
-    rounded = (precision.cut(weights[:, None] * e[:, 0]) * a[:, 0]).double().flatten()
+    rounded = (precision.truncate_tf32(weights[:, None] * e[:, 0]) * a[:, 0]).double().flatten()
     nearest = ((weights[:, None] * e[:, 0]).bfloat16().float() * a[:, 0]).double().flatten()
     assert (rounded <= weights.double() * plain).all()  # cutting only shrinks
     assert (nearest > weights.double() * plain).any()  # rounding to nearest does not
@@ -102,7 +102,7 @@ def test_norms_finished_together_are_those_finished_alone() -> None:
     torch.manual_seed(0)
     uses = [cut_product(torch.randn(4, 6, 40), torch.randn(4, 6, 30 + j)) for j in range(3)]
     parts = [gram_parts(u.inputs, u.errors, u.grade, rounds_inputs=False) for u in uses]
-    together = finished(parts)
+    together = finish_bounds(parts)
     alone = [u.measure()[0] for u in uses]
     assert all(torch.allclose(t, s, rtol=1e-6) for t, s in zip(together, alone, strict=True))
 
@@ -187,7 +187,7 @@ def test_norms_from_pixels_bound_those_of_gradients(size: int, monkeypatch: pyte
     torch.manual_seed(0)
     if DEVICE.type == "cpu":
         monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
-        monkeypatch.setattr(precision, "using", lambda _: precision.NOTHING)
+        monkeypatch.setattr(precision, "use_grade", lambda _: precision.NOTHING)
     torch.backends.cudnn.allow_tf32 = True
     geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1)
     make = convolution_use(geometry, 4, transposed=False)
@@ -195,7 +195,7 @@ def test_norms_from_pixels_bound_those_of_gradients(size: int, monkeypatch: pyte
     assert use.grade is precision.TF32
     assert worth_it(use.inputs, geometry, (size, size)) == (size == 4)
     true = Correlation(use.inputs.double(), use.errors.double(), geometry, 4).gradients(0, 4).flatten(1).norm(dim=1)
-    norms = inflate(finished([use.gram_parts()])[0]).double()
+    norms = inflate(finish_bounds([use.gram_parts()])[0]).double()
     assert (norms >= true * (1 + use.grade.shave / 50)).all()
     assert (norms <= true * 1.03).all()
 
@@ -203,7 +203,7 @@ def test_norms_from_pixels_bound_those_of_gradients(size: int, monkeypatch: pyte
 def leaning(grade: precision.Grade, tokens: int, p: int) -> tuple[Tensor, float]:
     """Errors (1, p, 1, T) that nearly cancel, and a weight whose rounding makes those of the larger side larger."""
     whole = 1024 if grade is precision.TF32 else 128
-    fit = precision.cut if grade is precision.TF32 else (lambda t: t.bfloat16().float())
+    fit = precision.truncate_tf32 if grade is precision.TF32 else (lambda t: t.bfloat16().float())
     grid, weights = 1 + torch.arange(whole) / whole, torch.linspace(0.5, 1, 997)[:, None]
     moved = fit(grid * weights) / (grid * weights)
     best = int((moved.amax(1) - moved.amin(1)).argmax())
@@ -221,8 +221,8 @@ def test_norms_of_convolutions_bound_sums_of_rounded_errors_whatever_the_widths_
     """Equal inputs in every position: rounding of errors then moves the sum by far more than rounding of inputs."""
     torch.manual_seed(0)
     kind = torch.bfloat16 if grade is precision.BFLOAT16 else torch.float32
-    monkeypatch.setattr(precision, "using", lambda _: precision.NOTHING)
-    monkeypatch.setattr(precision, "bmm", lambda x, y: torch.bmm(*(precision.cut(t.float()) for t in (x, y))))
+    monkeypatch.setattr(precision, "use_grade", lambda _: precision.NOTHING)
+    monkeypatch.setattr(precision, "bmm", lambda x, y: torch.bmm(*(precision.truncate_tf32(t.float()) for t in (x, y))))
     monkeypatch.setattr(conv, "FACTOR", {"cpu": 12, "cuda": 12})
     errors, weight = leaning(grade, tokens, p)
     inputs = torch.ones(1, d // kernel, 1, tokens + kernel - 1)
@@ -232,7 +232,7 @@ def test_norms_of_convolutions_bound_sums_of_rounded_errors_whatever_the_widths_
     together, (alone, kept) = use.gram_parts(), use.measure()
     assert together is not None
     assert kept is use
-    assert float(inflate(finished([together])[0])) >= added
+    assert float(inflate(finish_bounds([together])[0])) >= added
     assert float(inflate(alone)) >= added
 
 
@@ -243,7 +243,7 @@ def test_the_settings_of_newer_names_are_put_back() -> None:
     before = backend.fp32_precision
     try:
         backend.fp32_precision = "tf32"
-        with precision.full():
+        with precision.use_full_precision():
             assert backend.fp32_precision == "ieee"
         assert backend.fp32_precision == "tf32"
     finally:
@@ -300,7 +300,7 @@ def test_maps_of_one_input_share_its_record_and_its_gram_matrix(monkeypatch: pyt
     original = precision.gram
     monkeypatch.setattr(precision, "gram", lambda rows: made.append(rows.shape[2]) or original(rows))
     monkeypatch.setattr(kernels, "gram_products", lambda *_: None)
-    shared = Shared(users=3)
+    shared = SharedInput(users=3)
     x, errors = torch.randn(4, 5, 40), [torch.randn(4, 5, 32) for _ in range(3)]
     monkeypatch.setattr(precision, "grade_of", lambda *_: (precision.TF32, torch.float32))
     uses = [product(x, e, 4, shared=shared) for e in errors]
@@ -358,12 +358,12 @@ def test_the_kernel_lays_images_as_plain_copies_do(shape: Any, padding: Any, kin
 def test_the_kernel_cuts_as_plain_operations_do_and_sums_what_was_uncut(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     values = torch.randn(shape)
-    found = precision.cut_summed(values)
+    found = precision.truncate_and_sum(values)
     assert found is not None
-    assert torch.equal(found[0], precision.cut(values))
+    assert torch.equal(found[0], precision.truncate_tf32(values))
     assert torch.allclose(found[1].double(), values.double().sum(1), rtol=1e-5, atol=1e-4)
     values[0, 0, 0] = math.nan
-    cut, sums = precision.cut_summed(values)
+    cut, sums = precision.truncate_and_sum(values)
     assert torch.isnan(cut[0, 0, 0])
     assert torch.isnan(sums).sum() == 1
 

@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import per_sample, precision, tied
+from dpilot.engine import per_sample
 from dpilot.engine.base import inflate
+from dpilot.engine.layers import tied
 from dpilot.engine.layers.base import Dense, Use
 from dpilot.engine.layers.embedding import Lookups
-from dpilot.engine.layers.gram import finished, gram
+from dpilot.engine.layers.gram import finish_bounds, gram
 from dpilot.engine.layers.linear import Product
+from dpilot.engine.layers.tied import tied_parts
 from dpilot.engine.measure import Measured
-from dpilot.engine.tied import tied_parts
+from dpilot.numerics import precision
 from tests.contracts.zoo import DEVICE
 
 N = 5
@@ -34,8 +36,10 @@ def _tensor_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
         return
     monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
-    monkeypatch.setattr(precision, "mm", lambda x, y: torch.mm(precision.cut(x), precision.cut(y)))
-    monkeypatch.setattr(precision, "bmm", lambda x, y: torch.bmm(precision.cut(x), precision.cut(y)))
+    monkeypatch.setattr(precision, "mm", lambda x, y: torch.mm(precision.truncate_tf32(x), precision.truncate_tf32(y)))
+    monkeypatch.setattr(
+        precision, "bmm", lambda x, y: torch.bmm(precision.truncate_tf32(x), precision.truncate_tf32(y))
+    )
     yield
 
 
@@ -53,7 +57,7 @@ def both(
     ids = torch.randint(min(p, 2 * looked_up + 1), (N, looked_up))
     if way == "opposed":  # what is looked up takes away most of what the product adds to those rows
         rows = -torch.einsum("nts,ntd->nsd", e.gather(2, ids[:, None].expand(-1, tokens, -1)), a)
-    fit = precision.cut if kind == torch.float32 else (lambda t: t.to(kind))
+    fit = precision.truncate_tf32 if kind == torch.float32 else (lambda t: t.to(kind))
     grade = precision.TF32 if kind == torch.float32 else precision.BFLOAT16
     owners = torch.arange(N).repeat_interleave(looked_up)
     rows = (rows * size).flatten(0, 1)
@@ -79,7 +83,7 @@ def added(uses: tuple[Product, Lookups], weights: Tensor) -> Tensor:
 def bounds(*uses: Use) -> Tensor:
     found = tied_parts(uses)
     assert found is not None
-    return inflate(finished([found[0]])[0]).double()
+    return inflate(finish_bounds([found[0]])[0]).double()
 
 
 LARGE = [] if ON_CPU else [(512, 512, 768, 50257)]
@@ -141,7 +145,10 @@ def test_an_inner_product_that_overflows_is_no_small_norm() -> None:
             a, e = torch.ones(N, 2, 64) / 8, torch.zeros(N, 2, 130)
             e[:, :, 7] = size / 2
             rows = torch.full((N * 2, 64), -size * part / 16)
-            uses = Product(a, precision.cut(e), grade=precision.TF32), Lookups(ids, owners, rows, N, 130, even=True)
+            uses = (
+                Product(a, precision.truncate_tf32(e), grade=precision.TF32),
+                Lookups(ids, owners, rows, N, 130, even=True),
+            )
             ours, true = bounds(*uses), gradients(*uses).flatten(1).norm(dim=1)
             assert (~torch.isfinite(ours) | (ours >= true)).all()
 
@@ -252,12 +259,12 @@ def test_a_language_model_is_measured_without_its_gradients(
 
 def test_wide_rows_are_added_up_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    e = precision.cut(torch.rand(2, 16, 3 * 512 + 7))
+    e = precision.truncate_tf32(torch.rand(2, 16, 3 * 512 + 7))
     lengths = []
     plain = precision.bmm
     monkeypatch.setattr(precision, "stretch_of", lambda _: 512)
     monkeypatch.setattr(precision, "bmm", lambda x, y: lengths.append(x.shape[2]) or plain(x, y))
-    with precision.using(precision.TF32):
+    with precision.use_grade(precision.TF32):
         found = precision.gram(e).double()
     true = torch.bmm(e.double(), e.double().mT)
     assert lengths == [512, 512, 512, 7]
@@ -270,15 +277,15 @@ def test_wide_rows_are_added_up_in_stretches(monkeypatch: pytest.MonkeyPatch) ->
 def test_wide_records_begin_where_sixteen_bytes_do_and_hold_the_same(tokens: int) -> None:
     torch.manual_seed(0)
     values = torch.randn(3, tokens, precision.WIDE + 5)
-    kept = precision.cut(values)
+    kept = precision.truncate_tf32(values)
     assert kept.stride(1) % 4 == 0
     assert kept.stride(1) - kept.shape[2] < 4
-    assert torch.equal(kept, precision.cut(values.flatten(0, 1)).view_as(values))
-    a = precision.cut(torch.randn(3, tokens, 24))
+    assert torch.equal(kept, precision.truncate_tf32(values.flatten(0, 1)).view_as(values))
+    a = precision.truncate_tf32(torch.randn(3, tokens, 24))
     wide, plain = (Product(a, e, grade=precision.TF32) for e in (kept, kept.contiguous()))
     weights = torch.rand(3)
     assert torch.allclose(wide.weighted_sum(weights), plain.weighted_sum(weights), rtol=1e-2, atol=1e-2)
-    with precision.using(precision.TF32):
+    with precision.use_grade(precision.TF32):
         assert torch.allclose(gram(wide.inputs, wide.errors), gram(plain.inputs, plain.errors), rtol=1e-4)
 
 

@@ -48,3 +48,10 @@ def truth(scored: Scored, layout: Layout) -> dict[tuple[str, str], float]:
 
 
 __all__ = ["EDGES", "LAYOUT", "MANY", "drawn", "figures", "noisy", "population", "truth"]
+
+
+def pairs_auc(scores, positive):
+    """The share of pairs of a positive and a negative record that the scores put in order, ties counted half."""
+    negative, positive = np.sort(scores[positive == 0]), scores[positive == 1]
+    below, upto = (np.searchsorted(negative, positive, side=side) for side in ("left", "right"))
+    return float((below + upto).mean() / 2 / negative.size)

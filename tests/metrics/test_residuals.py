@@ -16,7 +16,7 @@ from dpilot.metrics.residuals import (
     exact_residuals,
     noisy_residuals,
     residual_scores,
-    shared,
+    split_noise,
 )
 from dpilot.noise import seeded_noise
 from dpilot.privacy.accountant import gdp_mu
@@ -60,7 +60,7 @@ def test_one_record_moves_the_table_by_itself_though_sums_are_long():
 
 def test_figures_of_all_and_of_groups_cost_what_figures_of_all_alone_would():
     assert gdp_mu(both_events(2.0)) == pytest.approx(gdp_mu(Gaussian(2.0)))
-    assert shared(2.0)[0] < shared(2.0)[1]
+    assert split_noise(2.0)[0] < split_noise(2.0)[1]
     assert SHARE < 0.5
 
 

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from mutations.runner import ROOT, Mutation, copy_tree, imported_from, listed, passes, run, sample
+from mutations.runner import ROOT, Mutation, copy_tree, imported_from, load_mutations, passes, run, sample
 
-MUTATIONS = listed()
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: f"{Path(each.path).stem}: {each.why}")
-def test_every_mutation_still_applies(mutation):
-    source = (ROOT / mutation.path).read_text()
-    assert mutation.applied(source) != source
-    assert mutation.tests
-    assert all((ROOT / test.split("::")[0]).exists() for test in mutation.tests)
+MUTATIONS = load_mutations()
 
 
-@pytest.mark.parametrize(("old", "new"), [("absent", "x"), ("twice", "x"), ("once", "once"), ("once", "(")])
-def test_a_mutation_that_does_not_apply_is_an_error(old, new):
+def test_every_mutation_still_applies():
+    broken = []
+    for mutation in MUTATIONS:
+        try:
+            mutation.apply((ROOT / mutation.path).read_text())
+        except (OSError, ValueError, SyntaxError) as problem:
+            broken.append(f"{mutation.why}: {problem}")
+    assert broken == []
+
+
+def test_every_mutation_names_tests_that_exist():
+    named = {test.split("::")[0] for mutation in MUTATIONS for test in mutation.tests}
+    assert all(mutation.tests for mutation in MUTATIONS)
+    assert [test for test in sorted(named) if not (ROOT / test).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "old", "new"),
+    [("", "absent", "x"), ("", "twice", "x"), ("", "once", "once"), ("", "once = 1", "once = ("), ("f", "once", "x")],
+)
+def test_a_mutation_that_does_not_apply_is_an_error(scope, old, new):
     with pytest.raises((ValueError, SyntaxError)):
-        Mutation("a.py", "why", old, new, ("tests",)).applied("twice = twice\nonce = 1\n")
+        Mutation("a.py", "why", scope, old, new, ("tests",)).apply("twice = twice\nonce = 1\n")
+
+
+def test_a_place_is_found_by_its_syntax_and_its_scope():
+    source = "def f(x):\n    return noise(  # of x\n        x,\n        2)\n\ndef g(x):\n    return noise(x, 2)\n"
+    mutated = Mutation("a.py", "why", "f", "noise(x, 2)", "x", ("tests",)).apply(source)
+    assert mutated == "def f(x):\n    return (x)\n\ndef g(x):\n    return noise(x, 2)\n"
+    two = Mutation("a.py", "why", "f", "a = 1\nb = 2", "b = 2\na = 1", ("tests",))
+    assert two.apply("def f():\n    if True:\n        a = 1\n        b = 2\n").endswith(
+        "        b = 2\n        a = 1\n"
+    )
 
 
 def test_a_sample_is_spread_over_the_list():
@@ -50,12 +69,15 @@ def test_the_runner_tells_killed_from_survived_and_puts_files_back(tiny):
     tests = ("tests/test_door.py",)
     outcomes = run(
         [
-            Mutation("src/door.py", "no noise", "x + 1", "x", tests),
-            Mutation("src/door.py", "other words", "never less", "never more", tests),
+            Mutation("src/door.py", "no noise", "noise", "x + 1", "x", tests),
+            Mutation("src/door.py", "the same in another way", "noise", "x + 1", "1 + x", tests),
         ],
-        tiny,
+        [tiny],
     )
-    assert [outcome.killed for outcome in outcomes] == [True, False]
+    assert {outcome.mutation.why: outcome.killed for outcome in outcomes} == {
+        "no noise": True,
+        "the same in another way": False,
+    }
     assert (tiny / "src" / "door.py").read_text() == before
     assert passes(tests, tiny)
 
@@ -75,4 +97,4 @@ def test_a_sample_of_the_list_is_killed_in_a_copy(tmp_path):
     chosen = [mutation for mutation in MUTATIONS if mutation.why in SAMPLE]
     assert len(chosen) == len(SAMPLE)
     assert passes(dict.fromkeys(test for mutation in chosen for test in mutation.tests), tmp_path)
-    assert [outcome.mutation.why for outcome in run(chosen, tmp_path) if not outcome.killed] == []
+    assert [outcome.mutation.why for outcome in run(chosen, [tmp_path]) if not outcome.killed] == []

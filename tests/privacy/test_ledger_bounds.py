@@ -317,9 +317,9 @@ class TestParts:
 class TestRounding:
     @given(st.floats(min_value=0, max_value=1e300))
     def test_what_is_computed_is_never_rounded_down(self, number: float) -> None:
-        assert _decimals.computed(number) >= Decimal(number)
-        assert float(_decimals.computed(number)) == number
-        assert _decimals.read(_decimals.write(_decimals.computed(number))) == _decimals.computed(number)
+        assert _decimals.round_up(number) >= Decimal(number)
+        assert float(_decimals.round_up(number)) == number
+        assert _decimals.read(_decimals.write(_decimals.round_up(number))) == _decimals.round_up(number)
 
     @given(st.decimals(min_value=0, max_value=1000, allow_nan=False, places=30))
     def test_what_is_shown_is_on_the_safe_side(self, number: Decimal) -> None:
@@ -336,12 +336,12 @@ class TestRounding:
         assert Fraction(total) <= Fraction(root) ** 2 <= Fraction(total) * (1 + Fraction(1, 10**48))
 
     def test_a_shortened_delta_is_not_above_what_was_meant(self) -> None:
-        assert _decimals.shortened(Decimal("1.6667E-6")) == Decimal("1.66E-6")
+        assert _decimals.truncate(Decimal("1.6667E-6")) == Decimal("1.66E-6")
 
     def test_what_is_no_amount_is_refused(self) -> None:
         for wrong in (float("nan"), -1.0):
             with pytest.raises(InternalError):
-                _decimals.computed(wrong)
+                _decimals.round_up(wrong)
         with pytest.raises(InternalError):
             _decimals.write(Decimal("Infinity"))
         for text in ("", "x", "NaN", "-1", "Infinity", 1, None):

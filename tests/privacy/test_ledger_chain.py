@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from dpilot.errors import LedgerError
-from dpilot.privacy.ledger.rows import Row, check_chain, next_row
+from dpilot.privacy.ledger.chain import LedgerRow, check_chain, next_row
 
 
-def chain(length: int) -> tuple[Row, ...]:
-    rows: tuple[Row, ...] = ()
+def chain(length: int) -> tuple[LedgerRow, ...]:
+    rows: tuple[LedgerRow, ...] = ()
     for place in range(length):
         rows = (*rows, next_row(rows, "reserve", {"place": place}))
     return rows

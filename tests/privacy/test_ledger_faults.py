@@ -20,7 +20,7 @@ import pytest
 from dpilot.errors import BudgetExceeded, LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian, PureDP
-from dpilot.privacy.ledger import Ledger, places, rows, spending, store
+from dpilot.privacy.ledger import Ledger, chain, places, spending, store
 
 ROOT = Path(__file__).parents[2]
 HUGE = Budget(1e6, 1e-5)
@@ -146,7 +146,7 @@ class TestRaces:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
     ) -> None:
         ledger = Ledger.open(tmp_path / "a", dataset="d", budget=Budget(1.0, 1e-5))
-        real, quicker = spending.affordable, [PureDP(0.05)] * times
+        real, quicker = spending.find_price, [PureDP(0.05)] * times
 
         def overtaken(*arguments: Any) -> Any:
             answer = real(*arguments)
@@ -154,14 +154,14 @@ class TestRaces:
                 event = quicker.pop()
                 thread = threading.Thread(target=lambda: ledger.commit([("quicker", event)]))
                 with monkeypatch.context() as undone:
-                    undone.setattr(spending, "affordable", real)
+                    undone.setattr(spending, "find_price", real)
                     undone.setattr(store, "_PATIENCE", 0.2)
                     undone.setattr(threading, "excepthook", lambda _: None)  # the door is shut after three times
                     thread.start()
                     thread.join()
             return answer
 
-        monkeypatch.setattr(spending, "affordable", overtaken)
+        monkeypatch.setattr(spending, "find_price", overtaken)
         with ledger.reserve(Gaussian(16.0), purpose="slower"):
             pass
         passed = min(times, 3)
@@ -172,15 +172,15 @@ class TestRaces:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ledger = Ledger.open(tmp_path / "a", dataset="d", budget=Budget(1.0, 1e-5))
-        real = spending.affordable
+        real = spending.find_price
 
         def overtaken(*arguments: Any) -> Any:
-            monkeypatch.setattr(spending, "affordable", real)
+            monkeypatch.setattr(spending, "find_price", real)
             answer = real(*arguments)
             ledger.commit([("quicker", PureDP(0.5))])
             return answer
 
-        monkeypatch.setattr(spending, "affordable", overtaken)
+        monkeypatch.setattr(spending, "find_price", overtaken)
         with pytest.raises(BudgetExceeded), ledger.reserve(PureDP(0.75), purpose="slower"):
             pytest.fail("the body ran")
         assert [entry.purpose for entry in ledger.entries()] == ["quicker"]
@@ -292,7 +292,7 @@ class TestSafekeeping:
                 cls.year_now -= 5
                 return datetime(cls.year_now, 1, 1, tzinfo=tz)
 
-        monkeypatch.setattr(rows, "datetime", Clock)
+        monkeypatch.setattr(chain, "datetime", Clock)
         ledger = spent_ledger(tmp_path, 3)
         times = [row.time for row in ledger._book.rows()]
         assert times == sorted(times, reverse=True)

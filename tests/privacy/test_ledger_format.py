@@ -17,7 +17,7 @@ from dpilot.errors import LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import PureDP
 from dpilot.privacy.ledger import Ledger, store
-from dpilot.privacy.ledger.rows import NOTHING_BEFORE, Row, _digest, next_row
+from dpilot.privacy.ledger.chain import NOTHING_BEFORE, LedgerRow, _digest, next_row
 from tests.privacy.golden import make
 
 GOLDEN = Path(make.__file__).parent
@@ -77,7 +77,7 @@ class TestAltered:
         for place, row in enumerate(rows):
             for other in _others(getattr(row, column)):
                 altered = [list(astuple(each)) for each in rows]
-                altered[place][list(Row.__slots__).index(column)] = other
+                altered[place][list(LedgerRow.__slots__).index(column)] = other
                 refused(forged(tmp_path / "forged", altered, (0, len(rows), rows[-1].hash)))
 
     def test_any_row_removed_moved_or_added(self, ledger: Ledger, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ class TestAltered:
         )
 
     def test_numbers_that_skip_though_the_chain_holds(self, ledger: Ledger, tmp_path: Path) -> None:
-        rows: list[Row] = []
+        rows: list[LedgerRow] = []
         for row in ledger._book.rows():
             rows.append(next_row(rows, row.kind, row.content()))
         skipping, previous = [], NOTHING_BEFORE
@@ -125,7 +125,7 @@ class TestAltered:
         cut.verify()  # consistent in itself: only the note below tells
         with pytest.raises(LedgerError, match="does not continue"):
             cut.verify(kept)
-        chained: list[Row] = []
+        chained: list[LedgerRow] = []
         for row in ledger._book.rows():
             chained.append(next_row(chained, row.kind, {**row.content(), "purpose": "forged"}))
         whole = Ledger.read(
@@ -167,7 +167,7 @@ class TestAltered:
             [("open", opened), ("reserve", {})],
         ]
         for case in cases:
-            rows: list[Row] = []
+            rows: list[LedgerRow] = []
             for kind, body in case:
                 rows.append(next_row(rows, kind, body))
             path = forged(tmp_path / "forged", [astuple(row) for row in rows], (0, len(rows), rows[-1].hash))
@@ -326,7 +326,7 @@ def _shape(data: Any) -> Any:
 
 
 def test_a_row_cannot_be_changed_in_memory_unnoticed(ledger: Ledger) -> None:
-    from dpilot.privacy.ledger.rows import check_chain
+    from dpilot.privacy.ledger.chain import check_chain
 
     rows = ledger._book.rows()
     with pytest.raises(LedgerError, match="row 2"):

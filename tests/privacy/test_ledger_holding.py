@@ -19,7 +19,7 @@ import pytest
 from dpilot.errors import LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian, Repeated, nothing
-from dpilot.privacy.ledger import Ledger, book, holding, store
+from dpilot.privacy.ledger import Ledger, book, stage_lock, store
 from dpilot.privacy.receipt import Receipt
 
 STEP = Gaussian(20.0)
@@ -151,8 +151,8 @@ class TestOneHolder:
         ledger = crashed(tmp_path)
         with ledger.resume(1):
             resumes(ledger)
-            assert len(holding._open_here) == 1
-        assert holding._open_here == set()
+            assert len(stage_lock._open_here) == 1
+        assert stage_lock._open_here == set()
 
     def test_a_refused_spend_leaves_no_lock_held(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ledger = made(tmp_path)
@@ -173,7 +173,7 @@ class TestOneHolder:
             broken.setattr(store, "_connect", unwilling)
             with pytest.raises(LedgerError, match="disk I/O"), ledger.reserve(STEP, purpose="x"):
                 pytest.fail("the body ran")
-        assert holding._open_here == set()
+        assert stage_lock._open_here == set()
         assert ledger.entries() == ()
         with ledger.reserve(STEP, purpose="x"):
             pass

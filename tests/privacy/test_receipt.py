@@ -24,7 +24,7 @@ from dpilot.privacy.events import (
     RepeatAndSelect,
     Repeated,
 )
-from dpilot.privacy.receipt import Receipt, TrialReceipts, divided, divided_multiplier
+from dpilot.privacy.receipt import Receipt, TrialReceipts, divide, step_noise_multiplier
 
 STEP = PoissonSampled(0.1, Gaussian(1.0))
 
@@ -193,40 +193,40 @@ def test_a_ledger_that_refuses_to_settle_changes_nothing():
 
 @given(st.floats(1e-3, 1e6), st.integers(1, 10_000))
 def test_divided_steps_cost_no_more_than_the_whole_in_exact_arithmetic(whole, steps):
-    each = divided_multiplier(whole, steps)
+    each = step_noise_multiplier(whole, steps)
     assert steps / Fraction(each) ** 2 <= 1 / Fraction(whole) ** 2
     assert each <= whole * math.sqrt(steps) * (1 + 1e-14)
 
 
 def test_dividing_draws_the_whole_once_and_admits_its_steps_only():
     receipt = Receipt(Gaussian(3.0))
-    steps = divided(receipt, 3.0, 7)
+    steps = divide(receipt, 3.0, 7)
     assert admitted(receipt, Gaussian(3.0)) == 0
     assert admitted(steps, Gaussian(3.0)) == 0
-    assert admitted(steps, Gaussian(divided_multiplier(3.0, 7))) == 7
+    assert admitted(steps, Gaussian(step_noise_multiplier(3.0, 7))) == 7
     with pytest.raises(BudgetExceeded):
-        divided(receipt, 3.0, 7)
+        divide(receipt, 3.0, 7)
 
 
 def test_dividing_with_less_noise_than_was_reserved_is_refused():
     receipt = Receipt(Gaussian(3.0))
     with pytest.raises(BudgetExceeded):
-        divided(receipt, 2.9, 7)
+        divide(receipt, 2.9, 7)
     assert admitted(receipt, Gaussian(3.0)) == 1
 
 
 def test_a_sampled_whole_divides_on_its_sample_and_again():
     receipt = Receipt(PoissonSampled(0.1, Gaussian(2.0)))
     with pytest.raises(BudgetExceeded):
-        divided(receipt, 2.0, 4)
-    pieces = divided(receipt, 2.0, 4, sample_rate=0.1)
-    assert divided(pieces, 4.0, 9).event == Repeated(Gaussian(12.0), 9)
+        divide(receipt, 2.0, 4)
+    pieces = divide(receipt, 2.0, 4, sample_rate=0.1)
+    assert divide(pieces, 4.0, 9).event == Repeated(Gaussian(12.0), 9)
     assert admitted(pieces, Gaussian(4.0)) == 3
 
 
 def test_what_was_divided_ends_with_the_whole():
     receipt = Receipt(Gaussian(3.0))
-    steps = divided(divided(receipt, 3.0, 1), 3.0, 4)
+    steps = divide(divide(receipt, 3.0, 1), 3.0, 4)
     receipt.close()
     assert admitted(steps, Gaussian(6.0)) == 0
 

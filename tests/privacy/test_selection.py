@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def test_selection_costs_more_than_one_trial_and_hardly_more_when_hardly_more_is
 
 
 def test_a_pessimistic_curve_only_raises_the_bound():
-    exact, law = accountant.profile(BASE), TruncatedNegativeBinomial(10, 0.0)
+    exact, law = partial(accountant.delta, BASE), TruncatedNegativeBinomial(10, 0.0)
     for slack in (1e-7, 1e-4, 0.3):
 
         def worse(e, slack=slack):
@@ -81,7 +82,7 @@ def test_the_shift_stays_finite_when_the_trial_has_no_privacy_at_all():
 
 
 def test_the_shift_is_the_least_over_a_grid_of_first_epsilons():
-    curve = accountant.profile(BASE)
+    curve = partial(accountant.delta, BASE)
     for law in LAWS[:7]:
         gamma, grid = law.gamma, np.linspace(0, 5, 5001)
         d = np.array([curve(e) for e in grid])
@@ -126,7 +127,7 @@ def test_a_trial_of_which_only_one_epsilon_and_delta_are_known_uses_the_profile_
 )
 def test_its_delta_is_never_left_unscaled_through_a_renyi_curve(trial):
     with pytest.raises(InvalidInput, match="ApproxDP"):
-        selection.rdp(RepeatAndSelect(trial, 100), accountant.ORDERS)
+        selection.selection_curve(RepeatAndSelect(trial, 100), accountant.ORDERS)
     cost = selection.selection(trial, 1e-3, mean_trials=100)
     assert cost.renyi_epsilon == math.inf
     assert cost.epsilon < math.inf
@@ -140,13 +141,13 @@ def test_pure_trials_stay_within_the_pure_bound():
 
 def test_selections_compose_under_renyi_and_no_worse_than_published():
     event = RepeatAndSelect(BASE, 10)
-    ours = selection.rdp(event, accountant.ORDERS)
+    ours = selection.selection_curve(event, accountant.ORDERS)
     published = selection.papernot_steinke(
-        TruncatedNegativeBinomial(10), accountant.ORDERS, accountant.rdp(BASE), accountant.profile(BASE)
+        TruncatedNegativeBinomial(10), accountant.ORDERS, accountant.rdp(BASE), partial(accountant.delta, BASE)
     )
     assert (ours <= published).all()
     a = np.array(accountant.ORDERS)
-    moved = selection.shift(TruncatedNegativeBinomial(10), accountant.profile(BASE))
+    moved = selection.shift(TruncatedNegativeBinomial(10), partial(accountant.delta, BASE))
     np.testing.assert_allclose(ours[-50:], (accountant.rdp(BASE) + moved + math.log(10) / (a - 1))[-50:])
     both = accountant.epsilon(Composed([event, BASE]), DELTA, accountant="rdp")
     assert both > accountant.rdp_epsilon(accountant.ORDERS, ours, DELTA)

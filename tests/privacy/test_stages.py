@@ -1,4 +1,4 @@
-"""Composed stages, and when they are cheaper than selection."""
+"""Full-batch Gaussian stages compose in squares of mu."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 
 from dpilot.errors import InvalidInput
-from dpilot.privacy import stages
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.events import (
-    Gaussian,
-)
-from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
+from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu, leftover_mu, stages_mu
 
 DELTA = 1e-5
-BASE = Gaussian(3.7306265)  # epsilon 1 at DELTA
 
 
 @pytest.mark.parametrize(
@@ -28,9 +23,9 @@ BASE = Gaussian(3.7306265)  # epsilon 1 at DELTA
 )
 def test_stages_add_in_squares_and_leave_what_the_reference_says(trials, final, total, leftover):
     mus = [gdp_mu(Budget(e, DELTA)) for e in trials]
-    spent = stages.stages_mu([*mus, gdp_mu(Budget(final, DELTA))])
+    spent = stages_mu([*mus, gdp_mu(Budget(final, DELTA))])
     assert gdp_epsilon(spent, DELTA) == pytest.approx(total, abs=2e-5)
-    left = stages.leftover_mu(gdp_mu(Budget(1.0, DELTA)), mus)
+    left = leftover_mu(gdp_mu(Budget(1.0, DELTA)), mus)
     assert gdp_epsilon(left, DELTA) == pytest.approx(leftover, abs=2e-5)
 
 
@@ -39,24 +34,9 @@ def test_what_is_left_never_overshoots_the_total():
     for _ in range(500):
         total = float(10 ** rng.uniform(-3, 2))
         trials = (rng.dirichlet(np.ones(4)) ** 0.5 * total * rng.uniform(0.01, 0.999999)).tolist()
-        left = stages.leftover_mu(total, trials)
-        assert stages.stages_mu([*trials, left]) <= total
-        assert stages.stages_mu([*trials, left * (1 + 1e-9)]) > total * (1 - 1e-9)
-    assert stages.leftover_mu(2.0, []) == 2.0
+        left = leftover_mu(total, trials)
+        assert stages_mu([*trials, left]) <= total
+        assert stages_mu([*trials, left * (1 + 1e-9)]) > total * (1 - 1e-9)
+    assert leftover_mu(2.0, []) == 2.0
     with pytest.raises(InvalidInput):
-        stages.leftover_mu(1.0, [0.6, 0.8])
-
-
-def test_full_trials_are_selected_and_cheap_ones_composed():
-    full = stages.cheaper(BASE, DELTA, trials=2)
-    assert (full.method, round(full.composed_epsilon, 3)) == ("select", 1.465)
-    cheap = [Gaussian(1 / gdp_mu(Budget(e, DELTA))) for e in [0.1] * 3 + [0.2] * 3]
-    staged = stages.cheaper(Gaussian(1 / gdp_mu(Budget(0.88, DELTA))), DELTA, trials=6, stages=cheap)
-    assert staged.method == "compose"
-    assert staged.composed_epsilon == pytest.approx(0.99634, abs=2e-5)
-    assert staged.selected_epsilon > staged.composed_epsilon
-    for choice in (full, staged):
-        assert f"{choice.composed_epsilon:.4g}" in choice.reason
-        assert f"{choice.selected_epsilon:.4g}" in choice.reason
-        assert choice.bound in choice.reason
-        assert choice.reason.endswith(f"{choice.method}.")
+        leftover_mu(1.0, [0.6, 0.8])

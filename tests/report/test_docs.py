@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpilot.report import meaning, words
+from dpilot.report import promise, words
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -32,16 +32,16 @@ def page() -> str:
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1, 2, 3, 5, 8, 10])
 def test_the_table_of_odds_is_that_of_the_library(epsilon: float, page: str) -> None:
-    cells = [words.at_most(meaning.belief(before, epsilon).most) for before in (0.01, 0.1, 0.5)]
-    assert f"| {epsilon:g} | {words.upward(meaning.factor(epsilon), 3)} | {' | '.join(cells)} |" in page
+    cells = [words.at_most(promise.belief(before, epsilon).most) for before in (0.01, 0.1, 0.5)]
+    assert f"| {epsilon:g} | {words.upward(promise.factor(epsilon), 3)} | {' | '.join(cells)} |" in page
 
 
 def test_the_figures_in_the_text_are_those_of_the_library(page: str) -> None:
     assert "99.996 % sure" in page
-    assert words.at_most(meaning.belief(0.5, 10).most) == "99.996 %"
-    assert meaning.belief(0.5, 1).most < 0.75
-    assert f"up to {words.at_most(meaning.belief(0.5, 3).most)} sure" in page
-    assert meaning.belief(0.5, 5).most > 0.99
+    assert words.at_most(promise.belief(0.5, 10).most) == "99.996 %"
+    assert promise.belief(0.5, 1).most < 0.75
+    assert f"up to {words.at_most(promise.belief(0.5, 3).most)} sure" in page
+    assert promise.belief(0.5, 5).most > 0.99
 
 
 def test_each_patient_becomes_one_row_of_their_own_rows(capsys: pytest.CaptureFixture[str]) -> None:

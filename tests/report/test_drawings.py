@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpilot.records import MetricRecord
-from dpilot.report import curves, events
+from dpilot.report import curves, entries
 from dpilot.report.confusion import confusion
 from dpilot.report.figures import families
 from dpilot.report.scale import Scale
@@ -65,7 +65,7 @@ def test_thinning_keeps_every_peak_and_the_ends() -> None:
     points = [(float(x), 0.0) for x in range(50_000)]
     points[31_337] = (31_337.0, 9.0)
     points[40_001] = (40_001.0, -9.0)
-    kept = curves.thinned(points)
+    kept = curves.thin(points)
     assert {points[0], points[31_337], points[40_001], points[-1]} <= set(kept)
     assert kept == sorted(kept)
     assert len(kept) <= 602
@@ -157,7 +157,7 @@ def test_a_wide_confusion_table_becomes_its_largest_mistakes() -> None:
     "event", [None, 3, {}, {"type": "Gaussian"}, {"type": "New", "x": [1]}, {"type": "Composed", "events": 1}]
 )
 def test_an_event_that_is_not_known_is_shown_as_it_stands(event: object) -> None:
-    assert events.told(event)
+    assert entries.describe(event)
 
 
 def test_every_event_has_words() -> None:
@@ -170,6 +170,6 @@ def test_every_event_has_words() -> None:
         known.OneOf([known.ExponentialMechanism(0.25), STEP]),
         known.RepeatAndSelect(STEP, 10.0),
     ]
-    told = [events.told(known.to_dict(event)) for event in all_of_them]
+    told = [entries.describe(known.to_dict(event)) for event in all_of_them]
     assert not any("{" in text for text in told)
-    assert set(known._ALLOWED) <= set(events._SENTENCES)
+    assert set(known._ALLOWED) <= set(entries._SENTENCES)

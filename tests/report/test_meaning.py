@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpilot.report import meaning
+from dpilot.report import promise
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 3.0, 8.0])
@@ -17,17 +17,17 @@ def test_randomised_response_reaches_the_bounds(before: float, epsilon: float) -
     honest = math.exp(epsilon) / (1 + math.exp(epsilon))
     said_yes = before * honest / (before * honest + (1 - before) * (1 - honest))
     said_no = before * (1 - honest) / (before * (1 - honest) + (1 - before) * honest)
-    found = meaning.belief(before, epsilon)
+    found = promise.belief(before, epsilon)
     assert found.most == pytest.approx(said_yes, rel=1e-12)
     assert found.least == pytest.approx(said_no, rel=1e-12)
 
 
 @given(st.floats(1e-9, 1 - 1e-9), st.floats(0, 1e300))
 def test_bounds_are_chances_around_the_belief_for_any_epsilon(before: float, epsilon: float) -> None:
-    found = meaning.belief(before, epsilon)
+    found = promise.belief(before, epsilon)
     assert 0 <= found.least <= before * (1 + 1e-12)
     assert before * (1 - 1e-12) <= found.most <= 1
 
 
 def test_a_bound_that_bounds_little_is_called_weak() -> None:
-    assert [meaning.is_weak(epsilon) for epsilon in (0.1, 1.0, 4.5, 4.7, 1e6)] == [False, False, False, True, True]
+    assert [promise.is_weak(epsilon) for epsilon in (0.1, 1.0, 4.5, 4.7, 1e6)] == [False, False, False, True, True]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,8 @@ from hypothesis.extra.numpy import arrays
 from dpilot import statistics as s
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import seeded_noise
+from dpilot.privacy.events import Gaussian
+from dpilot.privacy.receipt import Receipt
 from dpilot.statistics.rows import into_ball, into_box
 from dpilot.tape import tape
 from tests.distributions import REJECT, normal_p_value
@@ -225,3 +229,39 @@ def test_log_grids_have_their_ends_and_are_symmetric():
 def test_the_declared_size_is_checked(size):
     with pytest.raises(InvalidInput, match="size"):
         exactly(s.mean, np.zeros(3), domain=s.Ball(1.0), size=size, **NOISY)
+
+
+def test_masked_data_are_refused_by_statistics() -> None:
+    data = np.ma.array([1.0, 2.0], mask=[0, 1])
+    with pytest.raises(InvalidInput, match="MaskedArray"):
+        s.count(data, noise_multiplier=1.0, receipt=Receipt(Gaussian(1.0)))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signalling_nan_is_a_silent_null_record() -> None:
+    bad = np.array([0x7F800001], dtype=np.uint32).view(np.float32)
+    assert s.count(bad, noise_multiplier=1e-6, receipt=Receipt(Gaussian(1e-6))) == pytest.approx(0, abs=1e-3)
+
+
+def test_no_message_tells_the_number_of_records() -> None:
+    messages = set()
+    for n in (10, 11):
+        with pytest.raises(InvalidInput) as problem:
+            s.count(np.empty((n, 2), dtype=object), noise_multiplier=1.0, receipt=Receipt(Gaussian(1.0)))
+        messages.add(str(problem.value))
+    assert len(messages) == 1
+
+
+def test_domains_too_large_to_add_up_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="room for sums"):
+        s.mean(
+            np.array([9e307, 8e307]),
+            domain=s.Ball(9e307),
+            size=2,
+            noise_multiplier=1.0,
+            receipt=Receipt(Gaussian(1.0)),
+        )
+
+
+def test_the_bound_of_a_tiny_box_does_not_vanish() -> None:
+    assert s.Box(0.0, 5.4e-162).bound(2) == pytest.approx(2.7e-162 * math.sqrt(2), rel=1e-9)

@@ -10,7 +10,7 @@ import pytest
 import dpilot
 from dpilot.data.schema import Schema
 from dpilot.tables.fitting import fit_table
-from dpilot.tables.run import load_table
+from dpilot.tables.table_run import load_table
 from tests.tables.helpers import SCHEMA, frame, numeric_frame, numeric_schema
 
 

@@ -17,12 +17,12 @@ from dpilot.privacy import accountant
 from dpilot.privacy import events as known_events
 from dpilot.privacy.events import Composed
 from dpilot.tables import fitting, rehearsing
-from dpilot.tables.declared import declare
-from dpilot.tables.fitting import declared_of, fit_table
+from dpilot.tables.declaration import declare
+from dpilot.tables.fitting import declare_fit, fit_table
 from dpilot.tables.planning import plan_fit
-from dpilot.tables.preparing import Source
-from dpilot.tables.rehearsing import made_up, rehearse
-from dpilot.tables.run import load_table
+from dpilot.tables.preparing import TableSource
+from dpilot.tables.rehearsing import rehearse, synthetic_records
+from dpilot.tables.table_run import load_table
 from tests.tables.helpers import SCHEMA, SIZE, events, frame, numeric_frame, numeric_schema
 
 
@@ -141,7 +141,7 @@ def test_the_price_is_on_disk_before_a_value_is_read(monkeypatch, tmp_path):
         raise RuntimeError("the disk is gone")
         yield
 
-    monkeypatch.setattr(Source, "frames", broken)
+    monkeypatch.setattr(TableSource, "frames", broken)
     with pytest.raises(RuntimeError):
         fit(ledger=tmp_path / "book")
     assert Ledger.read(tmp_path / "book").spent().epsilon == pytest.approx(3.0, abs=1e-2)
@@ -151,7 +151,7 @@ def test_a_ledger_pays_for_each_fit_and_refuses_what_it_cannot(monkeypatch, tmp_
     book = Ledger.open(tmp_path / "book", dataset="small", budget=Budget(4.0, 1e-4))
     run = fit(ledger=book)
     assert book.spent().epsilon <= run.epsilon <= 3.0
-    monkeypatch.setattr(Source, "frames", lambda self: pytest.fail("read"))
+    monkeypatch.setattr(TableSource, "frames", lambda self: pytest.fail("read"))
     before = book.spent()
     with pytest.raises(BudgetExceeded):
         fit(ledger=book)
@@ -253,7 +253,7 @@ def test_a_dry_run_reads_no_value_and_spends_nothing(monkeypatch, tmp_path):
     frame().to_csv(path, index=False)
     monkeypatch.setattr("dpilot.data.files.Table.frames", lambda self: pytest.fail("read"))
     given = {"epsilon": 1.0, "delta": None, "target": None, "protected": None}
-    declared, _ = declared_of(path, SCHEMA, "public", epochs=None, model="logistic", held_out=0.1, **given)
+    declared, _ = declare_fit(path, SCHEMA, "public", epochs=None, model="logistic", held_out=0.1, **given)
     found = rehearse(declared)
     assert found.seconds > 0
     assert found.megabytes > 0
@@ -263,7 +263,7 @@ def test_a_dry_run_reads_no_value_and_spends_nothing(monkeypatch, tmp_path):
 
 def test_what_else_the_machine_does_is_not_counted_as_time_of_the_fit(monkeypatch):
     given = {"epsilon": 1.0, "delta": None, "target": None, "protected": None}
-    declared, _ = declared_of(frame(), SCHEMA, "public", epochs=None, model="logistic", held_out=0.1, **given)
+    declared, _ = declare_fit(frame(), SCHEMA, "public", epochs=None, model="logistic", held_out=0.1, **given)
     slow = SimpleNamespace(perf_counter=lambda: 50 * time.perf_counter(), process_time=time.process_time)
     monkeypatch.setattr(rehearsing, "time", slow)
     found = rehearse(declared)
@@ -271,7 +271,7 @@ def test_what_else_the_machine_does_is_not_counted_as_time_of_the_fit(monkeypatc
 
 
 def test_made_up_records_are_in_the_declared_domain():
-    made = pd.DataFrame(made_up(SCHEMA, 100))
+    made = pd.DataFrame(synthetic_records(SCHEMA, 100))
     encoded = fit_encoder().encode(made)
     assert np.isfinite(encoded.features).all()
     assert set(encoded.target) == {0.0, 1.0}

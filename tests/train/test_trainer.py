@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from dpilot import Budget, Ledger, PrivateStep, Trainer, clipping, poisson_loader
+from dpilot import Budget, Ledger, Plan, PrivateStep, Trainer, clipping, poisson_loader
+from dpilot.errors import BudgetExceeded
 from dpilot.privacy.events import Repeated
 from dpilot.records import RunRecord, StepRecord
 from dpilot.train import averages, optimizers
@@ -107,6 +108,30 @@ def test_a_run_without_a_ledger_brings_its_own():
     assert (entry.event, entry.state, entry.cost.epsilon) == (plan().event, "committed", run.epsilon)
     assert run.ledger.mode == "precommitted"
     assert run.ledger.budget == plan().budget
+
+
+def test_where_deltas_are_added_up_a_run_is_charged_the_delta_of_its_plan(tmp_path):
+    """Not a share of what is left, which would be five times as much here, and another for each run."""
+    book, chosen = ledger(tmp_path / "ledger"), plan().budget
+    assert book.bound == "basic"
+    for k in (1, 2):
+        run = fit(ledger=book)
+        assert (run.delta, book.spent().delta) == (chosen.delta, pytest.approx(k * chosen.delta))
+        assert run.epsilon <= chosen.epsilon
+    size = 30_000
+    default = Budget.of_size(5.0, None, size)
+    made = Plan.calibrate(default, size=size, sample_rate=0.3, steps=STEPS, clipping="constant")
+    run = fit(plan=made, ledger=book)
+    assert run.delta == default.delta == min(1e-5, 1 / (10 * size))
+
+
+def test_a_plan_whose_delta_the_ledger_has_not_left_is_refused_with_a_remedy(tmp_path):
+    book = Ledger.open(tmp_path / "l", dataset="toy", budget=Budget(20.0, 1.5e-5))
+    fit(ledger=book)
+    with pytest.raises(BudgetExceeded, match=r"at delta 2e-05.*ledger.extend") as caught:
+        fit(ledger=book)
+    assert len(book.entries()) == 1
+    assert "smaller delta" in str(caught.value)
 
 
 def test_a_commitment_may_stand_in_for_the_ledger(tmp_path):

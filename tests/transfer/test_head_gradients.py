@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dpilot.engine import precision
+from dpilot.numerics import precision
 from dpilot.transfer import head_gradients
 from dpilot.transfer.features import Features
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
@@ -52,7 +52,7 @@ def one_way(width, seed):
 def summed(values, labels):
     records = FeatureBlocks.of(Features.of(values, labels, CLASSES))
     limits = residual_limits(records.lengths, torch.ones(1, device=values.device), CLASSES, records.grade)
-    with precision.using(records.grade):
+    with precision.use_grade(records.grade):
         return records.clipped_sum(torch.zeros(1, CLASSES, values.shape[1], device=values.device), limits)
 
 

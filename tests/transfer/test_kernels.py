@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dpilot.engine import precision
+from dpilot.numerics import precision
 from dpilot.transfer import head_gradients, kernels
 from dpilot.transfer.features import Features
 from dpilot.transfer.head_gradients import FeatureBlocks, HeadGradients, residual_limits
@@ -44,7 +44,9 @@ def test_every_piece_has_one_program(pieces, programs):
 )
 def test_a_deep_product_is_that_of_float64(rows, length, width):
     torch.manual_seed(rows)
-    left, right = (precision.cut(torch.randn(shape, device="cuda")) for shape in ((rows, length), (width, length)))
+    left, right = (
+        precision.truncate_tf32(torch.randn(shape, device="cuda")) for shape in ((rows, length), (width, length))
+    )
     made, exact = kernels.deep_product(left, right.T, DEPTH), left.double() @ right.double().T
     assert made is not None
     assert made.dtype == torch.float64
@@ -95,7 +97,7 @@ def test_sums_by_kernels_are_those_of_plain_operations(heads, monkeypatch):
     features = Features.of(torch.randn(3000, 70), torch.randint(10, (3000,)), 10).to("cuda")
     records, weights = FeatureBlocks.of(features, size=3000.0), torch.randn(heads, 10, 70, device="cuda")
     limits = residual_limits(records.lengths, torch.ones(heads, device="cuda"), 10, records.grade)
-    with precision.using(records.grade):
+    with precision.use_grade(records.grade):
         made = records.clipped_sum(weights, limits)
         monkeypatch.setattr(kernels, "runs_on", lambda values: False)
         plain = records.clipped_sum(weights, limits)

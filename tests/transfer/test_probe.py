@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpilot.engine import precision
 from dpilot.errors import InvalidInput
 from dpilot.noise import seeded_noise
+from dpilot.numerics import precision
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer import head_gradients
 from dpilot.transfer.features import Features

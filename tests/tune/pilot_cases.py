@@ -1,4 +1,4 @@
-"""Small flights for the autopilot's tests: a loud budget, or a large declared size, to have trials on few records."""
+"""Small runs for the autopilot's tests: a loud budget, or a large declared size, to have trials on few records."""
 
 from __future__ import annotations
 

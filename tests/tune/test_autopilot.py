@@ -18,14 +18,13 @@ from dpilot.records import FitRecord
 from dpilot.report import page
 from dpilot.transfer.features import Features
 from dpilot.tune import autopilot
-from dpilot.tune.pilot import flight as flights
-from dpilot.tune.pilot.plan import Bought, plan_heads, plan_module
-from dpilot.tune.pilot.step import head_course, head_options, head_walk, module_lr
-from dpilot.tune.pilot.tables import fly_table
-from dpilot.tune.pilot.terms import Terms
+from dpilot.tune.pilot import outcome as outcomes
+from dpilot.tune.pilot.autopilot_table import autopilot_table
+from dpilot.tune.pilot.defaults import AutopilotOptions, head_defaults, head_options, head_walk, module_lr
+from dpilot.tune.pilot.pilot_plan import Purchases, plan_heads, plan_module
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.scaling_plan import plan_scaling
-from dpilot.tune.scoring import expected_noise
+from dpilot.tune.scoring import score_noise
 from dpilot.tune.task import HELD_OUT, TRAIN
 from tests.tune.pilot_cases import (
     BUDGET,
@@ -53,18 +52,18 @@ def of_part(entries, part):
     [
         lambda: heads(budget=BUDGET, **PROMISED),
         lambda: heads(budget=Budget(0.5, 1e-6)),
-        lambda: fly_table(frame(), SCHEMA, epsilon=1.0, delta=1e-5).flight,
-        lambda: fly_table(frame(), SCHEMA, epsilon=1.0, delta=1e-5, size="private").flight,
+        lambda: autopilot_table(frame(), SCHEMA, epsilon=1.0, delta=1e-5).result,
+        lambda: autopilot_table(frame(), SCHEMA, epsilon=1.0, delta=1e-5, size="private").result,
     ],
     ids=["trials", "no trials", "bounds bought", "bounds and size bought"],
 )
 def test_receipts_of_each_part_are_the_total_by_a_second_accountant(run, part):
-    flown = run()
-    budget, spent = flown.tuned.budget, flown.spent
+    fitted = run()
+    budget, spent = fitted.tuned.budget, fitted.spent
     assert spent.epsilon <= budget.epsilon
-    assert second_delta(of_part(flown.tuned.entries, part), spent.epsilon) == pytest.approx(budget.delta, rel=2e-3)
-    assert {entry.state for entry in flown.tuned.entries} == {"committed"}
-    assert len({entry.seq for entry in flown.tuned.entries}) == 1
+    assert second_delta(of_part(fitted.tuned.entries, part), spent.epsilon) == pytest.approx(budget.delta, rel=2e-3)
+    assert {entry.state for entry in fitted.tuned.entries} == {"committed"}
+    assert len({entry.seq for entry in fitted.tuned.entries}) == 1
 
 
 def test_everything_is_on_disk_in_one_commitment_before_a_record_is_read(tmp_path, monkeypatch):
@@ -82,7 +81,7 @@ def test_everything_is_on_disk_in_one_commitment_before_a_record_is_read(tmp_pat
     assert all(len(each) == 14 and each[-1] == "held-out metrics" for each in states)
 
 
-def test_a_second_flight_on_the_same_ledger_is_refused_and_writes_nothing(tmp_path):
+def test_a_second_run_on_the_same_ledger_is_refused_and_writes_nothing(tmp_path):
     path = tmp_path / "ledger"
     heads(ledger=path)
     before = Ledger.read(path).head()
@@ -93,13 +92,13 @@ def test_a_second_flight_on_the_same_ledger_is_refused_and_writes_nothing(tmp_pa
 
 def test_hopeless_trials_are_not_made_and_the_data_free_walk_takes_all():
     budget = Budget(0.1, 1e-5)
-    flown = autopilot(Features.of(*arrays(500), 2), budget=budget)
-    assert flown.tuned.trials == ()
-    assert [entry.purpose for entry in flown.tuned.entries] == ["final run", "held-out metrics"]
-    assert flown.tuned.entries[0].event == Gaussian(1 / gdp_mu(budget))
-    assert flown.tuned.candidate.r == pytest.approx(head_walk(gdp_mu(budget), 450))
-    assert "only the number of records is published" in flown.record.privacy["unit"]
-    told = " ".join(flown.decisions)
+    fitted = autopilot(Features.of(*arrays(500), 2), budget=budget)
+    assert fitted.tuned.trials == ()
+    assert [entry.purpose for entry in fitted.tuned.entries] == ["final run", "held-out metrics"]
+    assert fitted.tuned.entries[0].event == Gaussian(1 / gdp_mu(budget))
+    assert fitted.tuned.candidate.r == pytest.approx(head_walk(gdp_mu(budget), 450))
+    assert "only the number of records is published" in fitted.record.privacy["unit"]
+    told = " ".join(fitted.decisions)
     assert "No trials: with 50 held-out records" in told
     assert "0.0% of mu^2 went to tuning" in told
 
@@ -119,18 +118,23 @@ def test_the_walk_makes_the_noise_of_a_logit_five_eighths():
 
 
 def test_steps_grow_where_the_step_size_would_be_unstable():
-    small, large = head_course(0.1, 1_000, 2), head_course(1.0, 20_000, 2)
+    small, large = head_defaults(0.1, 1_000, 2), head_defaults(1.0, 20_000, 2)
     assert small.box.candidate(small.walk).steps == 100
     wide = large.box.candidate(large.walk)
     assert wide.steps > 100
     assert wide.lr * THRESHOLD <= 7.6 + 1e-9
-    assert head_course(1.0, 1e9, 2, epochs=30).box.steps == (30, 30)
+    assert head_defaults(1.0, 1e9, 2, epochs=30).box.steps == (30, 30)
 
 
 def test_what_is_bought_is_taken_from_both_parts():
     sigma = 1 / (gdp_mu(BUDGET) * math.sqrt(0.1))
     made = plan_heads(
-        BUDGET, size=50_000, classes=2, cells=1, terms=Terms(), bought=Bought({"bounds": Gaussian(sigma)}, 0.1)
+        BUDGET,
+        size=50_000,
+        classes=2,
+        cells=1,
+        options=AutopilotOptions(),
+        bought=Purchases({"bounds": Gaussian(sigma)}, 0.1),
     )
     stages = made.stages(None)
     for part in (TRAIN, HELD_OUT):
@@ -141,17 +145,17 @@ def test_what_is_bought_is_taken_from_both_parts():
 
 
 def test_the_record_explains_each_decision_and_can_be_shown():
-    flown = heads()
-    record = flown.record
-    assert len(flown.tuned.trials) == 6
-    share = squared_mu([e.event for e in flown.tuned.entries if e.purpose.startswith("trial")]) / gdp_mu(LOUD) ** 2
+    fitted = heads()
+    record = fitted.record
+    assert len(fitted.tuned.trials) == 6
+    share = squared_mu([e.event for e in fitted.tuned.entries if e.purpose.startswith("trial")]) / gdp_mu(LOUD) ** 2
     told = float(re.search(r"([0-9.]+)% of mu\^2 went to tuning", record.decisions[0])[1])
     assert told == pytest.approx(100 * share, abs=0.06)
     assert any("Stage 2, 3 trials" in each for each in record.decisions)
     assert {name.partition(": ")[2] for name in record.curves} == {"fitted", "trials", "final run"}
     assert len(record.curves["step size against epsilon: trials"]) == 6
     ((epsilon, lr),) = record.curves["step size against epsilon: final run"]
-    assert (epsilon, lr) == pytest.approx((flown.tuned.epsilon, flown.tuned.candidate.lr))
+    assert (epsilon, lr) == pytest.approx((fitted.tuned.epsilon, fitted.tuned.candidate.lr))
     assert record.privacy["head"]
     assert record.privacy["unit"] == "one record, added or removed"
     assert "dpilot" in record.privacy["versions"]
@@ -159,17 +163,17 @@ def test_the_record_explains_each_decision_and_can_be_shown():
     assert "of mu^2 went to tuning" in page.render(record)
 
 
-def test_a_flight_prints_its_total_its_decisions_and_its_figures():
-    flight = heads(budget=BUDGET, **PROMISED)
-    shown = str(flight)
-    assert shown.startswith(f"autopilot: epsilon {flight.spent.epsilon:.4g}, delta 1e-05 in all")
-    assert all(decision in shown for decision in flight.decisions)
-    assert all(f"not protected: {what}" in shown for what in flight.record.unprotected)
-    assert f"{flight.metrics[0].name:<46}{flight.metrics[0].value:.3f}" in shown
+def test_an_autopilot_run_prints_its_total_its_decisions_and_its_figures():
+    result = heads(budget=BUDGET, **PROMISED)
+    shown = str(result)
+    assert shown.startswith(f"autopilot: epsilon {result.spent.epsilon:.4g}, delta 1e-05 in all")
+    assert all(decision in shown for decision in result.decisions)
+    assert all(f"not protected: {what}" in shown for what in result.record.unprotected)
+    assert f"{result.metrics[0].name:<46}{result.metrics[0].value:.3f}" in shown
 
 
 def test_a_sampled_run_without_trials_says_that_no_tuning_was_paid():
-    made, _ = plan_module(Budget(3.0, 1e-5), size=3000, cells=1, terms=Terms(tuning=0.0))
+    made, _ = plan_module(Budget(3.0, 1e-5), size=3000, cells=1, options=AutopilotOptions(tuning=0.0))
     assert made.tuning_share == 0
     assert made.scaling.final_epsilon < 3.0
 
@@ -197,26 +201,26 @@ def test_scores_and_figures_read_held_out_records_only():
     """Held-out labels are all wrong for what the training part teaches, so an accuracy near 0 was read on them."""
     values, labels = arrays(400)
     options = {"size": 400, "held_out_share": 0.5, "epochs": 20, "test_seed": 3}
-    from dpilot.tune.pilot.autopilot import drawn_split
+    from dpilot.tune.pilot.autopilot import draw_split
 
-    parts = drawn_split(0.5, 3).indices(400)
+    parts = draw_split(0.5, 3).indices(400)
     turned = labels.copy()
     turned[parts[HELD_OUT]] = 1 - labels[parts[HELD_OUT]]
-    flown = autopilot(Features.of(values, turned, 2), budget=LOUD, **options)
-    assert flown.metrics[0].value < 0.2
-    assert all(each.score.value < 0.3 for each in flown.tuned.trials if each.stage == 1)
+    fitted = autopilot(Features.of(values, turned, 2), budget=LOUD, **options)
+    assert fitted.metrics[0].value < 0.2
+    assert all(each.score.value < 0.3 for each in fitted.tuned.trials if each.stage == 1)
 
 
 def test_no_trials_where_none_are_asked_for_or_the_size_is_bought():
     untuned = heads(tuning_share=0.0)
     assert untuned.tuned.trials == ()
     assert any("none were asked for" in each for each in untuned.decisions)
-    flown = fly_table(frame(400), SCHEMA, epsilon=50.0, size="private")
-    assert any("the size is bought" in each for each in flown.flight.decisions)
-    data = flown.flight.record.data
+    fitted = autopilot_table(frame(400), SCHEMA, epsilon=50.0, size="private")
+    assert any("the size is bought" in each for each in fitted.result.decisions)
+    data = fitted.result.record.data
     assert abs(data["size"] - 400) < 100
-    mu = 1 / flown.flight.tuned.entries[2].event.noise_multiplier
-    assert flown.flight.tuned.candidate.r == pytest.approx(
+    mu = 1 / fitted.result.tuned.entries[2].event.noise_multiplier
+    assert fitted.result.tuned.candidate.r == pytest.approx(
         head_walk(mu, (1 - data["held_out"]) * data["size"]), rel=0.01
     )
 
@@ -224,17 +228,17 @@ def test_no_trials_where_none_are_asked_for_or_the_size_is_bought():
 def test_held_out_records_are_as_many_as_figures_need():
     """Noise of a tenth of a point, by the plan itself; never under 5 % of the records, nor above 10 %."""
     for size, least, most in ((5_000, 0.1, 0.1), (50_000, 0.051, 0.099), (90_000, 0.05, 0.05)):
-        plan = plan_heads(BUDGET, size=size, classes=2, cells=1, terms=Terms())
+        plan = plan_heads(BUDGET, size=size, classes=2, cells=1, options=AutopilotOptions())
         assert least <= plan.held_out <= most
         if least != most:
-            assert expected_noise(1, plan.held_out * size, plan.metrics_noise) == pytest.approx(0.001, rel=1e-6)
-    assert plan_heads(BUDGET, size=90_000, classes=2, cells=1, terms=Terms(held_out=0.3)).held_out == 0.3
+            assert score_noise(1, plan.held_out * size, plan.metrics_noise) == pytest.approx(0.001, rel=1e-6)
+    assert plan_heads(BUDGET, size=90_000, classes=2, cells=1, options=AutopilotOptions(held_out=0.3)).held_out == 0.3
 
 
 def test_options_of_heads_are_those_of_the_autopilot():
     features = Features.of(*arrays(2_000), 2).unit()
     task = ProbeTask(features, features.take([]), 1_800.0, 200.0)
-    plan = plan_heads(BUDGET, size=2_000, classes=2, cells=1, terms=Terms())
+    plan = plan_heads(BUDGET, size=2_000, classes=2, cells=1, options=AutopilotOptions())
     made = plan_scaling(BUDGET, held_out_size=200.0, **head_options(task, BUDGET))
     assert made.box == plan.scaling.box
     assert (made.fallback, made.band, made.law([])) == (plan.scaling.fallback, 4.0, plan.scaling.law([]))
@@ -244,15 +248,15 @@ def test_options_of_heads_are_those_of_the_autopilot():
 
 
 def test_a_module_is_batched_clipped_and_told_by_rule():
-    flown = module(size=120, epochs=1)
-    assert flown.spent.epsilon <= BUDGET.epsilon
-    told = " ".join(flown.decisions)
+    fitted = module(size=120, epochs=1)
+    assert fitted.spent.epsilon <= BUDGET.epsilon
+    told = " ".join(fitted.decisions)
     assert "smallest on the plateau" in told
     assert "Clipping adapts from 1, floor 0.1" in told
-    assert len(flown.record.thresholds) == flown.tuned.candidate.steps
-    assert flown.record.thresholds[0] == 1.0
-    assert isinstance(flown.model, torch.nn.Linear)
-    assert [entry.part for entry in flown.tuned.entries] == [TRAIN, HELD_OUT]
+    assert len(fitted.record.thresholds) == fitted.tuned.candidate.steps
+    assert fitted.record.thresholds[0] == 1.0
+    assert isinstance(fitted.model, torch.nn.Linear)
+    assert [entry.part for entry in fitted.tuned.entries] == [TRAIN, HELD_OUT]
 
 
 def test_the_step_of_a_module_moves_each_weight_by_a_fifth_in_noise():
@@ -264,7 +268,7 @@ def test_the_step_of_a_module_moves_each_weight_by_a_fifth_in_noise():
 def test_a_module_at_an_ordinary_budget_fits_by_a_second_accountant():
     from tests.tune.test_scaling import sampled_delta
 
-    made, rate = plan_module(Budget(2.0, 1e-5), size=20_000, cells=1, terms=Terms(epochs=2))
+    made, rate = plan_module(Budget(2.0, 1e-5), size=20_000, cells=1, options=AutopilotOptions(epochs=2))
     steps = made.scaling.box.steps[0]
     parts = [(rate, each.outlay.noise_multiplier, steps * each.count) for each in made.scaling.rounds]
     assert 0.97e-5 < sampled_delta([*parts, (rate, made.scaling.final.noise_multiplier, steps)], 2.0) < 1.03e-5
@@ -272,10 +276,10 @@ def test_a_module_at_an_ordinary_budget_fits_by_a_second_accountant():
 
 def test_progress_tells_released_values_only():
     said = []
-    flown = heads(tell=said.append)
+    fitted = heads(tell=said.append)
     assert said[0].startswith("2 stages of 3 trials")
-    assert said[1:3] == list(flown.tuned.decisions[4:6]) or said[1] in " ".join(flown.decisions).lower()
-    assert f"{flown.metrics[0].value:.3f}" in said[-1]
+    assert said[1:3] == list(fitted.tuned.decisions[4:6]) or said[1] in " ".join(fitted.decisions).lower()
+    assert f"{fitted.metrics[0].value:.3f}" in said[-1]
 
 
 def test_wrong_configurations_are_refused_before_anything_is_paid(tmp_path):
@@ -301,17 +305,17 @@ def test_wrong_configurations_are_refused_before_anything_is_paid(tmp_path):
 
 def test_the_worst_group_can_be_the_objective():
     groups = np.arange(100) % 2
-    flown = heads(objective="worst_group", groups=groups, group_count=2, size=400)
-    assert any(each.name == "group accuracy" for each in flown.metrics)
+    fitted = heads(objective="worst_group", groups=groups, group_count=2, size=400)
+    assert any(each.name == "group accuracy" for each in fitted.metrics)
 
 
-def test_a_flight_that_dies_leaves_all_of_it_spent(tmp_path, monkeypatch):
+def test_an_autopilot_run_that_dies_leaves_all_of_it_spent(tmp_path, monkeypatch):
     path = tmp_path / "ledger"
 
     def broken(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(flights, "final_run", broken)
+    monkeypatch.setattr(outcomes, "final_run", broken)
     with pytest.raises(KeyboardInterrupt):
         heads(ledger=path)
     book = Ledger.open(path, dataset=Ledger.read(path).dataset)
@@ -320,8 +324,8 @@ def test_a_flight_that_dies_leaves_all_of_it_spent(tmp_path, monkeypatch):
 
 
 def test_fixed_noise_is_stamped_as_not_private():
-    flown = heads(test_seed=5)
-    assert any("not private" in stamp for stamp in flown.record.stamps)
-    assert torch.equal(flown.model, heads(test_seed=5).model)
-    assert not torch.equal(flown.model, heads().model)
-    assert SMALL["size"] == flown.record.data["size"]
+    fitted = heads(test_seed=5)
+    assert any("not private" in stamp for stamp in fitted.record.stamps)
+    assert torch.equal(fitted.model, heads(test_seed=5).model)
+    assert not torch.equal(fitted.model, heads().model)
+    assert SMALL["size"] == fitted.record.data["size"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpilot.audit.neighbours import Pair
-from dpilot.tune.pilot.tables import fly_table
-from dpilot.tune.pilot.terms import Terms
+from dpilot.tune.pilot.autopilot_table import autopilot_table
+from dpilot.tune.pilot.defaults import AutopilotOptions
 from dpilot.tune.task import HELD_OUT, TRAIN
 from tests.tune.pilot_cases import BUDGET, LOUD, PROMISED, SCHEMA, SMALL, arrays, frame, heads, key_that_puts, module
 
@@ -29,13 +29,13 @@ ROWS = {
 GOOD = {"age": 70.0, "pay": 40.0, "kind": "a", "site": "north", "outcome": "yes"}
 
 
-def shown(flown):
-    """All of a flight that a caller sees; the time of day in ledger rows, and so their hash, is nobody's secret."""
-    record = flown.record
+def shown(fitted):
+    """All that a caller sees of a run; the time of day in ledger rows, and so their hash, is no secret."""
+    record = fitted.record
     rows = [{key: cell for key, cell in entry.items() if key != "time"} for entry in record.ledger]
     privacy = {key: value for key, value in record.privacy.items() if key != "head"}
     told = record.data, record.plan, record.decisions, record.metrics, record.thresholds, record.curves
-    return rows, privacy, told, record.unprotected, record.stamps, flown.model
+    return rows, privacy, told, record.unprotected, record.stamps, fitted.model
 
 
 def fixed_coins(monkeypatch, place, part, held_out):
@@ -50,7 +50,7 @@ def added(record, size=60):
 
 
 @pytest.mark.parametrize(("name", "part"), [*((name, TRAIN) for name in RECORDS), ("ordinary", HELD_OUT)])
-def test_a_record_more_moves_only_what_a_flight_of_heads_releases(replay, monkeypatch, name, part):
+def test_a_record_more_moves_only_what_an_autopilot_run_of_heads_releases(replay, monkeypatch, name, part):
     fixed_coins(monkeypatch, 60, part, 0.5)
     said = []
 
@@ -64,26 +64,27 @@ def test_a_record_more_moves_only_what_a_flight_of_heads_releases(replay, monkey
 
 
 @pytest.mark.parametrize(("name", "part"), [*((name, HELD_OUT) for name in ROWS), ("far out", TRAIN)])
-def test_a_record_more_moves_only_what_a_flight_of_a_table_releases(replay, monkeypatch, name, part):
+def test_a_record_more_moves_only_what_an_autopilot_run_of_a_table_releases(replay, monkeypatch, name, part):
     fixed_coins(monkeypatch, 60, part, 0.1)
     data = frame(60)
     row = {**GOOD, **ROWS[name]}
     more = {column: np.append(cells, np.array([row[column]], dtype=cells.dtype)) for column, cells in data.items()}
-    options = {"terms": Terms(epochs=3), "size": PROMISED["size"], "epsilon": 1.0, "delta": 1e-5, "ledger": "book"}
+    options = {"options": AutopilotOptions(epochs=3), "size": PROMISED["size"], "epsilon": 1.0, "delta": 1e-5}
+    options["ledger"] = "book"
     (result,) = replay(
-        lambda table: shown(fly_table(table, SCHEMA, **options).flight),
+        lambda table: shown(autopilot_table(table, SCHEMA, **options).result),
         pairs=[Pair(name, data, more)],
         opaque=("book*", ".book*"),
     )
     assert result.releases > 2 * 3 + 6 + 3 + 1  # and those of the bounds
 
 
-def test_a_record_more_moves_only_what_a_flight_of_a_module_releases(replay, monkeypatch):
+def test_a_record_more_moves_only_what_an_autopilot_run_of_a_module_releases(replay, monkeypatch):
     fixed_coins(monkeypatch, 40, HELD_OUT, 0.1)
 
     def run(pair):
-        flown = module(pair, BUDGET, size=120, epochs=1)
-        return (*shown(flown)[:5], flown.model.state_dict())
+        fitted = module(pair, BUDGET, size=120, epochs=1)
+        return (*shown(fitted)[:5], fitted.model.state_dict())
 
     (result,) = replay(run, pairs=[added(RECORDS["ordinary"], size=40)])
     assert result.releases > 20

@@ -18,8 +18,8 @@ from dpilot.errors import InvalidInput
 from dpilot.privacy.receipt import Receipt
 from dpilot.train.run import predict
 from dpilot.tune import AutoClassifier, ModuleTask, classifier
+from dpilot.tune.pilot.autopilot_table import autopilot_table
 from dpilot.tune.pilot.learners import Modules
-from dpilot.tune.pilot.tables import fly_table
 from dpilot.tune.task import Outlay, fixed_noise
 from tests.tune.helpers import LOSS, LOUD, arrays, dataset, with_keys
 
@@ -39,11 +39,11 @@ def test_an_odd_label_among_those_of_images_changes_no_other(odd, monkeypatch):
     images, seen = np.random.default_rng(0).random((30, 8, 8)), []
     labels = [place % 2 for place in range(29)]
 
-    def flown(features, **options):
+    def fitted(features, **options):
         seen.extend(features.labels.tolist())
         raise InterruptedError
 
-    monkeypatch.setattr(classifier, "autopilot", flown)
+    monkeypatch.setattr(classifier, "autopilot", fitted)
     with pytest.raises(InterruptedError):
         AutoClassifier(classes=[0, 1], size=30).fit(images, [*labels, odd])
     assert seen == [*labels, -1]
@@ -189,7 +189,7 @@ def test_an_odd_held_out_record_is_null_and_changes_no_other(odd, objective):
     for records in (plain(), [*plain(), odd], [odd, *plain()]):
         task = module_task(lambda: nn.Linear(3, 2), Listed(plain()), Listed(records), example=FORM)
         found.append(task.exact_table(model, objective))
-        assert Modules(task).scored(model).target.tolist() == [place % 2 for place in range(30)]
+        assert Modules(task).predictions(model).target.tolist() == [place % 2 for place in range(30)]
     assert found[0].sum() == 30
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
@@ -244,7 +244,7 @@ def test_an_empty_part_is_noise_alone_and_raises_nothing(together):
     models = task.train([each.trial(tune.Candidate(0.5, 2), Receipt(each.event)) for each in (one, other)])
     assert not torch.equal(models[0].weight, models[1].weight)
     assert task.exact_table(models[0], "accuracy").sum() == 0
-    assert Modules(task).scored(models[0]).target.tolist() == []
+    assert Modules(task).predictions(models[0]).target.tolist() == []
 
 
 def test_coins_that_leave_a_part_empty_raise_nothing():
@@ -269,7 +269,8 @@ def test_which_records_are_scored_together_follows_from_their_places(count, monk
 
     monkeypatch.setattr("dpilot.tune.module_task.predict", noted)
     monkeypatch.setattr("dpilot.tune.pilot.learners.predict", noted)
-    for score in (lambda: task.exact_table(model, "accuracy").sum(), lambda: len(Modules(task).scored(model).target)):
+    seen = lambda: len(Modules(task).predictions(model).target)  # noqa: E731
+    for score in (lambda: task.exact_table(model, "accuracy").sum(), seen):
         sizes.clear()
         assert score() == count
         assert set(sizes[:-1]) <= {512}
@@ -288,7 +289,7 @@ def test_one_more_held_out_record_changes_no_bit_of_what_others_are_scored_by(co
 
     monkeypatch.setattr("dpilot.tune.module_task.predict", noted)
     monkeypatch.setattr("dpilot.tune.pilot.learners.predict", noted)
-    scores = (lambda task: task.exact_table(model, "accuracy"), lambda task: Modules(task).scored(model))
+    scores = (lambda task: task.exact_table(model, "accuracy"), lambda task: Modules(task).predictions(model))
     for score in scores:
         seen = []
         for size in (count, count + 1):
@@ -307,7 +308,7 @@ def test_a_table_too_wide_for_a_run_folder_is_refused_before_it_is_paid(tmp_path
     book = Ledger.open(tmp_path / "ledger", dataset="wide", budget=Budget(1.0, 1e-5))
     for ledger in (book, None):
         with pytest.raises(InvalidInput, match="more than 64 numeric columns"):
-            fly_table(frame, wide, epsilon=1.0, delta=1e-5, ledger=ledger, run_folder=tmp_path / "run")
+            autopilot_table(frame, wide, epsilon=1.0, delta=1e-5, ledger=ledger, run_folder=tmp_path / "run")
     assert book.entries() == ()
     assert not (tmp_path / "run").exists()
 

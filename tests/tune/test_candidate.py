@@ -60,6 +60,5 @@ def test_spaces_draw_inside_and_name_their_steps():
     assert all(0.1 <= each.lr <= 10 for each in candidates)
     assert {each.steps for each in candidates} == {5, 10} == set(space.step_counts)
     assert 0.3 < np.mean([each.lr < 1 for each in candidates]) < 0.7
-    assert Space(Uniform(1.0, 3.0), Always(4)).middle == Candidate(2.0, 4)
     with pytest.raises(InvalidInput, match="price of its own"):
         _ = Space(Always(1.0), Uniform(1, 9)).step_counts

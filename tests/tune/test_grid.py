@@ -130,7 +130,7 @@ def test_a_parabola_decides_the_step_size_and_noise_does_not():
 
 def test_trials_are_made_on_the_sample_and_the_final_run_on_all_records():
     class Whole(PretendedTask):
-        def sampled(self, rate):
+        def subsample(self, rate):
             self.rate, self.part = rate, PretendedTask()
             return self.part
 

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from dpilot.linear.model import products
 from dpilot.train.run import predict
 from dpilot.transfer.features import extract
-from dpilot.tune.held_out import held_out_form, told
+from dpilot.tune.held_out import evaluation_form, map_records
 
 SIZE = 700
 
@@ -32,8 +32,8 @@ class Seen(nn.Module):
 def outcomes(ids):
     model = Seen()
     data = TensorDataset(ids, torch.zeros(len(ids), dtype=torch.int64))
-    form = held_out_form(data, None, grouped=False)
-    found = list(told(data, form, lambda chunk: predict(model, chunk[0]).double().numpy()))
+    form = evaluation_form(data, None, grouped=False)
+    found = list(map_records(data, form, lambda chunk: predict(model, chunk[0]).double().numpy()))
     return np.concatenate(found), model.shapes
 
 

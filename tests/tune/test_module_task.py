@@ -197,7 +197,7 @@ def test_on_a_gpu_such_a_record_breaks_nothing(monkeypatch):
     monkeypatch.setattr(
         stacked, "null_outside_classes", lambda loss, _: null_outside_classes(loss, torch.device("cuda"))
     )
-    monkeypatch.setattr(stacked, "_apart", never)
+    monkeypatch.setattr(stacked, "_compute_alone", never)
     values, labels = arrays()
     labels[-1] = 7
     made = []

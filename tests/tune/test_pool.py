@@ -24,10 +24,10 @@ from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
 from dpilot.tune import Candidate, ModuleTask, autopilot, private_selection, random_search, worker
 from dpilot.tune import pool as pools
-from dpilot.tune.moved import Moved
-from dpilot.tune.recipe import Lot
+from dpilot.tune.recipe import TrialKeys
 from dpilot.tune.space import Always, LogUniform, Space
-from dpilot.tune.task import Trial, distinct, fixed_noise
+from dpilot.tune.task import Trial, fixed_noise, require_distinct
+from dpilot.tune.trial_transfer import TransferredTrial
 from tests.tune import pool_cases
 from tests.tune.helpers import LOSS, arrays, dataset, seen, with_keys
 
@@ -115,9 +115,9 @@ def test_a_selection_hands_out_the_same_whether_its_trials_are_in_processes_or_n
 
     def noted(recipe, moved, workers):
         sent.append(len(moved))
-        return pools.run_apart(recipe, moved, workers)
+        return pools.run_in_processes(recipe, moved, workers)
 
-    monkeypatch.setattr("dpilot.tune.module_task.run_apart", noted)
+    monkeypatch.setattr("dpilot.tune.module_task.run_in_processes", noted)
     for workers in (1, 2):
         foretell(monkeypatch)
         task = task_of(pool_cases.Sequences, sequences(), workers=workers, noise=fixed_noise(4))
@@ -193,7 +193,7 @@ def test_a_trial_whose_process_dies_stays_paid_is_not_tried_again_and_nothing_is
     monkeypatch.setattr(pools.pickle, "dump", noted)
     with pytest.raises(pools.TrialLost) as lost:
         random_search(task, Space(LogUniform(0.1, 1.0), Always(2)), Budget(1.0, 1e-5), trials=2, ledger=book)
-    assert sum(isinstance(each, Moved) for each in sent) <= 2
+    assert sum(isinstance(each, TransferredTrial) for each in sent) <= 2
     assert str(lost.value).startswith("a worker process ended before its trial did: expected every trial")
     assert not any(character.isdigit() for character in str(lost.value))
     assert capfd.readouterr() == ("", "")  # what workers print goes nowhere
@@ -206,17 +206,17 @@ def test_a_trial_that_goes_wrong_after_it_read_a_record_says_nothing(monkeypatch
     monkeypatch.setattr(pool_cases, "in_worker", lambda: True)
     task, mine = task_of(pool_cases.Fragile, marked(pool_cases.FAILING), sample_rate=1.0), trial(rate=1.0)
     with pytest.raises(MemoryError):
-        worker._answer(task.recipe, mine, task.recipe.plan(mine), Lot.drawn(SystemNoise()))
+        worker._answer(task.recipe, mine, task.recipe.plan(mine), TrialKeys.draw(SystemNoise()))
 
 
 def test_a_trial_is_sent_once_and_leaves_nothing_to_draw():
     mine = trial()
-    moved = Moved(mine, plan_of(mine), Lot.drawn(KeyedNoise()))
-    there, plan, lot = pickle.loads(pickle.dumps(moved))
+    moved = TransferredTrial(mine, plan_of(mine), TrialKeys.draw(KeyedNoise()))
+    there, plan, keys = pickle.loads(pickle.dumps(moved))
     assert (there.candidate, there.noise_multiplier) == (mine.candidate, mine.noise_multiplier)
     assert there.receipt.event == mine.receipt.event
     assert plan == plan_of(mine)
-    assert lot.noise.stamp == KeyedNoise().stamp
+    assert keys.noise.stamp == KeyedNoise().stamp
     for _ in range(3):
         there.receipt.draw(PoissonSampled(RATE, Gaussian(2.0)))
     for spent in (there, mine):
@@ -227,14 +227,14 @@ def test_a_trial_is_sent_once_and_leaves_nothing_to_draw():
 
 
 def test_a_moved_trial_shows_no_key():
-    lot, mine = Lot.drawn(SystemNoise()), trial()
-    assert "Chain" not in repr(lot) + repr(Moved(mine, plan_of(mine), lot))
+    keys, mine = TrialKeys.draw(SystemNoise()), trial()
+    assert "Chain" not in repr(keys) + repr(TransferredTrial(mine, plan_of(mine), keys))
 
 
 def test_lots_have_keys_of_their_own():
     for noise in (SystemNoise, fixed_noise(1)):
-        lots = [Lot.drawn(noise()) for _ in range(3)]
-        assert len({lot.weights.key for lot in lots}) == len({lot.batches.key for lot in lots}) == 3
+        key_sets = [TrialKeys.draw(noise()) for _ in range(3)]
+        assert len({keys.weights.key for keys in key_sets}) == len({keys.batches.key for keys in key_sets}) == 3
 
 
 @pytest.mark.slow
@@ -249,10 +249,10 @@ def test_one_noise_source_for_all_trials_gives_each_process_noise_of_its_own():
 
 def test_a_source_whose_trial_was_sent_adds_no_more_noise_here():
     mine = trial()
-    lot = Lot.drawn(KeyedNoise())
-    pickle.dumps(Moved(mine, plan_of(mine), lot))
+    keys = TrialKeys.draw(KeyedNoise())
+    pickle.dumps(TransferredTrial(mine, plan_of(mine), keys))
     with pytest.raises(InvalidInput, match="given to another process"):
-        lot.noise.gaussian([np.zeros(2)], bound=1.0, noise_multiplier=1.0)
+        keys.noise.gaussian([np.zeros(2)], bound=1.0, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -266,7 +266,7 @@ def test_a_factory_that_builds_every_source_from_one_state_is_refused(workers, n
 def test_a_factory_that_repeats_a_state_later_is_refused_then():
     first = KeyedNoise()
     handed = iter([first, KeyedNoise(), KeyedNoise(), KeyedNoise(first.state)])
-    make = distinct(lambda: next(handed))
+    make = require_distinct(lambda: next(handed))
     kept = [make() for _ in range(3)]
     kept[0].gaussian([np.zeros(2)], bound=1.0, noise_multiplier=1.0)  # the first one has moved on since
     with pytest.raises(InvalidInput, match="built from the same state or seed"):
@@ -316,23 +316,23 @@ def test_what_only_this_process_can_find_is_refused(home, told, monkeypatch, no_
 
 def test_a_module_that_is_another_one_in_a_worker_is_refused():
     weights = {name: each.detach().numpy() for name, each in pool_cases.linear().named_parameters()}
-    rest, frozen = worker._rest(pool_cases.linear()), pool_cases.frozen(1.0)
+    rest, frozen = worker._digest_frozen(pool_cases.linear()), pool_cases.frozen(1.0)
     last = {f"1.{name}": each for name, each in weights.items()}
     for parameters, other, model in (
         ({"weight": weights["weight"]}, rest, pool_cases.linear()),
-        (last, worker._rest(pool_cases.frozen(2.0)), frozen),
+        (last, worker._digest_frozen(pool_cases.frozen(2.0)), frozen),
     ):
         with pytest.raises(InvalidInput, match="made another module in a worker"):
-            worker.Done(parameters, [], other).into(model)
+            worker.TrialOutput(parameters, [], other).load_into(model)
     model = pool_cases.linear()
-    worker.Done(weights, [], rest).into(model)
+    worker.TrialOutput(weights, [], rest).load_into(model)
     assert np.array_equal(model.weight.detach(), weights["weight"])
 
 
 def test_what_a_worker_refuses_before_it_reads_a_record_is_told():
     mine = trial()
     recipe = replace(task_of(pool_cases.linear).recipe, model_fn=pool_cases.missing)
-    refused = worker._answer(recipe, mine, plan_of(mine), Lot.drawn(SystemNoise()))
+    refused = worker._answer(recipe, mine, plan_of(mine), TrialKeys.draw(SystemNoise()))
     assert refused.why == "FileNotFoundError: no weights here"
     there, here = os.pipe()
     os.close(there)  # the worker ended before it heard all
@@ -359,7 +359,7 @@ def test_workers_share_the_cores(monkeypatch):
 
 
 def test_the_autopilot_hands_its_workers_on_and_refuses_before_anything_is_paid(tmp_path):
-    path = tmp_path / "flight.ledger"
+    path = tmp_path / "run.ledger"
     with pytest.raises(InvalidInput, match="model_fn cannot be sent"):
         autopilot(lambda: torch.nn.Linear(3, 2), dataset(), Budget(1.0, 1e-5), classes=2, workers=2, ledger=path)
     assert Ledger.read(path).spent().epsilon == 0

@@ -59,11 +59,11 @@ def test_of_splits_by_coins_and_groups_go_with_their_records():
 
 def test_a_sample_keeps_each_training_record_by_a_coin_and_divides_by_the_expected_size():
     task = probe(arrays(4000))
-    sample = task.sampled(0.2)
+    sample = task.subsample(0.2)
     assert abs(len(sample.train_features) - 800) < 5 * math.sqrt(4000 * 0.2 * 0.8)
     assert sample.size == pytest.approx(0.2 * task.size)
     assert sample.held_out is task.held_out
-    assert len(task.sampled(0.2).train_features) != len(task.sampled(0.5).train_features)
+    assert len(task.subsample(0.2).train_features) != len(task.subsample(0.5).train_features)
 
 
 def test_groups_are_one_a_record():

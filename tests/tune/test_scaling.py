@@ -14,7 +14,7 @@ from dpilot.privacy import gdp_epsilon, gdp_mu
 from dpilot.privacy.events import Gaussian, Repeated, leaves
 from dpilot.privacy.receipt import Receipt
 from dpilot.tune import Box, ProbeTask, linear_scaling, plan_scaling, train_at
-from dpilot.tune.scoring import Score, rankable, score
+from dpilot.tune.scoring import TrialScore, rankable, score
 from dpilot.tune.task import HELD_OUT, TRAIN, Trial, fixed_noise
 from tests.privacy import second_accountant
 from tests.tune.helpers import BOX, BUDGET, LOUD, PretendedTask, arrays, probe, seen
@@ -226,10 +226,10 @@ def test_a_score_is_drawn_from_its_receipt_and_is_noisy():
 
 def test_equal_trials_are_rarely_called_rankable():
     made = np.random.default_rng(0)
-    called = [rankable([Score(x, 1.0) for x in made.normal(size=3)]) for _ in range(1000)]
+    called = [rankable([TrialScore(x, 1.0) for x in made.normal(size=3)]) for _ in range(1000)]
     assert 0.02 < np.mean(called) < 0.09
-    assert rankable([Score(0.5, 0.1), Score(-math.inf, 0.0)])
-    assert not rankable([Score(-math.inf, 0.0)] * 2)
+    assert rankable([TrialScore(0.5, 0.1), TrialScore(-math.inf, 0.0)])
+    assert not rankable([TrialScore(-math.inf, 0.0)] * 2)
 
 
 AWKWARD = ("of 1e30 added", "last one again added", "last record removed")

@@ -15,7 +15,7 @@ __all__ = ["Pair", "neighbours"]
 
 Array = NDArray[Any]
 
-_FILLED: Final[dict[str, float]] = {
+_CONSTANTS: Final[dict[str, float]] = {
     "zeros": 0.0,
     "1e30": 1e30,
     "-1e30": -1e30,
@@ -42,7 +42,7 @@ def neighbours(data: Any) -> list[Pair]:
     the first record of an empty data set is added.
 
     Edge cases:
-        What a type cannot hold is brought into its range: an integer label of 1e30 is the largest integer.
+        What a type cannot hold is clipped to its range: an integer label of 1e30 is the largest integer.
 
     Example:
         >>> [pair.name for pair in neighbours(np.ones((3, 2)))][:3]
@@ -53,7 +53,7 @@ def neighbours(data: Any) -> list[Pair]:
 
 def _pairs(data: Any) -> Iterator[Pair]:
     for name, record in _records(data):
-        yield Pair(f"a record of {name} added", data, _joined(data, record))
+        yield Pair(f"a record of {name} added", data, _append(data, record))
     yield Pair("the last record removed", data, _each(data, lambda a: a[:-1]))
     empty = _each(data, lambda a: a[:0])
     for name, record in _records(data):
@@ -62,13 +62,13 @@ def _pairs(data: Any) -> Iterator[Pair]:
 
 def _records(data: Any) -> Iterator[tuple[str, Any]]:
     last = _each(data, lambda a: a[-1:])
-    for name, value in _FILLED.items():
-        yield name, _each(last, partial(_filled, value=value))
+    for name, value in _CONSTANTS.items():
+        yield name, _each(last, partial(_constant_record, value=value))
     yield "one nan", _each(last, _one_nan)
     yield "the last one again", last
 
 
-def _filled(like: Array, value: float) -> Array:
+def _constant_record(like: Array, value: float) -> Array:
     result = np.empty_like(like)
     if like.dtype.kind == "f":
         limit = float(np.finfo(like.dtype).max)
@@ -92,7 +92,7 @@ def _each(data: Any, change: Callable[[Array], Array]) -> Any:
     return tuple(change(part) for part in data) if isinstance(data, tuple) else change(data)
 
 
-def _joined(data: Any, record: Any) -> Any:
+def _append(data: Any, record: Any) -> Any:
     if isinstance(data, tuple):
         return tuple(np.concatenate(both) for both in zip(data, record, strict=True))
     return np.concatenate([data, record])

@@ -52,13 +52,13 @@ def observe(
     """Run in an empty ``folder`` of its own, with fixed global seeds and a tape, and gather what comes out."""
     lines = _Lines()
     out, err = io.StringIO(), io.StringIO()
-    with _fresh(folder), _fixed_seeds(), _hearing(lines), warnings.catch_warnings(record=True) as warned:
+    with _fresh(folder), _fixed_seeds(), _capture_log(lines), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with redirect_stdout(out), redirect_stderr(err), tape(listener):
-            ending, value = _ended(run, data)
+            ending, value = _outcome(run, data)
         files = _digests(folder, opaque)
     messages = tuple(f"{each.category.__name__}: {each.message}" for each in warned)
-    return Observation(ending, value, tuple(lines.heard), messages, out.getvalue(), err.getvalue(), files)
+    return Observation(ending, value, tuple(lines.messages), messages, out.getvalue(), err.getvalue(), files)
 
 
 def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
@@ -79,11 +79,11 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
         return type(value).__name__, tuple(plain(each, inside) for each in value)
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__name__, tuple((f.name, plain(getattr(value, f.name), inside)) for f in fields(value))
-    held = _held(value)
-    return (type(value).__name__, plain(held, inside)) if held else _shown(value)
+    contents = _contents(value)
+    return (type(value).__name__, plain(contents, inside)) if contents else _text(value)
 
 
-def _held(value: Any) -> dict[str, object]:
+def _contents(value: Any) -> dict[str, object]:
     """What an object holds, which need not be what it shows: a model shows its layers, and holds their weights."""
     if isinstance(value, type | ModuleType | FunctionType | PurePath | Enum):
         return {}
@@ -95,11 +95,11 @@ def _held(value: Any) -> dict[str, object]:
     return {name: getattr(value, name) for name in (*slots, *getattr(value, "__dict__", {})) if hasattr(value, name)}
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # where an object lies is no part of what it is
 
 
-def _ended(run: Callable[[Any], Any], data: Any) -> tuple[str, object]:
+def _outcome(run: Callable[[Any], Any], data: Any) -> tuple[str, object]:
     try:
         return "returned", plain(run(data))
     except SystemExit as leaving:
@@ -113,14 +113,14 @@ def _ended(run: Callable[[Any], Any], data: Any) -> tuple[str, object]:
 class _Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__(level=1)
-        self.heard: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(f"{record.name} {record.levelname}: {record.getMessage()}")
+        self.messages.append(f"{record.name} {record.levelname}: {record.getMessage()}")
 
 
 @contextmanager
-def _hearing(lines: _Lines) -> Iterator[None]:
+def _capture_log(lines: _Lines) -> Iterator[None]:
     root = logging.getLogger()
     level = root.level
     root.addHandler(lines)
@@ -162,8 +162,8 @@ def _fixed_seeds() -> Iterator[None]:
 
 
 def _digests(folder: Path, opaque: Sequence[str]) -> dict[str, str]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): _digest(path, opaque) for path in found}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): _digest(path, opaque) for path in paths}
 
 
 def _digest(path: Path, opaque: Sequence[str]) -> str:

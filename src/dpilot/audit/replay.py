@@ -22,19 +22,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpilot.audit.observe import Diverged, Observation, observe, scratch
-from dpilot.tape import Entry
+from dpilot.tape import TapeEntry
 
 __all__ = ["Replay", "replay"]
-
-_MOST_ROUNDING: Final = 1e-3  # of the bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def replay(
         ``tolerance`` is relative to the bound; a few roundings of the input's own size and type are allowed on top, but
         no more than a thousandth of the bound: a sum so long that its roundings count needs a finer type.
         The two data sets should differ in the last record, so that no other record's coins move.
-        What a new thread or another process releases is not heard, nor are files written elsewhere.
+        What a new thread or another process releases is not recorded, nor are files written elsewhere.
         Frozen releases draw no noise, so the position of a resumable noise source moves in the first run only.
     """
     recorder = _Recorder()
@@ -72,8 +70,8 @@ def replay(
         first = observe(run, data, recorder, folder=folder, opaque=opaque)
         player = _Player(recorder)
         second = observe(run, neighbour, player, folder=folder, opaque=opaque)
-    moves = [(_moved(a, b), b.bound) for a, b in zip(recorder.entries, player.entries, strict=False)]
-    differences = (*_of_releases(recorder, player, tolerance), *_of_the_rest(first, second))
+    moves = [(_movement(a, b), b.bound) for a, b in zip(recorder.entries, player.entries, strict=False)]
+    differences = (*_release_differences(recorder, player, tolerance), *_other_differences(first, second))
     return Replay(differences, len(recorder.entries), max((move / bound for move, bound in moves), default=0.0))
 
 
@@ -81,11 +79,11 @@ class _Recorder:
     """Lets everything pass, and remembers."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[TapeEntry] = []
         self.outputs: list[Any] = []
         self.keys: list[tuple[str, bytes]] = []
 
-    def release(self, entry: Entry, outputs: Callable[[], Any]) -> Any:
+    def release(self, entry: TapeEntry, outputs: Callable[[], Any]) -> Any:
         made = outputs()
         self.entries.append(entry)
         self.outputs.append(deepcopy(made))
@@ -101,10 +99,10 @@ class _Player:
 
     def __init__(self, recorded: _Recorder) -> None:
         self.recorded = recorded
-        self.entries: list[Entry] = []
+        self.entries: list[TapeEntry] = []
         self.purposes: list[str] = []
 
-    def release(self, entry: Entry, outputs: Callable[[], Any]) -> Any:
+    def release(self, entry: TapeEntry, outputs: Callable[[], Any]) -> Any:
         del outputs
         place = len(self.entries)
         self.entries.append(entry)
@@ -120,11 +118,11 @@ class _Player:
         return self.recorded.keys[len(self.purposes) - 1][1]
 
 
-def _public(entry: Entry) -> tuple[object, ...]:
+def _public(entry: TapeEntry) -> tuple[object, ...]:
     return entry.kind, entry.forms, entry.bound, entry.event, entry.stamp
 
 
-def _of_releases(recorder: _Recorder, player: _Player, tolerance: float) -> Iterator[str]:
+def _release_differences(recorder: _Recorder, player: _Player, tolerance: float) -> Iterator[str]:
     purposes = [purpose for purpose, _ in recorder.keys]
     if purposes != player.purposes:
         yield f"keys asked for differ: {purposes} and {player.purposes}"
@@ -133,19 +131,18 @@ def _of_releases(recorder: _Recorder, player: _Player, tolerance: float) -> Iter
             yield f"release {place} is made on one data set only: {first or second}"
         elif _public(first) != _public(second):
             yield f"release {place} differs in what is public: {_public(first)} and {_public(second)}"
-        elif _moved(first, second) > second.bound * (1 + tolerance) + _rounding(first):
-            yield f"release {place} moves by {_moved(first, second):.6g}, more than its bound {second.bound:.6g}"
+        elif _movement(first, second) > second.bound * (1 + tolerance) + _rounding(first):
+            yield f"release {place} moves by {_movement(first, second):.6g}, more than its bound {second.bound:.6g}"
 
 
-def _of_the_rest(first: Observation, second: Observation) -> Iterator[str]:
-    names = ("ending", "value", "log", "warned", "printed", "errors_printed", "files")
-    for name in names:
+def _other_differences(first: Observation, second: Observation) -> Iterator[str]:
+    for name in (each.name for each in fields(Observation)):
         before, after = getattr(first, name), getattr(second, name)
         if before != after:
             yield f"{name.replace('_', ' ')} differs: {_short(before)} and {_short(after)}"
 
 
-def _moved(first: Entry, second: Entry) -> float:
+def _movement(first: TapeEntry, second: TapeEntry) -> float:
     if first.forms != second.forms:
         return math.inf
     with np.errstate(all="ignore"):
@@ -162,14 +159,16 @@ def _length(difference: NDArray[Any], kind: str) -> float:
     return largest * float(np.linalg.norm(difference / largest))
 
 
-def _rounding(entry: Entry) -> float:
+def _rounding(entry: TapeEntry) -> float:
+    # A few roundings of the input's own size are no movement; capped at a thousandth of the bound, so that a long sum
+    # in float32 cannot hide a record in its rounding (test_a_long_sum_in_float32_hides_no_movement).
     coarsest = max(float(np.finfo(values.dtype).eps) for values in entry.inputs)
     with np.errstate(all="ignore"):
         size = float(np.linalg.norm(_joint(entry)))
-    return min(8 * coarsest * size, _MOST_ROUNDING * entry.bound) if math.isfinite(size) else 0.0
+    return min(8 * coarsest * size, 1e-3 * entry.bound) if math.isfinite(size) else 0.0
 
 
-def _joint(entry: Entry) -> Any:
+def _joint(entry: TapeEntry) -> Any:
     return np.concatenate([values.astype(np.float64).ravel() for values in entry.inputs])
 
 

@@ -54,17 +54,17 @@ def training_bar() -> Iterator[Progress]:
         TextColumn("training"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}", markup=False),
+        TextColumn("{task.fields[text]}", markup=False),
     )
     with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("training", total=None, said="")
+        task = bar.add_task("training", total=None, text="")
 
         def show(update: Update) -> None:
             text = (
                 f"threshold {update.record.threshold:.3g}, epsilon {update.epsilon:.3g} spent, "
                 f"{update.epsilon_left:.3g} left, {_clock(update.seconds_left)} to go"
             )
-            bar.update(task, completed=update.record.step + 1, total=update.steps, said=text)
+            bar.update(task, completed=update.record.step + 1, total=update.steps, text=text)
 
         yield show
 

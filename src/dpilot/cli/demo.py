@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dpilot.cli import console
+from dpilot.cli.fit import REPORT, show_metrics
 
 if TYPE_CHECKING:
     from dpilot.records import FitRecord
-    from dpilot.tune.pilot.tables import TableFlight
+    from dpilot.tune.pilot.autopilot_table import TableResult
 
-REPORT: Final = "report.html"
-RUN: Final = "run"
 LEDGER: Final = "ledger"
 MARK: Final = "dpilot-demo.txt"
-_DETAIL: Final = ("confusion", "class accuracy")  # in the report, too long for a terminal
 
 
 def demo(
@@ -32,34 +30,29 @@ def demo(
 
     started = time.perf_counter()
     path, schema = adult()
-    run = _emptied(folder / RUN, path.stem)
+    run = _prepare_folder(folder / "run", path.stem)
     if not json:
         console.line("UCI Adult, 48,842 people: who earns more than 50,000 dollars; women and men are compared.")
         console.line(f"One budget for everything, tuning and figures included: epsilon {epsilon:g}.\n")
-    flown = _flown(path, schema, epsilon, run, quiet=json)
-    flown.table_run().save(run)
-    report = _report(flown.flight.record, folder / REPORT)
+    fitted = _fit(path, schema, epsilon, run, quiet=json)
+    fitted.table_run().save(run)
+    report = _report(fitted.result.record, folder / REPORT)
     seconds = time.perf_counter() - started
     if json:
-        console.json(_plain(flown.flight.record, report, run, seconds))
+        console.json(_plain(fitted.result.record, report, run, seconds))
     else:
-        _show(flown.flight.record, report, run, seconds)
+        _show(fitted.result.record, report, run, seconds)
 
 
-def _flown(path: Path, schema: Any, epsilon: float, run: Path, *, quiet: bool) -> TableFlight:
-    from dpilot.tune.pilot.flight import silent
-    from dpilot.tune.pilot.tables import fly_table
+def _fit(path: Path, schema: Any, epsilon: float, run: Path, *, quiet: bool) -> TableResult:
+    from dpilot.tune.pilot.autopilot_table import autopilot_table
+    from dpilot.tune.pilot.outcome import silent
 
-    tell = silent if quiet else _told
-    return fly_table(path, schema, epsilon=epsilon, run_folder=run, tell=tell)
-
-
-def _told(text: str) -> None:
-    """One line of progress: declared and released values only."""
-    console.line(f"  {text}")
+    tell = silent if quiet else lambda text: console.line(f"  {text}")
+    return autopilot_table(path, schema, epsilon=epsilon, run_folder=run, tell=tell)
 
 
-def _emptied(run: Path, dataset: str) -> Path:
+def _prepare_folder(run: Path, dataset: str) -> Path:
     """The run folder, marked as a demo's, without the last demo: its records may be spent again, yours may not."""
     from dpilot.errors import InvalidInput
 
@@ -98,17 +91,9 @@ def _report(record: FitRecord, path: Path) -> Path:
 def _show(record: FitRecord, report: Path, run: Path, seconds: float) -> None:
     privacy = record.privacy
     console.line()
-    console.table(
-        f"Held-out figures at epsilon {privacy['epsilon']:.4g}, delta {privacy['delta']:.3g}, everything included",
-        ["figure", "of", "value", "these records (noise)", "population (noise and sampling)"],
-        [
-            [each.name, each.of, each.value, _ends(each.noise), _ends(each.sampling)]
-            for each in record.metrics
-            if each.name not in _DETAIL
-        ],
-    )
-    for decision in record.decisions:
-        console.line(f"- {decision}")
+    total = f"epsilon {privacy['epsilon']:.4g}, delta {privacy['delta']:.3g}"
+    detail = ("confusion", "class accuracy")
+    show_metrics(record, f"Held-out figures at {total}, everything included", "figure", without=detail)
     for what in record.unprotected:
         console.line(f"not protected: {what}")
     console.line(f"\nReport {report}, run folder {run}, {seconds:.0f} s.")
@@ -124,7 +109,3 @@ def _plain(record: FitRecord, report: Path, run: Path, seconds: float) -> dict[s
         "run": str(run),
         "seconds": round(seconds, 1),
     }
-
-
-def _ends(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:.4g} to {interval[1]:.4g}"

@@ -33,10 +33,10 @@ def doctor(
     """Check a model layer by layer, then numerically on made-up samples. Exit code 2 if there is a problem."""
     from dpilot import engine
 
-    found = _load(model)
-    sample, how = _sample(found, shape, integers)
-    problems = engine.check(found) or engine.self_check(found, _loss, (sample, sample.new_zeros(1)))
-    rows, way = _rows(found, problems), None if problems else _way(found, sample)
+    module = _load(model)
+    sample, how = _sample(module, shape, integers)
+    problems = engine.check(module) or engine.self_check(module, _loss, (sample, sample.new_zeros(1)))
+    rows, way = _rows(module, problems), None if problems else _measure_engine(module, sample)
     if json:
         console.json({"model": model, "input": how, "ready": not problems, "engine": way, "layers": rows})
     else:
@@ -51,7 +51,7 @@ def doctor(
     return 2 if problems else 0
 
 
-def _way(model: nn.Module, sample: Tensor) -> dict[str, Any]:
+def _measure_engine(model: nn.Module, sample: Tensor) -> dict[str, Any]:
     """The engine that would train the model, why, and what it costs beside a plain step, on made-up samples."""
     import torch
 
@@ -71,9 +71,9 @@ def _way(model: nn.Module, sample: Tensor) -> dict[str, Any]:
         trained = [p for p in model.parameters() if p.requires_grad]
         torch.autograd.grad(_loss(model(x), batch[1]).sum(), trained, allow_unused=True)
 
-    found = private()
+    gradients = private()
     times = [_seconds(private) / max(_seconds(plain), 1e-9) for _ in range(3)]
-    return {"name": found.engine, "reason": found.reason, "times_plain": round(sorted(times)[1], 1)}
+    return {"name": gradients.engine, "reason": gradients.reason, "times_plain": round(sorted(times)[1], 1)}
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -90,24 +90,24 @@ def _load(name: str) -> nn.Module:
         raise InvalidInput(f"model is {name!r}: expected MODULE:MODEL, such as my_package.models:Net.")
     sys.path.insert(0, os.getcwd())
     try:
-        found: Any = getattr(importlib.import_module(module_name), attribute)
-        found = found if isinstance(found, nn.Module) else found()
+        module: Any = getattr(importlib.import_module(module_name), attribute)
+        module = module if isinstance(module, nn.Module) else module()
     except (ImportError, AttributeError, TypeError) as problem:
         raise InvalidInput(
             f"model is {name!r}: it cannot be loaded ({problem}). Give what needs no arguments."
         ) from None
     finally:
         sys.path.pop(0)
-    if not isinstance(found, nn.Module):
-        raise InvalidInput(f"model is a {type(found).__name__}: expected a torch.nn.Module.")
-    return found
+    if not isinstance(module, nn.Module):
+        raise InvalidInput(f"model is a {type(module).__name__}: expected a torch.nn.Module.")
+    return module
 
 
 def _sample(model: nn.Module, shape: str | None, integers: bool) -> tuple[Tensor, str]:
     """One made-up sample of the given or the guessed shape, and how to say so."""
     import torch
 
-    sizes, whole = _parsed(shape), integers
+    sizes, whole = _parse(shape), integers
     if sizes is None:
         sizes, guessed = _guess(model)
         whole = integers or guessed
@@ -116,7 +116,7 @@ def _sample(model: nn.Module, shape: str | None, integers: bool) -> tuple[Tensor
     return torch.zeros(1, *sizes, dtype=kind), words + ("" if shape else " (guessed)")
 
 
-def _parsed(shape: str | None) -> tuple[int, ...] | None:
+def _parse(shape: str | None) -> tuple[int, ...] | None:
     if shape is None:
         return None
     try:

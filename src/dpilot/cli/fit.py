@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,12 +14,9 @@ if TYPE_CHECKING:
     from dpilot.data.files import Table
     from dpilot.data.schema import Schema
     from dpilot.records import FitRecord, MetricRecord
-    from dpilot.tables.rehearsing import Rehearsal
-    from dpilot.tables.run import TableRun
+    from dpilot.tables.table_run import TableRun
 
 REPORT: Final = "report.html"
-AUTO: Final = "auto"
-_DETAIL: Final = "confusion"  # in the report, too long for a terminal
 
 
 def fit(
@@ -44,9 +42,13 @@ def fit(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train a private model of a table, score it on held-out records, and write the run folder with its report."""
-    declared = _schema(schema)
-    table = _table(data, declared.with_roles(target=target, protected=protected), encoding, delimiter)
-    amount = _size(size)
+    from dpilot.data.files import Table
+    from dpilot.data.schema import Schema
+
+    declared = Schema.load(schema)
+    roles = declared.with_roles(target=target, protected=protected)
+    table = Table.open(data, roles, encoding=encoding, delimiter=delimiter)
+    amount = int(size) if size.isdecimal() else size
     given: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
@@ -54,95 +56,68 @@ def fit(
         "target": target,
         "protected": protected,
         "epochs": epochs,
-        "model": "logistic" if model == AUTO else model,
+        "model": "logistic" if model == "auto" else model,
     } | ({} if held_out is None else {"held_out": held_out})
     if dry_run:
         _rehearse(table, declared, amount, given, json=json)
         return
     _check(table, declared, amount, given, out)
     how: dict[str, Any] = {"size": amount, "ledger": ledger, "run_folder": out, "device": device, **given}
-    run = _flown(table, declared, how, quiet=json) if model == AUTO else _trained(table, declared, how)
-    _show(run, _page(run, out), out, json=json)
+    run = _autopilot(table, declared, how, quiet=json) if model == "auto" else _train(table, declared, how)
+    _show(run.record, run.record.write_report(out / REPORT), out, json=json)
 
 
-def _trained(table: Table, schema: Schema, how: dict[str, Any]) -> TableRun:
+def _train(table: Table, schema: Schema, how: dict[str, Any]) -> TableRun:
     from dpilot.tables.fitting import fit_table
 
     with console.training_bar() as bar:
         return fit_table(table, schema, progress=bar, **how)
 
 
-def _flown(table: Table, schema: Schema, how: dict[str, Any], *, quiet: bool) -> TableRun:
-    from dpilot.tune.pilot.flight import silent
-    from dpilot.tune.pilot.tables import fly_table
-    from dpilot.tune.pilot.terms import Terms
+def _autopilot(table: Table, schema: Schema, how: dict[str, Any], *, quiet: bool) -> TableRun:
+    from dpilot.tune.pilot.autopilot_table import autopilot_table
+    from dpilot.tune.pilot.defaults import AutopilotOptions
+    from dpilot.tune.pilot.outcome import silent
 
-    terms = Terms(held_out=how.pop("held_out", None), epochs=how.pop("epochs"))
+    options = AutopilotOptions(held_out=how.pop("held_out", None), epochs=how.pop("epochs"))
     how.pop("model")
-    run = fly_table(table, schema, terms=terms, tell=silent if quiet else console.line, **how).table_run()
+    run = autopilot_table(table, schema, options=options, tell=silent if quiet else console.line, **how).table_run()
     run.save(how["run_folder"])
     return run
-
-
-def _schema(path: Path) -> Schema:
-    from dpilot.data.schema import Schema
-
-    return Schema.load(path)
-
-
-def _table(data: Path, schema: Schema, encoding: str, delimiter: str) -> Table:
-    from dpilot.data.files import Table
-
-    return Table.open(data, schema, encoding=encoding, delimiter=delimiter)
-
-
-def _size(text: str) -> str | int:
-    return int(text) if text.isdecimal() else text
 
 
 def _check(data: Table, schema: Schema, size: str | int, given: dict[str, Any], out: Path) -> None:
     """Refuse what is wrong before a bar is drawn or anything is spent; the folder must hold nothing."""
     from dpilot.errors import InvalidInput
-    from dpilot.tables.fitting import declared_of
+    from dpilot.tables.fitting import declare_fit
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"out is {str(out)!r}: expected a folder that is empty or not there. Name another.")
-    declared_of(data, schema, size, **given)
-
-
-def _page(run: TableRun, out: Path) -> Path:
-    from dpilot.report import page
-
-    return page.write(run.record, out / REPORT)
+    declare_fit(data, schema, size, **given)
 
 
 def _rehearse(data: Table, schema: Schema, size: str | int, given: dict[str, Any], *, json: bool) -> None:
-    from dpilot.tables.fitting import declared_of
+    from dpilot.tables.fitting import declare_fit
     from dpilot.tables.rehearsing import rehearse
 
-    declared, _ = declared_of(data, schema, size, **given)
-    found = rehearse(declared)
+    declared, _ = declare_fit(data, schema, size, **given)
+    rehearsal = rehearse(declared)
     total = {"epsilon": declared.budget.epsilon, "delta": declared.budget.delta}
     if json:
-        console.json({"dry_run": True, **total, **found.to_dict()})
-    else:
-        _show_rehearsal(found, total)
-
-
-def _show_rehearsal(found: Rehearsal, total: dict[str, float]) -> None:
-    facts = {**total, **{name: value for name, value in found.to_dict().items() if name != "reasons"}}
+        console.json({"dry_run": True, **total, **rehearsal.to_dict()})
+        return
+    facts = {**total, **{name: value for name, value in rehearsal.to_dict().items() if name != "reasons"}}
     console.table("Dry run on made-up records: nothing was read or spent", ["what", "value"], list(facts.items()))
-    for reason in found.reasons:
+    for reason in rehearsal.reasons:
         console.line(f"- {reason}")
 
 
-def _show(run: TableRun, report: Path, out: Path, *, json: bool) -> None:
-    record = run.record
+def _show(record: FitRecord, report: Path, out: Path, *, json: bool) -> None:
     if json:
         console.json(
             {
                 **record.privacy,
-                "metrics": [_plain(metric) for metric in record.metrics],
+                "metrics": [_metric_dict(metric) for metric in record.metrics],
                 "decisions": list(record.decisions),
                 "unprotected": list(record.unprotected),
                 "stamps": list(record.stamps),
@@ -151,29 +126,15 @@ def _show(run: TableRun, report: Path, out: Path, *, json: bool) -> None:
             }
         )
         return
-    _show_total(record)
-    console.table(
-        "Held-out metrics, with 95 % intervals",
-        ["metric", "of", "value", "these records (noise)", "population (noise and sampling)"],
-        [
-            [each.name, each.of, each.value, _ends(each.noise), _ends(each.sampling)]
-            for each in record.metrics
-            if each.name != _DETAIL
-        ],
-    )
-    for decision in record.decisions:
-        console.line(f"- {decision}")
-    console.line(f"Run folder {out}, report {report}")
-
-
-def _show_total(record: FitRecord) -> None:
     privacy = record.privacy
     console.line(f"epsilon {privacy['epsilon']:.6g} at delta {privacy['delta']:.3g}, {privacy['unit']}")
     for what in record.unprotected:
         console.line(f"not protected: {what}")
+    show_metrics(record, "Held-out metrics, with 95 % intervals", without=("confusion",))
+    console.line(f"Run folder {out}, report {report}")
 
 
-def _plain(metric: MetricRecord) -> dict[str, Any]:
+def _metric_dict(metric: MetricRecord) -> dict[str, Any]:
     return {
         "name": metric.name,
         "of": metric.of,
@@ -184,5 +145,20 @@ def _plain(metric: MetricRecord) -> dict[str, Any]:
     }
 
 
-def _ends(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:.4g} to {interval[1]:.4g}"
+def show_metrics(record: FitRecord, title: str, name: str = "metric", *, without: Sequence[str]) -> None:
+    """The figures with their intervals, but those that are too long for a terminal, and the decisions."""
+
+    def ends(interval: tuple[float, float]) -> str:
+        return f"{interval[0]:.4g} to {interval[1]:.4g}"
+
+    console.table(
+        title,
+        [name, "of", "value", "these records (noise)", "population (noise and sampling)"],
+        [
+            [each.name, each.of, each.value, ends(each.noise), ends(each.sampling)]
+            for each in record.metrics
+            if each.name not in without
+        ],
+    )
+    for decision in record.decisions:
+        console.line(f"- {decision}")

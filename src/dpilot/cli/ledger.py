@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dpilot.cli import console
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.html import COLUMNS, cells
+from dpilot.privacy.ledger import Entry, Ledger
 
 app = typer.Typer(help="Look at a ledger, or check it.", no_args_is_help=True)
 
@@ -33,17 +32,17 @@ def show(file: File, json: Json = False) -> None:
     console.line(f"spent     epsilon {spent['epsilon']:.6g} at delta {spent['delta']:.3g}")
     console.line(f"left      epsilon {left['epsilon']:.6g} at delta {left['delta']:.3g}")
     console.line(f"head      {facts['head']}")
-    console.table("entries", COLUMNS, [cells(entry) for entry in entries])
+    console.table("entries", Entry.COLUMNS, [entry.cells() for entry in entries])
 
 
 @app.command()
 def verify(file: File, json: Json = False, head: Head = None) -> None:
     """Fail if a row was altered, removed, reordered or cut off; else print the head, to be kept elsewhere."""
-    found = Ledger.read(file).verify(head)
+    current = Ledger.read(file).verify(head)
     if json:
-        console.json({"file": str(file), "verified": True, "head": found})
+        console.json({"file": str(file), "verified": True, "head": current})
         return
-    console.line(f"{file}: {found.partition(':')[0]} rows, nothing altered. head {found}")
+    console.line(f"{file}: {current.partition(':')[0]} rows, nothing altered. head {current}")
 
 
 def _facts(ledger: Ledger) -> dict[str, Any]:

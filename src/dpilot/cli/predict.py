@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dpilot.data.files import Table
-    from dpilot.tables.run import TableRun
+    from dpilot.tables.table_run import TableRun
 
 
 def predict(
@@ -28,21 +28,21 @@ def predict(
 ) -> None:
     """One prediction a record, in the order of DATA; empty where a record is outside the declared domain."""
     from dpilot.data.files import Table
-    from dpilot.tables.run import load_table
+    from dpilot.tables.table_run import load_table
 
     fitted = load_table(run)
     _check_ending(out)
     table = Table.open(data, fitted.schema.inputs_only(), encoding=encoding, delimiter=delimiter)
     rows = _write(fitted, table, out)
-    told: dict[str, Any] = {"predictions": str(out), "records": rows}
+    summary: dict[str, Any] = {"predictions": str(out), "records": rows}
     if public:
-        told["metrics"] = [_plain(metric) for metric in fitted.score_public(table)]
+        summary["metrics"] = [_metric_dict(metric) for metric in fitted.score_public(table)]
     if json:
-        console.json(told)
+        console.json(summary)
         return
     console.line(f"{rows:,} predictions written to {out}")
     if public:
-        rows_shown = [[each["name"], each["of"], each["value"]] for each in told["metrics"]]
+        rows_shown = [[each["name"], each["of"], each["value"]] for each in summary["metrics"]]
         console.table("Exact figures of records that were declared public", ["metric", "of", "value"], rows_shown)
 
 
@@ -58,15 +58,16 @@ def _write(fitted: TableRun, table: Table, out: Path) -> int:
 
     from dpilot.errors import InvalidInput
 
-    found = pd.concat(list(_predicted(fitted, table)), ignore_index=True)
+    predictions = pd.concat(list(_predictions(fitted, table)), ignore_index=True)
     try:
-        found.to_csv(out, index=False) if out.suffix.lower() == ".csv" else found.to_parquet(out, index=False)
+        write = predictions.to_csv if out.suffix.lower() == ".csv" else predictions.to_parquet
+        write(out, index=False)
     except OSError as problem:
         raise InvalidInput(f"out is {str(out)!r}: expected a file that can be written ({problem}).") from None
-    return len(found)
+    return len(predictions)
 
 
-def _predicted(fitted: TableRun, table: Table) -> Iterator[pd.DataFrame]:
+def _predictions(fitted: TableRun, table: Table) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     target = fitted.schema.target
@@ -78,5 +79,5 @@ def _predicted(fitted: TableRun, table: Table) -> Iterator[pd.DataFrame]:
         yield pd.DataFrame(columns)
 
 
-def _plain(metric: Any) -> dict[str, Any]:
+def _metric_dict(metric: Any) -> dict[str, Any]:
     return {"name": metric.name, "of": metric.of, "value": metric.value, "exact": metric.exact}

@@ -16,15 +16,16 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write RUN/report.html from RUN/fit.json. The same record gives the same page."""
-    from dpilot.report import page, promise, reading
+    from dpilot.report import page
+    from dpilot.report.promise import promise
 
-    record = reading.read(run)
-    written = page.write(record, run / reading.PAGE, title)
-    told = promise.promise(record)
+    record = page.read(run)
+    written = page.write(record, run / page.PAGE, title)
+    statement = promise(record)
     if json:
         total = {name: record.privacy[name] for name in ("epsilon", "delta")}
-        console.json({"report": str(written), **total, "private": told.private, "stamps": list(record.stamps)})
+        console.json({"report": str(written), **total, "private": statement.private, "stamps": list(record.stamps)})
     else:
-        console.line(f"{written}: epsilon {told.epsilon} at delta {told.delta}")
-    if not told.private:
-        console.note(f"this run is not private: {'; '.join(told.alarms)}")
+        console.line(f"{written}: epsilon {statement.epsilon} at delta {statement.delta}")
+    if not statement.private:
+        console.note(f"this run is not private: {'; '.join(statement.alarms)}")

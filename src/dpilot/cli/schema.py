@@ -26,7 +26,7 @@ def init(
 ) -> None:
     """A skeleton from the header alone: no value is read. The first line of a csv file must be its header."""
     from dpilot.data.files import column_names
-    from dpilot.data.skeleton import skeleton
+    from dpilot.data.toml import skeleton
 
     names = column_names(csv, encoding=encoding, delimiter=delimiter)
     if not output:

@@ -1,5 +1,8 @@
 """Clipping rules: one paper a file, one contract for all.
 
+Promises (w n)^2 + |x|^2 <= bound^2 for every record, with a bound that depends on the public state only (``base``).
+Imports the ground only: a rule knows neither the engine nor what a step costs.
+
 >>> import torch
 >>> rule = get("bounded", threshold=1.0, floor=0.1)
 >>> state = rule.init(noise_multiplier=1.0, expected_batch_size=4, dimension=10)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import LOWEST, Public, State, check_threshold, receive, start
+from dpilot.clipping.base import LOWEST, FixedThreshold, State, check_threshold
 from dpilot.clipping.rounding import see
-
-_SMALLEST_NORM = 1e-12  # below it AUTO-V stops growing the weight: C / n of a subnormal norm is no number
 
 
 @dataclass(frozen=True, slots=True)
-class AutoS:
+class AutoS(FixedThreshold):
     """Divide every gradient by its norm plus a small constant, which keeps small gradients small.
 
     Formula::
@@ -51,19 +48,13 @@ class AutoS:
         if self.gamma < LOWEST:
             _validate.refuse("gamma", self.gamma, f"at least {LOWEST:g}", "Use auto-v for gamma = 0.")
 
-    def init(self, **public: Unpack[Public]) -> State:
-        return start(self, self.threshold, self.threshold, **public)
-
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
         return seen.seal(seen.state.threshold / (seen.norms + self.gamma))
 
-    def update(self, state: State, released: Tensor) -> State:
-        return receive(self, state, released, extras=0)[0]
-
 
 @dataclass(frozen=True, slots=True)
-class AutoV:
+class AutoV(FixedThreshold):
     """Divide every gradient by its norm: only its direction is used.
 
     Formula::
@@ -94,13 +85,7 @@ class AutoV:
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
-    def init(self, **public: Unpack[Public]) -> State:
-        return start(self, self.threshold, self.threshold, **public)
-
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
-        inverse = seen.state.threshold / seen.norms.clamp_min(_SMALLEST_NORM)
+        inverse = seen.state.threshold / seen.norms.clamp_min(1e-12)  # C / n of a subnormal norm is no number
         return seen.seal(torch.where(seen.norms > 0, inverse, 0.0))
-
-    def update(self, state: State, released: Tensor) -> State:
-        return receive(self, state, released, extras=0)[0]

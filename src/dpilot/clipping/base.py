@@ -112,9 +112,9 @@ class State:
             return self
         return replace(
             self,
-            threshold=_moved_to(self.threshold, device),
-            bound=_moved_to(self.bound, device),
-            memory=None if self.memory is None else _moved_to(self.memory, device),
+            threshold=_to_device(self.threshold, device),
+            bound=_to_device(self.bound, device),
+            memory=None if self.memory is None else _to_device(self.memory, device),
             inner=None if self.inner is None else self.inner.to(device),
         )
 
@@ -156,18 +156,18 @@ def identity(rule: Any) -> str:
         >>> identity(Normalized(Constant(threshold=1)))
         'Normalized(rule=Constant(threshold=1.0))'
     """
-    told = ", ".join(f"{field.name}={_told(getattr(rule, field.name))}" for field in fields(rule))
+    parameters = ", ".join(f"{field.name}={_describe(getattr(rule, field.name))}" for field in fields(rule))
     kind = type(rule)
     own = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
-    return f"{kind.__name__ if own else f'{kind.__module__}.{kind.__qualname__}'}({told})"
+    return f"{kind.__name__ if own else f'{kind.__module__}.{kind.__qualname__}'}({parameters})"
 
 
 def check_own(rule: Any, state: State) -> None:
     """Refuse the state of another rule, or of this one with other parameters: its bound would not be this rule's."""
     if state.origin != identity(rule):
-        made = f"by {state.origin}" if state.origin else "by no rule"
+        maker = f"by {state.origin}" if state.origin else "by no rule"
         raise InvalidInput(
-            f"the clip state was made {made}: expected one of {identity(rule)}. Start from this rule's own init."
+            f"the clip state was made {maker}: expected one of {identity(rule)}. Start from this rule's own init."
         )
 
 
@@ -205,7 +205,21 @@ def receive(rule: Any, state: State, released: Tensor, extras: int) -> tuple[Sta
     return state, released.detach().to(state.threshold.dtype)
 
 
-def moved(threshold: Tensor, exponent: Tensor, floor: float, ceiling: float) -> Tensor:
+class FixedThreshold:
+    """What the rules with one declared threshold share. Abstract: a rule declares ``threshold`` and writes ``clip``."""
+
+    __slots__ = ()
+
+    threshold: float
+
+    def init(self, **public: Unpack[Public]) -> State:
+        return start(self, self.threshold, self.threshold, **public)
+
+    def update(self, state: State, released: Tensor) -> State:
+        return receive(self, state, released, extras=0)[0]
+
+
+def adjust_threshold(threshold: Tensor, exponent: Tensor, floor: float, ceiling: float) -> Tensor:
     """threshold * exp(exponent) inside its limits; a signal that is not a number leaves it where it is."""
     return within(threshold * torch.exp(torch.nan_to_num(exponent)), floor, ceiling)
 
@@ -246,22 +260,22 @@ def inside(rule: Any, state: State) -> State:
     return state.inner
 
 
-def _moved_to(tensor: Tensor, device: torch.device) -> Tensor:
+def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
     has_double = device.type != "mps"
     return tensor.to(device=device, dtype=torch.float64 if has_double else torch.float32)
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Real):
-        return _told_number(value)
+        return _describe_number(value)
     if isinstance(value, Tensor | np.ndarray):
-        return _told_array(value)
+        return _describe_array(value)
     if isinstance(value, tuple | list):
-        return f"{'' if isinstance(value, tuple) else 'list'}[{', '.join(map(_told, value))}]"
+        return f"{'' if isinstance(value, tuple) else 'list'}[{', '.join(map(_describe, value))}]"
     return identity(value) if is_dataclass(value) else repr(value)
 
 
-def _told_number(value: Any) -> str:
+def _describe_number(value: Any) -> str:
     value = int(value) if isinstance(value, Integral) else value  # numpy compares its own with floats as floats
     try:
         same = float(value) == value or value != value
@@ -270,12 +284,12 @@ def _told_number(value: Any) -> str:
     return repr(float(value)) if same else str(value)
 
 
-def _told_array(values: Tensor | NDArray[Any]) -> str:
+def _describe_array(values: Tensor | NDArray[Any]) -> str:
     if isinstance(values, Tensor):
-        held = values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        content = values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     else:
-        held = repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes()
-    return f"array({values.dtype}, {tuple(values.shape)}, {sha256(held).hexdigest()})"
+        content = repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes()
+    return f"array({values.dtype}, {tuple(values.shape)}, {sha256(content).hexdigest()})"
 
 
 def _plain(value: Any) -> Any:

@@ -3,59 +3,66 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Protocol, Unpack
+from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import HIGHEST, LOWEST, Public, State, check_threshold, first_threshold, start, within
+from dpilot.clipping.base import (
+    HIGHEST,
+    LOWEST,
+    Public,
+    State,
+    check_threshold,
+    first_threshold,
+    receive,
+    start,
+    within,
+)
+from dpilot.clipping.rounding import clip_factor, see
 
 
-class Binned(Protocol):
-    """What the rules that release a histogram have in common: their parameters for it."""
+class Binned:
+    """What the rules that release a histogram share. Abstract: a rule declares these fields and writes ``update``.
 
-    @property
-    def threshold(self) -> float: ...
-    @property
-    def bins(self) -> int: ...
-    @property
-    def width(self) -> float: ...
-    @property
-    def share(self) -> float: ...
-    @property
-    def overflow(self) -> float: ...
-    @property
-    def vacancy(self) -> float: ...
-    @property
-    def floor(self) -> float: ...
-    @property
-    def ceiling(self) -> float: ...
+    Equal bins [j width, (j + 1) width); the last one also holds everything beyond it. The state's memory is the width.
+    """
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
-class Bins:
-    """Equal bins [j width, (j + 1) width); the last one also holds everything beyond it."""
-
-    count: int
+    threshold: float
+    bins: int
     width: float
     share: float
     overflow: float
     vacancy: float
+    floor: float
+    ceiling: float
 
     def check(self) -> None:
-        """Refuse bins that no run could use."""
-        _validate.count(least=2, bins=self.count)
+        """Refuse parameters that no run could start from."""
+        check_threshold(self.threshold, self.floor, self.ceiling)
+        _validate.count(least=2, bins=self.bins)
         _validate.positive(width=self.width)
         _validate.open_unit("The histogram needs a part of the bound, and so does the gradient.", share=self.share)
         _validate.open_unit(overflow=self.overflow)
         _validate.open_unit(vacancy=self.vacancy)
 
+    def init(self, **public: Unpack[Public]) -> State:
+        threshold = first_threshold(self.threshold, self.floor, self.ceiling)
+        state = start(self, threshold, threshold * self.inflation(), **public)
+        return replace(state, memory=torch.full_like(state.threshold, self.width))
+
+    def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        seen = see(self, norms, state)
+        return seen.seal(clip_factor(seen.norms, seen.state.threshold), self.one_hot(seen.norms, seen.state))
+
     def one_hot(self, norms: Tensor, state: State) -> Tensor:
         """bound sqrt(share) in the bin of each norm, 0 elsewhere: (n,) -> (n, bins)."""
-        index = (norms / self.width_of(state)).clamp(max=self.count - 1).floor()
-        hot = index.unsqueeze(-1) == counting(self.count, norms)
+        index = (norms / self.width_of(state)).clamp(max=self.bins - 1).floor()
+        hot = index.unsqueeze(-1) == arange_like(self.bins, norms)
         return self.scale(state) * hot
 
     def scale(self, state: State) -> Tensor:
@@ -70,9 +77,10 @@ class Bins:
         """The standard deviation of the noise of a released fraction: sigma / (sqrt(share) B)."""
         return state.noise_multiplier / (math.sqrt(self.share) * state.expected_batch_size)
 
-    def fractions(self, state: State, released: Tensor) -> Tensor:
-        """The released sum as unbiased fractions of the expected batch."""
-        return released / (self.scale(state) * state.expected_batch_size)
+    def receive(self, state: State, released: Tensor) -> tuple[State, Tensor]:
+        """The state one step later, and the released sum as unbiased fractions of the expected batch."""
+        state, released = receive(self, state, released, extras=self.bins)
+        return state, torch.nan_to_num(released / (self.scale(state) * state.expected_batch_size))
 
     def above_noise(self, state: State, fractions: Tensor) -> Tensor:
         """The fractions with those within two standard deviations of 0 set to 0, or noise in the far bins, which the
@@ -82,7 +90,12 @@ class Bins:
     def middles(self, state: State) -> Tensor:
         """The norm that stands for each bin."""
         width = self.width_of(state)
-        return width * (counting(self.count, width) + 0.5)
+        return width * (arange_like(self.bins, width) + 0.5)
+
+    def noise_variance(self, thresholds: Tensor, state: State) -> Tensor:
+        """The squared length of the noise on the mean gradient: sigma^2 bound^2 d / B^2."""
+        per_coordinate = state.noise_multiplier**2 / ((1 - self.share) * state.expected_batch_size**2)
+        return thresholds.square() * (per_coordinate * state.dimension)
 
     def width_of(self, state: State) -> Tensor:
         """The current width: public, it follows earlier releases."""
@@ -90,58 +103,37 @@ class Bins:
             _validate.refuse("the clip state's memory", None, "the width of its bins", "Start from this rule's init.")
         return state.memory
 
-    def resized(self, state: State, fractions: Tensor) -> Tensor:
+    def advance(self, state: State, fractions: Tensor, threshold: Tensor) -> State:
+        """The state with a new threshold, inside its limits, and with bins that follow the released fractions."""
+        threshold = within(threshold, self.floor, self.ceiling)
+        width = self._adapt_width(state, fractions)
+        return replace(state, threshold=threshold, bound=threshold * self.inflation(), memory=width)
+
+    def _adapt_width(self, state: State, fractions: Tensor) -> Tensor:
         """Twice the width when too much lies in the last bin, half when too little lies in the upper half."""
-        total, upper = fractions.sum(), fractions[self.count // 2 :].sum()
-        heard = total > 2 * self.noise(state) * math.sqrt(self.count)
-        grow = (heard & (fractions[-1] > self.overflow * total)).to(fractions.dtype)
-        shrink = (heard & (upper < self.vacancy * total)).to(fractions.dtype)
+        total, upper = fractions.sum(), fractions[self.bins // 2 :].sum()
+        signal = total > 2 * self.noise(state) * math.sqrt(self.bins)
+        grow = (signal & (fractions[-1] > self.overflow * total)).to(fractions.dtype)
+        shrink = (signal & (upper < self.vacancy * total)).to(fractions.dtype)
         return (self.width_of(state) * (1 + grow) / (1 + shrink)).clamp(LOWEST, HIGHEST)
 
 
-def bins_of(rule: Binned) -> Bins:
-    """The bins that a rule declares."""
-    return Bins(rule.bins, rule.width, rule.share, rule.overflow, rule.vacancy)
-
-
-def check_binned(rule: Binned) -> None:
-    """Refuse parameters that no run could start from."""
-    check_threshold(rule.threshold, rule.floor, rule.ceiling)
-    bins_of(rule).check()
-
-
-def first_state(rule: Binned, **public: Unpack[Public]) -> State:
-    """The state before the first step, with the declared width."""
-    threshold = first_threshold(rule.threshold, rule.floor, rule.ceiling)
-    state = start(rule, threshold, threshold * bins_of(rule).inflation(), **public)
-    return replace(state, memory=torch.full_like(state.threshold, rule.width))
-
-
-def next_state(rule: Binned, state: State, fractions: Tensor, threshold: Tensor) -> State:
-    """The state with a new threshold, inside its limits, and with bins that follow the released fractions."""
-    bins = bins_of(rule)
-    threshold = within(threshold, rule.floor, rule.ceiling)
-    return replace(
-        state, threshold=threshold, bound=threshold * bins.inflation(), memory=bins.resized(state, fractions)
-    )
-
-
-def counting(count: int, like: Tensor) -> Tensor:
+def arange_like(count: int, like: Tensor) -> Tensor:
     """0, 1, .. count - 1 in the precision and on the device of ``like``, whatever the default dtype is."""
     return torch.arange(count, dtype=like.dtype, device=like.device)
 
 
-def reaching(fractions: Tensor, level: float) -> tuple[Tensor, Tensor]:
+def quantile_bin(fractions: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """The first bin at whose end the cumulative fraction reaches ``level`` (else the last), and how far into it.
 
     Example:
-        >>> bin, part = reaching(torch.tensor([0.2, 0.2, 0.4, 0.2]), 0.6)
+        >>> bin, part = quantile_bin(torch.tensor([0.2, 0.2, 0.4, 0.2]), 0.6)
         >>> int(bin), round(float(part), 3)
         (2, 0.5)
     """
     bins = len(fractions)
     ends = (fractions * fractions.new_ones(bins, bins).tril()).sum(-1)  # cumsum, deterministic
-    last = counting(bins, fractions) == bins - 1
+    last = arange_like(bins, fractions) == bins - 1
     index = torch.argmax(((ends >= level) | last).to(torch.uint8))
     missing = level - (torch.take(ends, index) - torch.take(fractions, index))
     part = missing / torch.take(fractions, index).clamp_min(torch.finfo(fractions.dtype).tiny)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Unpack
 
 from torch import Tensor
 
-from dpilot.clipping.base import Public, State, check_threshold, receive, start
-from dpilot.clipping.rounding import clipped, see
+from dpilot.clipping.base import FixedThreshold, State, check_threshold
+from dpilot.clipping.rounding import clip_factor, see
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(FixedThreshold):
     """Clip every gradient to the same declared length.
 
     Formula::
@@ -43,12 +42,6 @@ class Constant:
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
-    def init(self, **public: Unpack[Public]) -> State:
-        return start(self, self.threshold, self.threshold, **public)
-
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
-        return seen.seal(clipped(seen.norms, seen.state.threshold))
-
-    def update(self, state: State, released: Tensor) -> State:
-        return receive(self, state, released, extras=0)[0]
+        return seen.seal(clip_factor(seen.norms, seen.state.threshold))

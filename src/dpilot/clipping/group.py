@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, check_threshold, moved, receive, start
-from dpilot.clipping.rounding import clipped, see
+from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, receive, start
+from dpilot.clipping.rounding import clip_factor, see
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Group:
         hot = groups.unsqueeze(-1) == torch.arange(len(self.thresholds), device=groups.device)  # (n, groups)
         seen = see(self, torch.where(hot.any(-1), norms, torch.nan), state)
         each = (hot * self._memory(seen.state)[0]).sum(-1).clamp_min(torch.finfo(seen.norms.dtype).tiny)  # (n,)
-        weights = clipped(seen.norms, each)
+        weights = clip_factor(seen.norms, each)
         if not self.rate:
             return seen.seal(weights)
         centred = (seen.norms > self.tau * each).to(seen.norms.dtype) - self.target
@@ -94,7 +94,7 @@ class Group:
         state, released = receive(self, state, released, extras=len(self.thresholds))
         thresholds, proportions = self._memory(state)
         surplus = (released / (self._bit(state) * state.expected_batch_size * proportions)).clamp(-1.0, 1.0)
-        thresholds = moved(thresholds, self.rate * surplus, self.floor, self.ceiling)
+        thresholds = adjust_threshold(thresholds, self.rate * surplus, self.floor, self.ceiling)
         largest, memory = thresholds.amax(), torch.cat([thresholds, proportions])
         return replace(state, threshold=largest, bound=largest * self._inflation(), memory=memory)
 

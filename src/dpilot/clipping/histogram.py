@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, receive
-from dpilot.clipping.binning import bins_of, check_binned, counting, first_state, next_state, reaching
-from dpilot.clipping.rounding import clipped, see
+from dpilot.clipping.base import State
+from dpilot.clipping.binning import Binned, arange_like, quantile_bin
 
 
 @dataclass(frozen=True, slots=True)
-class HistogramP:
+class HistogramP(Binned):
     """Set the threshold to a percentile of the norms, read from a noisy histogram of them.
 
     Formula::
@@ -60,24 +58,16 @@ class HistogramP:
 
     def __post_init__(self) -> None:
         _validate.open_unit(percentile=self.percentile)
-        check_binned(self)
-
-    def init(self, **public: Unpack[Public]) -> State:
-        return first_state(self, **public)
-
-    def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(self, norms, state)
-        return seen.seal(clipped(seen.norms, seen.state.threshold), bins_of(self).one_hot(seen.norms, seen.state))
+        self.check()
 
     def update(self, state: State, released: Tensor) -> State:
-        state, released = receive(self, state, released, extras=self.bins)
-        fractions = torch.nan_to_num(bins_of(self).fractions(state, released))
-        index, part = reaching(fractions, self.percentile)
-        return next_state(self, state, fractions, bins_of(self).width_of(state) * (index + part))
+        state, fractions = self.receive(state, released)
+        index, part = quantile_bin(fractions, self.percentile)
+        return self.advance(state, fractions, self.width_of(state) * (index + part))
 
 
 @dataclass(frozen=True, slots=True)
-class HistogramE:
+class HistogramE(Binned):
     """Set the threshold where noise variance plus clipping error is least, read from a noisy histogram of the norms.
 
     Formula, the first two lines those of histogram-p, f_j the released fraction of bin j and m_j its middle::
@@ -121,34 +111,20 @@ class HistogramE:
 
     def __post_init__(self) -> None:
         _validate.count(rounds=self.rounds)
-        check_binned(self)
-
-    def init(self, **public: Unpack[Public]) -> State:
-        return first_state(self, **public)
-
-    def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(self, norms, state)
-        return seen.seal(clipped(seen.norms, seen.state.threshold), bins_of(self).one_hot(seen.norms, seen.state))
+        self.check()
 
     def update(self, state: State, released: Tensor) -> State:
-        state, released = receive(self, state, released, extras=self.bins)
-        fractions = torch.nan_to_num(bins_of(self).fractions(state, released))
-        heard = bins_of(self).above_noise(state, fractions)
+        state, fractions = self.receive(state, released)
+        signal = self.above_noise(state, fractions)
         best = state.threshold
         for _ in range(self.rounds):
-            candidates = best * ((counting(20, best) + 1) / 10)
-            best = torch.take(candidates, torch.argmin(self._error(candidates, state, heard)))
-        return next_state(self, state, fractions, torch.where(heard.sum() > 0, best, state.threshold))
+            candidates = best * ((arange_like(20, best) + 1) / 10)
+            best = torch.take(candidates, torch.argmin(self._error(candidates, state, signal)))
+        return self.advance(state, fractions, torch.where(signal.sum() > 0, best, state.threshold))
 
     def _error(self, candidates: Tensor, state: State, fractions: Tensor) -> Tensor:
-        excess = (bins_of(self).middles(state) - candidates.unsqueeze(-1)).clamp_min(0.0)  # (candidates, bins)
-        return noise_variance(candidates, state, self.share) + (fractions * excess.square()).sum(-1)
-
-
-def noise_variance(thresholds: Tensor, state: State, share: float) -> Tensor:
-    """The squared length of the noise on the mean gradient: sigma^2 bound^2 d / B^2."""
-    per_coordinate = state.noise_multiplier**2 / ((1 - share) * state.expected_batch_size**2)
-    return thresholds.square() * (per_coordinate * state.dimension)
+        excess = (self.middles(state) - candidates.unsqueeze(-1)).clamp_min(0.0)  # (candidates, bins)
+        return self.noise_variance(candidates, state) + (fractions * excess.square()).sum(-1)
 
 
 def histogram_share(noise_multiplier: float, histogram_noise: float) -> float:

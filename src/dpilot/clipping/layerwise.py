@@ -37,8 +37,8 @@ class LayerWise:
     Edge cases:
         one norm not finite     the whole record is null: all its weights and extras are 0
         floor, ceiling          hold for the threshold of each group
-        noise                   a group hears its signal through noise of sigma bound, sqrt(groups) times its own: the
-                                rule is told so, and slack takes fewer slots
+        noise                   the signal of a group has noise of sigma bound, sqrt(groups) times its own: the rule
+                                starts from that multiplier, and slack takes fewer slots
 
     Example:
         >>> rule = LayerWise(Constant(threshold=5.0), groups=2)
@@ -65,15 +65,15 @@ class LayerWise:
 
     def init(self, **public: Unpack[Public]) -> State:
         parts = math.sqrt(self.groups)
-        heard = cast(Public, {**public, "noise_multiplier": public["noise_multiplier"] * parts})
-        one = replace(cast(Any, self.rule), threshold=cast(Any, self.rule).threshold / parts).init(**heard)
+        inner_public = cast(Public, {**public, "noise_multiplier": public["noise_multiplier"] * parts})
+        one = replace(cast(Any, self.rule), threshold=cast(Any, self.rule).threshold / parts).init(**inner_public)
         own = replace(
             one,
             threshold=one.threshold.repeat(self.groups),
             bound=one.bound.repeat(self.groups),
             origin=identity(self.rule),
         )
-        return self._joined(own, public["noise_multiplier"])
+        return self._combine(own, public["noise_multiplier"])
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         if norms.ndim != 2 or norms.shape[1] != self.groups:
@@ -84,9 +84,9 @@ class LayerWise:
 
     def update(self, state: State, released: Tensor) -> State:
         own = inside(self, state)
-        return self._joined(self.rule.update(own, released.reshape(self.groups, -1)), state.noise_multiplier)
+        return self._combine(self.rule.update(own, released.reshape(self.groups, -1)), state.noise_multiplier)
 
-    def _joined(self, own: State, noise_multiplier: float) -> State:
+    def _combine(self, own: State, noise_multiplier: float) -> State:
         """The state of the whole from the states of its groups: squares add."""
         total = torch.linalg.vector_norm
         return replace(

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Unpack
 
 import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, moved, receive
-from dpilot.clipping.binning import bins_of, check_binned, counting, first_state, next_state
-from dpilot.clipping.histogram import noise_variance
-from dpilot.clipping.rounding import clipped, see
-
-_PER_OCTAVE: Final = 8
-_OCTAVES: Final = 20
+from dpilot.clipping.base import State, adjust_threshold
+from dpilot.clipping.binning import Binned, arange_like
 
 
 @dataclass(frozen=True, slots=True)
-class MeanSquaredError:
+class MeanSquaredError(Binned):
     """Follow the threshold of least mean squared error, with the bias bounded as if all gradients were aligned.
 
     Formula, with f_j the released fraction of histogram bin j and m_j its middle::
@@ -66,27 +60,20 @@ class MeanSquaredError:
 
     def __post_init__(self) -> None:
         _validate.rate(rate=self.rate)
-        check_binned(self)
-
-    def init(self, **public: Unpack[Public]) -> State:
-        return first_state(self, **public)
-
-    def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(self, norms, state)
-        return seen.seal(clipped(seen.norms, seen.state.threshold), bins_of(self).one_hot(seen.norms, seen.state))
+        self.check()
 
     def update(self, state: State, released: Tensor) -> State:
-        state, released = receive(self, state, released, extras=self.bins)
-        fractions = torch.nan_to_num(bins_of(self).fractions(state, released))
-        heard = bins_of(self).above_noise(state, fractions)
-        pull = torch.log(self._best(state, heard) / state.threshold) * (heard.sum() > 0)
-        return next_state(self, state, fractions, moved(state.threshold, self.rate * pull, self.floor, self.ceiling))
+        state, fractions = self.receive(state, released)
+        signal = self.above_noise(state, fractions)
+        pull = torch.log(self._best(state, signal) / state.threshold) * (signal.sum() > 0)
+        threshold = adjust_threshold(state.threshold, self.rate * pull, self.floor, self.ceiling)
+        return self.advance(state, fractions, threshold)
 
     def _best(self, state: State, fractions: Tensor) -> Tensor:
         """The candidate of least error, from the end of the histogram down 20 halvings in steps of 2^(1/8)."""
-        halvings = counting(_OCTAVES * _PER_OCTAVE + 1, fractions) / _PER_OCTAVE
-        candidates = bins_of(self).width_of(state) * self.bins * torch.exp2(-halvings)
-        excess = (bins_of(self).middles(state) - candidates.unsqueeze(-1)).clamp_min(0.0)  # (candidates, bins)
+        halvings = arange_like(20 * 8 + 1, fractions) / 8
+        candidates = self.width_of(state) * self.bins * torch.exp2(-halvings)
+        excess = (self.middles(state) - candidates.unsqueeze(-1)).clamp_min(0.0)  # (candidates, bins)
         bias = (fractions * excess).sum(-1)
-        error = noise_variance(candidates, state, self.share) + bias.square()
+        error = self.noise_variance(candidates, state) + bias.square()
         return torch.take(candidates, torch.argmin(error))

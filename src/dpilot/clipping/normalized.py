@@ -42,7 +42,7 @@ class Normalized:
     rule: Clipping
 
     def init(self, **public: Unpack[Public]) -> State:
-        return self._divided(self.rule.init(**public))
+        return self._normalize(self.rule.init(**public))
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
@@ -52,7 +52,7 @@ class Normalized:
 
     def update(self, state: State, released: Tensor) -> State:
         own = inside(self, state.to(released.device))
-        return self._divided(self.rule.update(own, released.to(own.threshold.dtype) * own.threshold))
+        return self._normalize(self.rule.update(own, released.to(own.threshold.dtype) * own.threshold))
 
-    def _divided(self, own: State) -> State:
+    def _normalize(self, own: State) -> State:
         return replace(own, bound=own.bound / own.threshold, memory=None, inner=own, origin=identity(self))

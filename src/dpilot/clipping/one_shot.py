@@ -11,10 +11,8 @@ from torch import Tensor
 
 from dpilot import _validate
 from dpilot.clipping.base import Public, State, check_threshold, first_threshold, receive, start, within
-from dpilot.clipping.binning import counting, reaching
-from dpilot.clipping.rounding import clipped, see
-
-_SHARE_OF_STEPS = 0.01
+from dpilot.clipping.binning import arange_like, quantile_bin
+from dpilot.clipping.rounding import clip_factor, see
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class OneShot:
     Edge cases:
         n outside the bins    counts in the first or the last
         n = inf or nan        weight 0, extras 0 (the null record)
-        measure = None        1 % of the steps when init is told ``steps``, at least one; one step otherwise
+        measure = None        1 % of the ``steps`` passed to init, at least one; one step without them
         k                     the extras are (n, bins) while it measures and (n, 0) after
 
     Example:
@@ -78,13 +76,13 @@ class OneShot:
 
     def init(self, **public: Unpack[Public]) -> State:
         state = start(self, first_threshold(self.threshold, self.floor, self.ceiling), 1.0, **public)
-        measure = self.measure or max(1, round(_SHARE_OF_STEPS * (public.get("steps") or 1)))
+        measure = self.measure or max(1, round(0.01 * (public.get("steps") or 1)))
         return replace(state, measuring=measure, memory=state.threshold.new_zeros(self.bins))
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
         if not state.frozen:
-            return seen.seal(clipped(seen.norms, seen.state.threshold))
+            return seen.seal(clip_factor(seen.norms, seen.state.threshold))
         return seen.seal(torch.zeros_like(seen.norms), self._one_hot(seen.norms))
 
     def update(self, state: State, released: Tensor) -> State:
@@ -94,19 +92,19 @@ class OneShot:
         tally = released if state.memory is None else state.memory + released
         if state.measuring > 1:
             return replace(state, memory=tally, measuring=state.measuring - 1)
-        return self._settled(state, tally)
+        return self._fix_threshold(state, tally)
 
-    def _settled(self, state: State, tally: Tensor) -> State:
+    def _fix_threshold(self, state: State, tally: Tensor) -> State:
         """The state once the last measuring step came back: every step so far was one."""
         fractions = torch.nan_to_num(tally / (state.step * state.expected_batch_size))
-        index, part = reaching(fractions, 1 - self.target)
+        index, part = quantile_bin(fractions, 1 - self.target)
         threshold = within(self.lowest * self._ratio() ** (index - 1 + part), self.floor, self.ceiling)
         return replace(state, threshold=threshold, bound=threshold, measuring=0, memory=None)
 
     def _one_hot(self, norms: Tensor) -> Tensor:
-        edges = self.lowest * self._ratio() ** counting(self.bins - 1, norms)
+        edges = self.lowest * self._ratio() ** arange_like(self.bins - 1, norms)
         index = torch.bucketize(norms, edges, right=True)
-        hot = index.unsqueeze(-1) == counting(self.bins, norms)
+        hot = index.unsqueeze(-1) == arange_like(self.bins, norms)
         return hot.to(norms.dtype)
 
     def _ratio(self) -> float:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Unpack
 
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, check_threshold, receive, start
+from dpilot.clipping.base import FixedThreshold, State, check_threshold
 from dpilot.clipping.rounding import see
 
 
 @dataclass(frozen=True, slots=True)
-class Psac:
+class Psac(FixedThreshold):
     """Weigh every gradient by a curve that is nearly C / n for large norms and does not explode for small ones.
 
     Formula::
@@ -45,13 +44,7 @@ class Psac:
         check_threshold(self.threshold)
         _validate.positive(softening=self.softening)
 
-    def init(self, **public: Unpack[Public]) -> State:
-        return start(self, self.threshold, self.threshold, **public)
-
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         seen = see(self, norms, state)
         padding = self.softening / (seen.norms + self.softening)
         return seen.seal(seen.state.threshold / (seen.norms + padding))
-
-    def update(self, state: State, released: Tensor) -> State:
-        return receive(self, state, released, extras=0)[0]

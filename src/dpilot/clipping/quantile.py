@@ -9,8 +9,8 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, check_threshold, first_threshold, moved, receive, start
-from dpilot.clipping.rounding import clipped, see
+from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, first_threshold, receive, start
+from dpilot.clipping.rounding import clip_factor, see
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ class Quantile:
         seen = see(self, norms, state)
         threshold = seen.state.threshold
         above = (seen.norms > self.tau * threshold).to(seen.norms.dtype) - 0.5
-        return seen.seal(clipped(seen.norms, threshold), (self._bit(threshold) * above).unsqueeze(-1))
+        return seen.seal(clip_factor(seen.norms, threshold), (self._bit(threshold) * above).unsqueeze(-1))
 
     def update(self, state: State, released: Tensor) -> State:
         state, released = receive(self, state, released, extras=1)
         mean_bit = released[..., 0] / (self._bit(state.threshold) * state.expected_batch_size)
         fraction = (mean_bit + 0.5).clamp(0.0, 1.0)
-        threshold = moved(state.threshold, self.rate * (fraction - self.target), self.floor, self.ceiling)
+        threshold = adjust_threshold(state.threshold, self.rate * (fraction - self.target), self.floor, self.ceiling)
         return replace(state, threshold=threshold, bound=threshold / math.sqrt(1 - self.share))
 
     def _bit(self, threshold: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class Quantile:
         return 2 * math.sqrt(self.share / (1 - self.share)) * threshold
 
 
-def bounded(floor: float = 0.1, tau: float = 2.5, **parameters: Any) -> Quantile:
+def zhao(floor: float = 0.1, tau: float = 2.5, **parameters: Any) -> Quantile:
     """Zhao et al.'s bounded adaptive clipping: the quantile rule with a floor, at their defaults."""
     return Quantile(floor=floor, tau=tau, **parameters)
 

@@ -19,8 +19,8 @@ from dpilot.clipping.mse import MeanSquaredError
 from dpilot.clipping.normalized import Normalized
 from dpilot.clipping.one_shot import OneShot
 from dpilot.clipping.psac import Psac
-from dpilot.clipping.quantile import Quantile, bounded, esipova
-from dpilot.clipping.slack import Slack, bounded_slack, slack_q
+from dpilot.clipping.quantile import Quantile, esipova, zhao
+from dpilot.clipping.slack import Slack, slack_q, slack_with_floor
 from dpilot.errors import InvalidInput
 
 _RULES: Final[dict[str, Callable[..., Clipping]]] = {
@@ -29,10 +29,10 @@ _RULES: Final[dict[str, Callable[..., Clipping]]] = {
     "auto-v": AutoV,
     "quantile": Quantile,
     "esipova": esipova,
-    "bounded": bounded,
+    "bounded": zhao,
     "slack": Slack,
     "slack-q": slack_q,
-    "bounded-slack": bounded_slack,
+    "bounded-slack": slack_with_floor,
     "histogram-p": HistogramP,
     "histogram-e": HistogramE,
     "psac": Psac,
@@ -41,7 +41,6 @@ _RULES: Final[dict[str, Callable[..., Clipping]]] = {
 }
 _ON_MORE: Final[dict[str, Callable[..., Any]]] = {"group": Group}  # whose clip needs more than norms
 _KNOWN: Final[dict[str, Callable[..., Any]]] = {**_RULES, **_ON_MORE}
-_FORMS: Final = ("normalized", "groups")
 
 
 def names() -> list[str]:
@@ -55,10 +54,16 @@ def names() -> list[str]:
 
 
 def get(name: str, *, normalized: bool = False, groups: int | None = None, **parameters: Any) -> Clipping:
-    """The rule of that name; ``normalized=True`` for its normalized form, ``groups`` for its layer-wise form.
+    """The rule of that name.
 
-    Edge cases:
-        unknown name or parameter    InvalidInput, which lists the known ones
+    Args:
+        name: one of ``names()``, or "group".
+        normalized: whether weights, extras and bound are divided by the threshold.
+        groups: the number of groups of parameters of the layer-wise form; None for one threshold.
+        parameters: the fields of the rule.
+
+    Raises:
+        InvalidInput: for an unknown name or parameter; it lists the known ones.
 
     Example:
         >>> get("bounded", threshold=2.0).floor
@@ -101,7 +106,7 @@ def from_dict(data: object) -> Clipping:
     """The inverse of to_dict, from the names above only: nothing is imported or executed."""
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidInput(f"a clipping rule is {data!r}: expected an object with a 'name'.")
-    parameters = {key: _loaded(value) for key, value in data.items() if key not in ("name", *_FORMS)}
+    parameters = {key: _from_plain(value) for key, value in data.items() if key not in ("name", "normalized", "groups")}
     normalized, groups = data.get("normalized", False) is True, data.get("groups")
     return get(cast(str, data.get("name")), normalized=normalized, groups=groups, **parameters)
 
@@ -119,5 +124,5 @@ def _plain(value: Any) -> Any:
     return "inf" if value == math.inf else list(value) if isinstance(value, tuple) else value
 
 
-def _loaded(value: Any) -> Any:
+def _from_plain(value: Any) -> Any:
     return math.inf if value == "inf" else tuple(value) if isinstance(value, list) else value

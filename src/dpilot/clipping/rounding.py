@@ -1,9 +1,9 @@
 """Float safety, in one place: how norms are read, and how weights and extras are sealed under the bound.
 
 Rules compute in float64 and answer in the dtype of the norms. Rounding an answer to float32 can lift (w n)^2 + |x|^2
-above bound^2 by a few parts in 10^7, and an overshoot, however small, is sensitivity nobody paid for. ``seal`` looks at
-each row as it will be handed out and makes it shorter by one fixed tiny factor where it does not clearly fit. It mends
-rounding and nothing else: a rule whose formula is wrong by more still breaks the contract, and its tests.
+above bound^2 by a few parts in 10^7, which no price covers. ``seal`` checks each row as it will be returned, and makes
+it shorter by one fixed tiny factor where it does not clearly fit. It corrects rounding and nothing else: a rule whose
+formula is wrong by more still breaks the contract, and its tests.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dpilot.clipping.base import State, check_own
 # working precision -> (how much room a row must leave in the square, how much shorter a row becomes that does not).
 # float64: a float32 answer overshoots by at most 6 * 2^-24 in the square, counting the rounding of the bound itself to
 # float32; shortening by 2^-21 takes 16 * 2^-24 away. float32 alone (a device without float64) needs more of both.
+# Tested by tests/contracts/test_clipping.py::test_joint_norm_never_exceeds_bound_in_other_forms.
 _ROOM: Final = {torch.float64: (2.0**-32, 2.0**-21), torch.float32: (2.0**-18, 2.0**-17)}
 
 
@@ -74,6 +75,6 @@ def see(rule: Any, norms: Tensor, state: State) -> Seen:
     return Seen(clean, valid, state, torch.promote_types(norms.dtype, torch.float32))
 
 
-def clipped(norms: Tensor, threshold: Tensor) -> Tensor:
+def clip_factor(norms: Tensor, threshold: Tensor) -> Tensor:
     """min(1, C / n), without dividing by 0."""
     return threshold / torch.maximum(norms, threshold)

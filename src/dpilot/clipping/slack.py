@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, check_threshold, first_threshold, moved, receive, start
-from dpilot.clipping.rounding import clipped, see
-
-VARIANTS: Final = ("hat", "tilde", "quantile")
-_Z = 2.576  # the normal quantile at 0.995, to the digits of the paper
+from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, first_threshold, receive, start
+from dpilot.clipping.rounding import clip_factor, see
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class Slack:
         check_threshold(self.threshold, self.floor, self.ceiling)
         if self.slots is not None:
             _validate.count(slots=self.slots)
-        _validate.one_of(VARIANTS, variant=self.variant)
+        _validate.one_of(("hat", "tilde", "quantile"), variant=self.variant)
         _validate.open_unit(target=self.target)
         _validate.positive(rate=self.rate)
 
@@ -80,15 +77,17 @@ class Slack:
         slot = (threshold / math.sqrt(slots)).unsqueeze(-1)
         total = math.sqrt(slots) * (threshold - seen.norms).clamp_min(0.0)
         before = slot * torch.arange(slots, dtype=slot.dtype, device=slot.device)
+        # sum x = min(sqrt(K) (C - n), K slot) and 0 <= x_k <= slot, so |x|^2 <= slot sum x = C (C - n).
+        # tests/contracts/test_clipping.py::test_joint_norm_never_exceeds_bound_over_an_adaptive_run.
         extras = torch.minimum((total.unsqueeze(-1) - before).clamp_min(0.0), slot)
-        return seen.seal(clipped(seen.norms, threshold), extras)
+        return seen.seal(clip_factor(seen.norms, threshold), extras)
 
     def update(self, state: State, released: Tensor) -> State:
         state, released = receive(self, state, released, extras=self._slots(state))
         profile = self.profile(state, released)
         gamma = (1 - (1 - self.target) * (1 - self._near_zero(profile, state))).clamp(0.0, 1.0)
         exponent = self.rate * (gamma - profile[..., 0])
-        threshold = moved(state.threshold, exponent, self.floor, self.ceiling)
+        threshold = adjust_threshold(state.threshold, exponent, self.floor, self.ceiling)
         return replace(state, threshold=threshold, bound=threshold)
 
     def profile(self, state: State, released: Tensor) -> Tensor:
@@ -123,7 +122,8 @@ def slots_for(noise_multiplier: float, expected_batch_size: float) -> int:
     """
     if noise_multiplier == 0:
         _validate.refuse("noise_multiplier", 0.0, "a number > 0 to choose the slots by", "Give slots=.")
-    return max(1, math.floor(math.pow(expected_batch_size / (2 * _Z * noise_multiplier), 2 / 3)))
+    z = 2.576  # the normal quantile at 0.995, to the digits of the paper
+    return max(1, math.floor(math.pow(expected_batch_size / (2 * z * noise_multiplier), 2 / 3)))
 
 
 def slack_q(variant: str = "quantile", **parameters: Any) -> Slack:
@@ -131,6 +131,6 @@ def slack_q(variant: str = "quantile", **parameters: Any) -> Slack:
     return Slack(variant=variant, **parameters)
 
 
-def bounded_slack(floor: float = 0.1, **parameters: Any) -> Slack:
+def slack_with_floor(floor: float = 0.1, **parameters: Any) -> Slack:
     """Slack clipping with the floor of bounded adaptive clipping."""
     return Slack(floor=floor, **parameters)

@@ -1,4 +1,4 @@
-"""Bounds that nobody declared, bought as private quantiles: a coarse search over all magnitudes, then a fine one.
+"""Bounds that were not declared, bought as private quantiles: a coarse search over all magnitudes, then a fine one.
 
 >>> from dpilot.data.schema import Column
 >>> from dpilot.privacy.receipt import Receipt
@@ -19,9 +19,9 @@ from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats, Indices
 from dpilot.data.frames import Frame
 from dpilot.data.reading import numbers
 from dpilot.data.schema import Schema
@@ -29,18 +29,14 @@ from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise
 from dpilot.privacy.events import Composed, Event, Repeated
 from dpilot.statistics import log_grid, quantile, quantile_event
-from dpilot.statistics.rows import Floats
 
-__all__ = ["SHARE", "Frames", "buy", "buy_event", "raw_numbers", "tail"]
-
-SHARE: Final = 0.1  # of the squared mu of a budget: what to spend on bounds unless told otherwise
+SHARE: Final = 0.1  # of the squared mu of a budget: the default to spend on bounds
 
 Frames = Callable[[], Iterator[Any]]
 
 _COARSE: Final = log_grid(2.0**-20, 2.0**40, per_octave=2, signed=True)
 _FINE: Final = np.linspace(0.0, 1.0, 65)[1:]
 _TAIL: Final = 0.01  # of the records, beyond each bound
-_SURE: Final = 3.0  # standard deviations of noise that the tail must stand above
 _BLOCK: Final = 1 << 16
 
 
@@ -51,7 +47,7 @@ def buy_event(schema: Schema, noise_multiplier: float) -> Event:
         For a share s of the squared mu of a budget, noise_multiplier = 1 / (mu sqrt(s)).
         Refused where there is nothing to buy.
     """
-    columns = len(_wanted(schema))
+    columns = len(_columns_to_buy(schema))
     each = _each(noise_multiplier, columns)
     return Composed([Repeated(quantile_event(each, grid=grid), columns) for grid in (_COARSE, _FINE)])
 
@@ -81,33 +77,38 @@ def buy(
         record. Always lower < upper, both finite, whatever the data: no records give a random interval.
         Values beyond 2^40 (about 1e12) either way count as 2^40. The searches know no unit finer than 2^-20.
     """
-    names = _wanted(schema)
+    names = _columns_to_buy(schema)
     each = _each(noise_multiplier, len(names))
     share = tail(size, noise_multiplier, len(names))
     pieces = frames if callable(frames) else lambda: iter([frames])
 
-    def asked(grid: Floats, start: Floats, width: Floats) -> Floats:
-        counted = _counted(schema, pieces, grid, start, width)
-        found = [
+    def search(grid: Floats, start: Floats, width: Floats) -> Floats:
+        counts = _cell_counts(schema, pieces, grid, start, width)
+        quantiles = [
             quantile(
-                _replayed(row, grid), (share, 1 - share), grid=grid, noise_multiplier=each, receipt=receipt, noise=noise
+                _values_from_counts(row, grid),
+                (share, 1 - share),
+                grid=grid,
+                noise_multiplier=each,
+                receipt=receipt,
+                noise=noise,
             )
-            for row in counted
+            for row in counts
         ]
-        return np.asarray(found)[:, :, 0].T
+        return np.asarray(quantiles)[:, :, 0].T
 
-    low, high = asked(_COARSE, np.zeros(len(names)), np.ones(len(names)))
-    start, width = _surrounding(low, high)
-    first, last = asked(_FINE, start, width)
+    low, high = search(_COARSE, np.zeros(len(names)), np.ones(len(names)))
+    start, width = _outer_interval(low, high)
+    first, last = search(_FINE, start, width)
     lower, upper = start + width * (first - _FINE[0]), start + width * last
-    return dict(zip(names, _widened(lower, upper, share), strict=True))
+    return dict(zip(names, _widen(lower, upper, share), strict=True))
 
 
 def tail(size: float, noise_multiplier: float, columns: int) -> float:
     """The share of the records beyond each bound: from declared numbers alone, between 1 % and 25 %."""
     rounds = (_COARSE.size - 1).bit_length()
     deviation = _each(noise_multiplier, columns) * math.sqrt(2 * rounds)
-    return min(max(_TAIL, _SURE * deviation / _validate.positive(size=size)), 0.25)
+    return min(max(_TAIL, 3 * deviation / _validate.positive(size=size)), 0.25)
 
 
 def raw_numbers(frame: Any, schema: Schema, names: tuple[str, ...]) -> Floats:
@@ -120,7 +121,7 @@ def raw_numbers(frame: Any, schema: Schema, names: tuple[str, ...]) -> Floats:
     return values
 
 
-def _wanted(schema: Schema) -> tuple[str, ...]:
+def _columns_to_buy(schema: Schema) -> tuple[str, ...]:
     if not schema.to_buy:
         raise InvalidInput('no column has bounds = "buy": expected one or more, or no purchase.')
     return schema.to_buy
@@ -130,7 +131,7 @@ def _each(noise_multiplier: float, columns: int) -> float:
     return _validate.positive(noise_multiplier=noise_multiplier) * math.sqrt(2 * columns)
 
 
-def _counted(schema: Schema, pieces: Frames, grid: Floats, start: Floats, width: Floats) -> NDArray[np.int64]:
+def _cell_counts(schema: Schema, pieces: Frames, grid: Floats, start: Floats, width: Floats) -> Indices:
     """How many values of each column lie in each cell of the grid: exact, and sensitive."""
     names = schema.to_buy
     counts = np.zeros((len(names), grid.size + 1), dtype=np.int64)
@@ -142,8 +143,8 @@ def _counted(schema: Schema, pieces: Frames, grid: Floats, start: Floats, width:
     return counts
 
 
-def _replayed(counts: NDArray[np.int64], grid: Floats) -> Iterator[Floats]:
-    """Values that lie in the cells as counted, in blocks: all that a search on this grid can see of a column."""
+def _values_from_counts(counts: Indices, grid: Floats) -> Iterator[Floats]:
+    """Values that lie in the cells as counts, in blocks: all that a search on this grid can see of a column."""
     points = [*grid, 2 * grid[-1]]
     yield np.empty(0)
     for point, number in zip(points, counts.tolist(), strict=True):
@@ -153,7 +154,7 @@ def _replayed(counts: NDArray[np.int64], grid: Floats) -> Iterator[Floats]:
             yield np.full(min(number - done, _BLOCK), point)
 
 
-def _surrounding(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+def _outer_interval(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """The start and the width of the grid cells from the one that holds ``low`` to the one that ends at ``high``."""
     above = np.maximum(np.searchsorted(_COARSE, high), 1)
     below = np.minimum(np.searchsorted(_COARSE, low), above) - 1
@@ -161,7 +162,7 @@ def _surrounding(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     return start, _COARSE[above] - start
 
 
-def _widened(lower: Floats, upper: Floats, share: float) -> list[tuple[float, float]]:
+def _widen(lower: Floats, upper: Floats, share: float) -> list[tuple[float, float]]:
     normal = NormalDist()
     more = normal.inv_cdf(1 - _TAIL) / normal.inv_cdf(1 - share) - 1
     extra = (upper - lower) / 2 * more

@@ -7,8 +7,6 @@ from typing import Final
 
 from dpilot.data.schema import Schema
 
-__all__ = ["adult"]
-
 _FOLDER: Final = Path(__file__).parent / "bundled"
 
 

@@ -1,4 +1,4 @@
-"""A column as it came, as an array of plain cells: numbers of one type, or Python objects one by one.
+"""A column of any library as an array of plain cells: numbers of one type, or Python objects one by one.
 
 What a table is made of (pandas, polars, arrow) chooses types for whole columns, partly by looking at the values. Here
 each cell becomes itself again, so that what one record holds never changes what the others are read as.
@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot.errors import InvalidInput
-
-__all__ = ["UNREADABLE", "Cells", "check_numeric", "kind", "objects", "plain", "plain_arrow"]
 
 Cells = NDArray[Any]
 
@@ -103,10 +101,10 @@ def plain_arrow(array: Any) -> Cells:
     if types.is_dictionary(array.type):
         values = plain_arrow(array.dictionary)
         places = array.indices.cast("int64").fill_null(len(values))
-        return _chosen(values, places.to_numpy(zero_copy_only=False))
+        return _take(values, places.to_numpy(zero_copy_only=False))
     if types.is_floating(array.type) or (types.is_integer(array.type) and not array.null_count):
         return np.asarray(array.to_numpy(zero_copy_only=False))
-    return objects(_listed(array))
+    return objects(_to_list(array))
 
 
 def _arrow_kind(dtype: Any) -> str:
@@ -158,7 +156,7 @@ def _pandas(column: Any) -> Cells:
     import pandas as pd
 
     if isinstance(column.dtype, pd.CategoricalDtype):
-        return _chosen(np.asarray(column.cat.categories, dtype=object), column.cat.codes.to_numpy())
+        return _take(np.asarray(column.cat.categories, dtype=object), column.cat.codes.to_numpy())
     if hasattr(column.dtype, "pyarrow_dtype"):
         import pyarrow as pa
 
@@ -175,14 +173,14 @@ def _times(column: Cells) -> Cells:
     return objects(cell if isinstance(cell, held) else UNREADABLE for cell in column.tolist())
 
 
-def _listed(array: Any) -> list[Any]:
+def _to_list(array: Any) -> list[Any]:
     try:
         return array.to_pylist()  # type: ignore[no-any-return]
     except Exception:  # one cell cannot be written as a Python value: take each by itself
-        return [_taken(array, place) for place in range(len(array))]
+        return [_cell_at(array, place) for place in range(len(array))]
 
 
-def _taken(array: Any, place: int) -> Any:
+def _cell_at(array: Any, place: int) -> Any:
     try:
         return array[place].as_py()
     except Exception:
@@ -198,6 +196,6 @@ def objects(values: Iterable[Any]) -> Cells:
     return np.fromiter(values, dtype=object)
 
 
-def _chosen(values: Cells, places: NDArray[np.integer[Any]]) -> Cells:
+def _take(values: Cells, places: NDArray[np.integer[Any]]) -> Cells:
     """Values by place, where the place after the last, or -1, is missing."""
     return np.asarray(objects([*values.tolist(), None])[places])

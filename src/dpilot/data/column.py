@@ -17,15 +17,8 @@ from typing import Any, Final, Literal, NoReturn
 
 from dpilot import _validate
 from dpilot.data import values
-from dpilot.data.text import meant, text
 from dpilot.errors import InvalidInput
 
-__all__ = ["BUY", "MISSING", "OUTSIDE", "ROLES", "TYPES", "Bounds", "Column"]
-
-TYPES: Final = ("numeric", "categorical")
-ROLES: Final = ("feature", "target", "protected", "ignored")
-MISSING: Final = ("indicator", "null")
-OUTSIDE: Final = ("null", "clamp")
 BUY: Final = "buy"
 _NARROWEST: Final = 1e-300  # what floats can still divide into parts
 
@@ -65,10 +58,10 @@ class Column:
         if not isinstance(self.name, str):
             _validate.refuse("name of a column", self.name, "a text")
         self._check_name()
-        self._one_of("role", ROLES)
+        self._one_of("role", ("feature", "target", "protected", "ignored"))
         self._settle_type()
-        self._set("bounds", self._checked_bounds())
-        self._set("categories", self._checked_categories())
+        self._set("bounds", self._parse_bounds())
+        self._set("categories", self._parse_categories())
         self._settle_missing()
         self._settle_outside()
         self._settle_feature()
@@ -82,7 +75,7 @@ class Column:
         for key in declared:
             if key not in known:
                 others = f"; known are {', '.join(known)}."
-                hint = meant(_ALIASES.get(key, key), known, others)
+                hint = _validate.suggest(_ALIASES.get(key, key), known, others)
                 raise InvalidInput(f"column {name!r}: {key!r} is no key of a column{hint}")
         return cls(name, **declared)
 
@@ -133,31 +126,31 @@ class Column:
         remedy = 'Write "numeric" with bounds, or "categorical" with categories'
         if self.type is None:
             self._refuse(f"type is missing. {remedy}")
-        self._one_of("type", TYPES, remedy)
+        self._one_of("type", ("numeric", "categorical"), remedy)
         if self.role == "protected" and self.type != "categorical":
             self._refuse("it is protected and numeric: groups are compared by categories. Declare it categorical")
 
-    def _checked_bounds(self) -> Bounds:
+    def _parse_bounds(self) -> Bounds:
         given: Any = self.bounds
         if given is None:
             if self.type == "numeric" and self.used:
                 self._refuse('bounds are missing: declare [lower, upper], or "buy" to have them as private quantiles')
             return None
         if self.type != "numeric":
-            self._refuse(f"bounds are {_shown(given)}, but its type is {self.type!r}: only numeric columns have bounds")
+            self._refuse(f"bounds are {_quote(given)}, but its type is {self.type!r}: only numeric columns have bounds")
         if isinstance(given, str) and given == BUY:
             return BUY
         pair = list(given) if isinstance(given, list | tuple) else []
         if len(pair) != 2 or not all(map(_is_finite, pair)) or not float(pair[0]) < float(pair[1]):
             rule = 'two finite numbers, the lower one first and not equal, or "buy"'
-            self._refuse(f"bounds are {_shown(given)}: expected {rule}")
+            self._refuse(f"bounds are {_quote(given)}: expected {rule}")
         if not math.isfinite(float(pair[1]) - float(pair[0])):
-            self._refuse(f"bounds are {_shown(given)}: expected an interval of finite width")
+            self._refuse(f"bounds are {_quote(given)}: expected an interval of finite width")
         if float(pair[1]) - float(pair[0]) < _NARROWEST:
-            self._refuse(f"bounds are {_shown(given)}: expected a width of {_NARROWEST} or more. Choose a larger unit")
+            self._refuse(f"bounds are {_quote(given)}: expected a width of {_NARROWEST} or more. Choose a larger unit")
         return float(pair[0]), float(pair[1])
 
-    def _checked_categories(self) -> tuple[str, ...] | None:
+    def _parse_categories(self) -> tuple[str, ...] | None:
         given: Any = self.categories
         if given is None:
             if self.type == "categorical" and self.used:
@@ -168,15 +161,15 @@ class Column:
         if self.type != "categorical":
             self._refuse(f"it has categories, but its type is {self.type!r}: only categorical columns have them")
         if not isinstance(given, list | tuple):
-            self._refuse(f"categories are {_shown(given)}: expected a list of texts")
-        return self._distinct([text(value) for value in given], given)
+            self._refuse(f"categories are {_quote(given)}: expected a list of texts")
+        return self._distinct([values.text(value) for value in given], given)
 
     def _distinct(self, texts: list[str | None], given: Iterable[object]) -> tuple[str, ...]:
         wrong = [
             value for value, written in zip(given, texts, strict=True) if written is None or not _storable(written)
         ]
         if wrong:
-            self._refuse(f"{_shown(wrong[0])} is no category: expected texts, numbers or truth values")
+            self._refuse(f"{_quote(wrong[0])} is no category: expected texts, numbers or truth values")
         least = 2 if self.role == "target" else 1
         if len(texts) < least:
             self._refuse(f"it has {len(texts)} categories: expected {least} or more")
@@ -190,14 +183,14 @@ class Column:
         compared = values.key(written)
         if compared is None:
             self._refuse(
-                f"category {_shown(written)} is a whole number from 2^53 on, which floats confuse with others: "
+                f"category {_quote(written)} is a whole number from 2^53 on, which floats confuse with others: "
                 "expected a smaller one, or a text. Put a letter before it, in the data too"
             )
         if seen.get(compared) == written:
-            self._refuse(f"category {_shown(written)} is there twice: expected each once")
+            self._refuse(f"category {_quote(written)} is there twice: expected each once")
         if compared in seen and seen[compared].strip() != written.strip():  # blanks tell apart, in every container
             self._refuse(
-                f"{_shown(seen[compared])} and {_shown(written)} are both categories: expected one of them, as one "
+                f"{_quote(seen[compared])} and {_quote(written)} are both categories: expected one of them, as one "
                 "record of another type makes a container write one for the other. Either finds both"
             )
         seen[compared] = written
@@ -206,7 +199,7 @@ class Column:
         only_null = self.role in ("target", "protected")
         if self.missing is None:
             self._set("missing", "null" if only_null else "indicator")
-        self._one_of("missing", MISSING)
+        self._one_of("missing", ("indicator", "null"))
         if only_null and self.missing == "indicator":
             self._refuse(
                 f'missing is "indicator": a record without its {self.role} value can only be null. '
@@ -217,7 +210,7 @@ class Column:
         bought = self.bounds == BUY
         if self.outside is None:
             self._set("outside", "clamp" if bought else "null")
-        self._one_of("outside", OUTSIDE)
+        self._one_of("outside", ("null", "clamp"))
         if self.outside == "clamp" and self.type != "numeric":
             self._refuse('outside is "clamp": only numeric columns can be clamped')
         if self.outside == "null" and bought:
@@ -228,7 +221,7 @@ class Column:
         if self.feature is None:
             self._set("feature", default)
         if not isinstance(self.feature, bool):
-            self._refuse(f"feature is {_shown(self.feature)}: expected true or false")
+            self._refuse(f"feature is {_quote(self.feature)}: expected true or false")
         if self.feature != default and self.role != "protected":
             said = "true" if self.feature else "false"
             self._refuse(f"feature is {said}, but its role is {self.role!r}: only a protected column may choose")
@@ -237,13 +230,13 @@ class Column:
         value = getattr(self, key)
         if not isinstance(value, str) or value not in choices:
             listed = ", ".join(map(repr, choices))
-            self._refuse(f"{key} is {_shown(value)}: expected one of {listed}" + (f". {remedy}" if remedy else ""))
+            self._refuse(f"{key} is {_quote(value)}: expected one of {listed}" + (f". {remedy}" if remedy else ""))
 
     def _set(self, key: str, value: object) -> None:
         object.__setattr__(self, key, value)
 
     def _refuse(self, problem: str) -> NoReturn:
-        raise InvalidInput(f"column {_shown(self.name)}: {problem}.")
+        raise InvalidInput(f"column {_quote(self.name)}: {problem}.")
 
 
 def _is_finite(value: object) -> bool:
@@ -259,6 +252,6 @@ def _storable(written: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in written)
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     said = repr(list(value) if isinstance(value, tuple) else value)
     return said if len(said) <= 80 else said[:77] + "..."

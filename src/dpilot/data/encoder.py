@@ -20,15 +20,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot._arrays import Floats
 from dpilot.data.cells import Cells
 from dpilot.data.column import Column
 from dpilot.data.frames import Frame
 from dpilot.data.reading import ABSENT, WRONG, codes, numbers
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
-from dpilot.statistics.rows import Floats
-
-__all__ = ["Encoded", "Encoder"]
 
 _FORMAT: Final = {"kind": "dpilot encoder", "version": 1}
 
@@ -162,7 +160,7 @@ def _fill(block: Features, column: Column, cells: Cells, schema: Schema) -> NDAr
         block[known, found[known]] = 1
         absent, null = found == ABSENT, found == WRONG
     else:
-        values = _scaled(column, numbers(cells, schema.missing_values))
+        values = _scale(column, numbers(cells, schema.missing_values))
         absent, null = np.isnan(values), np.isinf(values)
         block[:, 0] = np.where(absent | null, 0.0, values)
     if column.missing == "null":
@@ -176,10 +174,10 @@ def _single(column: Column, cells: Cells, schema: Schema) -> Floats:
     if column.categories is not None:
         found = codes(cells, column.categories, schema.missing_values)
         return np.where(found >= 0, found.astype(np.float64), np.nan)
-    return _scaled(column, numbers(cells, schema.missing_values))
+    return _scale(column, numbers(cells, schema.missing_values))
 
 
-def _scaled(column: Column, values: Floats) -> Floats:
+def _scale(column: Column, values: Floats) -> Floats:
     """To [-1, 1]; nan stays, and what is outside becomes inf unless it is to be clamped."""
     lower, upper = column.interval
     if column.outside == "clamp":

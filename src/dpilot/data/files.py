@@ -26,8 +26,6 @@ from dpilot.errors import InvalidInput
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ROWS", "Table", "column_names"]
-
 ROWS: Final = 1 << 16
 _CELLS: Final = 1 << 22  # cells held at a time, so that a wide table takes no more memory than a long one
 _MAGIC: Final = b"PAR1"
@@ -56,7 +54,7 @@ class Table:
     def open(cls, path: str | Path, schema: Schema, *, encoding: str = "utf-8", delimiter: str = ",") -> Table:
         """Check the file; read nothing but its header, or its metadata."""
         dialect = lines.Dialect(encoding, delimiter)
-        where, is_parquet = _looked_at(path)
+        where, is_parquet = _detect_format(path)
         names = _parquet_names(where) if is_parquet else lines.header(where, dialect)
         _check_names(names, schema, where.name)
         if is_parquet:
@@ -122,13 +120,13 @@ class Table:
 def column_names(path: str | Path, *, encoding: str = "utf-8", delimiter: str = ",") -> tuple[str, ...]:
     """The names of the columns of a file, from its header or its metadata alone."""
     dialect = lines.Dialect(encoding, delimiter)
-    where, is_parquet = _looked_at(path)
+    where, is_parquet = _detect_format(path)
     names = _parquet_names(where) if is_parquet else lines.header(where, dialect)
     _check_distinct(names, where.name)
     return names
 
 
-def _looked_at(path: str | Path) -> tuple[Path, bool]:
+def _detect_format(path: str | Path) -> tuple[Path, bool]:
     where = Path(path)
     try:
         with where.open("rb") as file:
@@ -144,7 +142,7 @@ def _looked_at(path: str | Path) -> tuple[Path, bool]:
 
 
 def _check_names(names: tuple[str, ...], schema: Schema, source: str) -> None:
-    """Missing columns first: once all are there, the first line is a header, and its other names may be told."""
+    """Missing columns first: once all are there, the first line is a header, and its other names may be shown."""
     there = set(names)
     missing = [column.name for column in schema.used if column.name not in there]
     if missing:

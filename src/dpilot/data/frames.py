@@ -1,4 +1,4 @@
-"""Tables in memory, whoever made them, as named columns of plain cells."""
+"""Tables in memory, of any library, as named columns of plain cells."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 from dpilot.data.cells import Cells, kind, objects, plain
 from dpilot.data.column import Column
 from dpilot.errors import InvalidInput
-
-__all__ = ["Frame", "check_kind", "is_frame", "listed_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ def is_frame(table: Any) -> bool:
     return library in ("pandas", "polars", "pyarrow") and hasattr(table, "columns")
 
 
-def listed_columns(table: Any) -> list[tuple[Any, Any]]:
+def columns_of(table: Any) -> list[tuple[Any, Any]]:
     """The names and columns of a frame, in order; a name may be there twice."""
     names = getattr(table, "column_names", None) or list(table.columns)
     if hasattr(table, "iloc"):

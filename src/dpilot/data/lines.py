@@ -17,8 +17,6 @@ from typing import Any, BinaryIO, Final
 
 from dpilot.errors import InvalidInput
 
-__all__ = ["Dialect", "count_lines", "header", "records"]
-
 LONGEST: Final = 1 << 24  # bytes of a line; a longer one is the null record, so that memory stays bounded
 _BLOCK: Final = 1 << 20
 _MARKS: Final = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16", b"\x1f\x8b": "gzip", b"PK": "zip"}

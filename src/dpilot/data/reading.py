@@ -14,13 +14,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpilot._arrays import Floats, Indices
 from dpilot.data.cells import Cells
 from dpilot.data.values import key, number
-from dpilot.statistics.rows import Floats
-
-__all__ = ["ABSENT", "WRONG", "codes", "numbers"]
 
 ABSENT: Final = -1  # the code of a missing cell
 WRONG: Final = -2  # the code of a cell outside the declared categories
@@ -46,7 +43,7 @@ def numbers(cells: Cells, missing: Sequence[str]) -> Floats:
     return absent.without(np.fromiter((absent.read(cell) for cell in listed), np.float64, len(listed)))
 
 
-def codes(cells: Cells, categories: Sequence[Any], missing: Sequence[str]) -> NDArray[np.int64]:
+def codes(cells: Cells, categories: Sequence[Any], missing: Sequence[str]) -> Indices:
     """The place of each cell among the categories, or ABSENT, or WRONG.
 
     Edge cases:
@@ -82,7 +79,7 @@ class _Missing:
 
     def read(self, cell: Any) -> float:
         if isinstance(cell, bytes):
-            cell = _decoded(cell)
+            cell = _decode(cell)
         if isinstance(cell, str) and (cell in self._texts or cell.strip() in self._texts):
             return math.nan
         value = number(cell)
@@ -92,7 +89,7 @@ class _Missing:
         return np.where(np.isin(values, self._values), np.nan, values) if self._values else values
 
 
-def _decoded(cell: bytes) -> Any:
+def _decode(cell: bytes) -> Any:
     try:
         return cell.decode("utf-8")
     except UnicodeDecodeError:

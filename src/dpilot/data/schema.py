@@ -30,14 +30,11 @@ from typing import Any, Final
 from dpilot import _validate
 from dpilot.data import toml
 from dpilot.data.column import BUY, Column
-from dpilot.data.text import meant
 from dpilot.errors import InvalidInput
 
 __all__ = ["Column", "Schema"]
 
-FORMS: Final = ("toml", "json")
 _KEYS: Final = ("columns", "missing_values")
-_TABLES: Final = ": columns are tables named [columns.NAME]."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ class Schema:
     @classmethod
     def parse(cls, text: str, *, form: str = "toml", source: str = "the schema") -> Schema:
         """The schema that ``text`` declares."""
-        _validate.one_of(FORMS, form=form)
+        _validate.one_of(("toml", "json"), form=form)
         try:
             declared = tomllib.loads(text) if form == "toml" else json.loads(text, object_pairs_hook=_once)
         except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as problem:
@@ -102,7 +99,8 @@ class Schema:
             raise InvalidInput(f"the schema is a {type(declared).__name__}: expected a mapping with 'columns'.")
         for key in declared:
             if key not in _KEYS:
-                raise InvalidInput(f"{key!r} is no key of a schema" + meant(key, _KEYS, _TABLES))
+                hint = _validate.suggest(key, _KEYS, ": columns are tables named [columns.NAME].")
+                raise InvalidInput(f"{key!r} is no key of a schema{hint}")
         columns = declared.get("columns")
         if not isinstance(columns, Mapping):
             raise InvalidInput("the schema has no 'columns': expected one [columns.NAME] table for each column.")
@@ -115,7 +113,7 @@ class Schema:
 
     def to_toml(self) -> str:
         """A text that ``from_toml`` reads from a file."""
-        return toml.written(self._top(), {name: column.to_dict() for name, column in self.columns.items()})
+        return toml.dumps(self._top(), {name: column.to_dict() for name, column in self.columns.items()})
 
     def to_json(self) -> str:
         """A text that ``from_json`` reads from a file."""
@@ -159,7 +157,7 @@ class Schema:
         strange = [name for name in bounds if name not in self.to_buy]
         if strange:
             raise InvalidInput(f'bounds are given for {strange[0]!r}: expected a column with bounds = "buy".')
-        return self._changed({name: {"bounds": tuple(pair), "outside": "clamp"} for name, pair in bounds.items()})
+        return self._replace({name: {"bounds": tuple(pair), "outside": "clamp"} for name, pair in bounds.items()})
 
     def with_roles(self, *, target: str | None = None, protected: str | None = None) -> Schema:
         """The same with a target or a protected column named.
@@ -176,16 +174,18 @@ class Schema:
             if name in changes:
                 raise InvalidInput(f"{name!r} is asked to be target and protected: expected two different columns.")
             changes[name] = {"role": role, "missing": None, "feature": None}
-        return self._changed(changes)
+        return self._replace(changes)
 
     def inputs_only(self) -> Schema:
         """The same for prediction: target and a protected column that is no feature need not be there."""
         others = [column.name for column in self.used if not column.is_feature]
-        return self._changed({name: {"role": "ignored", "missing": None, "feature": None} for name in others})
+        return self._replace({name: {"role": "ignored", "missing": None, "feature": None} for name in others})
 
     def _check_role(self, role: str, name: str) -> None:
         if name not in self.columns:
-            raise InvalidInput(f"{role} is {name!r}: expected a column of the schema" + meant(name, self.columns))
+            raise InvalidInput(
+                f"{role} is {name!r}: expected a column of the schema" + _validate.suggest(name, self.columns)
+            )
         if self.columns[name].role not in ("feature", "ignored"):
             had = self.columns[name].role
             raise InvalidInput(
@@ -200,7 +200,7 @@ class Schema:
     def _of(self, role: str) -> Column | None:
         return next((column for column in self.columns.values() if column.role == role), None)
 
-    def _changed(self, changes: Mapping[str, Mapping[str, Any]]) -> Schema:
+    def _replace(self, changes: Mapping[str, Mapping[str, Any]]) -> Schema:
         changed = {
             name: dataclasses.replace(column, **changes[name]) if name in changes else column
             for name, column in self.columns.items()

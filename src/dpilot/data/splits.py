@@ -15,15 +15,11 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats, Indices
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
-
-__all__ = ["Split"]
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,7 @@ class Split:
         coins = np.frombuffer(b"".join(words), dtype="<u8") >> np.uint64(11)
         return self._parts(coins.astype(np.float64) * 2.0**-53)
 
-    def _parts(self, coins: NDArray[np.float64]) -> dict[str, Indices]:
+    def _parts(self, coins: Floats) -> dict[str, Indices]:
         ends = np.cumsum(list(self.shares.values()))[:-1]  # the last part takes what is left, rounding included
         places = np.searchsorted(ends, coins, side="right")
         return {name: np.flatnonzero(places == place) for place, name in enumerate(self.shares)}

@@ -1,6 +1,6 @@
-"""Plain data written as TOML, so that ``tomllib`` reads the same back.
+"""Schemas as TOML: plain data written so that ``tomllib`` reads the same back, and a skeleton to fill in.
 
->>> print(written({"missing_values": ["", "NA"]}, {"age": {"type": "numeric", "bounds": [17.0, 90.0]}}), end="")
+>>> print(dumps({"missing_values": ["", "NA"]}, {"age": {"type": "numeric", "bounds": [17.0, 90.0]}}), end="")
 missing_values = ["", "NA"]
 <BLANKLINE>
 [columns.age]
@@ -11,18 +11,25 @@ bounds = [17, 90]
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["key", "string", "written"]
+from dpilot.data.values import WHOLE
 
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _CONTROL: Final = re.compile(r'["\\\x00-\x1f\x7f]')
-_WHOLE: Final = 2.0**53
+_SKELETON: Final = """\
+# Made from the names of the columns alone; no value was read. For every column, replace "?" and fill in its domain
+# from what is known about it (a form, a manual, the law), not from looking at the records:
+#   type = "numeric" and bounds = [lower, upper]; or bounds = "buy", which spends part of the budget on them
+#   type = "categorical" and categories = ["all", "values", "it can have"]
+#   role = "target", "protected" (groups are compared by it) or "ignored"; without it, a feature
+#   missing = "null" where a record without the value is no record at all; without it, an indicator column
+# Texts that mean "missing", besides the empty one: missing_values = ["", "NA"], above the columns.
+"""
 
 
-def written(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> str:
+def dumps(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> str:
     """The keys of ``top``, then one table [columns.NAME] for each column, in their order."""
     blocks = ["".join(f"{key(name)} = {_value(value)}\n" for name, value in top.items())] if top else []
     for name, declared in columns.items():
@@ -31,9 +38,21 @@ def written(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) ->
     return "\n".join(blocks)
 
 
+def skeleton(names: Iterable[str]) -> str:
+    """A TOML text with one table for each column, which no one can mistake for a finished schema.
+
+    >>> print(skeleton(["age"]).rpartition("#")[2].partition("\\n")[2])
+    <BLANKLINE>
+    [columns.age]
+    type = "?"
+    <BLANKLINE>
+    """
+    return _SKELETON + "".join(f'\n[columns.{key(name)}]\ntype = "?"\n' for name in names)
+
+
 def key(name: str) -> str:
     """A name as a key: bare where it may be, quoted where it must."""
-    return name if _BARE.fullmatch(name) else string(name)
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else string(name)
 
 
 def string(value: str) -> str:
@@ -53,6 +72,4 @@ def _value(value: Any) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(_value, value)) + "]"
     number = float(value)
-    return (
-        str(int(number)) if number == int(number) and abs(number) < _WHOLE and str(number) != "-0.0" else repr(number)
-    )
+    return str(int(number)) if number == int(number) and abs(number) < WHOLE and str(number) != "-0.0" else repr(number)

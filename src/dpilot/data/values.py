@@ -7,6 +7,8 @@ or texts, dates become times. A value keeps its ``number`` and its ``key`` throu
 True
 >>> [number(value) for value in (2, "2.5", 2 + 0j, "true", None, "two", 2j)]
 [2.0, 2.5, 2.0, 1.0, nan, None, None]
+>>> [text(value) for value in ("a", 1, 1.0, 0.5, True, [1, 2])]
+['a', '1', '1', '0.5', 'True', None]
 """
 
 from __future__ import annotations
@@ -20,15 +22,11 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["WHOLE", "is_missing", "key", "number"]
-
 WHOLE: Final = 2**53  # floats below hold every whole number; from here on two of them may be one float
 
 _TRUTH: Final = {"True": "1", "true": "1", "False": "0", "false": "0"}
 _SPELLED: Final = re.compile(r"-?(0|[1-9]\d*)(\.(0|\d*[1-9]))?([eE][+-]\d{1,3})?")  # as libraries write numbers
 _TIME: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?)?)?")
-_NO_VALUE: Final = frozenset({"nan", "NaN", "NaT"})  # how libraries write a missing number or time
-_SINGLE: Final = float(np.finfo(np.float32).max)
 
 
 def number(cell: Any) -> float | None:
@@ -63,6 +61,20 @@ def key(value: Any) -> str | None:
     try:
         return _key(value)
     except Exception:  # whatever a cell is, it never raises
+        return None
+
+
+def text(value: object) -> str | None:
+    """The text of one cell or category; None for what is no single value, or cannot be written.
+
+    Edge cases:
+        A whole float is written as the whole number it equals: one missing value turns a file's integers into floats,
+        and must not change what the others are.
+        Nothing raises, whatever the value is.
+    """
+    try:
+        return _text(value)
+    except Exception:  # a cell that fails to be written must not say so
         return None
 
 
@@ -109,12 +121,12 @@ def _key(value: Any) -> str | None:
 def _text_key(written: str) -> str | None:
     if written in _TRUTH:
         return _TRUTH[written]
-    if written in _NO_VALUE:
+    if written in ("nan", "NaN", "NaT"):  # how libraries write a missing number or time
         return "nan"
     if _SPELLED.fullmatch(written):
         return _number_key(float(written))
     spelled = _TIME.fullmatch(written)
-    return _spelled_time(written, spelled) if spelled else written
+    return _time_from_text(written, spelled) if spelled else written
 
 
 def _number_key(value: float) -> str | None:
@@ -122,7 +134,7 @@ def _number_key(value: float) -> str | None:
         return repr(value)
     if value == int(value):
         return str(int(value)) if abs(value) < WHOLE else None
-    single = np.float32(value) if abs(value) < _SINGLE else np.float32(0)
+    single = np.float32(value) if abs(value) < float(np.finfo(np.float32).max) else np.float32(0)
     return repr(float(str(single))) if float(single) == value else repr(value)
 
 
@@ -134,7 +146,7 @@ def _time_key(value: datetime.date | datetime.time) -> str:
     return datetime.datetime.isoformat(value.replace(fold=0))
 
 
-def _spelled_time(written: str, spelled: re.Match[str]) -> str:
+def _time_from_text(written: str, spelled: re.Match[str]) -> str:
     year, month, day, hour, minute, second = (int(part) if part else None for part in spelled.groups()[:6])
     micro = int((spelled[7] or "").ljust(9, "0")[:6])
     try:
@@ -142,3 +154,21 @@ def _spelled_time(written: str, spelled: re.Match[str]) -> str:
     except ValueError:  # a day that is in no calendar is a text like any other
         return written
     return _time_key(time)
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real | Decimal):
+        number = float(value)
+        whole = math.isfinite(number) and number == int(number) and abs(number) < WHOLE
+        return str(int(number)) if whole else repr(number)
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return None

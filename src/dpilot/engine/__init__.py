@@ -2,10 +2,9 @@
 
 from dpilot.engine.api import names, per_sample
 from dpilot.engine.base import NoRule, PerSample, Problem
-from dpilot.engine.check import check
-from dpilot.engine.graphed import Graphed
+from dpilot.engine.check import check, replace_batch_norm
 from dpilot.engine.made_up import refuse_mixing
-from dpilot.engine.replace import replace_batch_norm
+from dpilot.engine.replay.graphed import Graphed
 from dpilot.engine.self_check import self_check
 
 __all__ = [

@@ -13,14 +13,16 @@ from torch import nn
 
 from dpilot import _validate
 from dpilot.engine import batch as batches
-from dpilot.engine import loop, single_backward, vmap
+from dpilot.engine import copies, loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.capture import telling
 from dpilot.engine.check import check
-from dpilot.engine.made_up import carefully, examine, refuse_company, require_loss_each, untouched
-from dpilot.engine.masking import unwatched
+from dpilot.engine.draws import Draws
+from dpilot.engine.made_up import carefully, examine, free_size, refuse_company, require_loss_each, untouched
+from dpilot.engine.masking import without_checks
 from dpilot.engine.state import modules_of, refuse_trained_loss
 from dpilot.errors import UnsupportedModel
+from dpilot.numerics import precision
 
 ENGINES: dict[str, Callable[..., PerSample]] = {
     "single-backward": single_backward.run,
@@ -33,11 +35,15 @@ KEPT = 16
 
 
 class Choice(NamedTuple):
-    """The engine for a model, a loss and a form of batch, and why; ``traced``: the model is told that it is traced."""
+    """The engine for a model, a loss and a form of batch, and why.
+
+    ``traced``: the model is told that it is traced. ``draws``: it draws random numbers.
+    """
 
     engine: str
     reason: str
     traced: bool = False
+    draws: bool = False
 
 
 _known: WeakKeyDictionary[nn.Module, dict[Any, Choice | UnsupportedModel]] = WeakKeyDictionary()
@@ -99,7 +105,7 @@ def per_sample(
         refuse_problems(model)
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
     with torch.inference_mode(False), torch.enable_grad(), eager(model):
-        batch = batches.owned(batch)
+        batch = batches.copy_tensors(batch)
         choice = choose(model, loss_fn, batch, engine, n, per_batch)
         with telling(True) if choice.traced else nullcontext():
             return run(choice, model, loss_fn, batch, n=n, per_batch=per_batch, low_memory=low_memory)
@@ -110,12 +116,16 @@ def run(
 ) -> PerSample:
     """The gradients by the chosen engine, or one sample at a time where its operations do not keep samples apart."""
     if choice.engine == "single-backward" and n > 1:
+        before = Draws.now()
         try:
             return single_backward.run(
                 model, loss_fn, batch, n=n, per_batch=per_batch, reason=choice.reason, low_memory=low_memory
             )
         except NoRule as problem:
             reason = f"this chunk: {problem}"
+            drawn = choice.draws or not before.same(Draws.now())
+        if drawn or not precision.is_full([*model.parameters(), *model.buffers(), *batches.tensors(batch)]):
+            return copies.run(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason, draws=before)
     elif choice.engine == "vmap" and n > 1:
         return vmap.run(model, loss_fn, batch, n=n, per_batch=per_batch, reason=choice.reason)
     else:
@@ -164,16 +174,22 @@ def find_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str
         refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[engine])
         return Choice(engine, "asked for")
     try:
-        return Choice("single-backward", examine(model, loss_fn, batch, n, per_batch))
+        return apart(examine(model, loss_fn, batch, n, per_batch))
     except NoRule as problem:
         first = problem
     with telling(True):  # transformers reads whether anything is padded, unless it is traced
         try:
-            return Choice("single-backward", examine(model, loss_fn, batch, n, per_batch), traced=True)
+            return apart(examine(model, loss_fn, batch, n, per_batch))._replace(traced=True)
         except UnsupportedModel:
             if engine != "auto":
                 raise first from None
     return Choice(second_choice(model, loss_fn, batch, n, per_batch), f"single-backward: {first}")
+
+
+def apart(draws: bool) -> Choice:
+    """The choice for a model that keeps samples apart."""
+    checked = "" if draws else ", as one at a time on made-up samples"
+    return Choice("single-backward", f"its samples stay apart{checked}", draws=draws)
 
 
 def refuse_problems(model: nn.Module) -> None:
@@ -207,9 +223,10 @@ class Identity(NamedTuple):
 
 def second_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
     """vmap if it runs on made-up samples and keeps them apart, else loop; refused if that does not either."""
-    made_up = batches.synthetic(batch, n, 2, torch.Generator().manual_seed(0))
-    work = partial(vmap.run, model, loss_fn, made_up, n=2, per_batch=per_batch, reason="")
-    with untouched(model, loss_fn), unwatched():
+    size = free_size(model, loss_fn, batch, n, 2)
+    made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
+    work = partial(vmap.run, model, loss_fn, made_up, n=size, per_batch=per_batch, reason="")
+    with untouched(model, loss_fn), without_checks():
         try:
             carefully(model, made_up, work)
             refuse_company(model, loss_fn, batch, n, per_batch, vmap.run)

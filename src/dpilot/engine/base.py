@@ -60,7 +60,7 @@ class PerSample:
         """Norms of parts of the gradient, (n, groups); not finite in every group for a null sample."""
         self._check_groups(groups)
         null = ~torch.isfinite(self.norms)
-        parts = [inflate(added({name: self.squares[name] for name in group})) for group in groups]
+        parts = [inflate(add_squares({name: self.squares[name] for name in group})) for group in groups]
         return torch.where(null[:, None], torch.inf, torch.stack(parts, dim=1))
 
     def weighted_sum(self, weights: Tensor, groups: Sequence[Sequence[str]] | None = None) -> dict[str, Tensor]:
@@ -127,7 +127,7 @@ def measure(tensor: Tensor) -> torch.dtype:
     return accumulator(tensor).to_real()
 
 
-def handle(
+def make_handle(
     engine: str,
     reason: str,
     squares: Mapping[str, Tensor],
@@ -135,10 +135,10 @@ def handle(
     whole: Tensor | None = None,
 ) -> PerSample:
     """A PerSample whose norms come from one squared norm a parameter; ``whole`` is their sum, if it is known."""
-    return PerSample(inflate(added(squares) if whole is None else whole), engine, reason, squares, sum_with)
+    return PerSample(inflate(add_squares(squares) if whole is None else whole), engine, reason, squares, sum_with)
 
 
-def refilled(squares: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def refill_squares(squares: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Squared norms of parameters of m numbers with what may have vanished in them: n^2 + 2 m tiny.
 
     The square of a number below the root of the smallest normal float, or of a norm below it, may be zero. Squares of
@@ -160,7 +160,7 @@ def constants(values: tuple[float, ...], device: torch.device, dtype: torch.dtyp
     return torch.tensor(values, device=device, dtype=dtype)[:, None]
 
 
-def added(squares: Mapping[str, Tensor]) -> Tensor:
+def add_squares(squares: Mapping[str, Tensor]) -> Tensor:
     """Squared norms of the whole gradient, (n,); in float64, as many small ones could be lost beside a large one."""
     together = torch.stack(list(squares.values()))
     wide = torch.float64 if together.device.type != "mps" else together.dtype
@@ -174,4 +174,4 @@ def empty(parameters: Mapping[str, nn.Parameter], engine: str, reason: str) -> P
     def zeros(_: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()}
 
-    return handle(engine, reason, squares, zeros)
+    return make_handle(engine, reason, squares, zeros)

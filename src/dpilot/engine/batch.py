@@ -90,12 +90,12 @@ def rows(batch: Any, n: int, start: int, stop: int) -> Any:
     return rebuild(batch, lambda t: t[start:stop] if t.dim() and t.shape[0] == n else t)
 
 
-def owned(batch: Any) -> Any:
+def copy_tensors(batch: Any) -> Any:
     """The same with every tensor in memory of its own: around a slice of a chunk or of a data set lie other samples.
 
     Example:
         >>> whole = torch.zeros(4, 2)
-        >>> owned(whole) is whole, owned(whole[1:]).storage_offset()
+        >>> copy_tensors(whole) is whole, copy_tensors(whole[1:]).storage_offset()
         (True, 0)
     """
     return rebuild(batch, lambda t: t.clone() if t.layout is torch.strided and is_part(t) else t)
@@ -126,14 +126,14 @@ def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any
     return rebuild(batch, made_up)
 
 
-def filled(batch: Any, n: int, count: int) -> Any:
+def fill_up(batch: Any, n: int, count: int) -> Any:
     """A batch of n with copies of its first sample behind it, ``count`` in all; one more for each tensor that all
     samples share and that has as many rows, so that it is not taken for samples.
 
     Made-up samples would not do: a model may refuse what no sample holds, and a full chunk has none.
 
     Example:
-        >>> filled((torch.ones(2, 1), torch.zeros(3)), 2, 3)[0].shape
+        >>> fill_up((torch.ones(2, 1), torch.zeros(3)), 2, 3)[0].shape
         torch.Size([4, 1])
     """
     shared = {t.shape[0] for t in tensors(batch) if t.dim() and t.shape[0] != n}

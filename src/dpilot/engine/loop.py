@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import euclid, precision
-from dpilot.engine.base import LossFunction, PerSample, accumulator, added, handle, refilled, trainable
+from dpilot.engine.base import LossFunction, PerSample, accumulator, add_squares, make_handle, refill_squares, trainable
 from dpilot.engine.state import StateSnapshot, preserve
+from dpilot.numerics import euclidean, precision
 
 
 def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
@@ -31,8 +31,8 @@ def gradients(
     """The gradient of each (chosen) sample, with everything as it was before the first: they could meet in state."""
     before = StateSnapshot.of(model, loss_fn, batch)
     for i in range(n) if chosen is None else chosen:
-        with preserve(before):
-            found = gradient(model, loss_fn, batches.owned(batches.rows(batch, n, i, i + 1)), per_batch)
+        with preserve(before), torch.enable_grad():  # a sample before it may have switched gradients off
+            found = gradient(model, loss_fn, batches.copy_tensors(batches.rows(batch, n, i, i + 1)), per_batch)
         yield found
 
 
@@ -68,16 +68,16 @@ def reached(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tensor | None]
 def materialised(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> PerSample:
     """A PerSample that holds every per-sample gradient, (n, *shape) by name."""
     plain = {name: torch.view_as_real(g) if g.is_complex() else g for name, g in gradients.items()}
-    squares = {name: euclid.norms(g.reshape(g.shape[0], -1)).square() for name, g in plain.items()}
-    squares = refilled(squares, {name: g[0] for name, g in plain.items()})
-    finite = torch.isfinite(added(squares))
+    squares = {name: euclidean.norms(g.reshape(g.shape[0], -1)).square() for name, g in plain.items()}
+    squares = refill_squares(squares, {name: g[0] for name, g in plain.items()})
+    finite = torch.isfinite(add_squares(squares))
     safe = dict(gradients) if bool(finite.all()) else {name: keep(g, finite) for name, g in gradients.items()}
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        with precision.full():
+        with precision.use_full_precision():
             return {name: torch.tensordot(w.to(safe[name]), safe[name], 1) for name, w in weights.items()}
 
-    return handle(engine, reason, squares, sum_with)
+    return make_handle(engine, reason, squares, sum_with)
 
 
 def keep(rows: Tensor, finite: Tensor) -> Tensor:

@@ -17,15 +17,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from dpilot.engine import batch as batches
-from dpilot.engine import loop, precision, single_backward
+from dpilot.engine import loop, single_backward
 from dpilot.engine.base import LossFunction, NoRule, PerSample
 from dpilot.engine.capture import drawn_on_the_processor
-from dpilot.engine.masking import Made, looked_at, on_accelerator, unwatched
+from dpilot.engine.draws import keep_draws
+from dpilot.engine.masking import Made, check_values_first, on_accelerator, without_checks
 from dpilot.engine.record import judge
-from dpilot.engine.state import preserve_state, preserve_structure
+from dpilot.engine.state import modules_of, preserve_state, preserve_structure
 from dpilot.errors import DpilotError, UnsupportedModel
+from dpilot.numerics import precision
 
 DEPENDS = "the gradient of one sample depends on the others"
 Run = Callable[..., PerSample]
@@ -36,8 +39,8 @@ REMEDY = (
 ALONE = 'Use engine="auto", which then computes one sample at a time.'
 
 
-def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
-    """Say how the model was found to keep samples apart.
+def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> bool:
+    """Find that the model keeps samples apart; whether it draws random numbers.
 
     Shapes and dtypes of the batch are read, not its values. Tried are chunks of the batch's own size and of a size that
     divides no width. Random layers are off while the engine is compared with one sample at a time; with them on,
@@ -48,15 +51,15 @@ def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_bat
         NoRule: it is not known which rows belong to which sample, or the model does not run on made-up samples. Then
             ``auto`` takes an engine that computes samples one by one.
     """
-    return examine_sizes(model, loss_fn, batch, n, per_batch, sizes(model, batch, n))
+    return examine_sizes(model, loss_fn, batch, n, per_batch, sizes(model, loss_fn, batch, n))
 
 
 def examine_sizes(
     model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, tried: Iterable[int]
-) -> str:
+) -> bool:
     """``examine`` with made-up chunks of given sizes."""
     random = False
-    with untouched(model, loss_fn), unwatched():
+    with untouched(model, loss_fn), without_checks():
         try:
             for size in tried:
                 made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
@@ -70,7 +73,7 @@ def examine_sizes(
                 f"{type(error).__name__}: {error} Keep samples first, let the model accept such samples, or use "
                 'engine="auto", which falls back.'
             ) from error
-    return "its samples stay apart" if random else "its samples stay apart, as one at a time on made-up samples"
+    return random
 
 
 def refuse_mixing(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch: bool = False) -> None:
@@ -84,12 +87,22 @@ def refuse_mixing(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_ba
         examine_sizes(model, loss_fn, batch, n, per_batch, [max(n, 2)])
 
 
-def sizes(model: nn.Module, batch: Any, n: int) -> list[int]:
-    """Sizes of made-up chunks: the batch's own, and the least that is coprime to every width."""
-    widths = {size for p in model.parameters() for size in p.shape}
-    widths |= {size for t in batches.records(batch, n) for size in t.shape[1:]}
-    coprime = next(k for k in count(3) if all(math.gcd(k, w) == 1 for w in widths))
-    return list(dict.fromkeys((coprime, max(n, 2))))
+def sizes(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int) -> list[int]:
+    """Sizes of made-up chunks: a free one, and the batch's own where it is more than one."""
+    free = free_size(model, loss_fn, batch, n, 3)
+    return [free] if n in (1, free) else [free, n]
+
+
+def free_size(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, least: int) -> int:
+    """The least size of a chunk that is coprime to every length in parameters, buffers and the batch but its own.
+
+    So nothing of that size, or of a multiple of it, is taken for samples, in a part of the batch that all share either.
+    """
+    held = (t for m in modules_of(model, loss_fn) for t in (*m._parameters.values(), *m._buffers.values()))
+    lengths = {size for t in held if t is not None and not is_lazy(t) for size in t.shape}
+    for t in batches.tensors(batch):
+        lengths.update(t.shape[1:] if t.dim() and t.shape[0] == n else t.shape)
+    return next(k for k in count(least) if all(math.gcd(k, size) == 1 for size in lengths if size))
 
 
 def require_apart(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> None:
@@ -104,13 +117,14 @@ def require_apart(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int,
 def require_loss_each(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> None:
     """Refuse losses that are not one a sample: for engines that see samples alone, where a mean over one passes.
 
-    A model that does not run on two made-up samples is not judged.
+    A model that does not run on made-up samples is not judged.
     """
-    made_up, found = batches.synthetic(batch, n, 2, torch.Generator().manual_seed(0)), list[Any]()
-    with untouched(model, loss_fn), preserve_state(model, loss_fn), unwatched(), suppress(Exception):
+    size, found = free_size(model, loss_fn, batch, n, 2), list[Any]()
+    made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
+    with untouched(model, loss_fn), preserve_state(model, loss_fn), without_checks(), suppress(Exception):
         found.append(carefully(model, made_up, partial(batches.losses, model, loss_fn, made_up, per_batch)))
     for losses in found:
-        batches.check_losses(losses, 2)
+        batches.check_losses(losses, size)
 
 
 def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:
@@ -121,7 +135,7 @@ def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_b
         same = same or (random and is_random(model, loss_fn, made_up, per_batch))
     if random:
         changed = batches.rebuild(made_up, lambda t: first_for_last(t, n))
-        with same_draws():
+        with keep_draws():
             same = same and unmoved(model, loss_fn, made_up, changed, n, per_batch)
     if not same:
         raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, or on how many there are. {REMEDY}")
@@ -148,27 +162,17 @@ def refuse_company(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, 
 
     They meet in state that is not restored between samples (limits of StateSnapshot), or in a vmap rule of the user's.
     """
-    made_up = batches.synthetic(batch, n, 3, torch.Generator().manual_seed(0))
-    changed = batches.rebuild(made_up, lambda t: first_for_last(t, 3))
-    work = partial(unmoved, model, loss_fn, made_up, changed, 3, per_batch, run)
-    with untouched(model, loss_fn), unwatched(), same_draws():
+    size = free_size(model, loss_fn, batch, n, 3)
+    made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
+    changed = batches.rebuild(made_up, lambda t: first_for_last(t, size))
+    work = partial(unmoved, model, loss_fn, made_up, changed, size, per_batch, run)
+    with untouched(model, loss_fn), without_checks(), keep_draws():
         try:
             same = carefully(model, made_up, work)
         except Exception:  # whatever a user's model does with made-up samples
             return
     if not same:
         raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, also where each is computed alone. {REMEDY}")
-
-
-@contextmanager
-def same_draws() -> Iterator[None]:
-    """Leave the generators of Python and numpy as they were."""
-    python, array = random_module.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random_module.setstate(python)
-        np.random.set_state(array)
 
 
 def unmoved(
@@ -179,7 +183,7 @@ def unmoved(
 
     def others(chosen: Any) -> dict[str, Tensor]:
         for seed in (torch.manual_seed, random_module.seed, np.random.seed):
-            seed(0)  # the generators are restored by ``untouched`` and ``same_draws``
+            seed(0)  # the generators are restored by ``keep_draws``
         ps = run(model, loss_fn, chosen, n=n, per_batch=per_batch, reason="")
         weights = mixing_weights(ps.norms)
         weights[-1] = 0.0
@@ -205,7 +209,7 @@ def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: 
 
 def carefully(model: nn.Module, samples: Any, work: Callable[[], Made]) -> Made:
     """What the work with the samples gives; on an accelerator looked at first, where the model can be."""
-    return looked_at(work) if on_accelerator(model, samples) else work()
+    return check_values_first(work) if on_accelerator(model, samples) else work()
 
 
 @contextmanager
@@ -229,7 +233,12 @@ def untouched(model: nn.Module, loss_fn: LossFunction) -> Iterator[None]:
     """
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     steady: AbstractContextManager[Any] = torch.backends.cudnn.flags(enabled=False) if devices else nullcontext()
-    with torch.random.fork_rng(devices=devices), precision.full(), steady, preserve_structure(model, loss_fn):
+    with (
+        torch.random.fork_rng(devices=devices),
+        precision.use_full_precision(),
+        steady,
+        preserve_structure(model, loss_fn),
+    ):
         yield
 
 

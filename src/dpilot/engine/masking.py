@@ -86,7 +86,7 @@ def margins(args: Any) -> Spans:
     yield Span(args[1], -1, args[0].shape[-1] - 1)
 
 
-def spelling(args: Any) -> Spans:
+def ctc_arguments(args: Any) -> Spans:
     """(logarithms, labels, lengths, lengths, ...)."""
     yield Span(args[1], 0, args[0].shape[-1] - 1)
     yield from (Span(lengths, 0, math.inf) for lengths in args[2:4] if isinstance(lengths, Tensor))
@@ -97,12 +97,12 @@ def counts(args: Any) -> Spans:
     yield Span(args[0], 0, math.inf, "numbers that must be non-negative")
 
 
-def pooled(args: Any) -> Spans:
+def unpool_arguments(args: Any) -> Spans:
     """(values, places in an image, size of the image, ...)."""
     yield Span(args[1], 0, math.prod(args[2]) - 1)
 
 
-def poured(args: Any) -> Spans:
+def scatter_arguments(args: Any) -> Spans:
     """(self, mask, source): as many numbers as the mask has places."""
     mask = torch.logical_and(args[1], torch.ones_like(args[0], dtype=torch.bool))
     yield Span(mask.sum(), 0, args[2].numel(), "fewer numbers than places")
@@ -131,7 +131,7 @@ def weights(args: Any) -> Spans:
     yield Span(args[0].sum(-1) > 0, True, True, trouble)
 
 
-def asserted(args: Any) -> Spans:
+def assert_arguments(args: Any) -> Spans:
     """(a truth, ...)."""
     yield Span(args[0] != 0, True, True, "an assertion that fails")
 
@@ -145,15 +145,15 @@ TAKERS: dict[Callable[[Any], Spans], str] = {
     subscripts: "index _unsafe_index index_put index_put_ _unsafe_index_put _index_put_impl_",
     labels: "nll_loss_forward nll_loss2d_forward",
     margins: "multi_margin_loss multilabel_margin_loss_forward",
-    spelling: "_ctc_loss _cudnn_ctc_loss",
+    ctc_arguments: "_ctc_loss _cudnn_ctc_loss",
     counts: "repeat_interleave poisson",
-    pooled: "max_unpool2d max_unpool3d",
-    poured: "masked_scatter masked_scatter_",
+    unpool_arguments: "max_unpool2d max_unpool3d",
+    scatter_arguments: "masked_scatter masked_scatter_",
     likely: "binary_cross_entropy",
     chances: "bernoulli",
     chances_written: "bernoulli_",
     weights: "multinomial",
-    asserted: "_assert_async _functional_assert_async",
+    assert_arguments: "_assert_async _functional_assert_async",
 }
 """The operations of torch that end the process on a GPU where numbers are not what they take.
 
@@ -163,13 +163,13 @@ LIMITS = {name: spans for spans, names in TAKERS.items() for name in names.split
 
 
 @final
-class LookingFirst(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class BoundsCheckMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raise IndexError before an operation takes a number that it does not know, such as a place that does not exist.
 
     ``found`` says so afterwards, also where a script or the model turned the error into something else.
 
     Example:
-        >>> with LookingFirst():
+        >>> with BoundsCheckMode():
         ...     print(int((torch.tensor([-100, 1]) != -100).sum()), float(torch.eye(3)[torch.tensor([-1])].sum()))
         ...     torch.eye(3)[torch.tensor([-100, 1])]
         Traceback (most recent call last):
@@ -192,17 +192,17 @@ class LookingFirst(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def looked_at(work: Callable[[], Made]) -> Made:
+def check_values_first(work: Callable[[], Made]) -> Made:
     """What the work gives, with numbers looked at first; work that cannot be looked at is done as it is.
 
     Guarantee:
         IndexError for a number that an operation does not know, also where the work goes on after it.
 
     Example:
-        >>> looked_at(lambda: int(torch.eye(3)[torch.tensor([1])].sum()))
+        >>> check_values_first(lambda: int(torch.eye(3)[torch.tensor([1])].sum()))
         1
     """
-    looking, made = LookingFirst(), list[Made]()
+    looking, made = BoundsCheckMode(), list[Made]()
     with suppress(Exception), looking:  # what a model cannot do under a mode it may do without
         made.append(work())
     if looking.found:
@@ -210,17 +210,17 @@ def looked_at(work: Callable[[], Made]) -> Made:
     return made[0] if made else work()
 
 
-def unwatched() -> AbstractContextManager[Any]:
+def without_checks() -> AbstractContextManager[Any]:
     """Nothing is looked at for a while: whether a model can be must not decide what is found out about it."""
     modes = _get_current_dispatch_mode_stack()
-    return _disable_current_modes() if any(isinstance(mode, LookingFirst) for mode in modes) else nullcontext()
+    return _disable_current_modes() if any(isinstance(mode, BoundsCheckMode) for mode in modes) else nullcontext()
 
 
 def on_accelerator(model: nn.Module, batch: Any) -> bool:
     """Whether anything of the model or the batch lies elsewhere than on the CPU."""
-    return elsewhere(*model.parameters(), *model.buffers(), *batches.tensors(batch))
+    return on_other_device(*model.parameters(), *model.buffers(), *batches.tensors(batch))
 
 
-def elsewhere(*tensors: Tensor) -> bool:
+def on_other_device(*tensors: Tensor) -> bool:
     """Whether any of them lies elsewhere than on the CPU."""
     return any(t.device.type != "cpu" for t in tensors)

@@ -7,22 +7,23 @@ laid side by side, one matrix for all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dpilot.engine.combine import combine
+from dpilot.engine.base import accumulator
 from dpilot.engine.layers.base import Dense, Use, rows_of
 from dpilot.engine.layers.conv import Correlation
 from dpilot.engine.layers.embedding import Lookups
 from dpilot.engine.layers.formed import Apart, Formed
-from dpilot.engine.layers.gram import GramParts, finished
-from dpilot.engine.layers.linear import Product, mates_parts
+from dpilot.engine.layers.gram import GramParts, finish_bounds
+from dpilot.engine.layers.linear import Product, mates_parts, merge
 from dpilot.engine.layers.offsets import ByEntry
-from dpilot.engine.tied import tied_parts
+from dpilot.engine.layers.tied import tied_parts
+from dpilot.numerics import precision
 
 TOGETHER = frozenset({"cuda"})
 """Kinds of device on which calls are worth saving."""
@@ -74,7 +75,7 @@ class Measured:
         """Make the squared norms of all parameters."""
         for shared in list(self.waiting):
             self._meet(shared)
-        self.squares.update(zip(self.parts, finished(list(self.parts.values())), strict=True))
+        self.squares.update(zip(self.parts, finish_bounds(list(self.parts.values())), strict=True))
         kinds = {(d.values.device, d.values.dtype) for d in self.small.values()}
         for kind in kinds:
             mine = {name: d for name, d in self.small.items() if (d.values.device, d.values.dtype) == kind}
@@ -152,3 +153,125 @@ def tensors_of(held: Any) -> list[Tensor]:
         return [t for each in held for t in tensors_of(each)]
     inside = (Dense, Product, Correlation, ByEntry, Lookups, Formed, Apart)
     return [t for f in fields(held) for t in tensors_of(getattr(held, f.name))] if isinstance(held, inside) else []
+
+
+def combine(uses: Sequence[Use]) -> tuple[Tensor, tuple[Use, ...]]:
+    """Squared norms of the sum of all uses, and the uses to sum with.
+
+    Uses of one kind merge exactly (more tokens, more rows, added values). Gradients of uses of different kinds are
+    formed and added, a few samples at a time, to be measured and to be summed.
+    """
+    merged = uses if len(uses) == 1 else merge_alike(uses)
+    if len(merged) == 1:
+        squares, use = merged[0].measure()
+        return squares, (use,)
+    apart = tuple(use.merge() if isinstance(use, Lookups) else use for use in merged)
+    formed = Formed.of(apart, apart[0].magnitude().shape[0])
+    return formed.measure()[0], (formed,)
+
+
+def merge_alike(uses: Sequence[Use]) -> list[Use]:
+    """Merge dense uses with each other, products with each other, look-ups with each other."""
+    dense = [u for u in uses if isinstance(u, Dense)]
+    lookups = [u for u in uses if isinstance(u, Lookups)]
+    products: dict[Any, list[Product]] = {}
+    for u in uses:
+        if isinstance(u, Product):
+            products.setdefault((u.swapped, u.grade), []).append(u)
+    rest = [u for u in uses if not isinstance(u, (Dense, Lookups, Product))]
+    merged: list[Use] = list(rest)
+    if dense:
+        values: Any = sum(u.values for u in dense)
+        merged.append(Dense(values))
+    if lookups:
+        merged.append(one_lookup(lookups))
+    merged.extend(p[0] if len(p) == 1 else merge(p) for p in products.values())
+    return merged
+
+
+def one_lookup(uses: Sequence[Lookups]) -> Lookups:
+    """Look-ups in the same table, one after the other."""
+    if len(uses) == 1:
+        return uses[0]
+    tokens, owners, rows = (torch.cat([getattr(u, f) for u in uses]) for f in ("tokens", "owners", "rows"))
+    return Lookups(tokens, owners, rows, uses[0].batch_size, uses[0].vocabulary)
+
+
+Shape = tuple[torch.Size, torch.dtype, torch.device]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedSums:
+    """Sum over i of w_i g_i for every parameter; null samples are zeroed before any product.
+
+    Where records are large, zeroing rows costs more than waiting to learn whether a sample is null (``waits``). The
+    numbers of the other samples are the same either way.
+    """
+
+    finite: Tensor
+    measured: Measured
+    shapes: Mapping[str, Shape]
+    waits: bool
+
+    @staticmethod
+    def of(whole: Tensor, measured: Measured, parameters: Mapping[str, nn.Parameter]) -> WeightedSums:
+        shapes = {name: (p.shape, accumulator(p), p.device) for name, p in parameters.items()}
+        return WeightedSums(torch.isfinite(whole), measured, shapes, not cheap(measured))
+
+    def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self.without_null_rows(weights) if self.any_null() else self.steady(weights)
+
+    def any_null(self) -> bool:
+        """Whether a sample is null, where ``steady`` has to be told."""
+        return self.any_null_asked()()
+
+    def any_null_asked(self) -> Callable[[], bool]:
+        """The same, asked now and told when called: work that is launched in between is not waited for."""
+        if not self.waits:
+            return lambda: False
+        none = self.finite.all()
+        if not none.is_cuda:
+            return lambda: not bool(none)
+        told = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(none, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(none.device))
+
+        def answer() -> bool:
+            event.synchronize()
+            return not bool(told)
+
+        return answer
+
+    def steady(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The sums without waiting; where records are large, right if no sample is null."""
+        return self._summed(weights, zeroing=not self.waits)
+
+    def without_null_rows(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The sums from records whose null rows are zeros."""
+        return self._summed(weights, zeroing=True)
+
+    def _summed(self, weights: Mapping[str, Tensor], *, zeroing: bool) -> dict[str, Tensor]:
+        """Parameter after parameter: a copy without null rows lives no longer than its own sum takes."""
+        with torch.no_grad(), precision.use_own_settings():
+            sides = [side.keep(self.finite) if zeroing else side for side in self.measured.side_by_side]
+            small = {name: s for side in sides for name, s in side.weighted_sums(weights).items()}
+            kept = self.finite if zeroing else None
+            return {
+                name: small[name]
+                if name in small
+                else total(self.measured.uses.get(name, ()), w, kept, *self.shapes[name])
+                for name, w in weights.items()
+            }
+
+
+def total(
+    uses: Iterable[Use], weights: Tensor, finite: Tensor | None, shape: torch.Size, dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:  # fmt: skip
+    """The weighted sum of one parameter over all its uses, the rows of samples that are not finite zeroed."""
+    mine = weights.to(dtype)
+    parts = [(use if finite is None else use.keep(finite)).weighted_sum(mine) for use in uses]
+    if not parts:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    result: Tensor = sum(parts[1:], start=parts[0])
+    return result.view(shape)

@@ -23,23 +23,24 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dpilot.engine import precision
-from dpilot.engine.base import NoRule
+from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers import RULES
-from dpilot.engine.layers.base import Dense, MakeUse, Use, per_sample_rows
-from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeated
+from dpilot.engine.layers.base import Dense, MakeUse, Use, detach_unseen, per_sample_rows
+from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeat_view
+from dpilot.engine.layers.embedding import lookup_use
 from dpilot.engine.layers.fallback import fallback
-from dpilot.engine.layers.gram import Shared
+from dpilot.engine.layers.gram import SharedInput
+from dpilot.engine.quiet import no_batching_warnings
 from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.tracker import Tracker
-from dpilot.engine.tap import Tap
+from dpilot.numerics import precision
 
 TRANSPOSES = {"t": 1, "T": 1, "mT": 1, "transpose": 3, "swapaxes": 3}
 """Transposes of a matrix, and how many arguments they have."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundUse:
     """A use of a weight. ``by_row``: the weight has the samples on its first dimension, row i serves sample i alone."""
 
     weight: Tensor
@@ -67,15 +68,15 @@ class Recorder(TorchFunctionMode):
         self.origins: dict[int, Origin] = {}
         self.expected: dict[int, int] = {}
         self.recomputes = False  # a checkpoint runs parts of the forward pass again, which are watched as well
-        self.receive: Callable[[Found], None] | None = None
-        self._latest: tuple[Tensor, int, Tensor, Shared] | None = None
+        self.receive: Callable[[FoundUse], None] | None = None
+        self._latest: tuple[Tensor, int, Tensor, SharedInput] | None = None
         device = next((p.device for p in self.parameters), torch.device("cpu"))
         self._token = torch.zeros((), device=device, requires_grad=True)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.receive is None and not self.recomputes:
-            self.recomputes = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        if self.receive is None and (hooks := torch._C._autograd._top_saved_tensors_default_hooks(True)):
+            self._note_saving(hooks[0])
         weighted, sampled = self._contents(args)
         if kwargs:
             more = self._contents(kwargs.values())
@@ -86,6 +87,12 @@ class Recorder(TorchFunctionMode):
         if not sampled or (name in SHAPE_ONLY and id(args[0]) in self.weights):
             return self._derive(name, func, args, kwargs)
         return func(*args, **kwargs) if name in SHAPE_ONLY else self._meet(name, func, args, kwargs)
+
+    def _note_saving(self, pack: Any) -> None:
+        """Hooks save tensors: those of checkpoints compute again what is watched, others may exchange anything."""
+        self.recomputes = True
+        if not getattr(pack, "__module__", "").startswith("torch."):
+            self.tracker.note("unknown", "hooks on saved tensors exchange what the backward pass of records reads")
 
     def _contents(self, values: Iterable[Any]) -> tuple[bool, bool]:
         """Whether weights, and whether samples, are among the arguments."""
@@ -140,7 +147,9 @@ class Recorder(TorchFunctionMode):
 
     def has_equal_rows(self, weight: Tensor) -> bool:
         """Whether a weight was repeated along the samples: each row is the whole of a smaller weight."""
-        return self.tracker.memory.alike(weight, 0, weight.shape[0] // self.batch_size)
+        block = weight.shape[0] // self.batch_size
+        own_draws = self.tracker.place(weight)[:3] == ("axis", 0, block)  # a weight with each record's own draws
+        return own_draws or self.tracker.memory.alike(weight, 0, block)
 
     def tap(
         self, out: Tensor, saved: Sequence[Tensor], uses: Sequence[tuple[Tensor, MakeUse]], *, by_row: bool = False,
@@ -165,7 +174,7 @@ class Recorder(TorchFunctionMode):
             with torch._C.DisableTorchFunction():  # a rule's own work is not watched
                 gradient = gradient if gradient.shape == shape else gradient.reshape(shape)
                 for weight, make in uses:
-                    self.receive(Found(weight, make(kept, gradient), by_row))
+                    self.receive(FoundUse(weight, make(kept, gradient), by_row))
 
         def tapped(tensor: Tensor) -> Tensor:
             result: Tensor = Tap.apply(tensor, self._token, sink, fresh, *saved)  # type: ignore[no-untyped-call]
@@ -183,12 +192,12 @@ class Recorder(TorchFunctionMode):
         def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
             return Dense(per_sample_rows(e, n).sum(1).view(n, *weight.shape))
 
-        return self.tap(repeated(values, dims, lead), (), [(weight, make)], fresh=False)
+        return self.tap(repeat_view(values, dims, lead), (), [(weight, make)], fresh=False)
 
-    def input_of_several(self, x: Tensor, cast: Tensor) -> tuple[Tensor, Shared]:
+    def input_of_several(self, x: Tensor, cast: Tensor) -> tuple[Tensor, SharedInput]:
         latest = self._latest
         if latest is None or latest[0] is not x or latest[1] != x._version or latest[2].dtype != cast.dtype:
-            latest = self._latest = (x, x._version, cast.detach(), Shared())
+            latest = self._latest = (x, x._version, detach_unseen(cast), SharedInput())
         latest[3].users += 1
         return latest[2], latest[3]
 
@@ -201,7 +210,7 @@ class Recorder(TorchFunctionMode):
         return base if turned and base.dim() == 2 else None
 
     def backward(
-        self, losses: Tensor, receive: Callable[[Found], None], *, retain: bool = False, scale: Tensor | None = None
+        self, losses: Tensor, receive: Callable[[FoundUse], None], *, retain: bool = False, scale: Tensor | None = None
     ) -> None:
         """One backward pass from sum(scale * losses), recorder on (checkpoints run forward again); uses go to receive.
 
@@ -213,7 +222,7 @@ class Recorder(TorchFunctionMode):
         scale = torch.ones_like(losses) if scale is None else scale
         watched = self.tracker.again() if self.recomputes else nullcontext()
         try:
-            with watched, self, precision.own():
+            with watched, self, precision.use_own_settings():
                 reached = differentiate(losses, self._token, self.parameters, scale, retain)
         finally:
             self.receive = self._latest = None
@@ -253,3 +262,133 @@ def through_base(out: Tensor, tap: Callable[[Tensor], Tensor]) -> Tensor:
     if base.numel() == out.numel() and base.is_contiguous() and out.is_contiguous():
         return tap(base).view(out.shape)
     return tap(out.clone())
+
+
+Sink = Callable[[tuple[Tensor, ...], Tensor], None]
+
+
+class Tap(torch.autograd.Function):
+    """Return ``out`` itself and call ``sink(saved, gradient)`` during the backward pass.
+
+    The output is the same tensor marked as modified in place, not a view: an in-place activation may follow. What the
+    rule needs later is saved through autograd, so gradient checkpointing drops and recomputes it, and writing over it
+    in place is an error instead of a wrong gradient. ``token`` keeps the graph alive where nothing else does.
+    ``fresh`` false gives a view instead, for repeated weights, whose memory cannot be written anyway.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, token: Tensor, sink: Sink, fresh: bool, *saved: Tensor) -> Tensor:
+        del token
+        ctx.sink = sink
+        ctx.save_for_backward(*saved)
+        if not fresh:
+            return out.view_as(out)
+        ctx.mark_dirty(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        saved = ctx.saved_tensors
+        ctx.sink(saved, gradients[0])
+        return gradients[0], None, None, None, *(None for _ in saved)
+
+
+REPEATS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
+
+
+def own_name(recorder: Recorder, once: set[int], item: FoundUse) -> str | None:
+    """The parameter whose only use this is, if it is one: such a use can be measured as soon as it is found."""
+    alone = id(item.weight) in once and not item.by_row
+    return recorder.names.get(id(item.weight)) if alone else None
+
+
+def used_once(recorder: Recorder) -> set[int]:
+    """Parameters that meet the samples in one place only and from which no other weight is computed."""
+    derived = {id(v) for origin in recorder.origins.values() for v in flat(origin.args)}
+    return {
+        key for key, count in recorder.expected.items() if count == 1 and key in recorder.names and key not in derived
+    }
+
+
+def flat(tree: Any) -> list[Any]:
+    """Leaves of nested tuples and lists."""
+    return [leaf for v in tree for leaf in flat(v)] if isinstance(tree, (tuple, list)) else [tree]
+
+
+def settle(recorder: Recorder, found: Iterable[FoundUse]) -> dict[str, list[Use]]:
+    """All uses by parameter name."""
+    uses: dict[str, list[Use]] = {}
+    for item in found:
+        for name, use in parameters_of(recorder, item):
+            uses.setdefault(name, []).append(use)
+    return uses
+
+
+def parameters_of(recorder: Recorder, item: FoundUse) -> list[tuple[str, Use]]:
+    """The uses of parameters that one use of a weight stands for."""
+    name = recorder.names.get(id(item.weight))
+    if name is not None and not item.by_row:
+        return [(name, item.use)]
+    if item.by_row:
+        shorter = undo_rows(recorder, item, recorder.origins.get(id(item.weight)))
+        if shorter is not None:
+            return parameters_of(recorder, shorter)
+        return pull_back(recorder, item.weight, one_row_each(item.use.gradients(0, recorder.batch_size)))
+    return pull_back(recorder, item.weight, item.use.gradients(0, recorder.batch_size))
+
+
+def undo_rows(recorder: Recorder, item: FoundUse, origin: Origin | None) -> FoundUse | None:
+    """A weight with one row a sample that is a repeat, or a look-up of constant ids, in a smaller weight."""
+    if origin is None:
+        return None
+    n = recorder.batch_size
+    base = origin.args[0]
+    if origin.operation in REPEATS and is_row_repeat(base, item.weight):
+        return FoundUse(base, Dense(sum_to(item.use.gradients(0, n).sum(1), base)))
+    if origin.operation == "embedding" and len(origin.args) <= 3:
+        ids, table = origin.args[:2]
+        padding = origin.args[2] if len(origin.args) == 3 else None
+        return FoundUse(table, lookup_use(table, n, padding)((ids,), item.use.gradients(0, n)))
+    return None
+
+
+def is_row_repeat(base: Tensor, weight: Tensor) -> bool:
+    """The first dimension was 1 or absent, so every row is the whole base; the others may be repeated as well."""
+    aligned = (1,) * (weight.dim() - base.dim()) + tuple(base.shape)
+    return aligned[0] == 1 and all(a in (1, w) for a, w in zip(aligned[1:], weight.shape[1:], strict=True))
+
+
+def sum_to(values: Tensor, base: Tensor) -> Tensor:
+    """(n, ...) summed over repeated dimensions to (n, *base.shape)."""
+    lifted = values.unsqueeze(1)  # (n, 1, *weight.shape[1:])
+    aligned = (1,) * (lifted.dim() - 1 - base.dim()) + tuple(base.shape)
+    return lifted.sum_to_size(values.shape[0], *aligned).reshape(values.shape[0], *base.shape)
+
+
+def one_row_each(values: Tensor) -> Tensor:
+    """(n, r, ...) -> (n, n r, ...): sample i's gradient of the whole weight is zero but for its own rows."""
+    n, r = values.shape[:2]
+    whole = values.new_zeros(n, n, r, *values.shape[2:])
+    index = torch.arange(n, device=values.device)
+    whole[index, index] = values
+    return whole.flatten(1, 2)
+
+
+def pull_back(recorder: Recorder, weight: Tensor, gradients: Tensor) -> list[tuple[str, Use]]:
+    """Vector-Jacobian products of all samples at once, or one by one where torch cannot batch them."""
+    gradients = gradients.to(weight.dtype)
+
+    def pull(values: Tensor, batched: bool) -> tuple[Any, ...]:
+        return torch.autograd.grad(
+            weight, recorder.parameters, values, retain_graph=True, allow_unused=True, is_grads_batched=batched
+        )
+
+    try:
+        with no_batching_warnings():
+            pulled = pull(gradients, True)
+    except RuntimeError:
+        rows = [pull(g, False) for g in gradients]
+        pulled = tuple(None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True))
+    names = (recorder.names[id(p)] for p in recorder.parameters)
+    found = [(name, g.to(accumulator(g))) for name, g in zip(names, pulled, strict=True) if g is not None]
+    return [(name, Dense(g)) for name, g in found]

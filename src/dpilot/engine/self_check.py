@@ -47,7 +47,7 @@ def self_check(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch
         try:
             random = carefully(model, made_up, lambda: is_random(model, loss_fn, made_up, per_batch))
             with evaluating(model, random):
-                return found(model, loss_fn, made_up, per_batch)
+                return find_problems(model, loss_fn, made_up, per_batch)
         except DpilotError as error:
             return [Problem("model", str(error), "See the remedy above.")]
         except Exception as error:  # whatever a user's model does with made-up samples
@@ -55,7 +55,7 @@ def self_check(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch
             return [Problem("model", f"fails on made-up samples: {type(error).__name__}: {error}", remedy)]
 
 
-def found(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> list[Problem]:
+def find_problems(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> list[Problem]:
     """Problems of sums and norms, of neighbours and of samples that are not finite."""
 
     def run(batch: Any) -> PerSample:
@@ -67,7 +67,7 @@ def found(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool
     problems = wrong_sums(ours, oracle, allowed) + wrong_norms(ours, oracle, allowed)
     changes: dict[str, Callable[[Tensor], Tensor]] = {"changing": other, "making not finite": not_finite}
     for name, change in changes.items():
-        if moved(ours, run(last_changed(made_up, change)), allowed):
+        if has_moved(ours, run(last_changed(made_up, change)), allowed):
             what = f"{name} one made-up sample moves the gradients of others."
             problems.append(
                 Problem("model", what, "Remove what mixes samples, or keep samples on the first dimension.")
@@ -93,7 +93,7 @@ def wrong_norms(ours: PerSample, oracle: PerSample, allowed: float) -> list[Prob
     return [Problem("norms", f"{ours.engine} and one sample at a time disagree.", 'Use engine="loop" and report it.')]
 
 
-def moved(before: PerSample, after: PerSample, allowed: float) -> bool:
+def has_moved(before: PerSample, after: PerSample, allowed: float) -> bool:
     """Whether the gradients of all but the last sample changed."""
     weights = torch.ones_like(before.norms)
     weights[-1] = 0.0

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.fixed import equal_steps, fixed_steps
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
 from dpilot.linear.rows import Rows
@@ -14,7 +15,6 @@ from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise
 from dpilot.privacy.events import Event
 from dpilot.statistics import log_grid, quantile, quantile_event
-from dpilot.statistics.rows import Floats
 
 __all__ = ["AdaClip", "clip_level"]
 

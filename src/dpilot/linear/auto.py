@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.descent import Leave, Schedule
 from dpilot.linear.dpgd import Dpgd, gram_share, shrunk, walk
 from dpilot.linear.gram import Gram, gram_again, gram_stage
@@ -14,7 +15,6 @@ from dpilot.linear.problem import Door, Problem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Auto", "chosen"]
 

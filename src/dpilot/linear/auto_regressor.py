@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -13,6 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.keys import fresh_key
@@ -30,7 +30,6 @@ from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
 from dpilot.records import FitRecord, unit
-from dpilot.statistics.rows import Floats
 
 __all__ = ["AutoRegressor", "Score"]
 
@@ -187,9 +186,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def report(self, path: str | Path) -> Path:
         """Write the report of the fit, one HTML page; it costs nothing."""
-        # by name, as reports lie above regression on the map: they are made of records, and nothing here needs them
-        written: Path = import_module("dpilot.report.page").write(self.record(), path)
-        return written
+        return self.record().write_report(path)
 
     def _source(self, X: Any, y: Any) -> Source:
         if self.schema is None:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.fixed import equal_steps, fixed_steps
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
 from dpilot.linear.rows import Rows, total
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import release
 from dpilot.privacy.events import Composed, Event, Gaussian
-from dpilot.statistics.rows import Floats
 
 __all__ = ["BSGS"]
 

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from dpilot._arrays import Floats
 from dpilot.data.cells import Cells, plain
 from dpilot.data.reading import codes as cell_codes
 from dpilot.data.values import key
@@ -21,7 +22,6 @@ from dpilot.linear.inputs import features, features_and_target, loose
 from dpilot.linear.logistic import LogisticSteps, probabilities
 from dpilot.linear.model import inside, products
 from dpilot.linear.rows import MemoryRows
-from dpilot.statistics.rows import Floats
 
 __all__ = ["LogisticRegression", "codes", "declared_classes"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.linear.standardise import FAR, WINSOR, Scaling
-from dpilot.statistics.rows import Floats
 
 __all__ = ["STANDARDISED", "Declared", "declared"]
 

@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.row_gradients import EDGES, HistogramClip, Residual, gradient_step, linear_residual
 from dpilot.linear.rows import Rows
 from dpilot.mechanism import Draws, Noise
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Descent", "Leave", "Schedule", "descend", "norm_quantile"]
 

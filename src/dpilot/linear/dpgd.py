@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.descent import Leave, Schedule, descend
 from dpilot.linear.gram import Gram, GramPlan, gram_stage, plan_gram
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
@@ -15,7 +16,6 @@ from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of", "shrunk", "walk"]
 

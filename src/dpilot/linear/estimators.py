@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.linear.declared import declared
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, loose, numbers
@@ -17,7 +18,6 @@ from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
 from dpilot.linear.rows import MemoryRows, Rows
 from dpilot.linear.streaming import parquet_rows
-from dpilot.statistics.rows import Floats
 
 __all__ = ["LinearRegression"]
 

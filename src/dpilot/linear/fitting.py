@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import PrivacyWarning
 from dpilot.linear.declared import Declared
 from dpilot.linear.problem import Door, Privacy, Problem, multiplier, paid
@@ -24,7 +25,6 @@ from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.records import PUBLISHED_SIZE
 from dpilot.statistics import count, count_event
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Fitted", "Method", "Plan", "fit_rows", "noise_of", "planned", "problem_of", "size_of"]
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.problem import Door, Problem, multiplier, repeated
 from dpilot.linear.row_gradients import HistogramClip, gradient_step
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Floats
 
 __all__ = ["FixedClip", "equal_steps", "fixed_steps"]
 

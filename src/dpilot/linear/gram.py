@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.problem import Door, Problem, multiplier
 from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release_symmetric
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Gram", "GramPlan", "gram", "gram_again", "gram_stage", "plan_gram"]
 

@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
+from dpilot._arrays import Floats
 from dpilot.data.cells import Cells, check_numeric, kind, objects, plain
-from dpilot.data.frames import is_frame, listed_columns
+from dpilot.data.frames import columns_of, is_frame
 from dpilot.data.values import number
 from dpilot.errors import InvalidInput
-from dpilot.statistics.rows import Floats
 
 __all__ = ["features", "features_and_target", "loose", "numbers", "target_cells", "target_numbers", "training_features"]
 
@@ -119,7 +119,7 @@ def _checked(estimator: Any, X: Any, width: int | None, checks: Mapping[str, Any
 
 
 def _frame_numbers(X: Any) -> Floats:
-    columns = listed_columns(X)
+    columns = columns_of(X)
     for name, column in columns:
         check_numeric(column, name)
     values = np.empty((len(X), len(columns)))

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.solution import Solution
-from dpilot.statistics.rows import Floats
 
 __all__ = ["standard_errors"]
 

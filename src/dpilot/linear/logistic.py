@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.descent import Schedule, descend
 from dpilot.linear.dpgd import histogram_share
 from dpilot.linear.gram import gram_stage, plan_gram
@@ -15,7 +16,6 @@ from dpilot.linear.row_gradients import Residual
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Floats
 
 __all__ = ["LogisticSteps", "probabilities"]
 

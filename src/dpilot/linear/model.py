@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.standardise import Scaling
 from dpilot.sampling import blocks
-from dpilot.statistics.rows import Floats
 
 __all__ = ["LinearModel", "inside", "products"]
 

@@ -17,10 +17,10 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot._arrays import Floats
 from dpilot.linear.rows import Rows
 from dpilot.mechanism import Draws, Noise
 from dpilot.private_sum import PerSampleGradients, private_sum
-from dpilot.statistics.rows import Floats
 
 __all__ = ["EDGES", "HistogramClip", "OneHot", "Residual", "RowGradients", "clip", "gradient_step", "linear_residual"]
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpilot.statistics.rows import Floats
+from dpilot._arrays import Floats
 
 __all__ = ["MemoryRows", "Rows", "total"]
 

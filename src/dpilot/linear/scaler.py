@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dpilot._arrays import Floats
 from dpilot.linear.declared import declared
 from dpilot.linear.fitting import noise_of, problem_of, size_of
 from dpilot.linear.inputs import features, loose, training_features
@@ -15,7 +16,6 @@ from dpilot.linear.problem import paid
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.standardise import bought, plan_scaling
 from dpilot.privacy.ledger import Stage
-from dpilot.statistics.rows import Floats
 
 __all__ = ["PrivateStandardScaler"]
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.problem import Problem, multiplier
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.metrics.metric import Metric
 from dpilot.metrics.regression import noisy_sums, regression_scores
-from dpilot.metrics.residuals import Groups, noisy_residuals, residual_scores, shared
+from dpilot.metrics.residuals import Groups, noisy_residuals, residual_scores, split_noise
 from dpilot.privacy.events import Composed, Event, Gaussian
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Grouped", "noisy_scores", "score_event"]
 
@@ -34,7 +34,7 @@ class Grouped:
 def score_event(problem: Problem, *, grouped: bool = False) -> Event:
     """What ``noisy_scores`` costs: all of the budget of ``problem``, in two Gaussians, or three with groups."""
     reach, figures = _multipliers(problem)
-    return Composed(map(Gaussian, (reach, *shared(figures)) if grouped else (reach, figures)))
+    return Composed(map(Gaussian, (reach, *split_noise(figures)) if grouped else (reach, figures)))
 
 
 def noisy_scores(
@@ -63,7 +63,7 @@ def noisy_scores(
         A record whose target or prediction is not finite is the null record.
     """
     first, figures = _multipliers(problem)
-    second, third = shared(figures) if grouped else (figures, math.inf)
+    second, third = split_noise(figures) if grouped else (figures, math.inf)
     kept = np.isfinite(target) & np.isfinite(predicted)
     with np.errstate(all="ignore"):  # what overflows is far: it is pulled in below, and no warning may tell of it
         y, p = ((values[kept] - center) / width for values in (target, predicted))

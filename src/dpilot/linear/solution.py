@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dpilot._arrays import Floats
 from dpilot.linear.descent import Descent
 from dpilot.linear.gram import Gram
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Solution"]
 

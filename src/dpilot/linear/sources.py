@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.data.bounds import SHARE, buy, buy_event, raw_numbers
 from dpilot.data.encoder import Encoder
 from dpilot.data.frames import Frame
@@ -19,7 +20,6 @@ from dpilot.linear.problem import Door, Problem, multiplier
 from dpilot.linear.scoring import Grouped
 from dpilot.metrics.residuals import Groups
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Described", "Numbers", "Source"]
 

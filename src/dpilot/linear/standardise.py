@@ -18,12 +18,12 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.linear.problem import Problem, multiplier, repeated
 from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
-from dpilot.statistics.rows import Floats
 
 __all__ = ["Scaling", "ScalingPlan", "bought", "plan_scaling", "plan_target"]
 

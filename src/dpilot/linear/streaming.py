@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.statistics.rows import Floats
 
 __all__ = ["ParquetRows", "parquet_rows"]
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.keys import Chain, fresh_key
 from dpilot.linear.problem import Door, Problem
 from dpilot.linear.rows import Rows
@@ -15,8 +16,7 @@ from dpilot.linear.solution import Solution
 from dpilot.mechanism import Noise
 from dpilot.privacy.events import ApproxDP, Event
 from dpilot.privacy.gaussian import gdp_delta
-from dpilot.statistics.rows import Floats
-from dpilot.tape import Entry, current
+from dpilot.tape import TapeEntry, current
 
 __all__ = ["TukeyEM", "depths", "distance", "log_volumes"]
 
@@ -82,7 +82,7 @@ def _released(fits: Floats, event: ApproxDP, noise: Noise) -> Floats:
         return outputs()
     heard = np.append(depths(fits, _PROBES), distance(log_volumes(fits), event.epsilon / 2, event.delta / 2))
     form = (f"depths and distance {heard.shape} of {fits.shape}",)
-    return np.asarray(listener.release(Entry("choice", (heard,), form, 1.0, event, noise.stamp), outputs))
+    return np.asarray(listener.release(TapeEntry("choice", (heard,), form, 1.0, event, noise.stamp), outputs))
 
 
 def depths(fits: Floats, places: Floats) -> Floats:

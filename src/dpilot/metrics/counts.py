@@ -19,24 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats, Indices
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
-
-__all__ = [
-    "EDGES",
-    "SHARE",
-    "STEP",
-    "Counts",
-    "Layout",
-    "Scored",
-    "by_score",
-    "counts_event",
-    "exact_counts",
-    "noisy_counts",
-]
-
-Floats = NDArray[np.float64]
 
 SHARE: Final = 0.5
 STEP: Final = 1.0
@@ -63,14 +49,14 @@ class Layout:
                 _validate.refuse(name, getattr(self, name), "one name or more, all different")
 
     @property
-    def ranked(self) -> bool:
+    def has_scores(self) -> bool:
         """Whether there is a score to rank by: that of the second of two classes."""
         return len(self.classes) == 2
 
     @property
     def share(self) -> float:
         """The part of the squared sensitivity that the score's table takes."""
-        return SHARE if self.ranked else 0.0
+        return SHARE if self.has_scores else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +121,7 @@ def exact_counts(scored: Scored, layout: Layout) -> Counts:
     """The counts themselves, of every score that occurs: for records that are declared public, and no others."""
     predictions, _ = _tables(scored, layout)
     _, target, probabilities = _valid(scored, layout)
-    scores = np.stack(by_score(probabilities[:, 1], target)) if layout.ranked else None
+    scores = np.stack(by_score(probabilities[:, 1], target)) if layout.has_scores else None
     return Counts(layout, predictions, 0.0, scores, 0.0)
 
 
@@ -150,11 +136,11 @@ def _tables(scored: Scored, layout: Layout) -> tuple[Floats, Floats | None]:
     group, target, probabilities = _valid(scored, layout)
     places = group.astype(np.int64), target.astype(np.int64), np.argmax(probabilities, axis=1)
     shape = len(layout.groups), len(layout.classes), len(layout.classes)
-    predictions = _counted(places, shape)
-    if not layout.ranked:
+    predictions = _count_table(places, shape)
+    if not layout.has_scores:
         return predictions, None
     bins = np.searchsorted(EDGES, probabilities[:, 1], side="right")
-    return predictions, _counted((places[1], bins), (2, len(EDGES) + 1))
+    return predictions, _count_table((places[1], bins), (2, len(EDGES) + 1))
 
 
 def _valid(scored: Scored, layout: Layout) -> tuple[Floats, Floats, Floats]:
@@ -177,6 +163,6 @@ def _is_code(values: Floats, count: int) -> NDArray[np.bool_]:
         return np.asarray((values >= 0) & (values < count) & (values == np.floor(values)))
 
 
-def _counted(places: tuple[NDArray[np.int64], ...], shape: tuple[int, ...]) -> Floats:
+def _count_table(places: tuple[Indices, ...], shape: tuple[int, ...]) -> Floats:
     flat = np.ravel_multi_index(places, shape)
     return np.bincount(flat, minlength=math.prod(shape)).astype(np.float64).reshape(shape)

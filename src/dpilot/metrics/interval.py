@@ -22,13 +22,11 @@ from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["LEVEL", "Interval", "Proportion", "Spread", "clipped", "hull", "lowest", "mean", "quantile", "quotient"]
+from dpilot._arrays import Floats
 
 LEVEL: Final = 0.95
 Interval = tuple[float, float]
-_GRID: Final = 2001
 
 
 def quantile(comparisons: int = 1) -> float:
@@ -70,7 +68,7 @@ class Proportion:
     @property
     def value(self) -> float:
         total = self.hits + self.misses
-        return clipped(self.hits / total) if total > 0 else 0.5
+        return clip_unit(self.hits / total) if total > 0 else 0.5
 
     def interval(self, spread: Spread, comparisons: int = 1) -> Interval:
         """The rates that the counts do not contradict, within [0, 1]."""
@@ -83,6 +81,8 @@ class Proportion:
 
     def _set(self, hits: float, misses: float, spread: Spread, z: float) -> list[float]:
         """The ends of the set: roots of a square in t, and the ends of [0, 1] that are inside."""
+        # ((1 - t) h - t m)^2 - z^2 (s^2 ((1 - t)^2 a + t^2 b) + n t (1 - t)) <= 0, ordered by powers of t.
+        # tests/metrics/test_intervals.py::test_without_noise_the_interval_is_wilsons.
         total, noise = hits + misses, (z * spread.deviation) ** 2
         drawn = z * z * total if spread.sampling else 0.0
         a = total**2 - noise * (self.hit_cells + self.miss_cells) + drawn
@@ -105,7 +105,7 @@ def mean(rates: Sequence[Proportion], spread: Spread) -> Interval:
         (math.hypot(*distance[~unknown]) + distance[unknown].sum()) / len(rates)
         for distance in (values - low, high - values)
     )
-    return clipped(float(values.mean() - below)), clipped(float(values.mean() + above))
+    return clip_unit(float(values.mean() - below)), clip_unit(float(values.mean() + above))
 
 
 def lowest(singles: Sequence[Interval], shared: Sequence[Interval]) -> Interval:
@@ -123,26 +123,28 @@ def quotient(over: Proportion, under: Proportion, spread: Spread, comparisons: i
 
     A quotient r is inside if 0 lies in the interval of ``over - r under``.
     """
-    r = np.linspace(0.0, 1.0, _GRID)
+    r = np.linspace(0.0, 1.0, 2001)
     (low, high), (least, most) = over.interval(spread, comparisons), under.interval(spread, comparisons)
     difference = over.value - r * under.value
     above = np.hypot(over.value - low, r * (most - under.value))
     below = np.hypot(high - over.value, r * (under.value - least))
-    inside = r[(difference <= above + _TINY) & (difference >= -below - _TINY)]
-    value = clipped(over.value / under.value) if under.value > 0 else 1.0
+    inside = r[(difference <= above + 1e-12) & (difference >= -below - 1e-12)]
+    value = clip_unit(over.value / under.value) if under.value > 0 else 1.0
     return hull(value, inside.tolist())
 
 
-def hull(value: float, points: Sequence[float] | NDArray[np.float64]) -> Interval:
+def invert_score(value: float, t: Floats, score: Floats, variance: Floats) -> Interval:
+    """The interval of ``value`` and of all t whose score is no further from 0 than its variance explains."""
+    return hull(value, t[score**2 <= quantile() ** 2 * variance])
+
+
+def hull(value: float, points: Sequence[float] | Floats) -> Interval:
     """The smallest interval with the value and all the points in it."""
     return float(min([value, *points])), float(max([value, *points]))
 
 
-def clipped(value: float) -> float:
+def clip_unit(value: float) -> float:
     return min(max(value, 0.0), 1.0)
-
-
-_TINY: Final = 1e-12
 
 
 def _roots(a: float, b: float, c: float) -> list[float]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from dpilot.metrics.interval import Interval, Spread
 from dpilot.records import MetricRecord
 
-__all__ = ["Metric", "metric"]
-
 
 @dataclass(frozen=True, slots=True)
 class Metric:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.metrics.interval import Proportion
-
-__all__ = ["OBJECTIVES", "objective"]
 
 OBJECTIVES: Final = ("accuracy", "macro", "worst_class", "worst_group")
 
 
-def objective(name: str, table: NDArray[np.float64]) -> float:
+def objective(name: str, table: Floats) -> float:
     """The objective ``name`` of noisy counts, one row (wrong, right) a class, or a group for "worst_group".
 
     ::
@@ -27,7 +25,7 @@ def objective(name: str, table: NDArray[np.float64]) -> float:
         Post-processing: the denominators come from the same table.
 
     Edge cases:
-        a row of nobody, by the noisy counts    1/2: nothing is known
+        an empty row, by the noisy counts       1/2: nothing is known
         noise                                   the least of noisy rates is on average too low, most so with small rows
 
     Example:

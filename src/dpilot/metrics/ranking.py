@@ -6,12 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.metrics.counts import STEP, Counts, Floats, by_score
-from dpilot.metrics.interval import Interval, Spread, clipped, hull, quantile
+from dpilot.metrics.counts import STEP, Counts
+from dpilot.metrics.interval import Interval, Spread, clip_unit, hull, invert_score
 from dpilot.metrics.metric import Metric, metric
-
-__all__ = ["auc", "pairs_auc"]
 
 _GRID: Final = np.linspace(0.0, 1.0, 2001)
 
@@ -33,7 +32,7 @@ def auc(counts: Counts) -> Metric:
 
     Edge cases:
         exact counts       every pair of records is compared
-        a class of nobody  by the noisy counts: the value is 1/2, the interval [0, 1]
+        an empty class     by the noisy counts: the value is 1/2, the interval [0, 1]
 
     Reference:
         Hanley and McNeil, Radiology 1982.
@@ -51,29 +50,21 @@ def auc(counts: Counts) -> Metric:
     return metric("AUC", "", value, counts.score_deviation, ends)
 
 
-def pairs_auc(scores: Floats, positive: Floats) -> float:
-    """The area of all pairs of records: exact, so only for records that are declared public, and for tests.
-
-    >>> pairs_auc(np.array([0.1, 0.4, 0.4, 0.9]), np.array([0.0, 0.0, 1.0, 1.0]))
-    0.875
-    """
-    first, second = by_score(scores, positive)
-    return _area(first, second, _ties(first.size, 0.0))
-
-
 def _ties(bins: int, shift: float) -> Floats:
     """What a pair within each bin counts."""
     return np.full(bins, 0.5 + shift)
 
 
-def _ordered(first: Floats, second: Floats, ties: Floats) -> float:
+def _concordant_pairs(first: Floats, second: Floats, ties: Floats) -> float:
     """Pairs in order: of bins before, and their share within a bin."""
     return float((np.cumsum(first) - (1 - ties) * first) @ second)
 
 
 def _area(first: Floats, second: Floats, ties: Floats) -> float:
     pairs = first.sum() * second.sum()
-    return clipped(_ordered(first, second, ties) / float(pairs)) if min(first.sum(), second.sum()) > 0 else 0.5
+    return (
+        clip_unit(_concordant_pairs(first, second, ties) / float(pairs)) if min(first.sum(), second.sum()) > 0 else 0.5
+    )
 
 
 def _interval(first: Floats, second: Floats, ties: Floats, spread: Spread) -> Interval:
@@ -83,8 +74,8 @@ def _interval(first: Floats, second: Floats, ties: Floats, spread: Spread) -> In
     variance = _noise(first, second, ties, spread.deviation) if spread.deviation else np.zeros_like(_GRID)
     if spread.sampling:
         variance = variance + (n0 * n1) ** 2 * _hanley_mcneil(max(n0, 1.0), max(n1, 1.0))
-    score = _ordered(first, second, ties) - _GRID * n0 * n1
-    return hull(_area(first, second, ties), _GRID[score**2 <= quantile() ** 2 * variance])
+    score = _concordant_pairs(first, second, ties) - _GRID * n0 * n1
+    return invert_score(_area(first, second, ties), _GRID, score, variance)
 
 
 def _noise(first: Floats, second: Floats, ties: Floats, deviation: float) -> Floats:

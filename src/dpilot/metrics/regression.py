@@ -5,7 +5,7 @@ e = min((prediction - y)^2, 1), an error beyond half the declared range counted 
 
     (1, y, y^2 - 1/2, y^3, y^4 - 1/2, e - 1/2, e^2 - 1/2)     times weights     (1, 0.7, 0.7, 0.25, 0.25, 2, 0.5)
 
-rounded towards zero to multiples of 2^-30, so that the sums are exact (``grid.on_grid``).
+rounded towards zero to multiples of 2^-30, so that the sums are exact (``on_grid``).
 
 The weights give most of the sensitivity to what the error is read from; the high powers only shape intervals.
 """
@@ -21,15 +21,12 @@ from typing import Final
 import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
-from dpilot.metrics.counts import Floats
-from dpilot.metrics.grid import on_grid
-from dpilot.metrics.interval import Interval, Spread, quantile
+from dpilot.metrics.interval import Interval, Spread, hull, invert_score
 from dpilot.metrics.metric import Metric, metric
 from dpilot.privacy.events import Event
-
-__all__ = ["Sums", "exact_sums", "noisy_sums", "regression_scores", "sums_event"]
 
 _CENTRES: Final = np.array([0.0, 0.0, 0.5, 0.0, 0.5, 0.5, 0.5])
 _WEIGHTS: Final = np.array([1.0, 0.7, 0.7, 0.25, 0.25, 2.0, 0.5])
@@ -38,7 +35,7 @@ _BOUND: Final = float(np.linalg.norm(_WEIGHTS * np.where(_CENTRES > 0, 0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class RegressionSums:
     """Sums over held-out records, in units of half the declared range; ``scale`` is that half, in the target's unit."""
 
     count: float
@@ -65,7 +62,7 @@ def noisy_sums(
     noise_multiplier: float,
     receipt: Draws,
     noise: Noise = SYSTEM,
-) -> Sums:
+) -> RegressionSums:
     """The sums that may be shown, of targets and predictions that are scaled so that the bounds are [-1, 1].
 
     Guarantee:
@@ -80,16 +77,16 @@ def noisy_sums(
     return _sums(noisy / _WEIGHTS, _BOUND * noise_multiplier, half_range)
 
 
-def exact_sums(target: Floats, predicted: Floats, *, half_range: float) -> Sums:
+def exact_sums(target: Floats, predicted: Floats, *, half_range: float) -> RegressionSums:
     """The sums themselves: for records that are declared public, and no others."""
     return _sums(_vector(target, predicted) / _WEIGHTS, 0.0, half_range)
 
 
-def regression_scores(sums: Sums) -> tuple[Metric, ...]:
+def regression_scores(sums: RegressionSums) -> tuple[Metric, ...]:
     """Root mean squared error, in the target's own unit, and the share of the variance that is explained.
 
     Edge cases:
-        nobody, or no variance, by the noisy sums    R^2 is 0, and the interval is all that can be
+        no records or no variance, by the noisy sums R^2 is 0, and the interval is all that can be
         sampling of R^2                              errors and targets are taken as independent, which widens it where
                                                      records far from the mean have the larger errors
 
@@ -101,8 +98,27 @@ def regression_scores(sums: Sums) -> tuple[Metric, ...]:
     error = _mean_error(sums)
     return (
         metric("RMSE", "", sums.scale * math.sqrt(error), sums.deviation, partial(_rmse, sums)),
-        metric("R^2", "", _explained(error, _variance(sums)), sums.deviation, partial(_explained_interval, sums)),
+        metric("R^2", "", _r_squared(error, _variance(sums)), sums.deviation, partial(_r_squared_interval, sums)),
     )
+
+
+def on_grid(values: Floats) -> Floats:
+    """The nearest multiples of 2^-30 towards zero.
+
+    Sums that are rounded as they grow move, from one data set to its neighbour, by what the record adds and by all
+    roundings that it changes, which no bound on the record covers.
+
+    Guarantee:
+        No number grows. Sums of up to 2^23 numbers in [-1, 1] are exact in float64: one number more moves a sum by
+        that number, to the last bit. Of n numbers beyond, a sum is off by less than n^2 2^-53.
+
+    Example:
+        >>> on_grid(np.array([1.0, -0.5, 1e-10, -1 / 3])).tolist()
+        [1.0, -0.5, 0.0, -0.3333333330228925]
+    """
+    # A sum of 2^23 multiples of 2^-30 below 1 has 23 + 30 = 53 bits, what float64 holds.
+    # tests/metrics/test_grid.py::test_a_sum_as_long_as_promised_still_takes_the_smallest_number.
+    return np.asarray(np.trunc(values * 2.0**30) * 2.0**-30)
 
 
 @np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
@@ -118,17 +134,17 @@ def _vector(target: Floats, predicted: Floats) -> Floats:
     return np.asarray(on_grid(rows * _WEIGHTS).sum(axis=0))
 
 
-def _sums(vector: Floats, deviation: float, half_range: float) -> Sums:
+def _sums(vector: Floats, deviation: float, half_range: float) -> RegressionSums:
     half = _validate.positive(half_range=half_range)
     count, y, y2, y3, y4, e, e2 = (vector + _CENTRES * vector[0]).tolist()
-    return Sums(count, (y, y2, y3, y4), (e, e2), deviation, half)
+    return RegressionSums(count, (y, y2, y3, y4), (e, e2), deviation, half)
 
 
-def _mean_error(sums: Sums) -> float:
+def _mean_error(sums: RegressionSums) -> float:
     return min(max(sums.errors[0] / sums.count, 0.0), 1.0) if sums.count > 0 else 1.0
 
 
-def _variance(sums: Sums) -> float:
+def _variance(sums: RegressionSums) -> float:
     """The variance of the target."""
     if sums.count <= 0:
         return 0.0
@@ -136,31 +152,30 @@ def _variance(sums: Sums) -> float:
     return min(max(second - first**2, 0.0), 1.0)
 
 
-def _explained(error: float, variance: float) -> float:
+def _r_squared(error: float, variance: float) -> float:
     """1 - error / variance; a model worse than the mean by as much as can be is -1 at least here."""
     return max(1 - error / variance, -1.0) if variance > 0 else 0.0
 
 
-def _rmse(sums: Sums, spread: Spread) -> Interval:
+def _rmse(sums: RegressionSums, spread: Spread) -> Interval:
     low, high = _error_interval(sums, spread)
     return sums.scale * math.sqrt(low), sums.scale * math.sqrt(high)
 
 
-def _explained_interval(sums: Sums, spread: Spread) -> Interval:
+def _r_squared_interval(sums: RegressionSums, spread: Spread) -> Interval:
     """1 - error / variance at the ends that their own intervals leave, distances added by squares."""
     error, variance = _mean_error(sums), _variance(sums)
-    value = _explained(error, variance)
+    value = _r_squared(error, variance)
     (low, high), (least, most) = _error_interval(sums, spread), _variance_interval(sums, spread)
     ratio = np.linspace(0.0, 2.0, 4001)
     difference = error - ratio * variance
     inside = (difference <= np.hypot(error - low, ratio * (most - variance)) + 1e-12) & (
         difference >= -np.hypot(high - error, ratio * (variance - least)) - 1e-12
     )
-    found = 1 - ratio[inside]
-    return min([value, *found.tolist()]), max([value, *found.tolist()])
+    return hull(value, 1 - ratio[inside])
 
 
-def _error_interval(sums: Sums, spread: Spread) -> Interval:
+def _error_interval(sums: RegressionSums, spread: Spread) -> Interval:
     """Of the mean of e: its sum carries half the noise of the count, as it was centred by 1/2."""
     first, second = sums.errors
 
@@ -169,10 +184,10 @@ def _error_interval(sums: Sums, spread: Spread) -> Interval:
         drawn = second - 2 * t * first + t * t * sums.count
         return noise + (np.maximum(drawn, 0.0) if spread.sampling else 0.0)
 
-    return _inverted(lambda t: first - t * sums.count, variance, _mean_error(sums))
+    return _score_interval(lambda t: first - t * sums.count, variance, _mean_error(sums))
 
 
-def _variance_interval(sums: Sums, spread: Spread) -> Interval:
+def _variance_interval(sums: RegressionSums, spread: Spread) -> Interval:
     """Of the variance of y, with its mean m as released: that of sum (y - m)^2 - t."""
     value = _variance(sums)
     if sums.count <= 0:
@@ -189,11 +204,9 @@ def _variance_interval(sums: Sums, spread: Spread) -> Interval:
         drawn = fourth - 2 * t * squares + t * t * sums.count
         return noise + (np.maximum(drawn, 0.0) if spread.sampling else 0.0)
 
-    return _inverted(lambda t: squares - t * sums.count, variance, value)
+    return _score_interval(lambda t: squares - t * sums.count, variance, value)
 
 
-def _inverted(score: Callable[[Floats], Floats], variance: Callable[[Floats], Floats], value: float) -> Interval:
-    """The t in [0, 1] whose score is no further from 0 than its variance explains."""
+def _score_interval(score: Callable[[Floats], Floats], variance: Callable[[Floats], Floats], value: float) -> Interval:
     t = np.linspace(0.0, 1.0, 4001) ** 2
-    inside = t[score(t) ** 2 <= quantile() ** 2 * variance(t)]
-    return min([value, *inside.tolist()]), max([value, *inside.tolist()])
+    return invert_score(value, t, score(t), variance(t))

@@ -5,7 +5,7 @@ group, with r = prediction - y clipped to [-1, 1]::
 
     (1, r^2 - 1/2, r)     times weights     (1, 2, 1)
 
-rounded towards zero to multiples of 2^-30, so that the sums are exact (``grid.on_grid``).
+rounded towards zero to multiples of 2^-30, so that the sums are exact (``regression.on_grid``).
 """
 
 from __future__ import annotations
@@ -18,24 +18,13 @@ from typing import Final
 import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
-from dpilot.metrics.counts import Floats
-from dpilot.metrics.grid import on_grid
-from dpilot.metrics.interval import Interval, Spread, hull, quantile
+from dpilot.metrics.interval import Interval, Spread, invert_score, quantile
 from dpilot.metrics.metric import Metric, metric
+from dpilot.metrics.regression import on_grid
 from dpilot.privacy.events import Composed, Event
-
-__all__ = [
-    "SHARE",
-    "Groups",
-    "Residuals",
-    "both_events",
-    "exact_residuals",
-    "noisy_residuals",
-    "residual_scores",
-    "shared",
-]
 
 SHARE: Final = 0.4
 """Of the squared mu of all figures, for this table: the figures of all records are then noisier by 29 %."""
@@ -66,10 +55,10 @@ class Residuals:
     scale: float
 
 
-def shared(noise_multiplier: float) -> tuple[float, float]:
+def split_noise(noise_multiplier: float) -> tuple[float, float]:
     """The noise multipliers of the figures of all records and of this table, which cost ``noise_multiplier`` together.
 
-    >>> [round(each, 3) for each in shared(1.0)]
+    >>> [round(each, 3) for each in split_noise(1.0)]
     [1.291, 1.581]
     """
     return noise_multiplier / math.sqrt(1 - SHARE), noise_multiplier / math.sqrt(SHARE)
@@ -77,7 +66,7 @@ def shared(noise_multiplier: float) -> tuple[float, float]:
 
 def both_events(noise_multiplier: float) -> Event:
     """What the figures of all records and this table cost: two Gaussians."""
-    return Composed(map(gaussian_event, shared(noise_multiplier)))
+    return Composed(map(gaussian_event, split_noise(noise_multiplier)))
 
 
 def noisy_residuals(
@@ -116,7 +105,7 @@ def residual_scores(found: Residuals) -> tuple[Metric, ...]:
     """Records, root mean squared error and mean residual (prediction minus target) of each group.
 
     Edge cases:
-        nobody, by the noisy count     an error of half the range, a residual of 0, and intervals of all that can be
+        no records, by the noisy count an error of half the range, a residual of 0, and intervals of all that can be
         sampling of the error          squared residuals are taken to vary as much as numbers in [0, 1] of their mean
                                        can, which widens the interval
 
@@ -165,7 +154,7 @@ def _error(sums: Sums, value: float, spread: Spread) -> Interval:
     t = np.linspace(0.0, 1.0, 4001) ** 2
     noise = spread.deviation**2 * (0.25 + (t - 0.5) ** 2)
     drawn = max(count, 0.0) * t * (1 - t) if spread.sampling else 0.0
-    return hull(value, _inside(t, squares - t * count, noise + drawn))
+    return invert_score(value, t, squares - t * count, noise + drawn)
 
 
 def _residual(sums: Sums, value: float, spread: Spread) -> Interval:
@@ -174,12 +163,7 @@ def _residual(sums: Sums, value: float, spread: Spread) -> Interval:
     t = np.linspace(-1.0, 1.0, 4001)
     noise = spread.deviation**2 * (1 + t**2)
     drawn = np.clip(squares - max(count, 0.0) * t**2, 0.0, max(count, 0.0)) if spread.sampling else 0.0
-    return hull(value, _inside(t, residual - t * count, noise + drawn))
-
-
-def _inside(t: Floats, score: Floats, variance: Floats) -> list[float]:
-    """The t whose score is no further from 0 than its variance explains."""
-    return [float(each) for each in t[score**2 <= quantile() ** 2 * variance]]
+    return invert_score(value, t, residual - t * count, noise + drawn)
 
 
 @np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn

@@ -6,23 +6,12 @@ from itertools import permutations
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.metrics import interval
-from dpilot.metrics.counts import Counts, Floats
+from dpilot.metrics.counts import Counts
 from dpilot.metrics.interval import Interval, Proportion, Spread
 from dpilot.metrics.metric import Metric, metric
 from dpilot.metrics.ranking import auc
-
-__all__ = [
-    "accuracy",
-    "class_accuracies",
-    "confusion",
-    "group_accuracies",
-    "macro",
-    "parity",
-    "scores",
-    "worst_class",
-    "worst_group",
-]
 
 
 def scores(counts: Counts) -> tuple[Metric, ...]:
@@ -40,7 +29,7 @@ def scores(counts: Counts) -> tuple[Metric, ...]:
     overall = [accuracy(counts), macro(counts), worst_class(counts)]
     ranked = [] if counts.scores is None else [auc(counts)]
     grouped = [*group_accuracies(counts), worst_group(counts)] if len(counts.layout.groups) > 1 else []
-    fair = [parity(counts)] if len(counts.layout.groups) > 1 and counts.layout.ranked else []
+    fair = [parity(counts)] if len(counts.layout.groups) > 1 and counts.layout.has_scores else []
     return (*overall, *ranked, *grouped, *fair, *class_accuracies(counts), *confusion(counts))
 
 

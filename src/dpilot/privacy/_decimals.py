@@ -2,7 +2,7 @@
 
 Arithmetic names its context: an operator would round as the caller's thread happens to.
 
->>> times(3, declared(0.1))
+>>> times(3, to_decimal(0.1))
 Decimal('0.3')
 >>> above(Decimal("0.3")), below(Decimal("0.3"))
 (0.3, 0.3)
@@ -23,20 +23,20 @@ _STORED = Context(prec=20, rounding=ROUND_UP)
 _SHORT = Context(prec=3, rounding=ROUND_DOWN)
 
 
-def declared(number: float) -> Decimal:
-    """A number somebody typed, as they typed it: 0.1 is a tenth."""
+def to_decimal(number: float) -> Decimal:
+    """A declared number, exactly as it was typed: 0.1 is a tenth."""
     return Decimal(repr(float(number)))
 
 
-def computed(number: float) -> Decimal:
+def round_up(number: float) -> Decimal:
     """A number an accountant found, rounded up to twenty digits; infinity stays."""
     if math.isnan(number) or number < 0:
         raise InternalError(f"an accountant answered {number!r}: expected a number >= 0.")
     return _STORED.create_decimal(Decimal.from_float(number))
 
 
-def shortened(number: Decimal) -> Decimal:
-    """Three digits, rounded down: a delta that people can read and that never exceeds what was meant."""
+def truncate(number: Decimal) -> Decimal:
+    """Three digits, rounded down: a readable delta, never above ``number``."""
     return number.normalize(_SHORT)
 
 
@@ -62,13 +62,13 @@ def square_root(number: Decimal) -> Decimal:
 def above(number: Decimal) -> float:
     """The float to show for a spend: as printed, it is not below ``number``."""
     shown = float(number)
-    return shown if declared(shown) >= number else math.nextafter(shown, math.inf)
+    return shown if to_decimal(shown) >= number else math.nextafter(shown, math.inf)
 
 
 def below(number: Decimal) -> float:
     """The float to show for what is left: as printed, it is not above ``number``, and not below zero."""
     shown = float(max(number, ZERO))
-    return shown if declared(shown) <= max(number, ZERO) else math.nextafter(shown, 0.0)
+    return shown if to_decimal(shown) <= max(number, ZERO) else math.nextafter(shown, 0.0)
 
 
 def write(number: Decimal) -> str:

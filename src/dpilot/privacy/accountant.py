@@ -10,19 +10,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.privacy import pld
+from dpilot.privacy import pld, selection
 from dpilot.privacy import rdp as renyi
+from dpilot.privacy.amplification import joint_noise_multiplier
 from dpilot.privacy.events import Event, OneOf, PoissonSampled, PureDP, RepeatAndSelect, leaves
 from dpilot.privacy.gaussian import gdp_delta, gdp_epsilon
 from dpilot.privacy.rdp import ORDERS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from dpilot.privacy.selection import selection_curve
 
 ACCOUNTANTS: Final = ("pld", "rdp", "gdp")
 
@@ -34,7 +33,6 @@ __all__ = [
     "gdp_delta",
     "gdp_epsilon",
     "gdp_mu",
-    "profile",
     "rdp",
     "rdp_epsilon",
     "selects",
@@ -53,12 +51,12 @@ def epsilon(event: Event, delta: float, accountant: str = "pld") -> float:
     if accountant == "gdp":
         return gdp_epsilon(gdp_mu(event), delta)
     if isinstance(event, RepeatAndSelect):
-        return float(_selection().epsilon(event, delta))
+        return selection.epsilon(event, delta)
     if accountant == "rdp":
-        return renyi.event_epsilon(event, delta)
+        return renyi.event_epsilon(event, delta, selection_curve)
     if next(leaves(event), None) is None:
         return 0.0
-    sigma = pld.combined_noise_multiplier(event)
+    sigma = joint_noise_multiplier(event)
     return gdp_epsilon(1 / sigma, delta) if sigma is not None else pld.epsilon(event, delta)
 
 
@@ -69,23 +67,19 @@ def delta(event: Event, epsilon: float, accountant: str = "pld") -> float:
     if accountant == "gdp":
         return gdp_delta(gdp_mu(event), epsilon)
     if isinstance(event, RepeatAndSelect):
-        return float(_selection().delta(event, epsilon))
+        return selection.delta(event, epsilon)
     if accountant == "rdp":
         spent, used = renyi.approximate(event)
-        return min(1.0, used + renyi.delta(ORDERS, renyi.curve(event), epsilon - spent))
+        curve = renyi.curve(event, selection=selection_curve)
+        return min(1.0, used + renyi.delta(ORDERS, curve, epsilon - spent))
     return pld.delta(event, epsilon)
 
 
-def profile(event: Event) -> Callable[[float], float]:
-    """delta as a function of epsilon, the whole privacy profile; an upper bound everywhere, both directions."""
-    return lambda epsilon: delta(event, epsilon)
-
-
-def rdp(event: Event, orders: Any = ORDERS) -> NDArray[Any]:
+def rdp(event: Event, orders: Any = ORDERS) -> Floats:
     """The Renyi curve of ``event`` at ``orders``. ApproxDP parts have none and are refused here."""
     if renyi.approximate(event)[1]:
         raise InvalidInput("ApproxDP has no Renyi curve: expected events with curves. Add its epsilon and delta apart.")
-    return renyi.curve(event, tuple(float(order) for order in orders))
+    return renyi.curve(event, tuple(float(order) for order in orders), selection_curve)
 
 
 def rdp_epsilon(orders: Any, values: Any, delta: float) -> float:
@@ -113,7 +107,7 @@ def selects(event: Event) -> bool:
 
 
 def _mu(part: Event) -> float:
-    sigma = pld.combined_noise_multiplier(part)
+    sigma = joint_noise_multiplier(part)
     if sigma is not None:
         return 1 / sigma
     if isinstance(part, PureDP):
@@ -125,9 +119,3 @@ def _mu(part: Event) -> float:
         f'accountant "gdp" is refused for {name}: expected full-batch Gaussians, for which it is exact. '
         'Use accountant="pld": the central-limit form of GDP under-reports sampled steps.'
     )
-
-
-def _selection() -> Any:
-    from dpilot.privacy import selection
-
-    return selection

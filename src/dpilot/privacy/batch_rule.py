@@ -19,8 +19,6 @@ from dpilot.errors import InvalidInput
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.calibrate import noise_multiplier
 
-_SMALLEST = 32
-
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
@@ -63,6 +61,17 @@ def batch_rule(
 ) -> BatchAdvice:
     """The batch size for ``epochs`` over ``size`` records (declared, not counted) under ``budget``.
 
+    Args:
+        budget: the total of the run.
+        size: the declared number of records.
+        epochs: how often the run passes over them, on average.
+        candidates: the batch sizes to compare.
+        min_steps: the least number of steps that a candidate must leave.
+        tolerance: how far above the least cumulative noise still counts as the plateau, as a share of it.
+
+    Returns:
+        The batch size with its steps and noise multiplier, the reason in words, and the table of all candidates.
+
     Edge cases:
         no candidate reaches min_steps   the one with the most steps is taken, and the reason says so
         delta of 1/size or more          refused, unless the budget allows it
@@ -78,7 +87,7 @@ def batch_rule(
     epochs = _validate.positive(epochs=epochs)
     min_steps = _validate.count(min_steps=min_steps)
     tolerance = _validate.non_negative(tolerance=tolerance)
-    sizes = _candidates(size) if candidates is None else _checked(candidates, size)
+    sizes = _candidates(size) if candidates is None else _check_candidates(candidates, size)
     table = tuple(_row(budget, size, epochs, batch) for batch in sizes)
     eligible = [row for row in table if row.steps >= min_steps]
     chosen = _smallest_on_plateau(eligible, tolerance) if eligible else max(table, key=lambda row: row.steps)
@@ -90,11 +99,11 @@ def batch_rule(
 
 
 def _candidates(size: int) -> list[int]:
-    powers = [2**k for k in range(size.bit_length()) if _SMALLEST <= 2**k < size]
+    powers = [2**k for k in range(size.bit_length()) if 32 <= 2**k < size]
     return [*powers, size]
 
 
-def _checked(candidates: Iterable[int], size: int) -> list[int]:
+def _check_candidates(candidates: Iterable[int], size: int) -> list[int]:
     sizes = sorted({_validate.count(batch_size=value) for value in candidates})
     if not sizes:
         raise InvalidInput("candidates is empty: expected at least one batch size.")

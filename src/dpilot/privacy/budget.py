@@ -8,8 +8,6 @@ from typing import Final
 from dpilot import _validate
 
 MOST_DELTA: Final = 1e-5
-PRIVATE_DELTA: Final = 1e-6
-"""Where the number of records is bought: below 1/size for fewer than a million of them, whatever the number is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def default_delta(size: float | str | None = None) -> float:
     """
     if isinstance(size, str):
         _validate.one_of(("private",), "Or the number of records.", size=size)
-        return PRIVATE_DELTA
+        return 1e-6  # below 1/size for fewer than a million records, whatever the number is
     return MOST_DELTA if size is None else min(MOST_DELTA, 1 / (10 * _validate.positive(size=size)))
 
 

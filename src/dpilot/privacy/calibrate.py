@@ -17,21 +17,24 @@ from functools import lru_cache
 
 from dpilot import _validate
 from dpilot.errors import InternalError, InvalidInput
-from dpilot.privacy import pld
+from dpilot.privacy import accountant, pld
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.gaussian import gdp_mu
 
 SLACK = 4e-4  # of epsilon that may be left unused, beside the grid's part
-_COARSE_BIAS = 1e-2
 _FINE_BIAS = 5e-4
-_GRID_SHARE = 1e-2  # the standard grid is kept as long as it over-reports by less than this
 _MOST_ROUNDS = 40
 _LEAST = math.log(0.2)  # of sampled steps: with less noise losses are so large that grids grow without bound
 
 
 def noise_multiplier(budget: Budget, *, sample_rate: float, steps: int) -> float:
     """The noise multiplier with which ``steps`` Poisson-sampled Gaussian steps cost no more than ``budget``.
+
+    Args:
+        budget: the total (epsilon, delta) of all steps.
+        sample_rate: the probability with which a step takes a record, in (0, 1]; batch_size / size, declared.
+        steps: how many steps there are.
 
     Guarantee:
         its epsilon never exceeds the budget's, and is within 0.1 % of it.
@@ -49,16 +52,26 @@ def noise_multiplier(budget: Budget, *, sample_rate: float, steps: int) -> float
     count = _validate.count(steps=steps)
     if rate == 1:
         return math.sqrt(count) / gdp_mu(budget)
-    return _calibrated(budget, rate, count)
+    return _calibrate(budget, rate, count)
 
 
 def scale_for(make_event: Callable[[float], Event], budget: Budget, *, low: float, high: float) -> float:
     """The smallest parameter in [low, high] whose event fits ``budget``; epsilon must fall as it grows.
 
     For schedules with several stages that share one scale. Slower than noise_multiplier: plain bisection on the fine
-    grid, and the certified end of the bracket is returned.
+    grid.
+
+    Args:
+        make_event: the event of a parameter, such as a noise multiplier that all stages are scaled by.
+        budget: what the event may cost.
+        low, high: the ends of the bracket.
+
+    Returns:
+        The end of the bracket whose cost was computed, within 0.01 % of the smallest.
+
+    Raises:
+        InvalidInput: if even ``high`` costs more than the budget.
     """
-    from dpilot.privacy import accountant
 
     def fits(value: float) -> bool:
         return accountant.epsilon(make_event(value), budget.delta) <= budget.epsilon
@@ -76,20 +89,20 @@ def scale_for(make_event: Callable[[float], Event], budget: Budget, *, low: floa
 
 
 @lru_cache(maxsize=1024)
-def _calibrated(budget: Budget, rate: float, steps: int) -> float:
+def _calibrate(budget: Budget, rate: float, steps: int) -> float:
     target = math.log(budget.epsilon)
 
     def log_epsilon(log_sigma: float, interval: float) -> float:
         event = Repeated(PoissonSampled(rate, Gaussian(math.exp(log_sigma))), steps)
         return math.log(max(pld.epsilon(event, budget.delta, interval), 1e-300))
 
-    coarse = min(pld.width_for_bias(_COARSE_BIAS, budget.epsilon, steps), budget.epsilon / 100, 5e-3)
+    coarse = min(pld.width_for_bias(1e-2, budget.epsilon, steps), budget.epsilon / 100, 5e-3)
     start = _seed(budget, rate, steps)
     aim = target + (coarse / pld.width_for_bias(1.0, budget.epsilon, steps)) ** 2
     x, y, slope = _descend(lambda x: log_epsilon(x, coarse), start, -1.2, aim - 0.005, aim + 0.005)
     bias = max(y - log_epsilon(x, coarse / 2), 1e-7) * 4 / 3  # of the coarse grid: it falls with the square of h
     fine = coarse * min(0.5, math.sqrt(_FINE_BIAS / bias))
-    fine = max(fine, pld.standard_interval(budget.epsilon, steps, _GRID_SHARE))
+    fine = max(fine, pld.standard_interval(budget.epsilon, steps, 1e-2))  # kept if it over-reports by less than 1 %
     x = max(_LEAST, x + (target - (y - bias) - _FINE_BIAS - SLACK / 2) / slope)
     return math.exp(_descend(lambda x: log_epsilon(x, fine), x, slope, target - SLACK, target)[0])
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
@@ -71,7 +71,7 @@ class Composed:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of ``events``, it is not told which: costs the pointwise maximum of their curves.
+    """One of ``events``, which one stays secret: costs the pointwise maximum of their curves.
 
     The choice is made before the records are touched, by a coin or a rule that depends on no record and no release.
     Equal epsilon at one delta is not domination, so the maximum is taken at every order and every epsilon.
@@ -155,20 +155,7 @@ Event = (
     Gaussian | PoissonSampled | Repeated | Composed | OneOf | PureDP | ExponentialMechanism | ApproxDP | RepeatAndSelect
 )
 
-_ALLOWED: Final[dict[str, type]] = {
-    kind.__name__: kind
-    for kind in (
-        Gaussian,
-        PoissonSampled,
-        Repeated,
-        Composed,
-        OneOf,
-        PureDP,
-        ExponentialMechanism,
-        ApproxDP,
-        RepeatAndSelect,
-    )
-}
+_ALLOWED: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def nothing() -> Composed:
@@ -213,7 +200,7 @@ def from_dict(data: object) -> Event:
     given = set(data) - {"type"}
     if given != set(names):
         raise InvalidInput(f"{data['type']} has fields {sorted(given)}: expected {sorted(names)}.")
-    return kind(**{name: _loaded(name, data[name]) for name in names})  # type: ignore[no-any-return]
+    return kind(**{name: _from_plain(name, data[name]) for name in names})  # type: ignore[no-any-return]
 
 
 def to_json(event: Event) -> str:
@@ -236,7 +223,7 @@ def _plain(value: Any) -> Any:
     return to_dict(value) if type(value) in _ALLOWED.values() else value
 
 
-def _loaded(name: str, value: Any) -> Any:
+def _from_plain(name: str, value: Any) -> Any:
     if name == "event":
         return from_dict(value)
     if name == "events":

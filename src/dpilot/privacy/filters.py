@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from itertools import product
-from typing import Final, Protocol
+from typing import Protocol
 
 from dpilot.errors import InvalidInput
 from dpilot.privacy import _decimals, accountant
-from dpilot.privacy._decimals import ZERO, computed, declared
+from dpilot.privacy._decimals import ZERO, round_up, to_decimal
 from dpilot.privacy.amounts import Amount, Cell, Charge, Price, add, worst_of
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import (
@@ -39,7 +39,6 @@ from dpilot.privacy.events import (
     leaves,
 )
 
-ADAPTIVE: Final = ("basic", "rdp", "gdp")
 _MOST_COMBINATIONS = 256
 
 
@@ -54,7 +53,7 @@ class Bound(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Basic:
+class BasicFilter:
     """Sums of (epsilon, delta) over whole commitments, each composed by its own PLD at the ``delta`` it was given.
 
     Without a delta, what the events themselves declare is added, and anything else is infinite.
@@ -63,18 +62,18 @@ class Basic:
     """
 
     def price(self, stages: Sequence[tuple[Event, Cell]], delta: Decimal | None) -> Price:
-        return _composed_price("basic", stages, lambda event: _approximate(event, delta))
+        return _joint_price("basic", stages, lambda event: _approximate(event, delta))
 
     def cost(self, amount: Amount, budget: Budget) -> Amount:
         del budget
         return amount
 
     def fits(self, amount: Amount, budget: Budget) -> bool:
-        return amount.within(Amount(declared(budget.epsilon), declared(budget.delta)))
+        return amount.within(Amount(to_decimal(budget.epsilon), to_decimal(budget.delta)))
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class PldFilter:
     """The PLD of everything, at the whole ``delta``: for the one commitment of a precommitted ledger.
 
     Reference: Zhu, Dong, Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", 2022.
@@ -84,13 +83,13 @@ class Fixed:
 
     def price(self, stages: Sequence[tuple[Event, Cell]], delta: Decimal | None) -> Price:
         _no_delta(delta, "pld")
-        return _composed_price("precommitted", stages, self._best)
+        return _joint_price("precommitted", stages, self._best)
 
     def cost(self, amount: Amount, budget: Budget) -> Amount:
-        return Basic().cost(amount, budget)
+        return BasicFilter().cost(amount, budget)
 
     def fits(self, amount: Amount, budget: Budget) -> bool:
-        return Basic().fits(amount, budget)
+        return BasicFilter().fits(amount, budget)
 
     def _best(self, event: Event) -> tuple[Amount, str]:
         added, way = _approximate(event, None)
@@ -99,7 +98,7 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Renyi:
+class RenyiFilter:
     """Sums of Renyi divergences at one order, fixed before the first spend.
 
     Reference: Feldman and Zrnic, "Individual Privacy Accounting via a Renyi Filter", NeurIPS 2021.
@@ -109,21 +108,21 @@ class Renyi:
 
     def price(self, stages: Sequence[tuple[Event, Cell]], delta: Decimal | None) -> Price:
         _no_delta(delta, "rdp")
-        charges = tuple(Charge(Amount(computed(_divergence(event, self.order))), cell) for event, cell in stages)
+        charges = tuple(Charge(Amount(round_up(_divergence(event, self.order))), cell) for event, cell in stages)
         return Price(charges, tuple(c.amount for c in charges), f"rdp:order {self.order:g}", additive=True)
 
     def cost(self, amount: Amount, budget: Budget) -> Amount:
         if not amount.loss:
             return Amount()
         epsilon = accountant.rdp_epsilon([self.order], [_decimals.above(amount.loss)], budget.delta)
-        return Amount(computed(epsilon * (1 + 1e-14)), declared(budget.delta))
+        return Amount(round_up(epsilon * (1 + 1e-14)), to_decimal(budget.delta))
 
     def fits(self, amount: Amount, budget: Budget) -> bool:
-        return self.cost(amount, budget).loss <= declared(budget.epsilon)
+        return self.cost(amount, budget).loss <= to_decimal(budget.epsilon)
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianDP:
+class GdpFilter:
     """Sums of mu^2 over unsampled Gaussian releases; exact.
 
     Reference: Smith and Thakurta, "Fully Adaptive Composition for Gaussian Differential Privacy", 2022.
@@ -139,7 +138,7 @@ class GaussianDP:
             return Amount()
         epsilon = accountant.gdp_epsilon(_mu(amount), budget.delta)
         ceiling = budget.epsilon if self.fits(amount, budget) else math.inf
-        return Amount(computed(min(epsilon, ceiling)), declared(budget.delta))
+        return Amount(round_up(min(epsilon, ceiling)), to_decimal(budget.delta))
 
     def fits(self, amount: Amount, budget: Budget) -> bool:
         return accountant.gdp_delta(_mu(amount), budget.epsilon) * (1 + 1e-10) <= budget.delta
@@ -165,9 +164,7 @@ def choose_order(budget: Budget) -> float:
     return best
 
 
-def _composed_price(
-    name: str, stages: Sequence[tuple[Event, Cell]], find: Callable[[Event], tuple[Amount, str]]
-) -> Price:
+def _joint_price(name: str, stages: Sequence[tuple[Event, Cell]], find: Callable[[Event], tuple[Amount, str]]) -> Price:
     """One joint price for all stages: that of the worst case, in their common cell or on everybody."""
     cases = [find(event) for event in _worst_cases(stages)]
     alone = [find(event)[0] for event, _ in stages] if len(stages) > 1 else [cases[0][0]]
@@ -205,17 +202,17 @@ def _approximate(event: Event, delta: Decimal | None) -> tuple[Amount, str]:
     pairs = [(part, times) for part, times in parts if isinstance(part, ApproxDP)]
     rest = [(part, times) for part, times in parts if not isinstance(part, ApproxDP)]
     amount = add(
-        [Amount(_decimals.times(n, declared(p.epsilon)), _decimals.times(n, declared(p.delta))) for p, n in pairs]
+        [Amount(_decimals.times(n, to_decimal(p.epsilon)), _decimals.times(n, to_decimal(p.delta))) for p, n in pairs]
     )
     pure = [(p.epsilon, times) for p, times in rest if isinstance(p, PureDP | ExponentialMechanism)]
     if len(pure) == len(rest) and (delta is None or not rest):  # everything says what it costs
-        return add([amount, *(Amount(_decimals.times(n, declared(epsilon))) for epsilon, n in pure)]), "sum"
+        return add([amount, *(Amount(_decimals.times(n, to_decimal(epsilon))) for epsilon, n in pure)]), "sum"
     if delta is None or delta <= 0:
         return Amount(Decimal("Infinity"), amount.delta), "pld"
     remainder = event if not pairs else _compose([Repeated(part, times) for part, times in rest])
     way = "rdp" if accountant.selects(remainder) else "pld"
     epsilon = _epsilon(remainder, float(delta), way)
-    return add([amount, Amount(computed(epsilon), delta)]), way
+    return add([amount, Amount(round_up(epsilon), delta)]), way
 
 
 @lru_cache(maxsize=512)

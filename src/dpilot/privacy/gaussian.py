@@ -12,13 +12,12 @@ Reference: Dong, Roth, Su, "Gaussian Differential Privacy", 2022, Corollary 2.13
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dpilot import _validate
 from dpilot.privacy.budget import Budget
 
-_RELATIVE = 1e-12  # to which roots are found; results are moved by more than this to the safe side
-_SAFE = 1e-9
+_SAFE = 1e-9  # results are moved by this to the safe side, more than the 1e-12 to which roots are found
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
@@ -67,7 +66,39 @@ def gdp_mu(budget: Budget) -> float:
     return root * (1 - 3 * _SAFE)  # further than gdp_epsilon rounds up, so that the two agree
 
 
+def stages_mu(stages: Iterable[float]) -> float:
+    """mu of all stages together, trials and final run: the square root of the sum of squares.
+
+    >>> stages_mu([3.0, 4.0])
+    5.0
+    """
+    return math.hypot(*(_validate.non_negative(mu=mu) for mu in stages))
+
+
+def leftover_mu(total: float, trials: Iterable[float]) -> float:
+    """The largest mu left for the final run when ``trials`` have taken theirs out of ``total``.
+
+    Guarantee:
+        stages_mu([*trials, leftover_mu(total, trials)]) <= total, in floats too.
+
+    Example:
+        >>> round(leftover_mu(5.0, [3.0]), 12)
+        4.0
+    """
+    total = _validate.positive(total=total)
+    taken = tuple(trials)
+    spent = stages_mu(taken)
+    if spent >= total:
+        _validate.refuse("trials", spent, f"a total mu below {total}", "Run fewer trials, or cheaper ones.")
+    # total^2 - spent^2 as a product loses no digits where the two are close; the loop takes back what rounding adds.
+    # tests/privacy/test_stages.py::test_what_is_left_never_overshoots_the_total.
+    left = math.sqrt((total - spent) * (total + spent))
+    while stages_mu([*taken, left]) > total:
+        left = math.nextafter(left, 0.0)
+    return left
+
+
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     from scipy.optimize import brentq
 
-    return float(brentq(function, low, high, xtol=1e-300, rtol=_RELATIVE, maxiter=500))
+    return float(brentq(function, low, high, xtol=1e-300, rtol=1e-12, maxiter=500))

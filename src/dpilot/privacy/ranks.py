@@ -8,8 +8,6 @@ from typing import Final
 
 from dpilot.errors import InvalidInput
 
-__all__ = ["check_alone", "world_size"]
-
 _DECLARED: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # by torchrun, Open MPI, MPICH
 
 

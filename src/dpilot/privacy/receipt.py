@@ -27,8 +27,6 @@ from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy.events import Event, Gaussian, OneOf, PoissonSampled, RepeatAndSelect, Repeated, leaves
 from dpilot.privacy.ranks import check_alone
 
-__all__ = ["Receipt", "TrialReceipts", "divided", "divided_multiplier"]
-
 
 class Receipt:
     """What may still be released under one reserved ``event``.
@@ -165,7 +163,7 @@ class TrialReceipts:
         return Receipt(event, within=self._receipt)
 
 
-def divided(receipt: Receipt, noise_multiplier: float, steps: int, *, sample_rate: float = 1.0) -> Receipt:
+def divide(receipt: Receipt, noise_multiplier: float, steps: int, *, sample_rate: float = 1.0) -> Receipt:
     """Draw one Gaussian from ``receipt`` and return the right to ``steps`` noisier ones that together cost as much.
 
     ::
@@ -173,34 +171,36 @@ def divided(receipt: Receipt, noise_multiplier: float, steps: int, *, sample_rat
         T-fold composition of (1 / (s sqrt(T)))-GDP is (1/s)-GDP,      whatever T is
 
     So a run whose number of steps is chosen from earlier releases is reserved beforehand as one Gaussian(s); its
-    steps use ``divided_multiplier(s, steps)``. With ``sample_rate`` below 1 the drawn event is a Gaussian on a Poisson
-    sample, and the steps are full-batch steps on that one sample.
+    steps use ``step_noise_multiplier(s, steps)``. With ``sample_rate`` below 1 the drawn event is a Gaussian on a
+    Poisson sample, and the steps are full-batch steps on that one sample.
 
     Guarantee:
         The squared mu of the steps is at most 1/s^2, in exact arithmetic. Right or refusal: what was not reserved is
         BudgetExceeded. The new receipt ends with the old one.
 
     Example:
-        >>> steps = divided(Receipt(Gaussian(10.0)), 10.0, 4)
+        >>> steps = divide(Receipt(Gaussian(10.0)), 10.0, 4)
         >>> steps.event
         Repeated(event=Gaussian(noise_multiplier=20.0), times=4)
 
     Reference:
         Dong, Roth, Su, "Gaussian Differential Privacy", 2022, Corollary 3.3 and Theorem 3.2 (adaptive composition).
     """
-    each = divided_multiplier(noise_multiplier, steps)
+    each = step_noise_multiplier(noise_multiplier, steps)
     whole = Gaussian(noise_multiplier)
     receipt.draw(whole if _validate.rate(sample_rate=sample_rate) == 1 else PoissonSampled(sample_rate, whole))
     return Receipt(Repeated(Gaussian(each), steps), within=receipt)
 
 
-def divided_multiplier(noise_multiplier: float, steps: int) -> float:
+def step_noise_multiplier(noise_multiplier: float, steps: int) -> float:
     """What each of ``steps`` releases needs that are together one of ``noise_multiplier``: s sqrt(T), rounded up.
 
-    >>> divided_multiplier(10.0, 9)
+    >>> step_noise_multiplier(10.0, 9)
     30.0
     """
     whole, count = _validate.positive(noise_multiplier=noise_multiplier), _validate.count(steps=steps)
+    # T / each^2 <= 1 / whole^2 must hold in exact arithmetic, so the float is raised until each^2 >= T whole^2.
+    # tests/privacy/test_receipt.py::test_divided_steps_cost_no_more_than_the_whole_in_exact_arithmetic.
     each, needed = whole * math.sqrt(count), count * Fraction(whole) ** 2
     while Fraction(each) ** 2 < needed:
         each = math.nextafter(each, math.inf)

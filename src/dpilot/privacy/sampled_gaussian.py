@@ -13,7 +13,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from dpilot._arrays import Floats
 
 _NO_OVERFLOW = 500.0  # exp of it is finite, and 1 beside it is nothing
 
@@ -44,7 +45,7 @@ def distribution(noise_multiplier: float, sample_rate: float, interval: float) -
     return library.PrivacyLossDistribution(removed, direction(AdjacencyType.ADD))
 
 
-def _deltas(release: Any, epsilons: NDArray[np.float64], adding: bool) -> NDArray[np.float64]:
+def _deltas(release: Any, epsilons: Floats, adding: bool) -> Floats:
     """P(x <= c) - e^epsilon Q(x <= c), at the point c where the privacy loss is epsilon.
 
     c is where this difference is largest: its derivative there is 0, so that an error in c lowers delta by its square
@@ -52,14 +53,17 @@ def _deltas(release: Any, epsilons: NDArray[np.float64], adding: bool) -> NDArra
     c is then infinite and the same formula gives both.
     """
     q, variance = release.sampling_prob, release.standard_deviation**2
+    # Removing: P = (1 - q) N(0, s^2) + q N(-1, s^2) and Q = N(0, s^2), so e^loss = 1 + q (e^u - 1) with u the loss
+    # without sampling: u = log(1 + (e^loss - 1) / q) at x = -1/2 - u s^2. Adding is the mirror image.
+    # tests/privacy/test_sampled_gaussian.py::test_the_deltas_of_dp_accounting.
     sign = -1.0 if adding else 1.0
     unsampled = sign * (_log_ratio(sign * epsilons, q) if q < 1 else sign * epsilons)
     cut = (0.5 if adding else -0.5) - unsampled * variance
-    deltas: NDArray[np.float64] = release.mu_upper_cdf(cut) - np.exp(epsilons + release.mu_lower_log_cdf(cut))
+    deltas: Floats = release.mu_upper_cdf(cut) - np.exp(epsilons + release.mu_lower_log_cdf(cut))
     return deltas.clip(0.0, 1.0)
 
 
-def _log_ratio(losses: NDArray[np.float64], q: float) -> NDArray[np.float64]:
+def _log_ratio(losses: Floats, q: float) -> Floats:
     """log(1 + (e^loss - 1) / q), minus infinity where that is not positive."""
     small = np.minimum(losses, _NO_OVERFLOW)
     with np.errstate(divide="ignore"):

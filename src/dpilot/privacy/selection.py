@@ -17,22 +17,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
+
+import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
+from dpilot.privacy import pld
+from dpilot.privacy import rdp as renyi
 from dpilot.privacy.events import ApproxDP, Event, Gaussian, OneOf, PoissonSampled, RepeatAndSelect, Repeated, leaves
 from dpilot.privacy.trials import Law, Poisson, TruncatedNegativeBinomial, law_of
 
-if TYPE_CHECKING:
-    from numpy import float64
-    from numpy.typing import NDArray
-
 Curve = Callable[[float], float]
-PROFILE: Final = "profile"
-PAPERNOT_STEINKE: Final = "papernot-steinke"
-_ROUNDS: Final = 50
-_LARGEST: Final = 1e6  # epsilon beyond which "infinite" is as good an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +91,16 @@ def selection(trial: Event, delta: float, *, mean_trials: float, law: str = "tnb
     Reference:
         Papernot and Steinke, ICLR 2022, Theorems 2 and 6; Koskela, Redberg and Wang, ICML 2024 (privacy profiles).
     """
-    return _priced(RepeatAndSelect(trial, mean_trials, law, shape), _validate.open_unit(delta=delta))
+    return _price(RepeatAndSelect(trial, mean_trials, law, shape), _validate.open_unit(delta=delta))
 
 
 def epsilon(event: RepeatAndSelect, delta: float) -> float:
     """The epsilon of ``event`` at ``delta``, by the smaller bound."""
-    return _priced(event, _validate.open_unit(delta=delta)).epsilon
+    return _price(event, _validate.open_unit(delta=delta)).epsilon
 
 
 def delta(event: RepeatAndSelect, epsilon: float) -> float:
     """The delta of ``event`` at ``epsilon`` (any real number), by the smaller bound."""
-    from dpilot.privacy import accountant
-    from dpilot.privacy import rdp as renyi
-
     epsilon = _validate.number(epsilon=epsilon)
     if epsilon < 0:
         return -math.expm1(epsilon) + math.exp(epsilon) * delta(event, -epsilon)
@@ -114,20 +108,18 @@ def delta(event: RepeatAndSelect, epsilon: float) -> float:
     by_profile = min(1.0, known.law.mean * known.curve(epsilon - known.shift))
     if known.renyi is None:
         return by_profile
-    return min(by_profile, renyi.delta(accountant.ORDERS, known.renyi, epsilon))
+    return min(by_profile, renyi.delta(renyi.ORDERS, known.renyi, epsilon))
 
 
-def rdp(event: RepeatAndSelect, orders: Any) -> NDArray[float64]:
+def selection_curve(event: RepeatAndSelect, orders: tuple[float, ...] = renyi.ORDERS) -> Floats:
     """The Renyi curve of ``event``, with which it composes; the profile's S replaces Theorem 2's where smaller."""
-    from dpilot.privacy import accountant
-
-    if approximate(event.event):
+    if has_approx_dp(event.event):
         raise InvalidInput(
             "RepeatAndSelect of a trial with ApproxDP has no Renyi curve: its delta grows with the number of trials. "
             "Expected events with curves inside. Account this selection alone, or say what the ApproxDP part is."
         )
     law, curve = law_of(event), profile(event.event)
-    values = accountant.rdp(event.event, orders)
+    values = renyi.curve(event.event, orders, selection_curve)
     return papernot_steinke(law, orders, values, curve, most=shift(law, curve))
 
 
@@ -136,14 +128,11 @@ def profile(trial: Event) -> Curve:
 
     Below 0 it follows from delta(-x) = 1 - e^-x (1 - delta(x)), the directions exchanged.
     """
-    from dpilot.privacy import accountant
-
-    upper = accountant.profile(trial)
 
     def curve(epsilon: float) -> float:
         if epsilon < 0:
             return -math.expm1(epsilon) + math.exp(epsilon) * curve(-epsilon)
-        return min(1.0, upper(epsilon))
+        return min(1.0, delta(trial, epsilon) if isinstance(trial, RepeatAndSelect) else pld.delta(trial, epsilon))
 
     return curve
 
@@ -167,7 +156,7 @@ def shift(law: Law, curve: Curve) -> float:
 
     least = max(ends(0.0))
     low, high = 0.0, 40 - math.log(gamma)  # one end falls with e, the other grows: they meet at the minimum
-    for _ in range(_ROUNDS):
+    for _ in range(50):
         middle = (low + high) / 2
         falling, growing = ends(middle)
         least = min(least, max(falling, growing))
@@ -175,7 +164,7 @@ def shift(law: Law, curve: Curve) -> float:
     return (1 + law.shape) * math.log(least)
 
 
-def papernot_steinke(law: Law, orders: Any, values: Any, curve: Curve, most: float = math.inf) -> NDArray[float64]:
+def papernot_steinke(law: Law, orders: Any, values: Any, curve: Curve, most: float = math.inf) -> Floats:
     """The Renyi curve of a selection from the trial's own, at orders a > 1.
 
     Truncated negative binomial: C = (1 + shape) min_b { (1 - 1/b) renyi_Q(b) + ln(1/gamma)/b }, or ``most`` if less.
@@ -184,8 +173,6 @@ def papernot_steinke(law: Law, orders: Any, values: Any, curve: Curve, most: flo
     Reference:
         Papernot and Steinke, ICLR 2022, Theorems 2 and 6; that chance is in our proof and not in their Theorem 6.
     """
-    import numpy as np
-
     a, r = np.asarray(orders, dtype=float), np.asarray(values, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         if isinstance(law, TruncatedNegativeBinomial):
@@ -198,31 +185,27 @@ def papernot_steinke(law: Law, orders: Any, values: Any, curve: Curve, most: flo
     return _monotone(a, result)
 
 
-def approximate(event: Event) -> bool:
+def has_approx_dp(event: Event) -> bool:
     """Whether ``event`` has a part of which only one (epsilon, delta) is known, at any depth."""
     for part, _ in leaves(event):
         match part:
             case ApproxDP():
                 return True
-            case OneOf(events) if any(map(approximate, events)):
+            case OneOf(events) if any(map(has_approx_dp, events)):
                 return True
-            case PoissonSampled(_, inner) | RepeatAndSelect(inner) if approximate(inner):
+            case PoissonSampled(_, inner) | RepeatAndSelect(inner) if has_approx_dp(inner):
                 return True
     return False
 
 
-def _theorem_2(law: TruncatedNegativeBinomial, a: NDArray[float64], r: NDArray[float64]) -> float:
-    import numpy as np
-
+def _theorem_2(law: TruncatedNegativeBinomial, a: Floats, r: Floats) -> float:
     by_order = (1 - 1 / a) * r - math.log(law.gamma) / a
     known = by_order[np.isfinite(by_order)]
     return (1 + law.shape) * float(known.min(initial=-math.log(law.gamma)))
 
 
-def _monotone(a: NDArray[float64], values: NDArray[float64]) -> NDArray[float64]:
+def _monotone(a: Floats, values: Floats) -> Floats:
     """Renyi divergences grow with the order, so a bound at a higher order holds at every lower one."""
-    import numpy as np
-
     place = np.argsort(a)[::-1]
     result = np.empty_like(values)
     result[place] = np.minimum.accumulate(values[place])
@@ -234,27 +217,24 @@ class _Bounds:
     law: Law
     curve: Curve
     shift: float
-    renyi: NDArray[float64] | None
+    renyi: Floats | None
 
 
 @lru_cache(maxsize=64)
 def _bounds(event: RepeatAndSelect) -> _Bounds:
-    from dpilot.privacy import accountant
-
     law, curve = law_of(event), profile(event.event)
-    if approximate(event.event):
+    if has_approx_dp(event.event):
         return _Bounds(law, curve, shift(law, curve), None)
-    values = papernot_steinke(law, accountant.ORDERS, accountant.rdp(event.event), curve)
+    trial = renyi.curve(event.event, selection=selection_curve)
+    values = papernot_steinke(law, renyi.ORDERS, trial, curve)
     return _Bounds(law, curve, shift(law, curve), values)
 
 
-def _priced(event: RepeatAndSelect, delta: float) -> Selection:
-    from dpilot.privacy import accountant
-
+def _price(event: RepeatAndSelect, delta: float) -> Selection:
     known = _bounds(event)
     by_profile = _profile_epsilon(known, delta)
-    by_renyi = math.inf if known.renyi is None else accountant.rdp_epsilon(accountant.ORDERS, known.renyi, delta)
-    name = PROFILE if by_profile <= by_renyi else PAPERNOT_STEINKE
+    by_renyi = math.inf if known.renyi is None else renyi.epsilon(renyi.ORDERS, known.renyi, delta)
+    name = "profile" if by_profile <= by_renyi else "papernot-steinke"
     return Selection(min(by_profile, by_renyi), delta, name, by_profile, by_renyi, known.shift)
 
 
@@ -269,7 +249,7 @@ def _profile_epsilon(known: _Bounds, delta: float) -> float:
     low, high = 0.0, known.shift + 1.0
     while not holds(high):
         low, high = high, 2 * high
-        if high > _LARGEST:
+        if high > 1e6:  # "infinite" is as good an answer
             return math.inf
     while high - low > 1e-9 * high:
         middle = (low + high) / 2

@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dpilot import _validate
 from dpilot.privacy.events import RepeatAndSelect
 
 if TYPE_CHECKING:
     from numpy.random import Generator
-
-_MOST: Final = 690.0  # of ln(1/gamma), so that gamma and 1/gamma are both ordinary floats
-_COUNTABLE: Final = 1e15  # above it numpy's Poisson draws overflow, and no one can run that many trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +74,12 @@ class TruncatedNegativeBinomial:
         The size-biased law, k P[K = k] / mean, is one plus a negative binomial of shape + 1: propose from it and
         accept k with chance 1/k.
         """
+        # A negative binomial is a Poisson of gamma-distributed rate. P[accept k] = k P[K = k] / mean / k: K's own law.
+        # tests/privacy/test_trials.py::test_draws_follow_the_chances.
         while True:
             rate = generator.standard_gamma(1 + self.shape) * (1 - self.gamma) / self.gamma
-            proposal = 1 + (int(generator.poisson(rate)) if rate < _COUNTABLE else int(rate))
+            drawn = int(generator.poisson(rate)) if rate < 1e15 else int(rate)  # numpy's draws overflow above it
+            proposal = 1 + drawn
             if generator.random() * proposal < 1:
                 return proposal
 
@@ -125,27 +125,25 @@ def law_of(event: RepeatAndSelect) -> Law:
     return TruncatedNegativeBinomial(event.mean_trials, event.shape)
 
 
-def tnb_mean(gamma: float, shape: float) -> float:
-    """E[K] of the truncated negative binomial.
-
-    >>> round(tnb_mean(0.1, 1.0), 12), round(tnb_mean(0.1, 0.0), 12) == round(9 / math.log(10), 12)
-    (10.0, True)
-    """
-    return _mean(-math.log(gamma), shape)
-
-
 @lru_cache(maxsize=1024)
 def gamma(mean: float, shape: float) -> float:
     """The gamma in (0, 1) whose truncated negative binomial has this mean, to rounding, on the small side."""
-    low, high = 0.0, _MOST
-    if _mean(high, shape) < mean:
-        _validate.refuse("mean_trials", mean, f"at most {_mean(high, shape):.3g} at shape {shape}", "Raise the shape.")
+    low, high = 0.0, 690.0  # of ln(1/gamma), so that gamma and 1/gamma are both ordinary floats
+    if tnb_mean(high, shape) < mean:
+        _validate.refuse(
+            "mean_trials", mean, f"at most {tnb_mean(high, shape):.3g} at shape {shape}", "Raise the shape."
+        )
     while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if _mean(middle, shape) < mean else (low, middle)
+        low, high = (middle, high) if tnb_mean(middle, shape) < mean else (low, middle)
     return math.exp(-high)
 
 
-def _mean(log_inverse_gamma: float, shape: float) -> float:
+def tnb_mean(log_inverse_gamma: float, shape: float) -> float:
+    """E[K] of the truncated negative binomial.
+
+    >>> round(tnb_mean(math.log(10), 1.0), 12), round(tnb_mean(math.log(10), 0.0), 12) == round(9 / math.log(10), 12)
+    (10.0, True)
+    """
     return _expm1_over(log_inverse_gamma) / _expm1_over(-shape * log_inverse_gamma)
 
 

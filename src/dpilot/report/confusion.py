@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dpilot.records import MetricRecord
 from dpilot.report import words
@@ -12,13 +12,10 @@ from dpilot.report.words import is_finite
 
 Pair = tuple[str, str]
 
-_WIDEST: Final = 16
-_LISTED: Final = 20
 _SIGN: Final = " predicted "
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A released figure; ``shade`` is its share of the row's largest, for the eye alone."""
 
     text: str
@@ -36,15 +33,15 @@ class Confusion:
     room: str
 
 
-def confusion(metrics: Sequence[MetricRecord]) -> Confusion | None:
-    """The table, or None where there are no cells."""
+def confusion(metrics: Sequence[MetricRecord], widest: int = 16) -> Confusion | None:
+    """The table of up to ``widest`` classes, the largest mistakes of more, or None where there are no cells."""
     cells = cells_of(metrics)
     if not cells:
         return None
     classes = tuple(dict.fromkeys(name for place in cells for name in place))
     shares = all(is_finite(metric.value) and 0 <= metric.value <= 1 for metric in cells.values())
     say = words.percent if shares else words.number
-    if len(classes) > _WIDEST:
+    if len(classes) > widest:
         return Confusion(classes, (), _mistakes(cells, say), _room(cells, say))
     rows = tuple((true, _line(true, classes, cells, say)) for true in classes)
     return Confusion(classes, rows, (), _room(cells, say))
@@ -54,7 +51,7 @@ def cells_of(metrics: Sequence[MetricRecord]) -> dict[Pair, MetricRecord]:
     """The figures called "confusion", by (true, predicted) class.
 
     Edge cases:
-        names with " predicted " inside   told apart by the classes that other figures name; else not a cell
+        names with " predicted " inside   distinguished by the classes that other figures name; else not a cell
     """
     classes = {metric.of for metric in metrics if metric.name == "class accuracy"}
     named = {pair(metric.of, classes): metric for metric in metrics if metric.name == "confusion"}
@@ -70,8 +67,8 @@ def pair(of: str, classes: set[str]) -> Pair | None:
     ('a predicted b', 'a')
     """
     places = [place for place in range(len(of)) if of.startswith(_SIGN, place)]
-    found = [(of[:place], of[place + len(_SIGN) :]) for place in places]
-    likely = [each for each in found if set(each) <= classes] or found
+    splits = [(of[:place], of[place + len(_SIGN) :]) for place in places]
+    likely = [each for each in splits if set(each) <= classes] or splits
     return likely[0] if len(likely) == 1 else None
 
 
@@ -94,7 +91,7 @@ def _shade(value: float, largest: float) -> float:
 
 def _mistakes(cells: dict[Pair, MetricRecord], say: Callable[[object], str]) -> tuple[tuple[str, str, str, str], ...]:
     wrong = [(place, metric) for place, metric in cells.items() if place[0] != place[1] and is_finite(metric.value)]
-    largest = sorted(wrong, key=lambda each: -each[1].value)[:_LISTED]
+    largest = sorted(wrong, key=lambda each: -each[1].value)[:20]
     return tuple((*place, say(metric.value), _between(metric, say)) for place, metric in largest)
 
 

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dpilot.report.scale import Scale, Tick
 from dpilot.report.words import is_finite, label, number
 
 Points = Sequence[tuple[float, float]]
 
-_BUCKETS: Final = 300
-_MARKED: Final = 24  # up to so many points each gets a mark
-_SHAPES: Final = (  # told apart by shape and dash, not by colour alone
+_SHAPES: Final = (  # distinguished by shape and dash, not by colour alone
     "M-4.5 0A4.5 4.5 0 1 0 4.5 0A4.5 4.5 0 1 0 -4.5 0Z",
     "M-4 -4H4V4H-4Z",
     "M0 -5.5L5.5 0L0 5.5L-5.5 0Z",
     "M0 -5L5 4H-5Z",
 )
 _DASHES: Final = ("none", "7 4", "2 4", "9 3 2 3")
-_UNJOINED: Final = ("point", "trial", "tried", "measured", "observed", "released", "scored")
+_POINTS_ALONE: Final = ("point", "trial", "tried", "measured", "observed", "released", "scored")
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """One line: ``path`` in a box of 1000 by 1000 (empty for points alone), ``marks`` in percent."""
 
     name: str
@@ -35,8 +31,7 @@ class Series:
     tone: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """Everything a picture needs, as text and percentages."""
 
     title: str
@@ -72,8 +67,8 @@ def charts(curves: Mapping[str, Points]) -> tuple[Chart, ...]:
 
 def _axes(title: str) -> tuple[str, str]:
     for word in (" against ", " vs "):
-        up, found, across = title.partition(word)
-        if found:
+        up, separator, across = title.partition(word)
+        if separator:
             return across, up
     return "x", title
 
@@ -95,27 +90,28 @@ def _chart(title: str, across: str, up: str, named: Mapping[str, Points]) -> Cha
 
 def _is_joined(named: tuple[str, Points]) -> bool:
     name, points = named
-    return len(points) > 1 and not any(word in name.lower() for word in _UNJOINED)
+    return len(points) > 1 and not any(word in name.lower() for word in _POINTS_ALONE)
 
 
 def _series(place: int, named: tuple[str, Points], horizontal: Scale, vertical: Scale, *, marked: bool) -> Series:
     """A line has no marks where other series are points alone: it would look like one of them."""
     (name, points), joined = named, _is_joined(named)
-    at = [(horizontal.place(x), 100 - vertical.place(y)) for x, y in thinned(points)]
+    at = [(horizontal.place(x), 100 - vertical.place(y)) for x, y in thin(points)]
     path = "M" + "L".join(f"{10 * x:.1f} {10 * y:.1f}" for x, y in at) if joined else ""
-    marks = tuple((round(x, 2), round(y, 2)) for x, y in at) if not joined or (marked and len(at) <= _MARKED) else ()
+    few = len(at) <= 24
+    marks = tuple((round(x, 2), round(y, 2)) for x, y in at) if not joined or (marked and few) else ()
     return Series(name, path, marks, _SHAPES[place % 4], _DASHES[place % 4], place % 4)
 
 
-def thinned(points: Points) -> list[tuple[float, float]]:
+def thin(points: Points, buckets: int = 300) -> list[tuple[float, float]]:
     """At most a few hundred points that keep every peak: the least and the greatest of each stretch, and the ends.
 
-    >>> len(thinned([(x, 0.0) for x in range(10_000)])) <= 602
+    >>> len(thin([(x, 0.0) for x in range(10_000)])) <= 602
     True
     """
-    if len(points) <= 2 * _BUCKETS:
+    if len(points) <= 2 * buckets:
         return list(points)
-    size = -(-len(points) // _BUCKETS)
+    size = -(-len(points) // buckets)
     kept = {0, len(points) - 1}
     for start in range(0, len(points), size):
         stretch = range(start, min(start + size, len(points)))

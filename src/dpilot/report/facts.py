@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dpilot.report.words import label, number
-
-_LONGEST: Final = 120
-_LISTED: Final = 40
 
 _MEANINGS: Final = {
     "size": "how many records were declared",
@@ -42,8 +38,7 @@ _MEANINGS: Final = {
 _HIDDEN: Final = {"format"}
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """One line."""
 
     name: str
@@ -51,15 +46,14 @@ class Fact:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """The lines that are shown, and how many more the record holds."""
 
     lines: tuple[Fact, ...]
     more: int
 
 
-def facts(data: Mapping[str, Any], *, without: Sequence[str] = ()) -> Facts:
+def facts(data: Mapping[str, Any], *, without: Sequence[str] = (), most: int = 120) -> Facts:
     """Nested plain data as lines; a nested name is written after its parent's.
 
     >>> facts({"steps": 66, "clipping": {"name": "slack", "floor": 0.1}}).lines[1]
@@ -67,7 +61,7 @@ def facts(data: Mapping[str, Any], *, without: Sequence[str] = ()) -> Facts:
     """
     hidden = _HIDDEN | set(without)
     lines = [fact for key, value in data.items() if key not in hidden for fact in _lines((str(key),), value)]
-    return Facts(tuple(lines[:_LONGEST]), max(0, len(lines) - _LONGEST))
+    return Facts(tuple(lines[:most]), max(0, len(lines) - most))
 
 
 def _lines(path: tuple[str, ...], value: object) -> Iterator[Fact]:
@@ -81,11 +75,11 @@ def _lines(path: tuple[str, ...], value: object) -> Iterator[Fact]:
     yield Fact(name, _text(value), meaning)
 
 
-def _text(value: object) -> str:
+def _text(value: object, most: int = 40) -> str:
     if isinstance(value, Mapping):
         return "; ".join(f"{key}: {number(inner)}" for key, inner in value.items()) or "none"
     if isinstance(value, list | tuple):
-        shown = ", ".join(_text(each) for each in value[:_LISTED])
-        rest = f" and {len(value) - _LISTED:,} more" if len(value) > _LISTED else ""
+        shown = ", ".join(_text(each) for each in value[:most])
+        rest = f" and {len(value) - most:,} more" if len(value) > most else ""
         return shown + rest if value else "none"
     return number(value)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dpilot.records import MetricRecord
 from dpilot.report import words
@@ -48,8 +47,7 @@ _ALIASES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class FigureRow(NamedTuple):
     """One figure: text for the cells, and percentages of the axis for the picture."""
 
     label: str
@@ -63,21 +61,20 @@ class Row:
     sampling_at: Span | None
 
     @property
-    def spoken(self) -> str:
-        """The row in one sentence, for those who hear the picture."""
+    def sentence(self) -> str:
+        """The row in one sentence, for screen readers."""
         if self.exact:
             return f"{self.label}: {self.value}, exact; sampling interval {self.sampling}."
         return f"{self.label}: {self.value}; noise interval {self.noise}; sampling interval {self.sampling}."
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """Figures that share an axis."""
 
     title: str
     meaning: str
     ticks: tuple[Tick, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[FigureRow, ...]
 
 
 def families(metrics: Sequence[MetricRecord]) -> tuple[Family, ...]:
@@ -90,7 +87,7 @@ def families(metrics: Sequence[MetricRecord]) -> tuple[Family, ...]:
     return tuple(_family(name, grouped[name]) for name in sorted(grouped, key=lambda name: name != ""))
 
 
-def headline(metrics: Sequence[MetricRecord]) -> Row | None:
+def headline(metrics: Sequence[MetricRecord]) -> FigureRow | None:
     """The figure for the top of the page: the first that is of everything."""
     first = next((metric for metric in metrics if metric.of == ""), None)
     return None if first is None else _row(first, Scale(0.0, 1.0), names=True)
@@ -111,21 +108,21 @@ def _overall(metric: MetricRecord) -> bool:
 def _family(name: str, metrics: Sequence[MetricRecord]) -> Family:
     ends = (end for metric in metrics for end in (metric.value, *metric.noise, *metric.sampling))
     axis = Scale.over(ends)
-    title, meaning, _ = _told(metrics[0].name) if name else ("Overall", "", True)
-    share = not name or all(_told(metric.name)[2] for metric in metrics)
+    title, meaning, _ = _description(metrics[0].name) if name else ("Overall", "", True)
+    share = not name or all(_description(metric.name)[2] for metric in metrics)
     ticks = axis.ticks(words.percent if share else words.number)
     return Family(title, meaning, ticks, tuple(_row(metric, axis, names=not name) for metric in metrics))
 
 
-def _told(name: str) -> tuple[str, str, bool]:
+def _description(name: str) -> tuple[str, str, bool]:
     return _KNOWN.get(_key(name), (words.label(name), "", "accuracy" in str(name).lower()))
 
 
-def _row(metric: MetricRecord, axis: Scale, *, names: bool) -> Row:
-    title, meaning, share = _told(metric.name)
+def _row(metric: MetricRecord, axis: Scale, *, names: bool) -> FigureRow:
+    title, meaning, share = _description(metric.name)
     say = words.percent if share else words.number
     text = title if names or not metric.of else metric.of
-    return Row(
+    return FigureRow(
         label=text if not names or not metric.of else f"{title}: {metric.of}",
         meaning=meaning if names else "",
         value=say(metric.value),
@@ -133,12 +130,12 @@ def _row(metric: MetricRecord, axis: Scale, *, names: bool) -> Row:
         sampling=words.between(*metric.sampling, say),
         exact=metric.exact,
         at=axis.place(metric.value) if words.is_finite(metric.value) else None,
-        noise_at=None if metric.exact else _placed(metric.noise, axis),
-        sampling_at=_placed(metric.sampling, axis),
+        noise_at=None if metric.exact else _place(metric.noise, axis),
+        sampling_at=_place(metric.sampling, axis),
     )
 
 
-def _placed(span: Span, axis: Scale) -> Span | None:
+def _place(span: Span, axis: Scale) -> Span | None:
     if not all(words.is_finite(end) for end in span):
         return None
     low, high = sorted(axis.place(end) for end in span)

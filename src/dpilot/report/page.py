@@ -20,8 +20,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpilot.errors import InvalidInput
 from dpilot.metrics.interval import LEVEL
-from dpilot.records import FitRecord
-from dpilot.report import account, words
+from dpilot.records import FitRecord, MetricRecord
+from dpilot.report import entries, words
 from dpilot.report.confusion import confusion
 from dpilot.report.curves import charts, trajectory
 from dpilot.report.facts import facts
@@ -29,7 +29,8 @@ from dpilot.report.figures import families, headline
 from dpilot.report.promise import promise
 
 TITLE: Final = "Privacy report"
-_SPOKEN_OF: Final = ("epsilon", "delta", "unit", "head", "ledger_head", "versions")  # have places of their own
+FIT: Final = "fit.json"
+PAGE: Final = "report.html"
 
 
 def render(record: FitRecord, title: str = TITLE) -> str:
@@ -55,6 +56,46 @@ def write(record: FitRecord, path: str | Path, title: str = TITLE) -> Path:
     return target
 
 
+def read(folder: str | Path) -> FitRecord:
+    """The record in ``folder``/fit.json.
+
+    Edge cases:
+        no folder, no file, not JSON, another format, a field of another form   InvalidInput, which names the file
+    """
+    path = Path(folder) / FIT
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as problem:
+        raise InvalidInput(f"run is {str(folder)!r}: expected a run folder with a {FIT} in it ({problem}).") from None
+    try:
+        record = FitRecord.from_json(text)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+        raise InvalidInput(f"{path} is not a record of a fit ({problem}). Fit again, or restore the file.") from None
+    wrong = faults(record)
+    if wrong:
+        raise InvalidInput(f"{path} is not a record of a fit: {wrong[0]}. Fit again, or restore the file.")
+    return record
+
+
+def faults(record: FitRecord) -> list[str]:
+    """Fields that do not have the form a page can be drawn from."""
+    forms = {
+        "privacy": isinstance(record.privacy, dict),
+        "data": isinstance(record.data, dict),
+        "plan": isinstance(record.plan, dict),
+        "decisions": _texts(record.decisions),
+        "stamps": _texts(record.stamps),
+        "unprotected": _texts(record.unprotected),
+        "thresholds": all(map(words.is_finite, record.thresholds)),
+        "ledger": all(isinstance(entry, dict) for entry in record.ledger),
+        "metrics": all(map(_is_metric, record.metrics)),
+        "curves": all(
+            words.is_finite(x) and words.is_finite(y) for points in record.curves.values() for x, y in points
+        ),
+    }
+    return [f"{name} has another form than fits write" for name, holds in forms.items() if not holds]
+
+
 def _view(record: FitRecord) -> dict[str, Any]:
     privacy, data = record.privacy, record.data
     return {
@@ -67,10 +108,10 @@ def _view(record: FitRecord) -> dict[str, Any]:
         "level": words.percent(LEVEL),
         "trajectory": trajectory(record.thresholds),
         "charts": charts(record.curves),
-        "accounting": facts(privacy, without=_SPOKEN_OF),
+        "accounting": facts(privacy, without=("epsilon", "delta", "unit", "head", "ledger_head", "versions")),
         "data": facts(data, without=("versions",)),
         "plan": facts(record.plan),
-        "ledger": tuple(account.row(entry) for entry in record.ledger),
+        "ledger": tuple(entries.row(entry) for entry in record.ledger),
         "head": str(privacy.get("head") or privacy.get("ledger_head") or ""),
         "versions": facts({"versions": privacy.get("versions") or data.get("versions") or {}}),
         "stamps": tuple(dict.fromkeys(record.stamps)),
@@ -86,10 +127,24 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_final,
     )
-    environment.filters["named"] = words.named
+    environment.filters["visible"] = words.visible_name
     return environment
 
 
 def _final(value: Any) -> Any:
     """Every text that goes into the page passes here before it is escaped."""
     return words.printable(value) if type(value) is str else value
+
+
+def _texts(values: tuple[Any, ...]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _is_metric(metric: MetricRecord) -> bool:
+    ends = (metric.noise, metric.sampling)
+    return (
+        _texts((metric.name, metric.of))
+        and isinstance(metric.exact, bool)
+        and all(len(each) == 2 for each in ends)
+        and all(map(words.is_finite, (metric.value, *metric.noise, *metric.sampling)))
+    )

@@ -1,17 +1,16 @@
-"""The privacy statement: the numbers behind the plain words, and whether the run is private at all."""
+"""The privacy statement: what epsilon means in odds, the numbers in words, and whether the run is private at all."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 from dpilot import _validate
 from dpilot.noise import NOT_HARDENED
 from dpilot.records import FitRecord, unit
-from dpilot.report import meaning, words
-
-ORDINARY: Final = frozenset({NOT_HARDENED})
+from dpilot.report import words
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +51,9 @@ def promise(record: FitRecord) -> Promise:
         unit=str(record.privacy.get("unit") or unit(record.unprotected)).strip().rstrip("."),
         factor=_times(epsilon),
         squared=_times(2 * epsilon),
-        even=words.at_most(meaning.belief(0.5, epsilon).most),
-        beliefs=meaning.table(epsilon),
-        weak=meaning.is_weak(epsilon),
+        even=words.at_most(belief(0.5, epsilon).most),
+        beliefs=beliefs(epsilon),
+        weak=is_weak(epsilon),
         large_delta=_large(delta, record.data),
         hardened=NOT_HARDENED not in record.stamps,
         alarms=alarms(record.stamps),
@@ -62,7 +61,7 @@ def promise(record: FitRecord) -> Promise:
 
 
 def _times(epsilon: float) -> str:
-    times = meaning.factor(epsilon)
+    times = factor(epsilon)
     return words.upward(times, 3) if times < 1e300 else "more than 10³⁰⁰"
 
 
@@ -72,7 +71,7 @@ def alarms(stamps: Sequence[str]) -> tuple[str, ...]:
     >>> alarms(["float noise, not hardened", "test noise (seed 7): not private"])
     ('test noise (seed 7): not private',)
     """
-    return tuple(stamp for stamp in dict.fromkeys(stamps) if stamp not in ORDINARY)
+    return tuple(stamp for stamp in dict.fromkeys(stamps) if stamp != NOT_HARDENED)
 
 
 def _large(delta: float, data: Mapping[str, Any]) -> str:
@@ -81,3 +80,58 @@ def _large(delta: float, data: Mapping[str, Any]) -> str:
     if not words.is_finite(size) or delta * float(size) * 10 <= 1 + 1e-9:  # type: ignore[arg-type]
         return ""
     return f"{words.upward(delta, 3)} is large for {words.number(size)} records: a tenth of one in so many is usual"
+
+
+class Belief(NamedTuple):
+    """How sure somebody was of a statement about one record, and the least and most they may be afterwards."""
+
+    before: float
+    least: float
+    most: float
+
+
+def factor(epsilon: float) -> float:
+    """e^epsilon, the most by which one record can multiply the chance of any result; inf beyond floats."""
+    return math.exp(epsilon) if epsilon < 700 else math.inf
+
+
+def belief(before: float, epsilon: float) -> Belief:
+    """The range of a belief afterwards: the odds move by a factor of at most e^epsilon, up or down::
+
+        most = e^eps p / (e^eps p + 1 - p),        least = p / (p + e^eps (1 - p))
+
+    Guarantee:
+        Holds for epsilon-DP. With a delta, any (epsilon, delta)-DP release is what one could make of: with chance
+        delta, no promise; otherwise, an epsilon-DP release.
+
+    Example:
+        >>> belief(0.5, 1.0)
+        Belief(before=0.5, least=0.2689..., most=0.7310...)
+
+    Reference:
+        Kairouz, Oh and Viswanath, "The Composition Theorem for Differential Privacy", ICML 2015, Theorem 3.
+    """
+    p, moved = _validate.open_unit(before=before), _validate.non_negative(epsilon=epsilon)
+    odds = math.log(p) - math.log1p(-p)
+    return Belief(p, _share(odds - moved), _share(odds + moved))
+
+
+def _share(log_odds: float) -> float:
+    if log_odds >= 0:
+        return 1 / (1 + math.exp(-log_odds))
+    return math.exp(log_odds) / (1 + math.exp(log_odds))
+
+
+def beliefs(epsilon: float) -> tuple[tuple[str, str, str], ...]:
+    """(before, afterwards at least, afterwards at most) as text, rounded outwards.
+
+    >>> beliefs(1.0)[3]
+    ('50 %', '26.8 %', '73.2 %')
+    """
+    rows = (belief(prior, epsilon) for prior in (0.001, 0.01, 0.1, 0.5, 0.9))
+    return tuple((words.percent(row.before), words.at_least(row.least), words.at_most(row.most)) for row in rows)
+
+
+def is_weak(epsilon: float) -> bool:
+    """Whether the bound alone lets an even guess become nearly certain: it hardly bounds then."""
+    return belief(0.5, epsilon).most > 0.99

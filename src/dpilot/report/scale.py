@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dpilot.report.words import is_finite, number
 
 _LARGEST: Final = 1.7e308
-_DECADES: Final = 1_000.0  # from this ratio on, equal steps would hide the small values
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """A round number on an axis, and its place in percent of the axis."""
 
     place: float
@@ -44,7 +42,7 @@ class Scale:
         if not finite:
             return cls(0.0, 1.0)
         low, high = min(finite), max(finite)
-        if low > 0 and high / low >= _DECADES:
+        if low > 0 and high / low >= 1_000:  # equal steps would hide the small values
             return cls(low / 1.1 or low, min(high * 1.1, _LARGEST), logarithmic=True)
         room = (high / 2 - low / 2) / 12 or abs(high) / 10 or 1.0
         return cls(max(low - room, -_LARGEST), min(high + room, _LARGEST))

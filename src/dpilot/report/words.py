@@ -98,10 +98,10 @@ def label(key: object) -> str:
     return spaced[:1].upper() + spaced[1:]
 
 
-def named(text: str) -> str:
-    """A name that can be seen: an empty one is said to be empty.
+def visible_name(text: str) -> str:
+    """A name that can be seen: an empty one becomes "(empty)".
 
-    >>> named("train"), named(" ")
+    >>> visible_name("train"), visible_name(" ")
     ('train', '(empty)')
     """
     return text if printable(text).strip() else "(empty)"

@@ -1,14 +1,22 @@
 """Small private queries through the door: count, mean, second moment, histogram, table, quantiles.
 
 Each takes the data, what is declared about them, a noise multiplier and a receipt; ``<name>_event`` gives its cost
-beforehand, for the ledger.
+beforehand, for the ledger. Promises the sensitivity that it passes to the mechanism. Imports mechanism, privacy and
+the ground.
 """
 
-from dpilot.statistics.count import count, count_event
 from dpilot.statistics.histogram import histogram, histogram_event, table, table_event
-from dpilot.statistics.mean import Ball, Box, mean, mean_event
+from dpilot.statistics.moments import (
+    Ball,
+    Box,
+    count,
+    count_event,
+    mean,
+    mean_event,
+    second_moment,
+    second_moment_event,
+)
 from dpilot.statistics.quantile import chosen_quantile, chosen_quantile_event, log_grid, quantile, quantile_event
-from dpilot.statistics.second_moment import second_moment, second_moment_event
 
 __all__ = [
     "Ball",

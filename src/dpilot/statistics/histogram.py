@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
-from dpilot.statistics.rows import Data, Floats, increasing, only_column, parts
-
-__all__ = ["OUTSIDE", "histogram", "histogram_event", "table", "table_event"]
-
-OUTSIDE: Final = ("null", "edge")
+from dpilot.statistics.rows import Data, check_increasing, only_column, parts
 
 
 def histogram_event(noise_multiplier: float) -> Event:
@@ -55,10 +51,10 @@ def histogram(
         >>> bool(np.abs(noisy - [25, 75]).max() < 10)
         True
     """
-    _validate.one_of(OUTSIDE, outside=outside)
-    limits = increasing("edges", edges)
+    _validate.one_of(("null", "edge"), outside=outside)
+    limits = check_increasing("edges", edges)
     total = sum(_cells(only_column(rows), limits, outside) for rows in parts(data))
-    return _released(np.asarray(total), noise_multiplier, receipt, noise)
+    return release(np.asarray(total), bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
 
 
 def table(
@@ -83,8 +79,8 @@ def table(
         True
     """
     sizes = tuple(_validate.count(shape=size) for size in shape)
-    total = sum(_coded(rows, sizes) for rows in parts(data))
-    return _released(np.asarray(total), noise_multiplier, receipt, noise)
+    total = sum(_count_codes(rows, sizes) for rows in parts(data))
+    return release(np.asarray(total), bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
 
 
 def _cells(values: Floats, edges: Floats, outside: str) -> Floats:
@@ -93,13 +89,9 @@ def _cells(values: Floats, edges: Floats, outside: str) -> Floats:
     return np.histogram(values, bins=edges)[0].astype(np.float64)
 
 
-def _coded(rows: Floats, shape: tuple[int, ...]) -> Floats:
+def _count_codes(rows: Floats, shape: tuple[int, ...]) -> Floats:
     if rows.shape[1] != len(shape):
         raise InvalidInput(f"data has {rows.shape[1]} columns: expected {len(shape)}, one an axis of shape {shape}.")
     inside = ((rows >= 0) & (rows < np.asarray(shape)) & (rows == np.floor(rows))).all(axis=1)
     flat = np.ravel_multi_index(tuple(rows[inside].astype(np.int64).T), shape)
     return np.bincount(flat, minlength=math.prod(shape)).astype(np.float64).reshape(shape)
-
-
-def _released(total: Floats, noise_multiplier: float, receipt: Draws, noise: Noise) -> Floats:
-    return release(total, bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)

@@ -11,14 +11,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpilot import _validate
+from dpilot._arrays import Floats, Indices
 from dpilot.mechanism import SYSTEM, Draws, Noise, choose, release
 from dpilot.privacy.events import Event, ExponentialMechanism, Gaussian, Repeated
-from dpilot.statistics.rows import Data, Floats, increasing, only_column, parts
-
-__all__ = ["chosen_quantile", "chosen_quantile_event", "log_grid", "quantile", "quantile_event"]
+from dpilot.statistics.rows import Data, check_increasing, only_column, parts
 
 
 def log_grid(
@@ -32,13 +30,13 @@ def log_grid(
     smallest = _validate.positive(smallest=smallest)
     octaves = math.log2(_validate.positive(largest=largest)) - math.log2(smallest)
     steps = round(octaves * _validate.count(per_octave=per_octave))
-    points = increasing("grid points", smallest * 2.0 ** (np.arange(steps + 1) / per_octave))
+    points = check_increasing("grid points", smallest * 2.0 ** (np.arange(steps + 1) / per_octave))
     return np.concatenate([-points[::-1], [0.0], points]) if signed else points
 
 
 def quantile_event(noise_multiplier: float, *, grid: Floats) -> Event:
     """What ``quantile`` costs: one Gaussian for each round of the search, together (1 / noise_multiplier)-GDP."""
-    rounds = _rounds(increasing("grid", grid))
+    rounds = _rounds(check_increasing("grid", grid))
     return Repeated(Gaussian(noise_multiplier * math.sqrt(rounds)), rounds)
 
 
@@ -83,9 +81,9 @@ def quantile(
     Reference:
         noisy-count search: Smith 2011; centred bits: Andrew et al. 2021.
     """
-    grid, targets = increasing("grid", grid), _targets(q)
+    grid, targets = check_increasing("grid", grid), _targets(q)
     rounds = _rounds(grid)
-    below = _centred_counts(data, grid, targets)  # (q, d, g)
+    below = _quantile_scores(data, grid, targets)  # (q, d, g)
     bound = math.sqrt(below.shape[1]) * float(np.linalg.norm(np.maximum(targets, 1 - targets)))
     low, high = np.zeros(below.shape[:2], dtype=np.int64), np.full(below.shape[:2], grid.size - 1)
     for _ in range(rounds):
@@ -131,24 +129,24 @@ def chosen_quantile(
     Reference:
         Smith, "Privacy-preserving statistical estimation with optimal convergence rates", STOC 2011.
     """
-    grid, targets = increasing("grid", grid), _targets(q)
-    scores = -np.abs(_centred_counts(data, grid, targets, single=True)[0, 0])
+    grid, targets = check_increasing("grid", grid), _targets(q)
+    scores = -np.abs(_quantile_scores(data, grid, targets, single=True)[0, 0])
     sensitivity = float(np.max(np.maximum(targets, 1 - targets)))
     return float(grid[choose(scores, sensitivity=sensitivity, epsilon=epsilon, receipt=receipt, noise=noise)])
 
 
 def _targets(q: float | Sequence[float]) -> Floats:
     targets = np.array([_validate.open_unit(q=float(each)) for each in np.atleast_1d(q)])
-    return targets if targets.size == 1 else increasing("q", targets)
+    return targets if targets.size == 1 else check_increasing("q", targets)
 
 
 def _rounds(grid: Floats) -> int:
     return (grid.size - 1).bit_length()
 
 
-def _centred_counts(data: Data, grid: Floats, targets: Floats, *, single: bool = False) -> Floats:
+def _quantile_scores(data: Data, grid: Floats, targets: Floats, *, single: bool = False) -> Floats:
     """s[q, j, g] = sum over records of (1[x_j <= g] - q): exact, and sensitive."""
-    counts: NDArray[np.int64] | int = 0
+    counts: Indices | int = 0
     records = 0
     for rows in parts(data):
         columns = [only_column(rows)] if single else list(rows.T)
@@ -157,6 +155,6 @@ def _centred_counts(data: Data, grid: Floats, targets: Floats, *, single: bool =
     return np.asarray(counts) - targets[:, None, None] * records
 
 
-def _at_most(values: Floats, grid: Floats) -> NDArray[np.int64]:
+def _at_most(values: Floats, grid: Floats) -> Indices:
     first = np.searchsorted(grid, values, side="left")  # the first grid point not below the value
     return np.cumsum(np.bincount(first, minlength=grid.size + 1)[: grid.size])

@@ -12,11 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 
-__all__ = ["Data", "Floats", "increasing", "into_ball", "into_box", "only_column", "parts"]
-
-Floats = NDArray[np.float64]
 Data = NDArray[np.generic] | Iterator[NDArray[np.generic]]
 
 _SHAVE: Final = 1 - 1e-12  # so that rounding cannot carry a clipped row over its bound
@@ -53,6 +51,8 @@ def into_ball(rows: Floats, radius: float) -> Floats:
         |row|_2 <= radius for every finite row: norms are taken relative to the largest entry, so that none overflows
         or vanishes, and the radius is shaved by 1e-12 against rounding.
     """
+    # |row| = largest |direction| and 1 <= |direction| <= sqrt(d): neither square overflows or vanishes.
+    # tests/statistics/test_values.py::test_the_ball_holds_every_row_and_keeps_those_inside.
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
     direction = rows / np.where(largest > 0, largest, 1.0)
     limit = radius * _SHAVE / np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1.0)
@@ -70,7 +70,7 @@ def into_box(rows: Floats, lower: Floats | float, upper: Floats | float) -> Floa
     return np.asarray(np.clip(centred, -half * _SHAVE, half * _SHAVE))
 
 
-def increasing(name: str, points: Sequence[float] | Floats) -> Floats:
+def check_increasing(name: str, points: Sequence[float] | Floats) -> Floats:
     """Declared points as an array: at least two, finite, strictly increasing."""
     values = np.asarray(points, dtype=np.float64)
     if values.ndim != 1 or values.size < 2 or not (np.isfinite(values).all() and (values[1:] > values[:-1]).all()):

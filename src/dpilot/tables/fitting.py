@@ -5,45 +5,42 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from dpilot.data import bounds
-from dpilot.data.encoder import Encoded, Encoder
+from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import SYSTEM, Noise, seeded_noise
-from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Ledger, given
+from dpilot.privacy.ledger import Committed, Ledger, Stage, as_ledger
 from dpilot.statistics import count
 from dpilot.tables import preparing
-from dpilot.tables.declared import HELD_OUT, Declared, declare, known_size
+from dpilot.tables.declaration import HELD_OUT, FitDeclaration, declare, resolve_size
+from dpilot.tables.fit_record import FitFacts, record_of
 from dpilot.tables.planning import BOUNDS, METRICS, SIZE, TablePlan, plan_fit
-from dpilot.tables.preparing import Source
-from dpilot.tables.recording import Facts, record_of
-from dpilot.tables.run import TableRun
-from dpilot.tables.scoring import noisy_metrics
-from dpilot.tables.step_size import StepNumbers, data_free_step
-from dpilot.tables.training import ready, train
+from dpilot.tables.preparing import TableSource
+from dpilot.tables.table_metrics import noisy_metrics
+from dpilot.tables.table_run import TableRun
+from dpilot.tables.training import StepNumbers, data_free_step, ready, train
 from dpilot.train.payment import LEDGER
-from dpilot.train.progress import Progress, Update
+from dpilot.train.progress import Progress
 from dpilot.train.run import Run
 
-__all__ = ["Manner", "Step", "declared_of", "fit_table", "open_ledger"]
+__all__ = ["Manner", "Step", "buy", "commit", "declare_fit", "fit_table", "open_ledger"]
 
 Step = Callable[[StepNumbers], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a fit is carried out, beside its privacy: step size, device, who is told, and the seed of a test."""
+    """How a fit is carried out, beside its privacy: step size, device, progress display, and the seed of a test."""
 
     step: Step = data_free_step
     device: str | None = None
@@ -56,11 +53,11 @@ class Manner:
 
 
 @dataclass(frozen=True, slots=True)
-class _Paid:
+class _CommittedFit:
     """A fit whose price is on disk: what it is of, its plan, its ledger and commitment, and its split."""
 
-    declared: Declared
-    table: Source
+    declared: FitDeclaration
+    table: TableSource
     plan: TablePlan
     book: Ledger
     committed: Committed
@@ -68,7 +65,7 @@ class _Paid:
     manner: Manner
 
 
-@np.errstate(all="ignore")  # whatever the caller set: an underflow would tell of one record
+@np.errstate(all="ignore")  # whatever the caller set: an underflow would reveal one record
 def fit_table(
     source: Any,
     schema: Schema,
@@ -112,70 +109,78 @@ def fit_table(
     """
     total = {"epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta}
     given = {**total, "target": target, "protected": protected}
-    declared, table = declared_of(source, schema, size, epochs=epochs, model=model, held_out=held_out, **given)
+    declared, table = declare_fit(source, schema, size, epochs=epochs, model=model, held_out=held_out, **given)
     manner = Manner(step, device, progress, test_seed)
-    paid = _commit(declared, table, open_ledger(ledger, declared.budget, table.name, run_folder), manner)
-    fitted = _fit(paid, own=ledger is None)
+    book = open_ledger(ledger, declared.budget, table.name, run_folder)
+    fitted = _fit(_commit(declared, table, book, manner), own=ledger is None)
     if run_folder is not None:
         fitted.save(run_folder)
     return fitted
 
 
-def declared_of(source: Any, schema: Schema, size: str | int, **given: Any) -> tuple[Declared, Source]:
+def declare_fit(source: Any, schema: Schema, size: str | int, **given: Any) -> tuple[FitDeclaration, TableSource]:
     """What is declared of a fit, and the table it is of; its length is read only if it is public."""
     if not isinstance(schema, Schema):
         raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
     roles = schema.with_roles(target=given.pop("target"), protected=given.pop("protected"))
-    table = Source.of(source, roles)
-    known, public = known_size(size, table.length() if size == "public" else 0)
+    table = TableSource.of(source, roles)
+    known, public = resolve_size(size, table.length() if size == "public" else 0)
     return declare(roles, size=known, public_size=public, **given), table
 
 
-def _commit(declared: Declared, table: Source, book: Ledger, manner: Manner) -> _Paid:
+def _commit(declared: FitDeclaration, table: TableSource, book: Ledger, manner: Manner) -> _CommittedFit:
     """Plan everything from declared numbers, and pay for all of it at once."""
     plan = plan_fit(declared)
-    split = preparing.draw_split(declared, manner.test_seed)
-    share = declared.budget.delta if book.bound == "basic" else None
-    committed = book.commit(plan.stages(declared, split.id), delta=share)
-    return _Paid(declared, table, plan, book, committed, split, manner)
+    split = preparing.draw_split(declared.shares, manner.test_seed)
+    committed = commit(book, plan.stages(declared, split.id), declared.budget)
+    return _CommittedFit(declared, table, plan, book, committed, split, manner)
 
 
-def _fit(paid: _Paid, *, own: bool) -> TableRun:
+def commit(book: Ledger, stages: list[Stage], budget: Budget) -> Committed:
+    """Put the price of everything on disk, as one commitment, before a record is read."""
+    return book.commit(stages, delta=budget.delta if book.bound == "basic" else None)
+
+
+def _fit(fit: _CommittedFit, *, own: bool) -> TableRun:
     """Read, train, score and record."""
-    declared, plan, manner = paid.declared, paid.plan, paid.manner
-    size = _size(paid)
-    encoder = _encoder(paid, size)
-    prepared = preparing.prepare(paid.table, encoder, paid.split)
+    declared, plan, manner, committed = fit.declared, fit.plan, fit.manner, fit.committed
+    noises = {SIZE: plan.size_noise, BOUNDS: plan.bounds_noise}
+    size, encoder = buy(declared, fit.table, committed, noises, lambda: manner.noise)
+    prepared = preparing.prepare(fit.table, encoder, fit.split)
     made = ready(declared, plan, prepared.expansion, size)
     lr = manner.step(made.numbers)
-    cost = paid.book.spent() if own else Cost(declared.budget.epsilon, declared.budget.delta)
+    cost = fit.book.spent() if own else Cost(declared.budget.epsilon, declared.budget.delta)
     run = train(
         made,
         prepared.train,
         lr,
-        committed=paid.committed,
-        split=paid.split.id,
+        committed=committed,
+        split=fit.split.id,
         numeric_target=declared.task.numeric,
         device=manner.device,
-        progress=_of_the_whole(manner.progress, cost),
+        progress=_total_progress(manner.progress, cost),
         test_seed=manner.test_seed,
     )
-    metrics = _metrics(paid, run.model, prepared.held_out)
-    facts = Facts(declared, plan, made, lr, size, cost, paid.committed, paid.table.name)
+    with committed.stage(METRICS) as receipt:
+        metrics = noisy_metrics(
+            run.model,
+            prepared.held_out,
+            declared.task,
+            noise_multiplier=plan.metrics_noise,
+            receipt=receipt,
+            noise=manner.noise,
+        )
+    facts = FitFacts(declared, plan, made, lr, size, cost, committed, fit.table.name)
     record = replace(run.record, epsilon=cost.epsilon, delta=cost.delta)  # not of training alone
-    whole = Run(run.model, record, paid.book if own else paid.committed)
+    whole = Run(run.model, record, fit.book if own else committed)
     return TableRun(whole, encoder, record_of(facts, run, metrics))
 
 
-def _of_the_whole(progress: Progress | None, cost: Cost) -> Progress | None:
-    """A display that is told what the whole fit costs, not its training alone."""
+def _total_progress(progress: Progress | None, cost: Cost) -> Progress | None:
+    """A display that shows what the whole fit costs, not its training alone."""
     if progress is None:
         return None
-
-    def told(update: Update) -> None:
-        progress(replace(update, epsilon=cost.epsilon, delta=cost.delta))
-
-    return told
+    return lambda update: progress(replace(update, epsilon=cost.epsilon, delta=cost.delta))
 
 
 def open_ledger(
@@ -183,7 +188,7 @@ def open_ledger(
 ) -> Ledger:
     """The ledger to pay in: the given one, the one at a path (made if it is not there), or one of this fit's own."""
     if ledger is not None:
-        return given(ledger, budget, name)
+        return as_ledger(ledger, budget, name)
     home = Path(tempfile.mkdtemp(prefix="dpilot-fit-")) if folder is None else Path(folder)
     home.mkdir(parents=True, exist_ok=True)
     book = Ledger.open(home / LEDGER, dataset=name, budget=budget, mode="precommitted")
@@ -192,42 +197,26 @@ def open_ledger(
     return book
 
 
-def _size(paid: _Paid) -> float:
-    """The number to divide by: declared, public, or bought."""
-    if paid.plan.size_noise is None:
-        return float(paid.declared.size or 1)
-    with paid.committed.stage(SIZE) as receipt:
-        noisy = count(
-            paid.table.blanks(), noise_multiplier=paid.plan.size_noise, receipt=receipt, noise=paid.manner.noise
-        )
-    return max(noisy, 1.0)
+def buy(
+    declared: FitDeclaration,
+    table: TableSource,
+    committed: Committed,
+    noises: Mapping[str, float | None],
+    make_noise: Callable[[], Noise],
+) -> tuple[float, Encoder]:
+    """The number of records to divide by, at least 1, and the encoder: bought where they are not declared.
 
-
-def _encoder(paid: _Paid, size: float) -> Encoder:
-    """The encoder, once the bounds that nobody declared are bought."""
-    schema = paid.declared.schema
-    if paid.plan.bounds_noise is None:
-        return Encoder(schema)
-    with paid.committed.stage(BOUNDS) as receipt:
-        found = bounds.buy(
-            schema,
-            paid.table.frames,
-            size=size,
-            noise_multiplier=paid.plan.bounds_noise,
-            receipt=receipt,
-            noise=paid.manner.noise,
-        )
-    return Encoder(schema.with_bounds(found))
-
-
-def _metrics(paid: _Paid, model: nn.Module, records: Encoded) -> tuple[Metric, ...]:
-    """The figures of the held-out part, from one release."""
-    with paid.committed.stage(METRICS) as receipt:
-        return noisy_metrics(
-            model,
-            records,
-            paid.declared.task,
-            noise_multiplier=paid.plan.metrics_noise,
-            receipt=receipt,
-            noise=paid.manner.noise,
-        )
+    Guarantee:
+        Each purchase is one noisy release at its multiplier in ``noises``, under the stage committed for it.
+    """
+    size, schema = float(declared.size or 1), declared.schema
+    if (sigma := noises[SIZE]) is not None:
+        with committed.stage(SIZE) as receipt:
+            noisy = count(table.blanks(), noise_multiplier=sigma, receipt=receipt, noise=make_noise())
+        size = max(noisy, 1.0)
+    if (sigma := noises[BOUNDS]) is not None:
+        with committed.stage(BOUNDS) as receipt:
+            schema = schema.with_bounds(
+                bounds.buy(schema, table.frames, size=size, noise_multiplier=sigma, receipt=receipt, noise=make_noise())
+            )
+    return size, Encoder(schema)

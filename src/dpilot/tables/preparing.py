@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES
 from dpilot.noise import seeded_noise
-from dpilot.tables.declared import PARTS, Declared
-from dpilot.tables.features import Expansion
+from dpilot.tables.declaration import PARTS
+from dpilot.tables.expansion import Expansion, Features
 
-__all__ = ["Prepared", "Source", "draw_split", "prepare", "read"]
+__all__ = ["Prepared", "TableSource", "draw_split", "prepare", "read"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TableSource:
     """A table, in a file or in memory, whose columns were checked against the schema; no value has been read.
 
     ``frames()`` gives the records anew each time it is called, some at a time.
@@ -36,7 +36,7 @@ class Source:
     name: str
 
     @classmethod
-    def of(cls, given: Any, schema: Schema) -> Source:
+    def of(cls, given: Any, schema: Schema) -> TableSource:
         """The table at a path, an opened file (read by its own dialect), a data frame, or a mapping of columns."""
         if isinstance(given, Table):
             dialect = given.dialect
@@ -65,22 +65,21 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Encoded and widened records of both parts, and what they were made with."""
+    """Encoded and widened records of both parts, and what widened them."""
 
     train: Encoded
     held_out: Encoded
-    encoder: Encoder
     expansion: Expansion
 
 
-def draw_split(declared: Declared, test_seed: int | None = None) -> Split:
+def draw_split(shares: Mapping[str, float], test_seed: int | None = None, purpose: str = "table split") -> Split:
     """The secret coins of the parts: from the operating system, or those of a test."""
     if test_seed is None:
-        return Split.draw(declared.shares)
-    return Split(declared.shares, seeded_noise(test_seed).state.generator("table split").bytes(KEY_BYTES))
+        return Split.draw(shares)
+    return Split(shares, seeded_noise(test_seed).state.generator(purpose).bytes(KEY_BYTES))
 
 
-def prepare(source: Source, encoder: Encoder, split: Split) -> Prepared:
+def prepare(source: TableSource, encoder: Encoder, split: Split) -> Prepared:
     """All records, encoded, in their parts.
 
     Guarantee:
@@ -88,28 +87,28 @@ def prepare(source: Source, encoder: Encoder, split: Split) -> Prepared:
         Whatever a record holds, nothing is raised: the null record is a row of nan.
     """
     expansion = Expansion(encoder)
-    whole = read(source, encoder, expansion)
+    whole = read(source, encoder, expansion.apply)
     places = split.indices(whole.features.shape[0])
-    train, held_out = (_taken(whole, places[part]) for part in PARTS)
-    return Prepared(train, held_out, encoder, expansion)
+    train, held_out = (_take(whole, places[part]) for part in PARTS)
+    return Prepared(train, held_out, expansion)
 
 
-def read(source: Source, encoder: Encoder, expansion: Expansion) -> Encoded:
-    """All records in one piece, read a frame at a time."""
+def read(source: TableSource, encoder: Encoder, widen: Callable[[Features], Features]) -> Encoded:
+    """All records in one piece, read, encoded and widened a frame at a time."""
     pieces = [encoder.encode(frame) for frame in source.frames()]
     return Encoded(
-        np.concatenate([expansion.apply(piece.features) for piece in pieces]),
-        _joined([piece.target for piece in pieces]),
-        _joined([piece.group for piece in pieces]),
+        np.concatenate([widen(piece.features) for piece in pieces]),
+        _concatenate([piece.target for piece in pieces]),
+        _concatenate([piece.group for piece in pieces]),
     )
 
 
-def _joined(columns: list[NDArray[np.float64] | None]) -> NDArray[np.float64] | None:
+def _concatenate(columns: list[NDArray[np.float64] | None]) -> NDArray[np.float64] | None:
     there = [column for column in columns if column is not None]
     return np.concatenate(there) if there else None
 
 
-def _taken(whole: Encoded, places: NDArray[np.int64]) -> Encoded:
+def _take(whole: Encoded, places: NDArray[np.int64]) -> Encoded:
     target = None if whole.target is None else whole.target[places]
     group = None if whole.group is None else whole.group[places]
     return Encoded(whole.features[places], target, group)

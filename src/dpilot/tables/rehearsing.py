@@ -9,32 +9,23 @@ from typing import Any, Final
 import numpy as np
 from torch import nn
 
+from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.statistics.rows import Floats
-from dpilot.tables.declared import Declared, Task
-from dpilot.tables.features import Expansion
-from dpilot.tables.models import loss_of
+from dpilot.tables.declaration import FitDeclaration, TableTask
+from dpilot.tables.expansion import Expansion
 from dpilot.tables.planning import TablePlan, plan_fit
-from dpilot.tables.preparing import Source, read
-from dpilot.tables.scoring import exact_metrics
-from dpilot.tables.step_size import data_free_step
-from dpilot.tables.training import dataset_of, ready
+from dpilot.tables.preparing import TableSource, read
+from dpilot.tables.table_metrics import exact_metrics
+from dpilot.tables.training import data_free_step, dataset_of, loss_of, ready
 from dpilot.train.plan import Plan
 from dpilot.train.trainer import Trainer
 
-__all__ = ["Rehearsal", "made_up", "rehearse"]
+__all__ = ["Rehearsal", "rehearse", "synthetic_records"]
 
 _ROWS: Final = 4096
-_STEPS: Final = 20
-_READINGS: Final = 3
-_UNKNOWN_SIZE: Final = 10_000
-_FLOAT_BYTES: Final = 4
-_FREE: Final = Budget(1_000.0, 1e-5)
-_NOTHING: Final = Cost(0.0, 0.0)
-_SCALE: Final = (-1.0, 1.0)  # of a column whose bounds are still to be bought
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +53,20 @@ class Rehearsal:
         return asdict(self)
 
 
-def rehearse(declared: Declared) -> Rehearsal:
+def rehearse(declared: FitDeclaration) -> Rehearsal:
     """Plan the fit, then read, train and score a few made-up records, and reckon from their time.
 
     Guarantee:
         No value of the table is read, and no ledger of it is touched: what is trained was made from the schema.
     """
-    plan, size = plan_fit(declared), float(declared.size or _UNKNOWN_SIZE)
-    schema = declared.schema.with_bounds(dict.fromkeys(declared.schema.to_buy, _SCALE))
+    plan, size = plan_fit(declared), float(declared.size or 10_000)
+    schema = declared.schema.with_bounds(dict.fromkeys(declared.schema.to_buy, (-1.0, 1.0)))
     expansion = Expansion(Encoder(schema))
     records, reading = _read(schema, expansion)
     made = ready(declared, plan, expansion, size)
     lr = data_free_step(made.numbers)
-    first, stepping = _timed(made.model, _short(made.plan, plan, size), lr, records, numeric=declared.task.numeric)
-    exact_metrics(made.model, records, Task(schema))
+    first, stepping = _time_steps(made.model, _short(made.plan, plan, size), lr, records, numeric=declared.task.numeric)
+    exact_metrics(made.model, records, TableTask(schema))
     clock, processor = (reading / _ROWS * size + first + stepping * plan.steps).tolist()
     return Rehearsal(
         size=round(size),
@@ -87,18 +78,18 @@ def rehearse(declared: Declared) -> Rehearsal:
         lr=lr,
         seconds=min(clock, processor),  # the processor's counts every thread, the clock's every other process
         seconds_if_as_busy=clock,
-        megabytes=2 * size * expansion.width * _FLOAT_BYTES / 1e6,
+        megabytes=2 * size * expansion.width * 4 / 1e6,
         reasons=plan.reasons,
     )
 
 
-def made_up(schema: Schema, rows: int, seed: int = 0) -> dict[str, Any]:
+def synthetic_records(schema: Schema, rows: int, seed: int = 0) -> dict[str, Any]:
     """Records drawn evenly from what the schema declares, target and groups too."""
     rng = np.random.default_rng(seed)
-    return {column.name: _drawn(column, rows, rng) for column in schema.used}
+    return {column.name: _draw(column, rows, rng) for column in schema.used}
 
 
-def _drawn(column: Column, rows: int, rng: np.random.Generator) -> Any:
+def _draw(column: Column, rows: int, rng: np.random.Generator) -> Any:
     if column.categories is not None:
         return np.asarray(column.categories, dtype=object)[rng.integers(len(column.categories), size=rows)]
     return rng.uniform(*column.interval, size=rows)
@@ -106,16 +97,16 @@ def _drawn(column: Column, rows: int, rng: np.random.Generator) -> Any:
 
 def _read(schema: Schema, expansion: Expansion) -> tuple[Encoded, Floats]:
     """Made-up records as a fit reads them, and the time of that: the first reading, which loads code, is not in it."""
-    source = Source.of(made_up(schema, _ROWS), schema)
-    records = read(source, expansion.encoder, expansion)
+    source = TableSource.of(synthetic_records(schema, _ROWS), schema)
+    records = read(source, expansion.encoder, expansion.apply)
     moments = [_now()]
-    for _ in range(_READINGS):
-        read(source, expansion.encoder, expansion)
+    for _ in range(3):
+        read(source, expansion.encoder, expansion.apply)
         moments.append(_now())
     return records, _usual(moments)
 
 
-def _timed(model: nn.Module, plan: Plan, lr: float, records: Encoded, *, numeric: bool) -> tuple[Floats, Floats]:
+def _time_steps(model: nn.Module, plan: Plan, lr: float, records: Encoded, *, numeric: bool) -> tuple[Floats, Floats]:
     """The time until the first step is done, and that of a later one."""
     moments = [_now()]
     trainer = Trainer(model, loss_of(numeric_target=numeric), plan, lr=lr, callback=lambda _: moments.append(_now()))
@@ -140,5 +131,5 @@ def _usual(moments: list[Floats]) -> Floats:
 def _short(whole: Plan, plan: TablePlan, size: float) -> Plan:
     """A few steps on as many records a batch as planned; made-up records have no budget to keep."""
     rate = min(1.0, plan.sample_rate * size / _ROWS)
-    steps = min(_STEPS, plan.steps)
-    return replace(whole, budget=_FREE, cost=_NOTHING, size=_ROWS, sample_rate=rate, steps=steps)
+    free, nothing = Budget(1_000.0, 1e-5), Cost(0.0, 0.0)
+    return replace(whole, budget=free, cost=nothing, size=_ROWS, sample_rate=rate, steps=min(20, plan.steps))

@@ -12,7 +12,7 @@ import torch
 
 from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
-from dpilot.engine.masking import elsewhere, looked_at
+from dpilot.engine.masking import check_values_first, on_other_device
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.train.records.nulls import OUT_OF_MEMORY, PerSampleOf
 from dpilot.train.state import cuda_devices
@@ -101,8 +101,8 @@ def seconds_a_chunk(per_sample: PerSampleOf, form: Any, size: int, per_batch: bo
 
 def _first(per_sample: PerSampleOf, chunk: Any) -> PerSample:
     """On an accelerator values are looked at first: what is an error on the CPU would end the process there."""
-    if elsewhere(*batches.tensors(chunk)):
-        return looked_at(lambda: _once(per_sample, chunk))
+    if on_other_device(*batches.tensors(chunk)):
+        return check_values_first(lambda: _once(per_sample, chunk))
     return _once(per_sample, chunk)
 
 

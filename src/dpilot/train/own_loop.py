@@ -16,8 +16,7 @@ from dpilot import _validate
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
 from dpilot.noise import KeyedNoise, seeded_noise
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import RunRecord, StepRecord
 from dpilot.sampling import Batch, check_source
 from dpilot.train import payment

@@ -17,10 +17,8 @@ from dpilot.keys import Chain
 from dpilot.mechanism import Draws
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import ApproxDP, Event, Repeated
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger import Committed, Ledger, as_ledger
 from dpilot.privacy.ledger.history import Entry
-from dpilot.privacy.ledger.opening import given
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler
 from dpilot.train.plan import Plan
@@ -76,7 +74,7 @@ def open_ledger(ledger: Paying, plan: Plan, data_id: str | None) -> Ledger | Com
         a new ledger    is named by ``data_id``, or by its file
         another data set's ledger, where both are named    refused
     """
-    book = given(ledger, plan.budget, data_id) if isinstance(ledger, str | os.PathLike) else ledger
+    book = as_ledger(ledger, plan.budget, data_id) if isinstance(ledger, str | os.PathLike) else ledger
     check_data(book, data_id)
     return book
 
@@ -103,7 +101,7 @@ def price(plan: Plan, *, own: bool) -> Event:
 def pay(plan: Plan, ledger: Ledger | Committed, event: Event, purpose: Purpose) -> Iterator[Payment]:
     """Reserve ``event``, then run the body; leaving commits, an exception or a crash leaves it spent."""
     _check_event(plan, event)
-    committed = _commitment(ledger, event, purpose)
+    committed = _commitment(plan, ledger, event, purpose)
     with committed.reserve(event, purpose=purpose.text, part=purpose.part, split=purpose.split) as receipt:
         begun = [
             e for e in committed.entries() if e.state == "reserved" and (e.purpose, e.event) == (purpose.text, event)
@@ -149,12 +147,14 @@ def _receipt(plan: Plan, event: Event, receipt: Receipt, taken: int) -> Receipt:
     return Receipt(plan.event, drawn=Repeated(plan.step_event, taken) if taken else None)
 
 
-def _commitment(ledger: Ledger | Committed, event: Event, purpose: Purpose) -> Committed:
+def _commitment(plan: Plan, ledger: Ledger | Committed, event: Event, purpose: Purpose) -> Committed:
+    """The commitment to pay in; a new one where deltas are added up is priced at the delta the plan was made for."""
     if isinstance(ledger, Committed):
         return ledger
     if ledger.mode == "precommitted" and ledger.entries():
         return ledger.committed()
-    return ledger.commit([(purpose.text, event, purpose.part, purpose.split)])
+    share = plan.budget.delta if ledger.bound == "basic" else None
+    return ledger.commit([(purpose.text, event, purpose.part, purpose.split)], delta=share)
 
 
 def _entry(ledger: Ledger | Committed, seq: int, stage: int) -> Entry:

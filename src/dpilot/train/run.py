@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
+from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import RunRecord
 from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files

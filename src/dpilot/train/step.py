@@ -211,20 +211,20 @@ class GraphedClip:
     def __call__(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Weights (n,) and extras (n, k), or those of groups."""
         state = state.to(norms.device)
-        found = self._found(norms, state) if self._fits(norms) else None
+        found = self._find_graph(norms, state) if self._fits(norms) else None
         return self._rule.clip(norms, state) if found is None else found.replay(norms, state)
 
     def _fits(self, norms: Tensor) -> bool:
         current = not norms.is_cuda or norms.device.index == torch.cuda.current_device()
         return self._own and norms.device.type in capture.KINDS and current and 0 < len(norms) <= self._rows
 
-    def _found(self, norms: Tensor, state: State) -> _ClipGraph | None:
+    def _find_graph(self, norms: Tensor, state: State) -> _ClipGraph | None:
         form = norms.shape[1:], norms.dtype, norms.device, _form(state)
         if form not in self._forms and len(self._forms) < _FORMS:
-            self._forms[form] = self._captured(norms, state)
+            self._forms[form] = self._capture(norms, state)
         return self._forms.get(form)
 
-    def _captured(self, norms: Tensor, state: State) -> _ClipGraph | None:
+    def _capture(self, norms: Tensor, state: State) -> _ClipGraph | None:
         """The rule's graph on norms of 1, or None if there is none."""
         with torch.inference_mode(False), torch.no_grad():
             own = _copy(state)

@@ -15,9 +15,7 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.noise import KeyedNoise, SystemNoise, seeded_noise
-from dpilot.privacy.ledger import Ledger
-from dpilot.privacy.ledger.committed import Committed
-from dpilot.privacy.ledger.opening import reopened
+from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler, check_source
 from dpilot.train import payment
@@ -214,7 +212,7 @@ class Trainer:
         check_source(dataset)
         stored = StoredRun.read(where)
         stored.check_fits(model)
-        book = _same_ledger(where, manifest, reopened(ledger) if isinstance(ledger, str | Path) else ledger)
+        book = _same_ledger(where, manifest, reopen(ledger) if isinstance(ledger, str | Path) else ledger)
         file = SecretFile(secret_path(where, Path(secret or manifest.secret)))
         if stored.steps_taken == job.plan.steps:
             return _close(where, manifest, job, stored, book, file)

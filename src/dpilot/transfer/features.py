@@ -22,7 +22,7 @@ from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import SYSTEM, Draws, Noise
 from dpilot.sampling import blocks
-from dpilot.statistics.mean import Ball, mean
+from dpilot.statistics import Ball, mean
 from dpilot.transfer.numbers import as_numbers
 from dpilot.transfer.pixels import as_pixels
 

@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dpilot.engine import precision
+from dpilot.numerics import precision
 from dpilot.private_sum import Clip, PerSampleGradients, clipped_sum
 from dpilot.transfer import kernels
 from dpilot.transfer.features import NULL, Features, chunked
@@ -87,7 +87,7 @@ class FeatureBlocks:
         grade, block = grade_of(values.device), block_rows(values, size)
         if values.device.type != "cpu":
             values, labels = filled(values, labels, block)
-        values = precision.cut(values) if grade is precision.TF32 else values
+        values = precision.truncate_tf32(values) if grade is precision.TF32 else values
         lengths = torch.cat([torch.linalg.vector_norm(rows.double(), dim=1) for rows in chunked(values)])
         null = (labels == NULL) | ~torch.isfinite(lengths)
         if bool(null.any()):  # a product of 0 and nan would be nan

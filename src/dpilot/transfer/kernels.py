@@ -14,8 +14,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from dpilot.engine.kernels import runs_on
-from dpilot.engine.precision import KEPT_BITS
+from dpilot.numerics.kernels import runs_on
+from dpilot.numerics.precision import KEPT_BITS
 
 __all__ = ["clip_residuals", "deep_product"]
 

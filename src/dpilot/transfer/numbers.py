@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpilot._arrays import Floats
 from dpilot.data.cells import kind, objects, plain
-from dpilot.data.frames import is_frame, listed_columns
+from dpilot.data.frames import columns_of, is_frame
 from dpilot.data.reading import numbers
 from dpilot.errors import InvalidInput
-from dpilot.statistics.rows import Floats
 
 __all__ = ["as_numbers"]
 
@@ -38,7 +38,7 @@ def as_numbers(values: Any, *, rows: bool) -> Tensor:
     if isinstance(values, Tensor):
         return values.double() if rows and values.dtype == torch.int64 and values.device.type != "mps" else values
     if is_frame(values):
-        return torch.from_numpy(np.column_stack([numbers(plain(column), ()) for _, column in listed_columns(values)]))
+        return torch.from_numpy(np.column_stack([numbers(plain(column), ()) for _, column in columns_of(values)]))
     if hasattr(values, "to_numpy"):
         if kind(values) == "nested":
             raise InvalidInput("a column holds lists or records: expected one number for each record.")

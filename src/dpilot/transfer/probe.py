@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dpilot import _validate
-from dpilot.engine import precision
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
 from dpilot.noise import check_distinct
+from dpilot.numerics import precision
 from dpilot.privacy.events import Event, Gaussian, Repeated
 from dpilot.private_sum import Clip, Summand, private_sum
 from dpilot.transfer.features import Features, chunked
@@ -117,7 +117,7 @@ def fit_heads(
     blocks = FeatureBlocks.of(features, device, size)
     team = _Team.start(heads, blocks)
     fits: dict[int, Tensor] = {}
-    with torch.no_grad(), precision.using(blocks.grade):
+    with torch.no_grad(), precision.use_grade(blocks.grade):
         while team.places:
             sources = None if noises is None else tuple(noises[j] for j in team.places)
             team = team.advance(blocks, [receipts[j] for j in team.places], sources, size)

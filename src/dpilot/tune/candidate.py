@@ -19,7 +19,6 @@ from dpilot.errors import InvalidInput
 __all__ = ["SPLITS", "Box", "Candidate"]
 
 SPLITS: Final = ("eta-first", "steps-first", "both")
-_ROUNDING: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Box:
         return min(max(_validate.positive(r=r), self.least), self.most)
 
     def candidate(self, r: float, split: str = "eta-first") -> Candidate:
-        """``r`` (brought inside the box) as a step size and a number of steps whose product it is.
+        """``r`` (clipped to the box) as a step size and a number of steps whose product it is.
 
         ::
 
@@ -113,8 +112,8 @@ class Box:
 
     def _with_steps(self, r: float, count: float) -> Candidate:
         """Near ``count`` steps, as many as the range of step sizes needs."""
-        few = max(self.steps[0], math.ceil(r / self.lr[1] * (1 - _ROUNDING)))
-        many = min(self.steps[1], math.floor(r / self.lr[0] * (1 + _ROUNDING)))
+        few = max(self.steps[0], math.ceil(r / self.lr[1] * (1 - 1e-12)))
+        many = min(self.steps[1], math.floor(r / self.lr[0] * (1 + 1e-12)))
         steps = max(min(round(count), many), few)
         return Candidate(self._within(r / steps, self.lr), steps)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
@@ -25,15 +25,14 @@ from dpilot.metrics.scores import scores
 from dpilot.noise import KeyedNoise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Stage, given
-from dpilot.statistics.rows import Floats
+from dpilot.privacy.ledger import Stage, as_ledger
+from dpilot.records import FitRecord
 from dpilot.transfer.scattering import scattered
 from dpilot.tune.pilot.autopilot import autopilot
-from dpilot.tune.pilot.figures import Figures
-from dpilot.tune.pilot.flight import Flight
-from dpilot.tune.pilot.inputs import Labels, array_frame, array_schema, is_images, joined, schema_codes
-from dpilot.tune.pilot.tables import fly_table, unit_rows
-from dpilot.tune.pilot.terms import Terms
+from dpilot.tune.pilot.autopilot_table import TableResult, autopilot_table, unit_rows
+from dpilot.tune.pilot.classifier_inputs import Labels, array_frame, array_schema, is_images, join_target, schema_codes
+from dpilot.tune.pilot.defaults import AutopilotOptions
+from dpilot.tune.pilot.outcome import AutopilotResult, Figures
 
 __all__ = ["AutoClassifier"]
 
@@ -109,8 +108,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """The probability of each class; post-processing of what was released."""
         check_is_fitted(self)
-        found = products(self._rows(X), self.coef_)
-        weights = np.exp(found - found.max(axis=1, keepdims=True))[:, : self.classes_.size]
+        logits = products(self._rows(X), self.coef_)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))[:, : self.classes_.size]
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -152,54 +151,46 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def report(self, path: str | Path) -> Path:
         """Write the report of the fit, one HTML page; it costs nothing."""
         check_is_fitted(self)
-        # by name, as reports lie above tuning on the map: they are made of records, and nothing here needs them
-        written: Path = import_module("dpilot.report.page").write(self.record_, path)
-        return written
+        record: FitRecord = self.record_
+        return record.write_report(path)
 
     def _fit_table(self, X: Any, y: Any) -> Self:
         if self.classes is not None:
             raise InvalidInput("classes are given beside a schema: expected None, as the schema declares the target's.")
-        table = joined(X, y, self.schema)
-        flown = fly_table(table, self.schema, protected=self.protected, **self._terms(Frame.of(table).length))
-        columns = flown.encoder.schema.features
+        table = join_target(X, y, self.schema)
+        fitted = self._autopilot(table, self.schema, Frame.of(table).length, protected=self.protected)
+        columns = fitted.encoder.schema.features
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
-        self.classes_ = np.asarray(flown.encoder.schema.target.categories, dtype=object)
-        self.encoder_: Encoder | None = flown.encoder
-        return self._keep(flown.flight)
+        self.classes_ = np.asarray(fitted.encoder.schema.target.categories, dtype=object)
+        self.encoder_: Encoder | None = fitted.encoder
+        return self._keep(fitted.result)
 
     def _fit_array(self, X: Any, y: Any) -> Self:
         values, labels = features_and_target(self, X, y)
         known, unprotected = self._labels(labels)
         schema = array_schema(values.shape[1], len(known.names))
-        flown = fly_table(
-            array_frame(values, known.cells()),
-            schema,
-            class_names=known.names,
-            unprotected=unprotected,
-            **self._terms(len(values)),
-        )
-        self.classes_, self.encoder_ = known.classes, flown.encoder
-        return self._keep(flown.flight)
+        table, names = array_frame(values, known.cells()), known.names
+        fitted = self._autopilot(table, schema, len(values), class_names=names, unprotected=unprotected)
+        self.classes_, self.encoder_ = known.classes, fitted.encoder
+        return self._keep(fitted.result)
 
     def _fit_images(self, X: Any, y: Any) -> Self:
         known, unprotected = self._labels(target_cells(y))
         labels = np.nan_to_num(known.codes, nan=-1.0)
-        budget, terms = self._budget(len(X)), self._terms(len(X))
-        for name in ("epsilon", "delta", "allow_large_delta"):
-            del terms[name]
-        shape: Terms = terms.pop("terms")
-        flight = autopilot(
+        options = AutopilotOptions(self.objective, epochs=self.epochs)  # refused before the features are computed
+        budget, arguments = self._budget(len(X)), self._fit_arguments(len(X))
+        result = autopilot(
             scattered(X, labels, len(known.names)),
             budget=budget,
             class_names=known.names,
-            objective=shape.objective,
-            epochs=shape.epochs,
+            objective=options.objective,
+            epochs=options.epochs,
             unprotected=unprotected,
-            **terms,
+            **arguments,
         )
         self.classes_, self.encoder_, self.shape_ = known.classes, None, tuple(X.shape[1:])
-        return self._keep(flight)
+        return self._keep(result)
 
     def _labels(self, labels: NDArray[Any]) -> tuple[Labels, tuple[str, ...]]:
         classes, unprotected = declared_classes(self.classes, labels)
@@ -210,26 +201,34 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         size = declared_size(self.size, max(length, 1))
         return Budget.of_size(self.epsilon, self.delta, size, allow_large_delta=self.allow_large_delta)
 
-    def _terms(self, length: int) -> dict[str, Any]:
-        """What every kind of fit is told."""
+    def _autopilot(self, table: Any, schema: Any, length: int, **more: Any) -> TableResult:
+        return autopilot_table(
+            table,
+            schema,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            allow_large_delta=self.allow_large_delta,
+            options=AutopilotOptions(self.objective, epochs=self.epochs),
+            **self._fit_arguments(length),
+            **more,
+        )
+
+    def _fit_arguments(self, length: int) -> dict[str, Any]:
+        """The arguments of every kind of fit."""
         noise = noise_of(self.random_state)
         seed = int(noise.state.generator("autopilot").integers(2**31)) if isinstance(noise, KeyedNoise) else None
         return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "allow_large_delta": self.allow_large_delta,
-            "terms": Terms(self.objective, epochs=self.epochs),
             "size": self.size,
-            "ledger": None if self.ledger is None else given(self.ledger, self._budget(length)),
+            "ledger": None if self.ledger is None else as_ledger(self.ledger, self._budget(length)),
             "device": self.device,
             "test_seed": seed,
         }
 
-    def _keep(self, flight: Flight) -> Self:
-        tuned = flight.tuned
-        self.coef_ = flight.model.double().cpu().numpy()
-        self.record_ = flight.record
-        self.metrics_ = Figures(flight.metrics)
+    def _keep(self, result: AutopilotResult) -> Self:
+        tuned = result.tuned
+        self.coef_ = result.model.double().cpu().numpy()
+        self.record_ = result.record
+        self.metrics_ = Figures(result.metrics)
         self.privacy_ = Privacy(tuned.budget, tuned.spent, tuned.entries, tuned.unprotected, " ".join(tuned.stamps))
         return self
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from dpilot import _validate
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.selection import selection
-from dpilot.tune.pilot.terms import Terms
+from dpilot.tune.pilot.defaults import AutopilotOptions
 from dpilot.tune.scaling_plan import SHARES
-from dpilot.tune.scoring import expected_noise
+from dpilot.tune.scoring import score_noise
 
-__all__ = ["Comparison", "Row", "compare"]
-
-_COUNTS: Final = (2, 3, 4, 6, 8, 12, 16)
+__all__ = ["Comparison", "ComparisonRow", "compare"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One method: how many runs it makes, the epsilon of the run that is kept, what tuning took of mu^2, the noise of
     a score, and a remark."""
 
@@ -39,7 +38,7 @@ class Comparison:
     """``rows`` for a table; ``curves`` name (number of trials, epsilon left) for a plot."""
 
     budget: Budget
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     curves: dict[str, tuple[tuple[float, float], ...]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,44 +78,44 @@ def compare(
     """
     trials = _validate.count(trials=trials, least=2)
     budget.check_size(size)
-    held_out = _validate.count(size=size) * Terms(held_out=held_out_share).kept(budget, size)
+    held_out = _validate.count(size=size) * AutopilotOptions(held_out=held_out_share).share_held_out(budget, size)
     whole, delta = gdp_mu(budget), budget.delta
-    select = _selected(budget, law, shape)
+    select = partial(_selection_mu, budget, law, shape)
     taken = {"linear_scaling": sum(shares), "budget_split_grid": grid_share, "subset_search": subset_share}
     kept = {name: whole * math.sqrt(1 - _validate.open_unit(share=share)) for name, share in taken.items()}
     each = math.ceil(trials / len(shares))
 
-    def row(method: str, runs: str, mu: float, scores: float | None, remark: str) -> Row:
-        noise = None if scores is None else expected_noise(1, held_out, math.sqrt(scores) / whole)
-        return Row(method, runs, gdp_epsilon(mu, delta), max(0.0, 1 - (mu / whole) ** 2), noise, remark)
-
-    def made(method: str, runs: str, scores: float, remark: str) -> Row:
-        return row(method, runs, kept[method], scores, remark)
+    def row(method: str, runs: str, mu: float, scores: float | None, remark: str) -> ComparisonRow:
+        noise = None if scores is None else score_noise(1, held_out, math.sqrt(scores) / whole)
+        return ComparisonRow(method, runs, gdp_epsilon(mu, delta), max(0.0, 1 - (mu / whole) ** 2), noise, remark)
 
     rows = (
         row("data-free default", "1", whole, None, "nothing is tuned"),
-        made("linear_scaling", f"{len(shares)} x {each} + 1", 2 * each * len(shares), "half is left for metrics"),
+        row(
+            "linear_scaling",
+            f"{len(shares)} x {each} + 1",
+            kept["linear_scaling"],
+            2 * each * len(shares),
+            "half is left for metrics",
+        ),
         row("private_selection", f"K, mean {trials}", select(trials), None, f"K secret, law {law}"),
-        made("budget_split_grid", f"{trials} + 1", trials, f"{grid_share:.0%} on the grid"),
+        row("budget_split_grid", f"{trials} + 1", kept["budget_split_grid"], trials, f"{grid_share:.0%} on the grid"),
         row("random_search", f"{trials}", whole / math.sqrt(trials), trials, "all runs composed"),
-        made("subset_search", f"{trials} + 1", trials, "trials on one Poisson sample"),
+        row("subset_search", f"{trials} + 1", kept["subset_search"], trials, "trials on one Poisson sample"),
         row("grid_oracle", "not counted", whole, None, "not private"),
     )
-    curves = {name: tuple((float(n), gdp_epsilon(mu, delta)) for n in _COUNTS) for name, mu in kept.items()}
-    curves["private_selection"] = tuple((float(n), gdp_epsilon(select(n), delta)) for n in _COUNTS)
-    curves["random_search"] = tuple((float(n), gdp_epsilon(whole / math.sqrt(n), delta)) for n in _COUNTS)
+    laws: dict[str, Callable[[float], float]] = {name: lambda _, mu=mu: mu for name, mu in kept.items()}  # type: ignore[misc]
+    laws |= {"private_selection": select, "random_search": lambda n: whole / math.sqrt(n)}
+    counts = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+    curves = {name: tuple((n, gdp_epsilon(mu(n), delta)) for n in counts) for name, mu in laws.items()}
     return Comparison(budget, rows, curves)
 
 
-def _selected(budget: Budget, law: str, shape: float) -> Callable[[float], float]:
+def _selection_mu(budget: Budget, law: str, shape: float, mean: float) -> float:
     """mu of one run such that the best of K, of the given mean, fits the budget."""
-
-    def mu(mean: float) -> float:
-        low, high = 0.0, gdp_mu(budget)
-        while high - low > 1e-3 * high:
-            middle = (low + high) / 2
-            cost = selection(Gaussian(1 / middle), budget.delta, mean_trials=mean, law=law, shape=shape)
-            low, high = (middle, high) if cost.epsilon <= budget.epsilon else (low, middle)
-        return low
-
-    return mu
+    low, high = 0.0, gdp_mu(budget)
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        cost = selection(Gaussian(1 / middle), budget.delta, mean_trials=mean, law=law, shape=shape)
+        low, high = (middle, high) if cost.epsilon <= budget.epsilon else (low, middle)
+    return low

@@ -1,31 +1,30 @@
-"""Trials that compose: a grid on part of the budget and one full run, or a few runs that share the whole of it."""
+"""Trials that compose: a grid on part of the budget and one full run, a few runs that share the whole of it; and the
+oracle, every candidate at the whole budget by its exact score: a yardstick, which is not private."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
+from dpilot.metrics.objective import objective as value_of
 from dpilot.privacy import accountant
-from dpilot.privacy.budget import Budget
+from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
+from dpilot.privacy.receipt import Receipt
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.outlays import equal_outlay, staged_outlays
-from dpilot.tune.paying import begun, paid
+from dpilot.tune.outlays import equal_outlay, stage_outlays, whole_outlay
 from dpilot.tune.record import TrialRecord, Tuned
-from dpilot.tune.rounds import Result, Round
-from dpilot.tune.scoring import rankable
+from dpilot.tune.rounds import FINAL, Result, Round, commit_stages, train_one
+from dpilot.tune.scoring import TrialScore, rankable
 from dpilot.tune.space import Space
 from dpilot.tune.task import TRAIN, Task
 
-__all__ = ["budget_split_grid", "random_search"]
-
-_FINAL: Final = "final run"
+__all__ = ["budget_split_grid", "grid_oracle", "random_search"]
 
 
 def budget_split_grid(
@@ -50,27 +49,21 @@ def budget_split_grid(
     """
     steps = _steps(task, [each.steps for each in grid])
     mu = gdp_mu(budget) * math.sqrt(_validate.open_unit(share=share) / max(len(grid), 1))
-    (trial,), final = staged_outlays(budget, [mu], len(grid), sample_rate=task.sample_rate, steps=steps)
+    (trial,), final = stage_outlays(budget, [mu], len(grid), sample_rate=task.sample_rate, steps=steps)
+    # k noisy tables at mu / sqrt(k) each compose to mu: k (mu / sqrt(k))^2 = mu^2, on the held-out part alone
+    # (test_a_grid_takes_its_share_and_the_best_gets_the_rest).
     trials = Round("grid", trial, len(grid), math.sqrt(len(grid)) / gdp_mu(budget), objective)
     task.cells(objective)
-    with paid(
-        task, [*trials.stages(task.split), Stage(_FINAL, final.event, TRAIN, task.split)], budget, ledger
-    ) as payment:
-        results = trials.run(task, payment, grid)
-        best = _best(results)
-        with begun(payment, [_FINAL]) as (receipt,):
-            (model,) = task.train([final.trial(best.candidate, receipt)])
-        epsilon = accountant.epsilon(final.event, budget.delta)
-        return Tuned(
-            method="budget_split_grid",
-            model=model,
-            candidate=best.candidate,
-            epsilon=epsilon,
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
+    stages = [*trials.stages(task.split), Stage(FINAL, final.event, TRAIN, task.split)]
+    with commit_stages(task, stages, budget, ledger) as payment:
+        results = trials.run(task, payment.committed, grid)
+        best, epsilon = _best(results), accountant.epsilon(final.event, budget.delta)
+        return payment.outcome(
+            "budget_split_grid",
+            train_one(task, payment.committed, FINAL, final, best.candidate),
+            best.candidate,
+            epsilon,
             decisions=(_story(results, best), f"the final run has epsilon {epsilon:.4g}."),
-            stamps=(task.stamp,),
             trials=_records(results, accountant.epsilon(trial.event, budget.delta)),
         )
 
@@ -97,22 +90,53 @@ def random_search(
     outlay = equal_outlay(budget, count, task.sample_rate, steps[0] or None)
     runs = Round("random", outlay, count, math.sqrt(count) * (1 + 1e-12) / gdp_mu(budget), objective)
     task.cells(objective)
-    with paid(task, runs.stages(task.split), budget, ledger) as payment:
-        results = runs.run(task, payment, candidates)
+    with commit_stages(task, runs.stages(task.split), budget, ledger) as payment:
+        results = runs.run(task, payment.committed, candidates)
         best, epsilon = _best(results), accountant.epsilon(outlay.event, budget.delta)
-        return Tuned(
-            method="random_search",
-            model=best.model,
-            candidate=best.candidate,
-            epsilon=epsilon,
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
+        return payment.outcome(
+            "random_search",
+            best.model,
+            best.candidate,
+            epsilon,
             decisions=(_story(results, best), f"each run has epsilon {epsilon:.4g}."),
-            stamps=(task.stamp,),
             trials=_records(results, epsilon),
             score=best.score,
         )
+
+
+def grid_oracle(
+    task: Task, grid: Sequence[Candidate], budget: Budget, *, objective: str = "accuracy", unsafe: bool = False
+) -> Tuned:
+    """What a run of ``budget`` could reach if tuning cost nothing: for comparisons on data that may be seen.
+
+    Guarantee:
+        None. It must be asked for with ``unsafe=True``, writes to no ledger, and stamps its record.
+    """
+    if not unsafe:
+        raise InvalidInput(
+            "the oracle reads exact scores and trains every candidate at the whole budget: expected unsafe=True from "
+            "who compares methods on data that may be seen. Use linear_scaling or private_selection."
+        )
+    runs = [whole_outlay(budget, task.sample_rate, each.steps) for each in grid]
+    pairs = list(zip(grid, runs, strict=True))
+    models = task.train([outlay.trial(candidate, Receipt(outlay.event)) for candidate, outlay in pairs])
+    scores = [TrialScore(value_of(objective, task.exact_table(model, objective)), 0.0) for model in models]
+    place = max(range(len(scores)), key=lambda j: scores[j].value)
+    epsilon = accountant.epsilon(runs[place].event, budget.delta)
+    return Tuned(
+        method="grid_oracle",
+        model=models[place],
+        candidate=grid[place],
+        epsilon=epsilon,
+        budget=budget,
+        spent=Cost(epsilon, budget.delta),
+        entries=(),
+        decisions=(f"step size {grid[place].lr:.4g}, {grid[place].steps} steps: best exact score of {len(grid)}.",),
+        stamps=("not private: the oracle's tuning is not counted", task.stamp),
+        trials=tuple(TrialRecord(0, c, epsilon, s) for c, s in zip(grid, scores, strict=True)),
+        score=scores[place],
+        unprotected=("everything: the tuning is not counted",),
+    )
 
 
 def _steps(task: Task, counts: Sequence[int]) -> int | None:
@@ -133,8 +157,8 @@ def _records(results: Sequence[Result], epsilon: float) -> tuple[TrialRecord, ..
 
 
 def _story(results: Sequence[Result], best: Result) -> str:
-    told = "" if rankable([each.score for each in results]) else ", though noise alone would explain the differences"
+    doubt = "" if rankable([each.score for each in results]) else ", though noise alone would explain the differences"
     return (
         f"step size {best.candidate.lr:.4g}, {best.candidate.steps} steps: best noisy score of {len(results)} "
-        f"({best.score.value:.3g}, noise {best.score.noise:.2g}){told}."
+        f"({best.score.value:.3g}, noise {best.score.noise:.2g}){doubt}."
     )

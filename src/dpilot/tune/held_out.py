@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,15 +15,13 @@ from dpilot.errors import InvalidInput
 from dpilot.train.records.reader import Reader, concatenate_records, declared_form, first_record
 from dpilot.train.records.spec import try_quietly
 
-__all__ = ["held_out_form", "told", "training_form"]
-
-_ROWS: Final = 512
+__all__ = ["evaluation_form", "map_records", "training_form"]
 
 Rows = TypeVar("Rows", Tensor, NDArray[np.float64])
 
 
 def training_form(dataset: Any, example: Any) -> Any:
-    """A chunk in the public form of the records (x, y, ...): ``example``, or what the types of ``dataset`` tell.
+    """A chunk in the public form of the records (x, y, ...): ``example``, or what the types of ``dataset`` show.
 
     Guarantee:
         No record is read. A form that only a record could show is refused: that record would decide what the others
@@ -44,7 +42,7 @@ def training_form(dataset: Any, example: Any) -> Any:
     return form
 
 
-def held_out_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
+def evaluation_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
     """The form of held-out records: what their types tell, or that of training records with their group, if any."""
     known = declared_form(dataset, None)
     if known is not None:
@@ -52,29 +50,29 @@ def held_out_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
     return (*form, torch.zeros_like(form[1])) if grouped and len(form) == 2 else form
 
 
-def told(dataset: Any, form: Any, tell: Callable[[Any], Rows]) -> Iterator[Rows]:
-    """What ``tell(chunk)`` makes of the records, a row for each, some at a time.
+def map_records(dataset: Any, form: Any, function: Callable[[Any], Rows], *, chunk_size: int = 512) -> Iterator[Rows]:
+    """What ``function(chunk)`` makes of the records, a row for each, some at a time.
 
     Guarantee:
-        Which records go together is decided by their places. A record of another form, or for which ``tell`` raises
+        Which records go together is decided by their places. A record of another form, or for which ``function`` raises
         when it is alone, is the null record. In a chunk that does not compute another record stands in its place, and
         its row is dropped, so that the others are computed where, and beside as many, as without it.
     """
     reader = Reader(dataset, None, first_record(form, form[1].shape[0]))
-    starts = range(0, len(dataset), _ROWS)
-    for chunk in reader.chunks(np.arange(start, min(start + _ROWS, len(dataset))) for start in starts):
-        together = try_quietly(partial(tell, chunk.whole))
-        found = _told_apart(chunk.alone(), tell) if together is None else together
-        if found is not None:
-            yield found
+    starts = range(0, len(dataset), chunk_size)
+    for chunk in reader.chunks(np.arange(start, min(start + chunk_size, len(dataset))) for start in starts):
+        together = try_quietly(partial(function, chunk.whole))
+        rows = _map_one_by_one(chunk.alone(), function) if together is None else together
+        if rows is not None:
+            yield rows
 
 
-def _told_apart(alone: list[Any], tell: Callable[[Any], Rows]) -> Rows | None:
-    computes = np.array([try_quietly(partial(tell, each)) is not None for each in alone])
+def _map_one_by_one(alone: list[Any], function: Callable[[Any], Rows]) -> Rows | None:
+    computes = np.array([try_quietly(partial(function, each)) is not None for each in alone])
     if not computes.any():
         return None
     stand_in = alone[int(np.flatnonzero(computes)[0])]
     kept = [each if good else stand_in for each, good in zip(alone, computes, strict=True)]
     ((whole, _),) = concatenate_records(kept, most=len(kept))
-    found = try_quietly(partial(tell, whole))
-    return None if found is None else found[np.flatnonzero(computes)]
+    rows = try_quietly(partial(function, whole))
+    return None if rows is None else rows[np.flatnonzero(computes)]

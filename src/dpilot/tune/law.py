@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -45,7 +44,7 @@ class ScalingLaw:
     Edge cases:
         fewer points than degree + 1              the highest degree that they allow
         falling law, or one that is not positive  proportional instead: a larger budget affords a longer walk
-        below the smallest or far above           extrapolated by the same law, then brought into [low, high]
+        below the smallest or far above           extrapolated by the same law, then clipped to [low, high]
         no point at all                           the constant ``fallback``
 
     Example:
@@ -89,16 +88,12 @@ class ScalingLaw:
         epsilon = _validate.positive(epsilon=epsilon)
         if not self.points:
             return Prediction(self.fallback, (f"no trial could be ranked: the data-free r = {self.fallback:.4g}.",))
-        r, notes = self._extrapolated(epsilon)
+        r, notes = self._extrapolate(epsilon)
         inside = min(max(r, self.low), self.high)
         if inside != r:
             side = "above" if r > inside else "below"
             notes += (f"r = {r:.4g} at epsilon {epsilon:.4g} lies {side} the grid: {inside:.4g}, its end, is used.",)
         return Prediction(inside, notes)
-
-    def curve(self, epsilons: Sequence[float]) -> tuple[tuple[float, float], ...]:
-        """(epsilon, r) for a plot."""
-        return tuple((float(epsilon), self.predict(epsilon)) for epsilon in epsilons)
 
     def to_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}
@@ -118,7 +113,7 @@ class ScalingLaw:
         except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as problem:
             raise InvalidInput(f"the law is not what to_json wrote ({problem!r}).") from None
 
-    def _extrapolated(self, epsilon: float) -> tuple[float, tuple[str, ...]]:
+    def _extrapolate(self, epsilon: float) -> tuple[float, tuple[str, ...]]:
         degree = min(self.degree, len(self.points) - 1)
         if degree == 0:
             note = "one point only: r grows in proportion to the budget." if self.degree else ""

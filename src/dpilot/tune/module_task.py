@@ -13,26 +13,24 @@ from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.clipping import Clipping
 from dpilot.data.splits import Split
-from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import Draws
 from dpilot.noise import SystemNoise
 from dpilot.records import StepRecord
 from dpilot.sampling import check_source
 from dpilot.statistics.histogram import table
-from dpilot.statistics.rows import Floats
 from dpilot.tape import current
 from dpilot.train.job import Job
 from dpilot.train.run import predict
-from dpilot.tune.fresh import apart, check_fresh
-from dpilot.tune.held_out import held_out_form, told, training_form
-from dpilot.tune.moved import Moved, check_noise
-from dpilot.tune.pool import check_sendable, run_apart
-from dpilot.tune.recipe import Lot, Recipe
+from dpilot.tune.held_out import evaluation_form, map_records, training_form
+from dpilot.tune.pool import check_sendable, run_in_processes
+from dpilot.tune.recipe import Recipe, TrialKeys, check_fresh, secret_randomness
 from dpilot.tune.stacked import Runner, stackable, train_together
-from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, distinct
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, exact_counts, require_distinct
+from dpilot.tune.trial_transfer import TransferredTrial, check_noise
 
 __all__ = ["ModuleTask"]
 
@@ -47,17 +45,18 @@ class ModuleTask:
 
     Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
     ``example`` is a public batch in the form of ``train_data``'s records: wanted unless they lie in a TensorDataset.
-    ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is told all steps.
+    ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is called with every
+    step record.
 
     Guarantee:
         Each trial draws its own Poisson batches, from a key of its own, and its own noise; no trial sees another's
         batch, so each is priced alone. A trial that fails is not tried again, in whatever process. Initial weights
-        come from a secret key for each trial: torch's generators are where they were, and nothing tells how many
-        trials there were.
+        come from a secret key for each trial: torch's generators are where they were, and nothing reveals the
+        number of trials.
 
     Edge cases:
         a record that does not compute    null, in training as in scoring; so is one of another form
-        a part without records            noise alone: it is not told
+        a part without records            noise alone; nothing else shows it
         a module that does not run on made-up records, or has not one output a class    refused when the task is made
 
     Example:
@@ -102,9 +101,9 @@ class ModuleTask:
         _validate.rate(sample_rate=self.sample_rate)
         training_form(self.train_data, self.example)
         _validate.count(workers=self.workers)
-        object.__setattr__(self, "noise", distinct(self.noise))
+        object.__setattr__(self, "noise", require_distinct(self.noise))
         noise, _ = self.noise(), self.noise()  # a factory that repeats one state is refused now
-        with apart(noise, "initial weights"):
+        with secret_randomness(noise, "initial weights"):
             check_fresh(self.model_fn)
         self.recipe.check(self.classes)
         if self.workers > 1:
@@ -131,32 +130,28 @@ class ModuleTask:
         return cls(model_fn, loss_fn, train, held_out, *sizes, classes, split=split.id, **options)
 
     @property
-    def held_out_form(self) -> Any:
+    def evaluation_form(self) -> Any:
         """A chunk in the public form of held-out records."""
         form = training_form(self.train_data, self.example)
-        return held_out_form(self.held_out, form, grouped=self.group_count > 0)
+        return evaluation_form(self.held_out, form, grouped=self.group_count > 0)
 
     @property
     def stamp(self) -> str:
         return self.noise().stamp
 
     def cells(self, objective: str) -> int:
-        if objective == "worst_group":
-            if self.group_count < 1:
-                raise InvalidInput("worst_group is asked for without groups: expected group_count=, records of three.")
-            return self.group_count
-        return 1 if objective == "accuracy" else self.classes
+        return count_cells(objective, self.classes, self.group_count, "group_count=, records of three")
 
     def untrained(self) -> nn.Module:
-        with apart(self.noise(), "initial weights"):
+        with secret_randomness(self.noise(), "initial weights"):
             return self.model_fn()
 
     def train(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
-        if self._pooled(trials):
-            return self._trained_apart(trials)
+        if self._uses_workers(trials):
+            return self._train_in_workers(trials)
         recipe, runs = self.recipe, []
         for trial in trials:
-            run = recipe.run(trial, recipe.plan(trial), Lot.drawn(self.noise()))
+            run = recipe.run(trial, recipe.plan(trial), TrialKeys.draw(self.noise()))
             recipe = recipe.with_chunks(run.job.options.chunk_size)
             runs.append(run)
         if len(runs) > 1 and self._stackable(len(runs), runs[0].job):
@@ -164,26 +159,22 @@ class ModuleTask:
             train_together(runners, self.train_data, self.loss_fn, runs[0].job.device)
         else:
             for run in runs:
-                run.alone()
+                run.run_steps()
         for run in runs:
             run.state.finish()
-            self._watched(run.state.records)
+            self._notify(run.state.records)
         return tuple(run.state.context.model for run in runs)
 
     def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
         if not all(bool(torch.isfinite(each).all()) for each in model.state_dict().values()):
             return None
         noise, shape = self.noise(), (self.cells(objective), 2)
-        with apart(noise, "scores"):
+        with secret_randomness(noise, "scores"):
             codes = np.concatenate(list(self._codes(model, objective)))
         return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
 
     def exact_table(self, model: nn.Module, objective: str) -> Floats:
-        counts = np.zeros((self.cells(objective), 2))
-        for rows in self._codes(model, objective):
-            known = rows[(rows[:, 0] >= 0) & (rows[:, 0] < len(counts))].astype(int)
-            np.add.at(counts, tuple(known.T), 1.0)
-        return counts
+        return exact_counts(np.concatenate(list(self._codes(model, objective))), self.cells(objective))
 
     @property
     def recipe(self) -> Recipe:
@@ -200,30 +191,30 @@ class ModuleTask:
             self.example,
         )
 
-    def _pooled(self, trials: Sequence[Trial]) -> bool:
-        """Whether trials go to processes of their own. A tape would not hear what is released there."""
+    def _uses_workers(self, trials: Sequence[Trial]) -> bool:
+        """Whether trials go to processes of their own. A tape cannot record what is released there."""
         if self.workers == 1 or len(trials) < 2 or current() is not None:
             return False
-        return not (self.together and self._stackable(len(trials), self._looked_at(trials[0])))
+        return not (self.together and self._stackable(len(trials), self._probe_job(trials[0])))
 
-    def _looked_at(self, trial: Trial) -> Job:
-        """A job that is not run: its module tells what can be done with others."""
+    def _probe_job(self, trial: Trial) -> Job:
+        """A job that is not run: its module decides whether trials can be stacked."""
         return self.recipe.job(trial.candidate, self.recipe.plan(trial), Chain(fresh_key("initial weights")))
 
-    def _trained_apart(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
+    def _train_in_workers(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
         """One process a trial, as many at a time as there are workers; all releases are drawn before one starts."""
-        recipe, jobs, moved = self.recipe, [], []
+        recipe, jobs, transfers = self.recipe, [], []
         for trial in trials:
-            plan, lot = recipe.plan(trial), Lot.drawn(self.noise())
-            jobs.append(recipe.rehearsed(trial.candidate, plan, lot.weights))
+            plan, keys = recipe.plan(trial), TrialKeys.draw(self.noise())
+            jobs.append(recipe.rehearse(trial.candidate, plan, keys.weights))
             recipe = recipe.with_chunks(jobs[0].options.chunk_size)
-            moved.append(Moved(trial, plan, lot))
-        for job, done in zip(jobs, run_apart(recipe, moved, self.workers), strict=True):
-            done.into(job.model)
-            self._watched(done.records)
+            transfers.append(TransferredTrial(trial, plan, keys))
+        for job, done in zip(jobs, run_in_processes(recipe, transfers, self.workers), strict=True):
+            done.load_into(job.model)
+            self._notify(done.records)
         return tuple(job.model for job in jobs)
 
-    def _watched(self, records: Sequence[StepRecord]) -> None:
+    def _notify(self, records: Sequence[StepRecord]) -> None:
         if self.watch is not None:
             for record in records:
                 self.watch(record)
@@ -238,17 +229,17 @@ class ModuleTask:
     def _codes(self, model: nn.Module, objective: str) -> Iterator[Floats]:
         """For each held-out record its cell and whether it is predicted right; null records are left out. Sensitive."""
         yield np.zeros((0, 2))
-        yield from told(self.held_out, self.held_out_form, partial(self._outcomes, model, objective))
+        yield from map_records(self.held_out, self.evaluation_form, partial(self._outcomes, model, objective))
 
     def _outcomes(self, model: nn.Module, objective: str, chunk: Any) -> Floats:
         inputs, labels, *rest = chunk
-        found, labels = predict(model, inputs), labels.double().cpu()
+        logits, labels = predict(model, inputs), labels.double().cpu()
         cell = rest[0].double().cpu() if objective == "worst_group" else labels
-        if found.dim() != 2 or not cell.shape == labels.shape == found.shape[:1]:
+        if logits.dim() != 2 or not cell.shape == labels.shape == logits.shape[:1]:
             raise ValueError("not one class, and one group, a record")
         valid = (labels >= 0) & (labels < self.classes) & (labels == labels.round())
         cell = torch.where(valid, 0 * cell if objective == "accuracy" else cell, -1.0)
-        return torch.stack([cell, (found.argmax(1) == labels).double()], 1).numpy()
+        return torch.stack([cell, (logits.argmax(1) == labels).double()], 1).numpy()
 
 
 def _part(dataset: Any, indices: Any) -> Any:

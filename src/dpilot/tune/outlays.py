@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
@@ -13,13 +12,10 @@ from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.calibrate import noise_multiplier
 from dpilot.privacy.events import Composed, Event, Repeated
-from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
-from dpilot.privacy.stages import leftover_mu
+from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu, leftover_mu
 from dpilot.tune.task import Outlay
 
-__all__ = ["equal_outlay", "least_factor", "scaled", "staged_outlays", "whole_outlay"]
-
-_MOST: Final = 1e4
+__all__ = ["equal_outlay", "least_factor", "scale_noise", "stage_outlays", "whole_outlay"]
 
 
 def whole_outlay(budget: Budget, sample_rate: float = 1.0, steps: int | None = None) -> Outlay:
@@ -40,10 +36,10 @@ def equal_outlay(budget: Budget, count: int, sample_rate: float = 1.0, steps: in
     whole, count = whole_outlay(budget, sample_rate, steps), _validate.count(count=count)
     if sample_rate == 1:
         return Outlay(whole.noise_multiplier * math.sqrt(count) * (1 + 1e-12))
-    return scaled(whole, budget, lambda outlay: Repeated(outlay.event, count))
+    return scale_noise(whole, budget, lambda outlay: Repeated(outlay.event, count))
 
 
-def staged_outlays(
+def stage_outlays(
     budget: Budget,
     mus: Sequence[float],
     trials: int,
@@ -66,34 +62,31 @@ def staged_outlays(
         return tuple(Outlay(1 / mu) for mu in mus), Outlay(1 / (last if final_mu is None else final_mu))
     if final_mu is not None:
         raise InvalidInput("final_mu is for full batches: expected None, as the final run takes what is left.")
-    return _sampled_outlays(budget, tuple(mus), trials, sample_rate, steps)
+    return _poisson_outlays(budget, tuple(mus), trials, sample_rate, steps)
 
 
 @lru_cache
-def _sampled_outlays(
+def _poisson_outlays(
     budget: Budget, mus: tuple[float, ...], trials: int, sample_rate: float, steps: int | None
 ) -> tuple[tuple[Outlay, ...], Outlay]:
     each = [Budget(gdp_epsilon(mu, budget.delta), budget.delta) for mu in mus]
     outlays = tuple(whole_outlay(part, sample_rate, steps) for part in each)
     whole = whole_outlay(budget, sample_rate, steps)
     spent = [Repeated(outlay.event, trials) for outlay in outlays]
-    return outlays, scaled(whole, budget, lambda final: Composed([*spent, final.event])) if spent else whole
+    return outlays, scale_noise(whole, budget, lambda final: Composed([*spent, final.event])) if spent else whole
 
 
-def scaled(whole: Outlay, budget: Budget, event: Callable[[Outlay], Event]) -> Outlay:
+def scale_noise(whole: Outlay, budget: Budget, event: Callable[[Outlay], Event]) -> Outlay:
     """``whole`` with its noise raised by as little as makes ``event`` of it fit ``budget``."""
-
-    def raised(factor: float) -> Outlay:
-        return Outlay(whole.noise_multiplier * factor, whole.sample_rate, whole.steps)
-
-    return raised(least_factor(lambda factor: event(raised(factor)), budget, sampled=whole.sample_rate < 1))
+    sampled = whole.sample_rate < 1
+    return whole.scale(least_factor(lambda factor: event(whole.scale(factor)), budget, sampled=sampled))
 
 
-def least_factor(event: Callable[[float], Event], budget: Budget, *, sampled: bool) -> float:
+def least_factor(event: Callable[[float], Event], budget: Budget, *, sampled: bool, most: float = 1e4) -> float:
     """The least factor >= 1 of the noise with which ``event`` fits ``budget``, never below it.
 
     Rises from 1, as calibration far from the answer is slow; found to 1 part in 1,000 where losses are sampled, as
-    each look takes a grid then, and to 1 in 100,000 otherwise.
+    each evaluation takes a grid then, and to 1 in 100,000 otherwise.
     """
 
     def fits(factor: float) -> bool:
@@ -102,10 +95,8 @@ def least_factor(event: Callable[[float], Event], budget: Budget, *, sampled: bo
     low, high = 1.0, 1.05
     while not fits(high):
         low, high = high, 1.5 * high
-        if high > _MOST:
-            raise InvalidInput(
-                f"no amount of noise up to {_MOST:g} times a run's fits {budget}: expected fewer trials."
-            )
+        if high > most:
+            raise InvalidInput(f"no amount of noise up to {most:g} times a run's fits {budget}: expected fewer trials.")
     while high > low * (1 + (1e-3 if sampled else 1e-5)):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)

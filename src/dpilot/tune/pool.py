@@ -16,19 +16,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from queue import SimpleQueue
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 from torch.utils.data import TensorDataset
 
 from dpilot.errors import DpilotError, InvalidInput
-from dpilot.tune.moved import Moved
 from dpilot.tune.recipe import Recipe
-from dpilot.tune.worker import Conditions, Done, Refused
+from dpilot.tune.trial_transfer import TransferredTrial
+from dpilot.tune.worker import Conditions, Refusal, TrialOutput
 
-__all__ = ["TrialLost", "check_sendable", "run_apart"]
-
-_START: Final = "import sys; sys.path[:] = {path!r}; from dpilot.tune.worker import main; main()"
-_SENT: Final = ("model_fn", "loss_fn", "clipping", "options", "example")
+__all__ = ["TrialLost", "check_sendable", "run_in_processes"]
 
 
 class TrialLost(DpilotError):
@@ -39,7 +36,7 @@ def check_sendable(recipe: Recipe) -> None:
     """Refuse, before anything is spent, what a worker process could not be sent.
 
     Guarantee:
-        Records are looked at by the type of their data set only.
+        Of the records only the type of their data set is read.
 
     Example:
         >>> from torch import nn, zeros
@@ -56,24 +53,24 @@ def check_sendable(recipe: Recipe) -> None:
         )
     if not sys.executable:
         raise InvalidInput("workers are asked for where no Python can be started: leave workers=1.")
-    for name in _SENT:
+    for name in ("model_fn", "loss_fn", "clipping", "options", "example"):
         _check_pickles(name, getattr(recipe, name))
 
 
-def run_apart(recipe: Recipe, trials: Sequence[Moved], workers: int) -> list[Done]:
+def run_in_processes(recipe: Recipe, trials: Sequence[TransferredTrial], workers: int) -> list[TrialOutput]:
     """What each trial released, in order; ``workers`` of them at a time, each with its share of the cores.
 
     Guarantee:
-        A trial goes to one process, once. What a process prints goes nowhere, and what it says of a failure is found
-        before it reads a record.
+        A trial goes to one process, once. What a process prints goes nowhere, and a failure that it reports was
+        found before it read a record.
 
     Edge cases:
         a process that dies     TrialLost, which says no more; the others are ended, and everything stays paid
         this process dies       the workers end with it
     """
     count = min(workers, len(trials))
-    with _crew(recipe, count) as (idle, threads):
-        asked = [threads.submit(_asked, idle, trial) for trial in trials]
+    with _start_workers(recipe, count) as (idle, threads):
+        asked = [threads.submit(_run_one, idle, trial) for trial in trials]
         done, _ = wait(asked, return_when=FIRST_EXCEPTION)
         for failed in (each.exception() for each in done):
             if failed is not None:
@@ -90,10 +87,14 @@ class _Worker:
     source: BinaryIO
 
     @classmethod
-    def started(cls, threads: int) -> _Worker:
+    def start(cls, threads: int) -> _Worker:
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=sys.path)],
+            [
+                sys.executable,
+                "-c",
+                f"import sys; sys.path[:] = {sys.path!r}; from dpilot.tune.worker import main; main()",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -104,7 +105,7 @@ class _Worker:
         return cls(process, process.stdin, process.stdout)  # type: ignore[arg-type]
 
     def ask(self, *messages: object) -> Any:
-        """Send ``messages`` and wait for the answer; a worker that refuses need not have heard all of them."""
+        """Send ``messages`` and wait for the answer; a worker that refuses need not have read all of them."""
         with suppress(OSError):
             for message in messages:
                 pickle.dump(message, self.sink)
@@ -116,7 +117,7 @@ class _Worker:
                 "a worker process ended before its trial did: expected every trial to be run to its end. All of them "
                 "stay paid and none is tried again. See to the machine's memory, or use fewer workers."
             ) from None
-        if isinstance(answer, Refused):
+        if isinstance(answer, Refusal):
             raise InvalidInput(f"a worker process cannot run the trials ({answer.why}). Expected it to; use workers=1.")
         return answer
 
@@ -132,7 +133,7 @@ class _Worker:
 
 
 @contextmanager
-def _crew(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], ThreadPoolExecutor]]:
+def _start_workers(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], ThreadPoolExecutor]]:
     """Processes that know the recipe, and a thread to wait for each."""
     conditions, idle = Conditions.here(count), SimpleQueue[_Worker]()
     public = conditions, replace(recipe, dataset=None)
@@ -140,23 +141,23 @@ def _crew(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Worker], Th
     with ExitStack() as stack:
         crew = []
         for _ in range(count):
-            worker = _Worker.started(conditions.threads)
+            worker = _Worker.start(conditions.threads)
             stack.callback(worker.close)
             crew.append(worker)
         threads = stack.enter_context(ThreadPoolExecutor(count))
         for worker in crew:
             stack.callback(worker.kill)  # before the threads that wait for it
-        for told in [threads.submit(worker.ask, public, records) for worker in crew]:
-            told.result()
+        for ready in [threads.submit(worker.ask, public, records) for worker in crew]:
+            ready.result()
         for worker in crew:
             idle.put(worker)
         yield idle, threads
 
 
-def _asked(idle: SimpleQueue[_Worker], trial: Moved) -> Done:
+def _run_one(idle: SimpleQueue[_Worker], trial: TransferredTrial) -> TrialOutput:
     worker = idle.get()
     try:
-        done: Done = worker.ask(trial)
+        done: TrialOutput = worker.ask(trial)
         return done
     finally:
         idle.put(worker)

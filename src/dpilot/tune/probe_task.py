@@ -6,22 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws
 from dpilot.noise import SystemNoise
 from dpilot.sampling import PoissonSampler
 from dpilot.statistics.histogram import table
-from dpilot.statistics.rows import Floats
 from dpilot.transfer.features import Features
 from dpilot.transfer.numbers import as_numbers
 from dpilot.transfer.probe import Head, fit_heads, predict
-from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, distinct
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, exact_counts, require_distinct
 
 __all__ = ["THRESHOLD", "ProbeTask"]
 
@@ -69,21 +68,14 @@ class ProbeTask:
     def __post_init__(self) -> None:
         _validate.positive("Declare it.", size=self.size)
         _validate.positive("Declare it.", held_out_size=self.held_out_size)
-        object.__setattr__(self, "noise", distinct(self.noise))
+        object.__setattr__(self, "noise", require_distinct(self.noise))
         _ = self.noise(), self.noise()  # a factory that repeats one state is refused now
         if self.groups is not None and len(self.groups) != len(self.held_out):
             raise InvalidInput("groups and held-out features differ in length: expected one group code a record.")
 
     @classmethod
     def of(
-        cls,
-        features: Features,
-        split: Split,
-        *,
-        size: float,
-        groups: Any = None,
-        group_count: int = 0,
-        **options: Any,
+        cls, features: Features, split: Split, *, size: float, groups: Any = None, group_count: int = 0, **options: Any
     ) -> ProbeTask:
         """The task of ``features`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both."""
         parts = split.indices(len(features))
@@ -108,11 +100,8 @@ class ProbeTask:
         return self.noise().stamp
 
     def cells(self, objective: str) -> int:
-        if objective == "worst_group":
-            if self.groups is None or self.group_count < 1:
-                raise InvalidInput("worst_group is asked for without groups: expected groups= and group_count=.")
-            return self.group_count
-        return 1 if objective == "accuracy" else self.held_out.classes
+        groups = 0 if self.groups is None else self.group_count
+        return count_cells(objective, self.held_out.classes, groups, "groups= and group_count=")
 
     def untrained(self) -> Tensor:
         return torch.zeros(self.train_features.width, self.train_features.classes)
@@ -143,13 +132,9 @@ class ProbeTask:
         return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=self.noise())
 
     def exact_table(self, model: Tensor, objective: str) -> Floats:
-        cell, right = self._codes(model, objective).T
-        known = (cell >= 0) & (cell < self.cells(objective))
-        counts = np.zeros((self.cells(objective), 2))
-        np.add.at(counts, (cell[known].astype(int), right[known].astype(int)), 1.0)
-        return counts
+        return exact_counts(self._codes(model, objective), self.cells(objective))
 
-    def sampled(self, rate: float) -> ProbeTask:
+    def subsample(self, rate: float) -> ProbeTask:
         """The same task on a Poisson sample of its training records: secret coins, one a record."""
         batch = PoissonSampler(rate, 1).issue(len(self.train_features))
         return replace(self, train_features=self.train_features.take(batch.indices), size=rate * self.size)

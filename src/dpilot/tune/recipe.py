@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -29,13 +30,13 @@ from dpilot.train.state import TrainingState, step_randomness
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.task import Trial
 
-__all__ = ["Lot", "Recipe", "Run"]
+__all__ = ["Recipe", "TrialKeys", "TrialRun", "check_fresh", "secret_randomness"]
 
-_SHOWN: Final = 1e-5  # the delta at which a trial's plan states its epsilon: for display, the ledger has the price
+_DISPLAY_DELTA: Final = 1e-5  # a trial's plan states its epsilon at this delta; the ledger has the price
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Lot:
+class TrialKeys:
     """Where the randomness of one trial comes from: its initial weights, its batches, its noise. Secret.
 
     Guarantee:
@@ -47,7 +48,7 @@ class Lot:
     noise: Noise
 
     @classmethod
-    def drawn(cls, noise: Noise) -> Lot:
+    def draw(cls, noise: Noise) -> TrialKeys:
         """Fresh keys, and of keyed noise a source of the trial's own; that of a test fixes the initial weights too."""
         own = noise.spawn() if isinstance(noise, KeyedNoise) else noise
         weights = own.state if isinstance(own, KeyedNoise) else Chain(fresh_key("initial weights"))
@@ -56,7 +57,7 @@ class Lot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """Private runs of ``model_fn()`` on ``dataset``; what differs between them is the trial and its lot."""
+    """Private runs of ``model_fn()`` on ``dataset``; what differs between them is the trial and its keys."""
 
     model_fn: Callable[[], nn.Module]
     loss_fn: Callable[..., Tensor]
@@ -68,25 +69,20 @@ class Recipe:
     options: Mapping[str, Any]
     example: Any = field(default=None, repr=False)
 
-    @property
-    def chunk_size(self) -> int | None:
-        found: int | None = self.options.get("chunk_size")
-        return found
-
     def plan(self, trial: Trial) -> Plan:
         """The plan of one trial: its steps, at its noise."""
         step = Gaussian(trial.noise_multiplier)
         sampled = step if self.sample_rate == 1 else PoissonSampled(self.sample_rate, step)
-        epsilon = _shown_epsilon(Repeated(sampled, trial.candidate.steps))
+        epsilon = _display_epsilon(Repeated(sampled, trial.candidate.steps))
         rule = clipping.get(self.clipping) if isinstance(self.clipping, str) else self.clipping
         return Plan(
-            Budget(max(epsilon, 1e-12), _SHOWN),
+            Budget(max(epsilon, 1e-12), _DISPLAY_DELTA),
             max(1, round(self.size)),
             self.sample_rate,
             trial.candidate.steps,
             trial.noise_multiplier,
             rule,
-            Cost(epsilon, _SHOWN),
+            Cost(epsilon, _DISPLAY_DELTA),
         )
 
     def job(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
@@ -95,7 +91,7 @@ class Recipe:
         with step_randomness(weights):
             return Job.create(self.model_fn(), self.loss_fn, plan, options, example=self.example)
 
-    def rehearsed(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
+    def rehearse(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
         """The same, tried on made-up records, its chunks settled."""
         job = self.job(candidate, plan, weights)
         with step_randomness(weights):
@@ -105,11 +101,11 @@ class Recipe:
         """The recipe whose runs take so many records at a time."""
         return replace(self, options={**self.options, "chunk_size": chunk_size})
 
-    def run(self, trial: Trial, plan: Plan, lot: Lot) -> Run:
+    def run(self, trial: Trial, plan: Plan, keys: TrialKeys) -> TrialRun:
         """One trial before its first step: nothing was read."""
-        job = self.rehearsed(trial.candidate, plan, lot.weights)
-        sampler = PoissonSampler(self.sample_rate, trial.candidate.steps, state=lot.batches)
-        return Run(self.dataset, job, job.start(lot.noise, trial.receipt), sampler)
+        job = self.rehearse(trial.candidate, plan, keys.weights)
+        sampler = PoissonSampler(self.sample_rate, trial.candidate.steps, state=keys.batches)
+        return TrialRun(self.dataset, job, job.start(keys.noise, trial.receipt), sampler)
 
     def check(self, classes: int) -> None:
         """Refuse a module that does not run on made-up records, or does not give them one output a class.
@@ -120,19 +116,19 @@ class Recipe:
         nominal = Trial(Candidate(1.0, 1), 1.0, Receipt(Gaussian(1.0)))
         whole = replace(self.with_chunks(1), sample_rate=1.0)  # full batches have a plan at once
         weights = Chain(fresh_key("initial weights"))
-        job = whole.rehearsed(nominal.candidate, whole.plan(nominal), weights)
+        job = whole.rehearse(nominal.candidate, whole.plan(nominal), weights)
         with step_randomness(weights):
-            found = tuple(_outputs(job, self.dataset).shape)
-        if len(found) != 2 or found[1] != classes:
+            shape = tuple(_outputs(job, self.dataset).shape)
+        if len(shape) != 2 or shape[1] != classes:
             raise InvalidInput(
-                f"the module gives outputs of shape {found} for {found[0] if found else 'some'} made-up records, and "
+                f"the module gives outputs of shape {shape} for {shape[0] if shape else 'some'} made-up records, and "
                 f"classes is {classes}: expected one output a record and class. End the module with {classes} outputs, "
                 "or declare as many classes as it has."
             )
 
 
 @dataclass(slots=True)
-class Run:
+class TrialRun:
     """A trial under way."""
 
     dataset: Any
@@ -140,7 +136,7 @@ class Run:
     state: TrainingState
     sampler: PoissonSampler
 
-    def alone(self) -> None:
+    def run_steps(self) -> None:
         """All its steps, each on the next batch of its own sampler."""
         assert self.job.options.chunk_size is not None
         reader = self.job.reader(self.dataset, self.job.form(self.dataset))
@@ -166,5 +162,51 @@ def _outputs(job: Job, dataset: Any) -> Tensor:
 
 
 @lru_cache
-def _shown_epsilon(event: Event) -> float:
-    return accountant.epsilon(event, _SHOWN)
+def _display_epsilon(event: Event) -> float:
+    return accountant.epsilon(event, _DISPLAY_DELTA)
+
+
+@contextmanager
+def secret_randomness(noise: Noise, purpose: str) -> Iterator[None]:
+    """Secret randomness for what is not noise, such as initial weights; the process's generators stay as they were.
+
+    Guarantee:
+        Neither the generators of torch, numpy and random afterwards, nor what was drawn inside, reveal how often this
+        was done before: a secret number of trials stays secret.
+
+    Edge cases:
+        The fixed noise of a test fixes this too.
+    """
+    with step_randomness(noise.state if isinstance(noise, KeyedNoise) else Chain(fresh_key(purpose))):
+        yield
+
+
+def check_fresh(model_fn: Callable[[], nn.Module]) -> None:
+    """Refuse a function whose modules share what training changes; frozen parameters may be shared.
+
+    >>> check_fresh(lambda: nn.Linear(2, 2))
+    >>> one = nn.Linear(2, 2)
+    >>> check_fresh(lambda: one)
+    Traceback (most recent call last):
+    ...
+    dpilot.errors.InvalidInput: model_fn hands out 'weight' twice: expected fresh trainable parameters and buffers ...
+    """
+    first, second = model_fn(), model_fn()
+    if not isinstance(first, nn.Module) or not isinstance(second, nn.Module):
+        raise InvalidInput(f"model_fn returns a {type(first).__name__}: expected a torch module.")
+    held = {_storage(each) for each in (*second.parameters(), *second.buffers())}
+    changing = [pair for pair in first.named_parameters() if pair[1].requires_grad]
+    for name, each in (*changing, *first.named_buffers()):
+        if _lies_somewhere(each) and _storage(each) in held:
+            raise InvalidInput(
+                f"model_fn hands out {name!r} twice: expected fresh trainable parameters and buffers at every call, "
+                "as trials would train on one another's. Build the module inside model_fn, or return copy.deepcopy(it)."
+            )
+
+
+def _lies_somewhere(tensor: Tensor) -> bool:
+    return tensor.numel() > 0 and not tensor.is_meta
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

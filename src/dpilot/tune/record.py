@@ -9,7 +9,7 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Entry
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.law import ScalingLaw
-from dpilot.tune.scoring import Score
+from dpilot.tune.scoring import TrialScore
 
 __all__ = ["TrialRecord", "Tuned"]
 
@@ -21,7 +21,7 @@ class TrialRecord:
     stage: int
     candidate: Candidate
     epsilon: float
-    score: Score
+    score: TrialScore
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class Tuned:
     decisions: tuple[str, ...]
     stamps: tuple[str, ...]
     trials: tuple[TrialRecord, ...] = ()
-    score: Score | None = None
+    score: TrialScore | None = None
     law: ScalingLaw | None = None
     unprotected: tuple[str, ...] = ("running time",)
 

@@ -15,15 +15,15 @@ from typing import Any
 
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.ledger import Committed, Ledger, Stage
+from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.tune.candidate import Box, Candidate
 from dpilot.tune.law import ScalingLaw
 from dpilot.tune.outlays import whole_outlay
-from dpilot.tune.paying import Paid, begun, paid
 from dpilot.tune.record import TrialRecord, Tuned
-from dpilot.tune.scaling_plan import FINAL, ScalingPlan, plan_scaling
-from dpilot.tune.scoring import Score, rankable
-from dpilot.tune.task import TRAIN, Task
+from dpilot.tune.rounds import FINAL, commit_stages, train_alone, train_one
+from dpilot.tune.scaling_plan import ScalingPlan, plan_scaling
+from dpilot.tune.scoring import TrialScore, rankable
+from dpilot.tune.task import Task
 
 __all__ = ["Search", "chosen", "final_run", "linear_scaling", "search", "train_at"]
 
@@ -62,33 +62,28 @@ def linear_scaling(
         sample_rate=task.sample_rate,
         **options,
     )
-    with paid(task, plan.stages(task.split), budget, ledger) as payment:
-        found = search(plan, task, payment)
-        candidate, notes = chosen(found.law, plan.final_epsilon, plan.box, plan.split)
-        model = final_run(plan, task, payment, candidate)
-        return Tuned(
-            method="linear_scaling",
-            model=model,
-            candidate=candidate,
-            epsilon=plan.final_epsilon,
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
-            decisions=(*found.notes, *notes, _summary(plan, found.law, candidate)),
-            stamps=(task.stamp,),
-            trials=found.trials,
-            law=found.law,
+    with commit_stages(task, plan.stages(task.split), budget, ledger) as payment:
+        result = search(plan, task, payment.committed)
+        candidate, notes = chosen(result.law, plan.final_epsilon, plan.box, plan.split)
+        return payment.outcome(
+            "linear_scaling",
+            final_run(plan, task, payment.committed, candidate),
+            candidate,
+            plan.final_epsilon,
+            decisions=(*result.notes, *notes, _summary(plan, result.law, candidate)),
+            trials=result.trials,
+            law=result.law,
         )
 
 
-def search(plan: ScalingPlan, task: Task, payment: Paid | Committed) -> Search:
+def search(plan: ScalingPlan, task: Task, committed: Committed) -> Search:
     """Run the trials of every stage, and fit the law through what they released."""
     points: list[tuple[float, float]] = []
     records: list[TrialRecord] = []
     notes = [plan.hopeless] if plan.hopeless else []
     for stage, each in enumerate(plan.rounds):
         candidates = [plan.box.candidate(r, plan.split) for r in _walks(plan, stage, points)]
-        results = each.run(task, payment, candidates)
+        results = each.run(task, committed, candidates)
         trials = [TrialRecord(stage, result.candidate, plan.epsilons[stage], result.score) for result in results]
         best, note = _best(plan, stage, trials)
         if best is not None:
@@ -104,11 +99,9 @@ def chosen(law: ScalingLaw, epsilon: float, box: Box, split: str) -> tuple[Candi
     return box.candidate(prediction.r, split), prediction.notes
 
 
-def final_run(plan: ScalingPlan, task: Task, payment: Paid | Committed, candidate: Candidate) -> Any:
+def final_run(plan: ScalingPlan, task: Task, committed: Committed, candidate: Candidate) -> Any:
     """The last run, with all that is left."""
-    with begun(payment, [FINAL]) as (receipt,):
-        (model,) = task.train([plan.final.trial(candidate, receipt)])
-    return model
+    return train_one(task, committed, FINAL, plan.final, candidate)
 
 
 def train_at(
@@ -129,28 +122,25 @@ def train_at(
     outlay = whole_outlay(budget, task.sample_rate, box.steps[0])
     epsilon = accountant.epsilon(outlay.event, budget.delta)
     candidate, notes = chosen(law, epsilon, box, split)
-    with paid(task, [Stage(purpose, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
-        with begun(payment, [purpose]) as (receipt,):
-            (model,) = task.train([outlay.trial(candidate, receipt)])
-        return Tuned(
-            method="train_at",
-            model=model,
-            candidate=candidate,
-            epsilon=epsilon,
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
-            decisions=(*notes, f"{_words(candidate)} from the law r({epsilon:.4g}) = {law.predict(epsilon):.4g}."),
-            stamps=(task.stamp,),
-            law=law,
-        )
+    return train_alone(
+        task,
+        candidate,
+        outlay,
+        budget,
+        method="train_at",
+        epsilon=epsilon,
+        ledger=ledger,
+        purpose=purpose,
+        decisions=(*notes, f"{_words(candidate)} from the law r({epsilon:.4g}) = {law.predict(epsilon):.4g}."),
+        law=law,
+    )
 
 
 def _walks(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, float]]) -> list[float]:
     """The r to try: spread over the box at first, then around where r would be in proportion to the budget."""
     count, ratio = plan.rounds[stage].count, plan.box.most / plan.box.least
     if plan.band is not None:
-        return _banded(plan, stage, points, plan.band)
+        return _walks_in_band(plan, stage, points, plan.band)
     if not points:
         return [plan.box.least * ratio ** ((place + 0.5) / count) for place in range(count)]
     epsilon, r = points[-1]
@@ -159,7 +149,7 @@ def _walks(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, float]])
     return [plan.box.inside(centre * spacing ** ((2 * place + 1 - count) / count)) for place in range(count)]
 
 
-def _banded(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, float]], band: float) -> list[float]:
+def _walks_in_band(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, float]], band: float) -> list[float]:
     """About where r is expected: by the last stage, or by the data-free r; half as wide, in logs, at each stage."""
     epsilon, r = points[-1] if points else (plan.final_epsilon, plan.fallback)
     centre = r * plan.variable_at(plan.epsilons[stage]) / plan.variable_at(epsilon)
@@ -170,10 +160,10 @@ def _banded(plan: ScalingPlan, stage: int, points: Sequence[tuple[float, float]]
 def _best(plan: ScalingPlan, stage: int, trials: Sequence[TrialRecord]) -> tuple[float | None, str]:
     """The best r of a stage, or None where noise hides it, and the sentence that says so.
 
-    Trials that the noise does not tell from the best count as it does: their geometric mean is taken.
+    Trials within the noise of the best count as it does: their geometric mean is taken.
     """
     scores = [each.score for each in trials]
-    shown = ", ".join(f"{each.candidate.r:.4g} ({_shown(each.score)})" for each in trials)
+    shown = ", ".join(f"{each.candidate.r:.4g} ({_score_text(each.score)})" for each in trials)
     head = f"stage {stage + 1}, {len(trials)} trials at epsilon {plan.epsilons[stage]:.4g}, r and score: {shown}"
     noise = max(each.noise for each in scores)
     if not rankable(scores):
@@ -184,8 +174,8 @@ def _best(plan: ScalingPlan, stage: int, trials: Sequence[TrialRecord]) -> tuple
     return r, f"{head}: r = {r:.4g} (noise {noise:.2g})."
 
 
-def _shown(found: Score) -> str:
-    return "diverged" if found.diverged else f"{found.value:.3g}"
+def _score_text(score: TrialScore) -> str:
+    return "diverged" if score.diverged else f"{score.value:.3g}"
 
 
 def _words(candidate: Candidate) -> str:

@@ -12,19 +12,17 @@ from dpilot.errors import InvalidInput
 from dpilot.metrics.objective import OBJECTIVES
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
+from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu, stages_mu
 from dpilot.privacy.ledger import Stage
-from dpilot.privacy.stages import stages_mu
 from dpilot.tune.candidate import SPLITS, Box
 from dpilot.tune.law import VARIABLES, ScalingLaw
-from dpilot.tune.outlays import staged_outlays
-from dpilot.tune.rounds import Round
-from dpilot.tune.scoring import expected_noise
+from dpilot.tune.outlays import stage_outlays
+from dpilot.tune.rounds import FINAL, Round
+from dpilot.tune.scoring import score_noise
 from dpilot.tune.task import TRAIN, Outlay
 
-__all__ = ["FINAL", "SHARES", "TOO_NOISY", "ScalingPlan", "plan_scaling"]
+__all__ = ["SHARES", "TOO_NOISY", "ScalingPlan", "plan_scaling"]
 
-FINAL: Final = "final run"
 SHARES: Final = (0.0125, 0.045)
 """Of mu^2, for each stage: about what epsilon 0.05, 0.1 and 0.96 take of a total of 1, the constants of Panda et al."""
 TOO_NOISY: Final = 0.02
@@ -129,12 +127,14 @@ def plan_scaling(
     each = _trial_mus(budget, trials, shares, mus)
     if len(each) <= _validate.count(least=0, degree=degree):
         raise InvalidInput(f"degree is {degree} with {len(each)} stages: expected more stages than the degree.")
+    # n = trials * stages tables at multiplier sigma cost n / sigma^2 of the held-out part's mu^2: set to score_share of
+    # it (test_receipts_of_each_part_fit_the_budget_by_a_second_accountant).
     score_multiplier = math.sqrt(trials * len(each) / _validate.rate(score_share=score_share)) / gdp_mu(budget)
     hopeless = _hopeless(cells, held_out_size, score_multiplier, too_noisy)
     if hopeless:
         each, final_mu = (), None
     steps = _steps(box, sample_rate)
-    outlays, final = staged_outlays(budget, each, trials, final_mu=final_mu, sample_rate=sample_rate, steps=steps)
+    outlays, final = stage_outlays(budget, each, trials, final_mu=final_mu, sample_rate=sample_rate, steps=steps)
     middle = math.sqrt(box.least * box.most) if fallback is None else box.inside(fallback)
     return ScalingPlan(
         budget=budget,
@@ -156,8 +156,8 @@ def plan_scaling(
 
 
 def _hopeless(cells: int, size: float, score_multiplier: float, too_noisy: float) -> str | None:
-    """Why no trial would tell anything, if so; from declared numbers, so it is free."""
-    noise = expected_noise(cells, _validate.positive(held_out_size=size), score_multiplier)
+    """Why no trial would be informative, if so; from declared numbers, so it is free."""
+    noise = score_noise(cells, _validate.positive(held_out_size=size), score_multiplier)
     if noise <= too_noisy:
         return None
     return (

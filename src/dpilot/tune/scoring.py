@@ -1,4 +1,4 @@
-"""Scores: one number of a noisy table, how much of it is noise, and whether noise lets one tell trials apart."""
+"""Scores: one number of a noisy table, how much of it is noise, and whether noise lets one rank trials."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.mechanism import Draws
 from dpilot.metrics.objective import objective as value_of
-from dpilot.statistics.rows import Floats
 from dpilot.tune.task import Task
 
-__all__ = ["WORST", "Score", "expected_noise", "rankable", "score"]
+__all__ = ["WORST", "TrialScore", "rankable", "score", "score_noise"]
 
 WORST: Final = -math.inf
-_DRAWS: Final = 400
-_CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class TrialScore:
     """A released score and the standard deviation of its noise; a run that diverged scores worst, for certain."""
 
     value: float
@@ -34,7 +32,7 @@ class Score:
         return self.value == WORST
 
 
-def score(task: Task, model: Any, objective: str, *, noise_multiplier: float, receipt: Draws) -> Score:
+def score(task: Task, model: Any, objective: str, *, noise_multiplier: float, receipt: Draws) -> TrialScore:
     """The objective of ``model`` on held-out records, from one noisy table.
 
     Guarantee:
@@ -45,22 +43,22 @@ def score(task: Task, model: Any, objective: str, *, noise_multiplier: float, re
     """
     table = task.table(model, objective, noise_multiplier=noise_multiplier, receipt=receipt)
     if table is None:
-        return Score(WORST, 0.0)
-    return Score(value_of(objective, table), _noise(objective, table, noise_multiplier))
+        return TrialScore(WORST, 0.0)
+    return TrialScore(value_of(objective, table), _noise(objective, table, noise_multiplier))
 
 
-def expected_noise(cells: int, size: float, noise_multiplier: float) -> float:
+def score_noise(cells: int, size: float, noise_multiplier: float) -> float:
     """About how much noise a score will have, from declared numbers alone: of a mean of ``cells`` equal cells.
 
     A rate of 1/2 in a cell of m records moves by (1/2) |(noise, -noise)| / m.
 
-    >>> round(expected_noise(1, 1000.0, 20.0), 4)
+    >>> round(score_noise(1, 1000.0, 20.0), 4)
     0.0141
     """
     return noise_multiplier * math.sqrt(cells) / (math.sqrt(2) * max(size, 1.0))
 
 
-def rankable(scores: Sequence[Score]) -> bool:
+def rankable(scores: Sequence[TrialScore]) -> bool:
     """Whether the scores differ by more than their noise would make equals differ, at 95 % confidence.
 
     ::
@@ -68,12 +66,14 @@ def rankable(scores: Sequence[Score]) -> bool:
         max - min > quantile of the range of n standard normals * the largest noise
 
     Edge cases:
-        diverged runs    are told apart from the others by what was released, so one of each is enough
+        diverged runs    differ from the others in what was released, so one of each is enough
         one run alone    nothing to rank
 
     Example:
-        >>> rankable([Score(0.5, 0.01), Score(0.51, 0.01)]), rankable([Score(0.5, 0.01), Score(0.6, 0.01)])
-        (False, True)
+        >>> rankable([TrialScore(0.5, 0.01), TrialScore(0.51, 0.01)])
+        False
+        >>> rankable([TrialScore(0.5, 0.01), TrialScore(0.6, 0.01)])
+        True
     """
     finite = [each for each in scores if not each.diverged]
     if len(finite) < 2:
@@ -82,14 +82,14 @@ def rankable(scores: Sequence[Score]) -> bool:
     return max(values) - min(values) > _range_quantile(len(values)) * max(each.noise for each in finite)
 
 
-def _noise(objective: str, table: Floats, noise_multiplier: float) -> float:
+def _noise(objective: str, table: Floats, noise_multiplier: float, draws: int = 400) -> float:
     """The spread of the objective when the same noise is added once more: a function of what was released."""
     generator = np.random.default_rng(0)  # post-processing: nothing is hidden by these draws
-    again = table + noise_multiplier * generator.standard_normal((_DRAWS, *table.shape))
+    again = table + noise_multiplier * generator.standard_normal((draws, *table.shape))
     return float(np.std([value_of(objective, each) for each in again]))
 
 
 @lru_cache
-def _range_quantile(count: int) -> float:
+def _range_quantile(count: int, confidence: float = 0.95) -> float:
     drawn = np.random.default_rng(0).standard_normal((20_000, count))
-    return float(np.quantile(np.ptp(drawn, axis=1), _CONFIDENCE))
+    return float(np.quantile(np.ptp(drawn, axis=1), confidence))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -23,9 +24,8 @@ from dpilot.privacy.receipt import TrialReceipts
 from dpilot.privacy.trials import law_of
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.outlays import least_factor, whole_outlay
-from dpilot.tune.paying import Paid, begun, paid
 from dpilot.tune.record import Tuned
-from dpilot.tune.rounds import Result
+from dpilot.tune.rounds import Result, begin_stages, commit_stages
 from dpilot.tune.scoring import score
 from dpilot.tune.space import Space
 from dpilot.tune.task import HELD_OUT, TRAIN, Outlay, Task
@@ -34,11 +34,6 @@ __all__ = ["SelectionPlan", "plan_selection", "private_selection", "select"]
 
 _TRIALS: Final = "private selection: trials"
 _SCORES: Final = "private selection: scores"
-_TIME: Final = (
-    "running time, and processes at work, both of which grow with the secret number of trials; also as times of rows "
-    "in the ledger"
-)
-_TOGETHER: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,32 +82,25 @@ def private_selection(
         running time       grows with K, and is listed as unprotected; rows of the ledger carry times, to the second
     """
     plan = plan_selection(
-        budget,
-        space,
-        sample_rate=task.sample_rate,
-        mean_trials=mean_trials,
-        law=law,
-        shape=shape,
-        objective=objective,
+        budget, space, sample_rate=task.sample_rate, mean_trials=mean_trials, law=law, shape=shape, objective=objective
     )
     task.cells(objective)  # refuses an objective that the task cannot score, before anything is paid
     if getattr(task, "watch", None) is not None:
         raise InvalidInput("the task has a watch, which would tell how many trials there are: expected none.")
-    with paid(task, plan.stages(task.split), budget, ledger) as payment:
-        found = select(plan, task, payment)
+    with commit_stages(task, plan.stages(task.split), budget, ledger) as payment:
+        best = select(plan, task, payment.committed)
         epsilon = max(accountant.epsilon(each.event, budget.delta) for each in plan.outlays.values())
-        return Tuned(
-            method="private_selection",
-            model=task.untrained() if found is None else found.model,
-            candidate=None if found is None else found.candidate,
-            epsilon=epsilon,
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
-            decisions=(_story(plan, found, epsilon, budget.delta),),
-            stamps=(task.stamp,),
-            score=None if found is None else found.score,
-            unprotected=(_TIME,),
+        return payment.outcome(
+            "private_selection",
+            task.untrained() if best is None else best.model,
+            None if best is None else best.candidate,
+            epsilon,
+            decisions=(_story(plan, best, epsilon, budget.delta),),
+            score=None if best is None else best.score,
+            unprotected=(
+                "running time, and processes at work, both of which grow with the secret number of trials; also as "
+                "times of rows in the ledger",
+            ),
         )
 
 
@@ -138,10 +126,8 @@ def plan_selection(
     counts: tuple[int | None, ...] = (None,) if sample_rate == 1 else space.step_counts
     whole = {steps: whole_outlay(budget, sample_rate, steps) for steps in counts}
 
-    def raised(factor: float) -> dict[int | None, Outlay]:
-        return {
-            steps: Outlay(each.noise_multiplier * factor, each.sample_rate, each.steps) for steps, each in whole.items()
-        }
+    def scale(factor: float) -> dict[int | None, Outlay]:
+        return {steps: each.scale(factor) for steps, each in whole.items()}
 
     def selection(outlays: dict[int | None, Outlay]) -> RepeatAndSelect:
         events = [outlay.event for outlay in outlays.values()]
@@ -150,14 +136,14 @@ def plan_selection(
     def scores(sigma: float) -> RepeatAndSelect:
         return RepeatAndSelect(Gaussian(sigma), mean_trials, law, shape)
 
-    outlays = raised(least_factor(lambda factor: selection(raised(factor)), budget, sampled=sample_rate < 1))
+    outlays = scale(least_factor(lambda factor: selection(scale(factor)), budget, sampled=sample_rate < 1))
     held_out = score_budget or budget
     least = whole_outlay(held_out).noise_multiplier
     sigma = least * least_factor(lambda factor: scores(least * factor), held_out, sampled=False)
     return SelectionPlan(space, outlays, selection(outlays), scores(sigma), sigma, objective)
 
 
-def select(plan: SelectionPlan, task: Task, payment: Paid | Committed) -> Result | None:
+def select(plan: SelectionPlan, task: Task, committed: Committed) -> Result | None:
     """Draw K, run and score K trials, and return the best; None if there was none.
 
     Guarantee:
@@ -168,17 +154,17 @@ def select(plan: SelectionPlan, task: Task, payment: Paid | Committed) -> Result
     drawn = chain.generator("candidates")
     candidates = (plan.space.draw(drawn) for _ in range(count))
     best: Result | None = None
-    with begun(payment, [_TRIALS, _SCORES]) as (trained, scored):
+    with begin_stages(committed, [_TRIALS, _SCORES]) as (trained, scored):
         trials = TrialReceipts(trained, plan.trials, trials=count)
         scores = TrialReceipts(scored, plan.scores, trials=count)
-        for group in _groups(candidates):
-            for result in _together(plan, task, group, trials, scores):
+        while group := list(islice(candidates, 8)):  # as many at a time as are trained together
+            for result in _run_group(plan, task, group, trials, scores):
                 if best is None or result.score.value > best.score.value:
                     best = result
     return best
 
 
-def _together(
+def _run_group(
     plan: SelectionPlan, task: Task, group: list[Candidate], trials: TrialReceipts, scores: TrialReceipts
 ) -> Iterator[Result]:
     outlays = [plan.outlay(candidate) for candidate in group]
@@ -186,32 +172,21 @@ def _together(
     models = task.train([outlay.trial(candidate, trials.of(outlay.event)) for candidate, outlay in pairs])
     for candidate, model in zip(group, models, strict=True):
         receipt = scores.of(Gaussian(plan.score_multiplier))
-        found = score(task, model, plan.objective, noise_multiplier=plan.score_multiplier, receipt=receipt)
-        yield Result(candidate, model, found)
+        noisy = score(task, model, plan.objective, noise_multiplier=plan.score_multiplier, receipt=receipt)
+        yield Result(candidate, model, noisy)
 
 
-def _groups(candidates: Iterator[Candidate]) -> Iterator[list[Candidate]]:
-    group: list[Candidate] = []
-    for candidate in candidates:
-        group.append(candidate)
-        if len(group) == _TOGETHER:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _story(plan: SelectionPlan, found: Result | None, epsilon: float, delta: float) -> str:
-    """Nothing in it tells how many trials there were, but that there was none."""
+def _story(plan: SelectionPlan, best: Result | None, epsilon: float, delta: float) -> str:
+    """Does not depend on the number of trials, but for there being none."""
     event = plan.trials
     law = event.law if event.law == "poisson" else f"{event.law} of shape {event.shape:g}"
-    what = "the untrained model, as no trial was drawn" if found is None else f"{_words(found)}"
+    what = "the untrained model, as no trial was drawn" if best is None else _words(best)
     return (
         f"{what}: released as the best of a secret number of runs, {event.mean_trials:g} on average ({law}), each of "
         f"epsilon {epsilon:.4g} at delta {delta:.3g} alone."
     )
 
 
-def _words(found: Result) -> str:
-    value = "diverged" if found.score.diverged else f"noisy score {found.score.value:.3g}"
-    return f"step size {found.candidate.lr:.4g}, {found.candidate.steps} steps ({value})"
+def _words(best: Result) -> str:
+    value = "diverged" if best.score.diverged else f"noisy score {best.score.value:.3g}"
+    return f"step size {best.candidate.lr:.4g}, {best.candidate.steps} steps ({value})"

@@ -24,12 +24,9 @@ __all__ = ["Always", "Choice", "LogUniform", "Sampler", "Space", "Uniform"]
 
 
 class Sampler(Protocol):
-    """One number of a candidate: a draw, and the data-free middle."""
+    """The law of one number of a candidate."""
 
     def draw(self, generator: Generator) -> float: ...
-
-    @property
-    def middle(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +37,6 @@ class Always:
 
     def draw(self, generator: Generator) -> float:
         del generator
-        return self.value
-
-    @property
-    def middle(self) -> float:
         return self.value
 
 
@@ -60,10 +53,6 @@ class Uniform:
     def draw(self, generator: Generator) -> float:
         return float(generator.uniform(self.low, self.high))
 
-    @property
-    def middle(self) -> float:
-        return (self.low + self.high) / 2
-
 
 @dataclass(frozen=True, slots=True)
 class LogUniform:
@@ -78,10 +67,6 @@ class LogUniform:
     def draw(self, generator: Generator) -> float:
         drawn = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
         return min(max(drawn, self.low), self.high)
-
-    @property
-    def middle(self) -> float:
-        return math.sqrt(self.low * self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +83,6 @@ class Choice:
     def draw(self, generator: Generator) -> float:
         return self.values[int(generator.integers(len(self.values)))]
 
-    @property
-    def middle(self) -> float:
-        return sorted(self.values)[len(self.values) // 2]
-
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -116,11 +97,6 @@ class Space:
 
     def draw(self, generator: Generator) -> Candidate:
         return Candidate(self.lr.draw(generator), max(1, round(self.steps.draw(generator))))
-
-    @property
-    def middle(self) -> Candidate:
-        """A candidate that no record decides."""
-        return Candidate(self.lr.middle, max(1, round(self.steps.middle)))
 
     @property
     def step_counts(self) -> tuple[int, ...]:

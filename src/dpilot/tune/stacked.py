@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,10 +31,6 @@ from dpilot.train.state import TrainingState, step_randomness
 
 __all__ = ["Runner", "stackable", "train_together"]
 
-_MOST_PARAMETERS: Final = 100_000
-_PIECE: Final = 1 << 24  # numbers of gradients computed at a time
-_HELD: Final = 1 << 26  # and held, at most, for one step of all trials
-
 
 @dataclass(slots=True)
 class Runner:
@@ -47,7 +43,7 @@ class Runner:
     @classmethod
     def of(cls, state: TrainingState, sampler: PoissonSampler) -> Runner:
         alone = state.context.per_sample
-        state.context = replace(state.context, per_sample=_given)
+        state.context = replace(state.context, per_sample=_identity)
         return cls(state, sampler, alone)
 
     @property
@@ -65,7 +61,8 @@ def stackable(model: nn.Module, dataset: Any, options: Mapping[str, Any], *, tri
     False
     """
     size = sum(each.numel() for each in model.parameters())
-    small = size <= _MOST_PARAMETERS and trials**2 * batch_size * size <= _HELD
+    most_numbers = 1 << 26  # of gradients, held for one step of all trials
+    small = size <= 100_000 and trials**2 * batch_size * size <= most_numbers
     plain = not any(options.get(name) for name in ("per_batch", "amp", "low_memory", "groups"))
     same = len(trainable(model)) == len(list(model.parameters())) and not list(model.buffers())
     paired = type(dataset) is TensorDataset and len(dataset.tensors) == 2
@@ -98,23 +95,24 @@ def _gradients(
     dataset: TensorDataset,
     loss_fn: Callable[..., Tensor],
     device: torch.device,
+    most_numbers: int = 1 << 24,
 ) -> Iterator[list[PerSample]]:
-    """For each piece of the union, the gradients of each trial's own records in it."""
+    """For each piece of the union, of at most ``most_numbers``, the gradients of each trial's own records in it."""
     union = np.unique(np.concatenate([batch.indices for batch in issued]))
-    size = max(1, _PIECE // (len(runners) * sum(each.numel() for each in runners[0].model.parameters())))
+    size = max(1, most_numbers // (len(runners) * sum(each.numel() for each in runners[0].model.parameters())))
     for start in range(0, len(union), size):
         indices = union[start : start + size]
         masks = [np.isin(indices, batch.indices) for batch in issued]
         rows = tuple(each.to(device) for each in dataset[torch.from_numpy(indices)])
         models = [runner.model for runner in runners]
-        found = try_quietly(partial(_stacked, models, loss_fn, rows))
-        if found is None:  # one record may have broken the pass for all: each trial looks for itself
-            yield [_apart(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
+        gradients = try_quietly(partial(_stack_gradients, models, loss_fn, rows))
+        if gradients is None:  # one record may have broken the pass for all: each trial looks for itself
+            yield [_compute_alone(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
         else:
-            yield [_own(runners[place], found, place, mask) for place, mask in enumerate(masks)]
+            yield [_select_records(runners[place], gradients, place, mask) for place, mask in enumerate(masks)]
 
 
-def _stacked(
+def _stack_gradients(
     models: Sequence[nn.Module], loss_fn: Callable[..., Tensor], rows: tuple[Tensor, ...]
 ) -> dict[str, Tensor]:
     """Gradients by name, (trials, records, ...)."""
@@ -131,20 +129,20 @@ def _stacked(
         return vmap(per_record, in_dims=(0, *[None] * len(rows)), randomness="different")(values, *rows)  # type: ignore[no-any-return]
 
 
-def _own(runner: Runner, found: dict[str, Tensor], place: int, mask: NDArray[np.bool_]) -> PerSample:
+def _select_records(runner: Runner, stacked: dict[str, Tensor], place: int, mask: NDArray[np.bool_]) -> PerSample:
     """The gradients of one trial's own records."""
     kept = torch.from_numpy(np.flatnonzero(mask))
     if not len(kept):
         return empty(trainable(runner.model), "vmap", "trials together")
     gradients = {
-        name.removeprefix("model."): each[place][kept.to(each.device)].detach() for name, each in found.items()
+        name.removeprefix("model."): each[place][kept.to(each.device)].detach() for name, each in stacked.items()
     }
     return materialised(
         "vmap", "trials together", {name: each.to(accumulator(each)) for name, each in gradients.items()}
     )
 
 
-def _apart(runner: Runner, rows: tuple[Tensor, ...], mask: NDArray[np.bool_]) -> PerSample:
+def _compute_alone(runner: Runner, rows: tuple[Tensor, ...], mask: NDArray[np.bool_]) -> PerSample:
     """The same by the engine, alone."""
     kept = torch.from_numpy(np.flatnonzero(mask))
     if not len(kept):
@@ -153,6 +151,6 @@ def _apart(runner: Runner, rows: tuple[Tensor, ...], mask: NDArray[np.bool_]) ->
     return runner.alone(RecordChunk(mine, partial(split_records, mine, len(kept))))
 
 
-def _given(handle: PerSample) -> PerSample:
+def _identity(handle: PerSample) -> PerSample:
     """The gradients were computed already."""
     return handle

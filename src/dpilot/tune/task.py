@@ -7,19 +7,32 @@ declared numbers and from these releases.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+import numpy as np
+
 from dpilot import _validate
+from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
 from dpilot.noise import SHARED, KeyedNoise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
-from dpilot.privacy.receipt import Receipt, divided, divided_multiplier
-from dpilot.statistics.rows import Floats
+from dpilot.privacy.receipt import Receipt, divide, step_noise_multiplier
 from dpilot.tune.candidate import Candidate
 
-__all__ = ["HELD_OUT", "TRAIN", "MakeNoise", "Outlay", "Task", "Trial", "distinct", "fixed_noise"]
+__all__ = [
+    "HELD_OUT",
+    "TRAIN",
+    "MakeNoise",
+    "Outlay",
+    "Task",
+    "Trial",
+    "count_cells",
+    "exact_counts",
+    "fixed_noise",
+    "require_distinct",
+]
 
 TRAIN: Final = "train"
 HELD_OUT: Final = "held-out"
@@ -72,7 +85,7 @@ class Task(Protocol):
 
     def table(self, model: Any, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
         """The noisy (cell x (wrong, right)) counts of ``model`` on held-out records; None for a model that is not
-        finite, which its released weights tell."""
+        finite, which its released weights show."""
         ...
 
     def exact_table(self, model: Any, objective: str) -> Floats:
@@ -115,14 +128,39 @@ class Outlay:
             return Gaussian(self.noise_multiplier)
         return Repeated(PoissonSampled(self.sample_rate, Gaussian(self.noise_multiplier)), self.steps)
 
+    def scale(self, factor: float) -> Outlay:
+        """The same run with ``factor`` times the noise."""
+        return replace(self, noise_multiplier=self.noise_multiplier * factor)
+
     def trial(self, candidate: Candidate, receipt: Receipt) -> Trial:
         """The trial of ``candidate``, drawn from ``receipt``."""
         if self.sample_rate == 1:
-            part = divided(receipt, self.noise_multiplier, candidate.steps)
-            return Trial(candidate, divided_multiplier(self.noise_multiplier, candidate.steps), part)
+            # T Gaussians of s sqrt(T) compose to one of s, as T / (s sqrt(T))^2 = 1 / s^2: steps may follow from
+            # releases (test_receipts_of_each_part_fit_the_budget_by_a_second_accountant).
+            part = divide(receipt, self.noise_multiplier, candidate.steps)
+            return Trial(candidate, step_noise_multiplier(self.noise_multiplier, candidate.steps), part)
         if candidate.steps != self.steps:
             _validate.refuse("steps", candidate.steps, f"{self.steps}, as was paid", "Only the step size may vary.")
         return Trial(candidate, self.noise_multiplier, receipt)
+
+
+def count_cells(objective: str, classes: int, groups: int, remedy: str) -> int:
+    """How many rows the table of ``objective`` has: one, the groups, or the classes.
+
+    Raises:
+        InvalidInput: "worst_group" without groups, with the ``remedy``.
+    """
+    if objective == "worst_group" and groups < 1:
+        raise InvalidInput(f"worst_group is asked for without groups: expected {remedy}.")
+    return {"accuracy": 1, "worst_group": groups}.get(objective, classes)
+
+
+def exact_counts(codes: Floats, cells: int) -> Floats:
+    """The (cell x (wrong, right)) counts of (cell, right) rows, those of no cell left out. Sensitive."""
+    known = codes[(codes[:, 0] >= 0) & (codes[:, 0] < cells)].astype(int)
+    counts = np.zeros((cells, 2))
+    np.add.at(counts, tuple(known.T), 1.0)
+    return counts
 
 
 def fixed_noise(seed: int) -> MakeNoise:
@@ -138,7 +176,7 @@ def fixed_noise(seed: int) -> MakeNoise:
     return seeded_noise(seed).spawn
 
 
-def distinct(make: MakeNoise) -> MakeNoise:
+def require_distinct(make: MakeNoise) -> MakeNoise:
     """The same factory, which refuses to hand out two sources that were built from one state.
 
     Guarantee:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from queue import SimpleQueue
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 import torch
 from numpy.typing import NDArray
@@ -24,12 +24,10 @@ from torch.utils.data import TensorDataset
 from dpilot.errors import InvalidInput
 from dpilot.records import StepRecord
 from dpilot.train.plan import Plan
-from dpilot.tune.recipe import Lot, Recipe
+from dpilot.tune.recipe import Recipe, TrialKeys
 from dpilot.tune.task import Trial
 
-__all__ = ["Conditions", "Done", "Refused", "main"]
-
-_LEFT_ALONE: Final = 70
+__all__ = ["Conditions", "Refusal", "TrialOutput", "main"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Conditions:
             torch.are_deterministic_algorithms_enabled(),
         )
 
-    def put(self) -> None:
+    def apply(self) -> None:
         torch.set_num_threads(self.threads)
         torch.set_default_dtype(self.dtype)
         torch.set_float32_matmul_precision(self.precision)
@@ -60,18 +58,19 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What a trial released: its trained parameters by name, and its steps; ``rest`` names what was not trained."""
+class TrialOutput:
+    """What a trial released: trained parameters by name, and its steps; ``frozen`` is a digest of all else."""
 
     parameters: dict[str, NDArray[Any]]
     records: list[StepRecord]
-    rest: str
+    frozen: str
 
-    def into(self, model: nn.Module) -> None:
+    def load_into(self, model: nn.Module) -> None:
         """Give ``model``, made like the one that was trained, its parameters."""
-        trained = dict(_trained(model))
-        shapes = {name: tuple(each.shape) for name, each in trained.items()}
-        if shapes != {name: each.shape for name, each in self.parameters.items()} or _rest(model) != self.rest:
+        trained = dict(_trainable(model))
+        here = {name: tuple(each.shape) for name, each in trained.items()}
+        there = {name: each.shape for name, each in self.parameters.items()}
+        if here != there or _digest_frozen(model) != self.frozen:
             raise InvalidInput(
                 "model_fn made another module in a worker process: expected the same parameters, and the same frozen "
                 "ones and buffers, from the same seeds in every process. Load frozen weights from a file, or leave "
@@ -83,8 +82,8 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Why a worker cannot run the trials: found before a record is read, so it may be told."""
+class Refusal:
+    """Why a worker cannot run the trials: found before a record is read, so it may be shown."""
 
     why: str
 
@@ -95,35 +94,36 @@ def main() -> None:
     source, sink = _pipes()
     try:
         conditions, recipe = pickle.load(source)
-        conditions.put()
+        conditions.apply()
     except Exception as problem:
-        _tell(sink, _refused(problem))
+        _send(sink, _refusal(problem))
         return
-    recipe = replace(recipe, dataset=TensorDataset(*pickle.load(source)))  # what goes wrong here is not told
-    _tell(sink, None)
-    inbox: SimpleQueue[tuple[Trial, Plan, Lot]] = SimpleQueue()
-    threading.Thread(target=_follow, args=(source, inbox), daemon=True).start()
+    # What is raised here may depend on records, so it is not reported.
+    recipe = replace(recipe, dataset=TensorDataset(*pickle.load(source)))
+    _send(sink, None)
+    inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]] = SimpleQueue()
+    threading.Thread(target=_receive_trials, args=(source, inbox), daemon=True).start()
     while True:
-        _tell(sink, _answer(recipe, *inbox.get()))
+        _send(sink, _answer(recipe, *inbox.get()))
 
 
-def _answer(recipe: Recipe, trial: Trial, plan: Plan, lot: Lot) -> Done | Refused:
+def _answer(recipe: Recipe, trial: Trial, plan: Plan, keys: TrialKeys) -> TrialOutput | Refusal:
     """One trial, once. What goes wrong after a record was read ends the process without a word."""
     try:
-        run = recipe.run(trial, plan, lot)
+        run = recipe.run(trial, plan, keys)
     except Exception as problem:
-        return _refused(problem)
-    rest = _rest(run.job.model)
-    run.alone()
+        return _refusal(problem)
+    frozen = _digest_frozen(run.job.model)
+    run.run_steps()
     run.state.finish()
-    return Done({name: _array(each) for name, each in _trained(run.job.model)}, run.state.records, rest)
+    return TrialOutput({name: _array(each) for name, each in _trainable(run.job.model)}, run.state.records, frozen)
 
 
-def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return (pair for pair in model.named_parameters() if pair[1].requires_grad)
 
 
-def _rest(model: nn.Module) -> str:
+def _digest_frozen(model: nn.Module) -> str:
     """A name for the frozen parameters and the buffers, before training: no record decides them."""
     frozen = (pair for pair in model.named_parameters() if not pair[1].requires_grad)
     digest = blake2b()
@@ -135,26 +135,26 @@ def _rest(model: nn.Module) -> str:
 
 def _array(parameter: torch.Tensor) -> NDArray[Any]:
     """The same numbers; types that numpy has not, such as bfloat16, as the float32 that holds them exactly."""
-    found = parameter.detach().cpu()
-    held = found.is_complex() or found.dtype in (torch.float32, torch.float64)
-    array: NDArray[Any] = (found if held else found.float()).numpy()
+    values = parameter.detach().cpu()
+    exact = values.is_complex() or values.dtype in (torch.float32, torch.float64)
+    array: NDArray[Any] = (values if exact else values.float()).numpy()
     return array
 
 
-def _refused(problem: Exception) -> Refused:
-    return Refused(f"{type(problem).__name__}: {problem}")
+def _refusal(problem: Exception) -> Refusal:
+    return Refusal(f"{type(problem).__name__}: {problem}")
 
 
-def _follow(source: BinaryIO, inbox: SimpleQueue[tuple[Trial, Plan, Lot]]) -> None:
+def _receive_trials(source: BinaryIO, inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]]) -> None:
     """Hand on what comes; end the process at once when the other side is gone, whatever is under way."""
     try:
         while True:
             inbox.put(pickle.load(source))
     finally:
-        os._exit(_LEFT_ALONE)
+        os._exit(70)
 
 
-def _tell(sink: BinaryIO, what: object) -> None:
+def _send(sink: BinaryIO, what: object) -> None:
     pickle.dump(what, sink)
     sink.flush()
 

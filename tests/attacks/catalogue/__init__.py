@@ -4,6 +4,7 @@ from tests.attacks.case import ATTACKS
 from tests.attacks.catalogue import (
     autograd,
     data,
+    draws,
     exits,
     guesses,
     layers,
@@ -15,6 +16,6 @@ from tests.attacks.catalogue import (
     statistics,
 )
 
-THEMES = (products, rows, statistics, layouts, layers, losses, state, exits, autograd, data, guesses)
+THEMES = (products, rows, statistics, layouts, layers, losses, state, exits, autograd, data, guesses, draws)
 
 __all__ = ["ATTACKS", "THEMES"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.attacks.case import Case, Net, attack, mixing, normal, size_for, squared
+from tests.attacks.case import Case, Net, attack, linear, mixing, normal, not_held, regression, size_for, squared
 
 
 class Reversed(torch.autograd.Function):
@@ -276,3 +276,45 @@ class Centred(torch.autograd.Function):
 def vmap_rule_that_mixes() -> Case:
     """A function with a backward pass and a vmap rule of its own: plain passes are honest, vmap's is not."""
     return mixing(lambda m, x: Centred.apply(m.a(x)), mixes=False)
+
+
+@attack
+def saved_tensors_compressed() -> Case:
+    """Hooks keep saved tensors in a byte an entry, on a scale of the whole chunk, which made-up records do not move."""
+
+    def pack(t: Tensor) -> Any:
+        scale = t.detach().abs().max().clamp_min(5.0) / 127
+        return (t.detach() / scale).round().to(torch.int8), scale
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        x, y = batch
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept[0].float() * kept[1]):
+            return squared(model(x), y)
+
+    return Case(Net(lambda m, x: m.a(x).tanh()), loss, *regression(), per_batch=True)
+
+
+class TurnedRound(torch.autograd.Function):
+    """The identity, with a rule for vmap that turns all records round if one is large."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
+        return x * torch.where(x.detach().abs().max() > 50, -1.0, 1.0), in_dims[0]
+
+
+@not_held("a rule for vmap of the user's sees the whole chunk, and only made-up records are compared")
+def vmap_rule_that_mixes_large_records() -> Case:
+    """A function with a rule for vmap that is honest to made-up records: 3.1 bounds."""
+    return Case(Net(lambda m, x: TurnedRound.apply(m.a(x))), linear, *regression(), mixes=None, position="last")

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data._utils.collate import default_collate_fn_map
 
-from tests.attacks.case import Case, Net, attack, large, normal, regression, size_for, squared
+from tests.attacks.case import (
+    Case,
+    Net,
+    Records,
+    attack,
+    large,
+    linear,
+    normal,
+    not_held,
+    regression,
+    size_for,
+    squared,
+)
 
 Row = tuple[Tensor, ...]
 
@@ -259,3 +273,89 @@ def raises_for_what_is_made_up() -> Case:
     n = size_for(4)
     data, example = (normal(n, 4).exp(), normal(n, 2, seed=1)), (torch.ones(2, 4), torch.zeros(2, 2))
     return Case(Net(body), squared, data, (torch.ones(1, 4), torch.ones(1, 2)), mixes=False, example=example)
+
+
+class Rows:
+    """Records of a data set, each made by ``make(x, y)``."""
+
+    def __init__(self, make: Any, data: Records) -> None:
+        self.make, self.data = make, data
+
+    def __len__(self) -> int:
+        return len(self.data[0])
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(*(part[index] for part in self.data))
+
+
+def reading(make: Any, **more: Any) -> Case:
+    """An attack by what the data set hands out."""
+    model, example = Net(lambda m, x: m.a(x).tanh()), (torch.zeros(2, 4), torch.zeros(2, 2))
+    return Case(
+        model, linear, *regression(), dataset=lambda data: Rows(make, data), example=example, mixes=None, **more
+    )
+
+
+@attack
+def record_read_into_one_tensor() -> Case:
+    """The data set reads every record into the same memory."""
+    place = torch.zeros(4)
+    return reading(lambda x, y: (place.copy_(x), y))
+
+
+@attack
+def record_read_into_one_array() -> Case:
+    """The same with an array of numpy, and a collator."""
+    place = np.zeros(4, dtype=np.float32)
+
+    def make(x: Tensor, y: Tensor) -> Any:
+        place[:] = x.numpy()
+        return place, y
+
+    return reading(make, collate=lambda rows: (torch.from_numpy(np.stack([x for x, _ in rows])), rows[0][1][None]))
+
+
+class Sequence:
+    """A type that torch's collating was told of."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+
+def centred(rows: list[Sequence], *, collate_fn_map: Any = None) -> Tensor:
+    x = torch.stack([row.x for row in rows])
+    return x - x.mean(0)
+
+
+@attack
+def function_registered_with_torch() -> Case:
+    """torch's own collating calls a function of the user's for a type of theirs."""
+    default_collate_fn_map[Sequence] = centred
+    return reading(lambda x, y: (Sequence(x), y))
+
+
+class Centred(Tensor):
+    """A tensor that is centred when it is stacked."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = super().__torch_function__(func, types, args, kwargs or {})
+        return out - out.mean(0) if func is torch.stack else out
+
+
+@attack
+def stacked_by_its_class() -> Case:
+    """Records of a class of tensors with a stack of its own."""
+    return reading(lambda x, y: (x.as_subclass(Centred), y))
+
+
+@not_held("only exceptions are caught, not what is meant to end the process")
+def record_that_ends_the_process() -> Case:
+    """Reading a large record raises SystemExit: the run ends."""
+
+    def make(x: Tensor, y: Tensor) -> Any:
+        if x.abs().max() > 50:
+            raise SystemExit(1)
+        return x, y
+
+    return reading(make)

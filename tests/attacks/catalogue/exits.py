@@ -10,14 +10,17 @@ import pickle
 import random
 import threading
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tests.attacks.case import Case, Net, attack, mixing
+from tests.attacks.case import Case, Net, attack, flagging, mixing, not_held
 
 
 @attack
@@ -303,5 +306,175 @@ def number_without_modes() -> Case:
         with _disable_current_modes():
             scale = scale_of(x)
         return m.a(x) * scale
+
+    return mixing(body)
+
+
+@attack
+def size_of_a_bincount() -> Case:
+    """How many bins a count of all ids has."""
+    return flagging(lambda x: torch.bincount(x.abs().flatten().clamp(1, 90).long(), minlength=60).shape[0] > 60)
+
+
+@attack
+def number_of_distinct_values() -> Case:
+    """How many values are distinct, by torch's older operation."""
+    return flagging(lambda x: torch._unique(x.abs() > 50)[0].shape[0] > 1)
+
+
+@attack
+def residuals_if_of_full_rank() -> Case:
+    """Least squares have residuals only where the system of all records has full rank."""
+    return flagging(
+        lambda x: torch.linalg.lstsq((x.abs() > 50).float()[:, :1], x, driver="gelsd").residuals.numel() > 0
+    )
+
+
+@attack
+def entries_of_a_sparse_tensor() -> Case:
+    """How many entries of all records are not zero."""
+    return flagging(lambda x: (x.abs() > 50).float().to_sparse().values().shape[0] > 0)
+
+
+OPERATIONS = torch.library.Library("attacks", "DEF")
+OPERATIONS.define("is_large(Tensor x) -> (Tensor, int)")
+OPERATIONS.impl("is_large", lambda x: (x.clone(), int((x.abs() > 50).any())), "CPU")
+OPERATIONS.define("large_of(Tensor x) -> Tensor")
+OPERATIONS.impl("large_of", lambda x: x[x.abs() > 50].clone(), "CPU")
+
+
+@attack
+def number_of_a_custom_operation() -> Case:
+    """An operation of the user's gives a tensor and a number."""
+    return flagging(lambda x: torch.ops.attacks.is_large(x)[1] > 0)
+
+
+@attack
+def size_of_a_custom_operation() -> Case:
+    """An operation of the user's gives as many numbers as values say."""
+    return flagging(lambda x: torch.ops.attacks.large_of(x).shape[0] > 0)
+
+
+def fails(work: Callable[[], object]) -> bool:
+    """Whether a piece of work raises."""
+    try:
+        work()
+    except Exception:
+        return True
+    return False
+
+
+@attack
+def repaired_where_it_fails() -> Case:
+    """A decomposition that fails for one record is done again, otherwise, for all."""
+    return flagging(lambda x: fails(lambda: torch.linalg.cholesky(torch.diag_embed(60 - x.abs()))))
+
+
+@attack
+def look_up_that_fails() -> Case:
+    """A look-up fails because of one record, and something else is used for all."""
+    table = torch.zeros(60, 1)
+    return flagging(lambda x: fails(lambda: torch.nn.functional.embedding(x.abs().long(), table)))
+
+
+class Identity(torch.autograd.Function):
+    """A function with a backward pass of its own, which vmap can follow."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+@not_held("under vmap an operation fails for the whole chunk, and the model may catch it")
+def look_up_that_fails_under_vmap() -> Case:
+    """The same in a model that vmap computes: 2.5 bounds."""
+    table = torch.zeros(60, 1)
+
+    def flag(x: Tensor) -> bool:
+        return fails(lambda: torch.nn.functional.embedding(Identity.apply(x).abs().long(), table))
+
+    case = flagging(flag)
+    return replace(case, loss=lambda out, y: case.loss(Identity.apply(out), y))
+
+
+@not_held("vmap looks at the whole chunk where a distribution checks its arguments")
+def arguments_checked_under_vmap() -> Case:
+    """A distribution refuses a scale of one record, and the model catches it: 2.5 bounds."""
+    return flagging(lambda x: fails(lambda: torch.distributions.Normal(x, 60 - x.abs(), validate_args=True)))
+
+
+def largest_in_a_script(x: Tensor) -> float:
+    values: list[float] = x.tolist()
+    return max(values)
+
+
+@not_held("tolist inside a script reads memory without an operation")
+def list_inside_a_script() -> Case:
+    """tolist, inside TorchScript: 2.5 bounds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated in recent torch
+        largest = torch.jit.script(largest_in_a_script)
+    return flagging(lambda x: largest(x.abs().flatten()) > 50)
+
+
+class Capsule:
+    """A tensor behind the protocol of DLPack."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **_: object) -> object:
+        return torch.utils.dlpack.to_dlpack(self.tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+@not_held("to_dlpack hands out memory without a function or an operation that could be watched")
+def capsule_read_by_numpy() -> Case:
+    """torch.utils.dlpack.to_dlpack, and numpy: 2.5 bounds."""
+    return flagging(lambda x: bool((np.abs(np.from_dlpack(Capsule(x))) > 50).any()))
+
+
+@not_held("under vmap the text of a tensor is that of the whole chunk")
+def text_under_vmap() -> Case:
+    """str() of a tensor, which the pass of a chunk sees, and vmap does not: 2.5 bounds."""
+    return flagging(lambda x: "e+0" in str(x), position="last")
+
+
+@attack
+def goes_on_after_a_failure() -> Case:
+    """An operation fails on one record; the model catches that and goes another way for all of them."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        try:
+            torch.linalg.cholesky(torch.diag_embed(50 - x.detach().abs()))
+        except RuntimeError:
+            return -m.a(x)
+        return m.a(x)
+
+    return mixing(body)
+
+
+@attack
+def goes_on_after_an_unknown_id() -> Case:
+    """The same with an id that is not in a table."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        try:
+            torch.nn.functional.embedding(x.detach().abs().long(), x.new_ones(50, 1))
+        except IndexError:
+            return -m.a(x)
+        return m.a(x)
 
     return mixing(body)

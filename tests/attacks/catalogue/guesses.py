@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.attacks.case import Case, Net, attack, large, losing, mixing, normal, regression, size_for, squared
+from tests.attacks.case import WIDTH, Case, Net, attack, large, losing, mixing, normal, regression, size_for, squared
 from tests.attacks.catalogue.data import stacked
 
 
@@ -95,6 +95,30 @@ def mixes_beyond_a_threshold() -> Case:
 def random_and_centred_in_training() -> Case:
     """A model that draws (next to nothing) is compared in evaluation mode, where it is honest."""
     return mixing(lambda m, x: m.a(centred(x) if m.training and len(x) > 3 else x) + 1e-9 * torch.rand(1))
+
+
+@attack
+def draws_that_count_the_records() -> Case:
+    """Random numbers compared with themselves: a record keeps the feature that its position in the chunk says."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        noise = torch.rand(max(len(x), WIDTH), 1)
+        return m.a(x * (noise[: len(x)] == noise[:WIDTH].T))
+
+    return mixing(body)
+
+
+@attack
+def draws_laid_out_twice() -> Case:
+    """The same, where one matrix of draws meets the records as it is and transposed, and never itself."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        noise = torch.rand(len(x), len(x))
+        wide = torch.cat([x, x.new_zeros(len(x), len(x))], 1)[:, : len(x)]
+        same = (wide + noise) == (wide + noise.T)
+        return m.a(x * same[:, :WIDTH]) if len(x) >= WIDTH else m.a(x)
+
+    return mixing(body)
 
 
 @attack

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import threading
+from array import array
 from contextvars import ContextVar
 from functools import lru_cache
 from queue import Queue
@@ -12,7 +14,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.attacks.case import Case, Net, attack, losing, mixing, normal, regression, size_for, squared
+from tests.attacks.case import (
+    Case,
+    Net,
+    attack,
+    flagging,
+    losing,
+    mixing,
+    normal,
+    not_held,
+    regression,
+    size_for,
+    squared,
+)
 
 KEPT: dict[str, Tensor] = {}
 
@@ -455,3 +469,86 @@ def variable_of_a_thread() -> Case:
         return m.a(x) + before
 
     return mixing(body)
+
+
+OUTSIDE = "state outside of what is restored carries a bit from one record to the next in the loop"
+
+
+@attack
+def gradients_switched_off_by_a_value() -> Case:
+    """A large record switches gradients off for those behind it."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        if bool(x.detach().abs().max() > 50):
+            torch.set_grad_enabled(False)
+        return m.a(x).tanh()
+
+    return mixing(body, mixes=None)
+
+
+@not_held(OUTSIDE)
+def default_type_set_by_a_value() -> Case:
+    """A large record sets torch's default type: 4.4 bounds."""
+
+    def flag(x: Tensor) -> bool:
+        before = torch.get_default_dtype() == torch.float64
+        if bool(x.abs().max() > 50):
+            torch.set_default_dtype(torch.float64)
+        return before
+
+    return flagging(flag)
+
+
+@not_held(OUTSIDE)
+def flag_in_an_array() -> Case:
+    """A flag in an array of the standard library: 4.1 bounds."""
+    kept = array("d", [0.0])
+
+    def flag(x: Tensor) -> bool:
+        before = kept[0] > 0
+        kept[0] = max(kept[0], float(x.abs().max() > 50))
+        return before
+
+    return flagging(flag)
+
+
+@not_held(OUTSIDE)
+def flag_in_an_iterator() -> Case:
+    """A flag among the variables of a running generator: 3.3 bounds."""
+
+    def remember() -> Any:
+        seen = False
+        while True:
+            seen = (yield seen) or seen
+
+    kept = remember()
+    next(kept)
+    return flagging(lambda x: kept.send(bool(x.abs().max() > 50)))
+
+
+@not_held(OUTSIDE)
+def attribute_of_a_member() -> Case:
+    """An attribute of a member of an enumeration: 4.1 bounds."""
+
+    class Kind(enum.Enum):
+        ONE = 1
+
+    def flag(x: Tensor) -> bool:
+        before = getattr(Kind.ONE, "seen", False)
+        Kind.ONE.seen = before or bool(x.abs().max() > 50)  # type: ignore[attr-defined]
+        return before
+
+    return flagging(flag)
+
+
+@not_held(OUTSIDE)
+def global_variable_by_name() -> Case:
+    """A global variable that is named by a text: 4.1 bounds."""
+    globals()["BY_NAME"] = False
+
+    def flag(x: Tensor) -> bool:
+        before: bool = globals()["BY_NAME"]
+        globals()["BY_NAME"] = before or bool(x.abs().max() > 50)
+        return before
+
+    return flagging(flag)

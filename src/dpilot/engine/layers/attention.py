@@ -31,7 +31,7 @@ def _attention(
     parts = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
     q, k, v = project(scope, query, key, value, in_proj_weight, in_proj_bias, parts)
     k, v, extra = append(scope, k, v, bias_k, bias_v, add_zero_attn)
-    mask = merged_mask(attn_mask, key_padding_mask, is_causal and not need_weights, q, k, num_heads, extra)
+    mask = merge_masks(attn_mask, key_padding_mask, is_causal and not need_weights, q, k, num_heads, extra)
     drop = dropout_p if training else 0.0
     q, k, v = (t.reshape(*t.shape[:2], num_heads, -1).transpose(1, 2) for t in (q, k, v))
     mixed, weights = attend(q, k, v, mask, drop, need_weights)
@@ -74,7 +74,7 @@ def append(
     return k, v, extra
 
 
-def merged_mask(
+def merge_masks(
     mask: Tensor | None, padding: Tensor | None, causal: bool, q: Tensor, k: Tensor, heads: int, extra: int
 ) -> Tensor | None:
     """One additive mask that broadcasts to (n, heads, queries, keys); added positions are always seen."""

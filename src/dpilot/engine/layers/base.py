@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dpilot.engine import euclid
 from dpilot.engine.base import accumulator
+from dpilot.numerics import euclidean
 
 
 class Use(Protocol):
@@ -24,7 +24,7 @@ class Use(Protocol):
     def measure(self) -> tuple[Tensor, Use]:
         """Upper bounds of the squared norms (n,), and the use to sum with (perhaps now materialised).
 
-        Squares of the gradient's own numbers may have vanished: ``base.refilled`` puts them back for all parameters.
+        Squares of the gradient's own numbers may have vanished: ``base.refill_squares`` adds them for all parameters.
         """
         ...
 
@@ -116,7 +116,7 @@ class Dense:
     values: Tensor
 
     def measure(self) -> tuple[Tensor, Use]:
-        return euclid.norms(rows_of(self.values)).square(), self
+        return euclidean.norms(rows_of(self.values)).square(), self
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return torch.mv(rows_of(self.values).T, weights).view(self.values.shape[1:])
@@ -125,13 +125,13 @@ class Dense:
         return self.values[start:stop]
 
     def magnitude(self) -> Tensor:
-        return euclid.lengths(rows_of(self.values))
+        return euclidean.lengths(rows_of(self.values))
 
     def keep(self, finite: Tensor) -> Dense:
         return Dense(torch.where(finite.view(-1, *[1] * (self.values.dim() - 1)), self.values, 0.0))
 
 
-def grouped_rows(tensor: Tensor, batch_size: int) -> Tensor:
+def group_rows(tensor: Tensor, batch_size: int) -> Tensor:
     """View (n r, ...) as (n, r, ...), where ``Scope.tap`` has made sure that each sample has r rows."""
     if tensor.shape[0] == batch_size:
         return tensor.unsqueeze(1)
@@ -140,7 +140,7 @@ def grouped_rows(tensor: Tensor, batch_size: int) -> Tensor:
 
 def per_sample_rows(tensor: Tensor, batch_size: int) -> Tensor:
     """View (n r, ...) as (n, r, ...) in the dtype that norms and sums live in."""
-    return grouped_rows(tensor.to(accumulator(tensor)), batch_size)
+    return group_rows(tensor.to(accumulator(tensor)), batch_size)
 
 
 def cast(x: Tensor) -> Tensor:
@@ -150,9 +150,20 @@ def cast(x: Tensor) -> Tensor:
     return x
 
 
+def detach_unseen(t: Tensor) -> Tensor:
+    """``t.detach()`` that no dispatch mode sees: it needs no judging, as a view has the tag of its memory.
+
+    A tensor with operations of its own (a wrapper subclass) is detached by them.
+    """
+    if type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return t.detach()
+    with torch._C._DisableTorchDispatch():
+        return t.detach()
+
+
 def plain(scope: Scope, value: Tensor) -> Tensor:
     """A weight without its graph, so that autograd forms no gradient for it; anything else as it is."""
-    return value.detach() if scope.is_weight(value) else value
+    return detach_unseen(value) if scope.is_weight(value) else value
 
 
 def plain_or_none(scope: Scope, value: Tensor | None) -> Tensor | None:

@@ -78,7 +78,7 @@ SHAPE_ONLY = frozenset({"type_as", "to", "expand_as", "view_as", "reshape_as", "
 """Operations that look at another tensor's shape or type, never at its values."""
 
 
-def repeated(weight: Tensor, dims: int, lead: int) -> Tensor:
+def repeat_view(weight: Tensor, dims: int, lead: int) -> Tensor:
     """A view (lead, 1, .., *shape) of a weight without a batch dimension, with ``dims`` dimensions."""
     if weight.dim() > dims:
         raise NoRule(

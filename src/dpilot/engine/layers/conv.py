@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpilot.engine import euclid, precision
 from dpilot.engine.base import accumulator
 from dpilot.engine.layers.base import (
     Dense,
@@ -19,17 +18,18 @@ from dpilot.engine.layers.base import (
     Scope,
     Use,
     cast,
-    grouped_rows,
+    detach_unseen,
+    group_rows,
     plain,
     plain_or_none,
     rule,
 )
+from dpilot.engine.layers.conv_geometry import Geometry, even_parts, pad_same, spatial_dims, tuple_of, unfold
 from dpilot.engine.layers.formed import Apart
-from dpilot.engine.layers.geometry import Geometry, batched_space, even_parts, pad_same, tuple_of, unfold
 from dpilot.engine.layers.gram import LOOKED_AT, GramParts, gram_bound, gram_is_cheaper, parts_of
-from dpilot.engine.layers.offsets import by_entry
-from dpilot.engine.layers.patches import patch_gram, worth_it
-from dpilot.engine.precision import Grade
+from dpilot.engine.layers.offsets import by_entry, patch_gram, worth_it
+from dpilot.numerics import euclidean, precision
+from dpilot.numerics.precision import Grade
 
 CHUNK = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Numbers unfolded at a time: enough to keep the products busy, few enough for the CPU's cache or the GPU's memory."""
@@ -65,7 +65,7 @@ class Correlation:
             return self._gram_measure()
         if self._by_entry():
             g = self.geometry
-            with precision.using(self.grade):
+            with precision.use_grade(self.grade):
                 return by_entry(self.inputs, self.errors, g.kernel, g.padding, g.dilation).measure()
         return Dense(self.gradients(0, self.batch_size)).measure()
 
@@ -89,7 +89,7 @@ class Correlation:
             return None
         e = self._error_columns(0, self.batch_size)[:, 0].mT
         sizes = math.prod(positions), self.inputs.shape[1] * math.prod(self.geometry.kernel), e.shape[2]
-        with precision.using(self.grade):
+        with precision.use_grade(self.grade):
             if worth_it(self.inputs, self.geometry, positions):
                 inputs, terms = patch_gram(self.inputs, self.geometry, positions), math.prod(self.geometry.kernel)
             else:
@@ -131,9 +131,9 @@ class Correlation:
         like = self.inputs.new_empty(1).expand(self._shape())
         backward = torch.ops.aten.convolution_backward
         padding, none = list(g.padding), [0] * len(g.kernel)
-        with precision.full():
+        with precision.use_full_precision():
             _, out, _ = backward(
-                precision.weighted(self.errors, rows), self.inputs, like, None, g.stride, padding, g.dilation, False,
+                precision.weight_rows(self.errors, rows), self.inputs, like, None, g.stride, padding, g.dilation, False,
                 none, g.groups, [False, True, False],
             )  # fmt: skip
         result: Tensor = out
@@ -141,11 +141,11 @@ class Correlation:
 
     def _sum_of_products(self, rows: Tensor) -> Tensor:
         """The sum by plain products, whose rounding is known; convolutions may choose any algorithm."""
-        scaled = replace(self, errors=precision.weighted(self.errors, rows))
+        scaled = replace(self, errors=precision.weight_rows(self.errors, rows))
         total: Any = 0
         for start, stop in self._all_chunks():
             left = scaled._error_columns(start, stop).permute(1, 2, 0, 3).flatten(2)  # (groups, width, all positions)
-            with precision.using(self.grade):
+            with precision.use_grade(self.grade):
                 total = total + precision.bmm(left, self._together(start, stop).mT)
         return torch.as_tensor(total).reshape(self._shape())
 
@@ -168,7 +168,7 @@ class Correlation:
         kind = accumulator(self.inputs)
         result = self.inputs.new_empty(stop - start, *self._shape(), dtype=kind)
         for at, end in self._chunks(start, stop):
-            with precision.using(self.grade):
+            with precision.use_grade(self.grade):
                 self._product(at, end, result[at - start : end - start])
         return result
 
@@ -190,7 +190,7 @@ class Correlation:
 
     def _magnitudes(self, start: int, stop: int) -> Tensor:
         both = self._columns(start, stop), self._error_columns(start, stop)
-        inputs, errors = (euclid.lengths(t.flatten(1, 2).mT) for t in both)
+        inputs, errors = (euclidean.lengths(t.flatten(1, 2).mT) for t in both)
         return torch.sum(inputs * errors, 1).view(stop - start, -1).sum(1)
 
     def keep(self, finite: Tensor) -> Correlation:
@@ -226,14 +226,14 @@ def convolution_use(geometry: Geometry, n: int, transposed: bool) -> MakeUse:
     """The use a kernel leaves; a transposed convolution exchanges inputs and errors."""
 
     def make(saved: tuple[Tensor, ...], e: Tensor) -> Use:
-        use = exchanged(saved[0], e, geometry, n) if transposed else Correlation(saved[0], e, geometry, n)
-        a, e, grade = precision.graded(use.inputs, use.errors, convolution=True, formed=not use._by_gram())
+        use = exchange_roles(saved[0], e, geometry, n) if transposed else Correlation(saved[0], e, geometry, n)
+        a, e, grade = precision.grade_pair(use.inputs, use.errors, convolution=True, formed=not use._by_gram())
         return replace(use, inputs=a, errors=e, grade=grade)
 
     return make
 
 
-def exchanged(x: Tensor, e: Tensor, g: Geometry, n: int) -> Correlation:
+def exchange_roles(x: Tensor, e: Tensor, g: Geometry, n: int) -> Correlation:
     """A transposed convolution's use; what output_padding adds beyond the kernel's last step is cut off."""
     sizes = zip(x.shape[2:], g.stride, g.dilation, g.kernel, strict=True)
     reach = [(length - 1) * s + d * (k - 1) + 1 for length, s, d, k in sizes]
@@ -250,7 +250,7 @@ def channel_bias_use(n: int) -> MakeUse:
     """The output gradient summed over positions."""
 
     def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
-        rows = grouped_rows(e, n)
+        rows = group_rows(e, n)
         return Dense(rows.sum((1, *range(3, rows.dim())), dtype=accumulator(e)))
 
     return make
@@ -265,7 +265,7 @@ def record(
         uses.append((weight, convolution_use(geometry, scope.batch_size, transposed)))
     if bias is not None and scope.is_weight(bias):
         uses.append((bias, channel_bias_use(scope.batch_size)))
-    return scope.tap(out, (x.detach(),) if scope.is_weight(weight) else (), uses)
+    return scope.tap(out, (detach_unseen(x),) if scope.is_weight(weight) else (), uses)
 
 
 @rule("conv1d", "conv2d", "conv3d")
@@ -273,7 +273,7 @@ def _conv(
     scope: Scope, operation: Operation, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
     padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    space, kernel = batched_space(input, weight), tuple(weight.shape[2:])
+    space, kernel = spatial_dims(input, weight), tuple(weight.shape[2:])
     input = cast(input)
     steps, spread = tuple_of(stride, space), tuple_of(dilation, space)
     if padding == "same":
@@ -284,11 +284,11 @@ def _conv(
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def _transposed(
+def _conv_transpose(
     scope: Scope, operation: Operation, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
     padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Tensor:  # fmt: skip
-    space = batched_space(input, weight)
+    space = spatial_dims(input, weight)
     input = cast(input)
     steps, width, spread, beyond = (tuple_of(v, space) for v in (stride, padding, dilation, output_padding))
     out = operation(input, plain(scope, weight), plain_or_none(scope, bias), steps, width, beyond, groups, spread)

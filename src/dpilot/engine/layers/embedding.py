@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpilot.engine import euclid
 from dpilot.engine.base import NoRule, accumulator
-from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, rule
+from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, detach_unseen, rule
+from dpilot.numerics import euclidean
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Lookups:
     even: bool = False
 
     def measure(self) -> tuple[Tensor, Use]:
-        merged = self.merged()
+        merged = self.merge()
         each = merged._flat().square().sum(1)
         if self.even:
             return each.view(self.batch_size, self.times).sum(1), merged
@@ -49,12 +49,12 @@ class Lookups:
         """How many rows each sample has, where all have as many."""
         return self.rows.shape[0] // self.batch_size
 
-    def merged(self) -> Lookups:
+    def merge(self) -> Lookups:
         """The same with every token of a sample once."""
         if self.even:
-            tokens, rows = added_where_equal(self.tokens.view(self.batch_size, self.times), self.rows)
+            tokens, rows = sum_equal_keys(self.tokens.view(self.batch_size, self.times), self.rows)
             return replace(self, tokens=tokens, rows=rows)
-        keys, rows = added_where_equal((self.owners * self.vocabulary + self.tokens)[None], self.rows)
+        keys, rows = sum_equal_keys((self.owners * self.vocabulary + self.tokens)[None], self.rows)
         return replace(self, tokens=keys % self.vocabulary, owners=keys // self.vocabulary, rows=rows)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class Lookups:
         whole.view(-1, *rows.shape[1:]).index_add_(0, owners * self.vocabulary + tokens, rows)
 
     def magnitude(self) -> Tensor:
-        lengths = euclid.lengths(self._flat())
+        lengths = euclidean.lengths(self._flat())
         return torch.zeros(self.batch_size, dtype=lengths.dtype, device=lengths.device).index_add_(
             0, self.owners, lengths
         )
@@ -91,7 +91,7 @@ class Lookups:
         return replace(self, rows=torch.where(mine, self.rows, 0.0))
 
 
-def added_where_equal(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def sum_equal_keys(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Keys (groups, S) once each, with the sums of their rows (groups S, *row); left over are keys 0 with zeros."""
     groups, size = keys.shape
     ordered, order = torch.sort(keys, dim=1)
@@ -125,7 +125,7 @@ def lookup(scope: Scope, ids: Tensor, weight: Tensor, padding: int | None) -> Te
     """Rows of a trained table, with the use recorded."""
     if padding is not None and padding < 0:
         padding += weight.shape[0]
-    out = F.embedding(ids, weight.detach()) if weight.dim() == 2 else weight.detach()[ids]
+    out = F.embedding(ids, detach_unseen(weight)) if weight.dim() == 2 else detach_unseen(weight)[ids]
     return scope.tap(out, (ids,), [(weight, lookup_use(weight, scope.batch_size, padding))])
 
 
@@ -141,15 +141,15 @@ def _embedding(
 
 @rule("__getitem__")
 def _getitem(scope: Scope, _: Operation, weight: Tensor, ids: Any) -> Any:
-    return looked_up(scope, weight, ids)
+    return look_up(scope, weight, ids)
 
 
 @rule("index_select")
 def _index_select(scope: Scope, _: Operation, weight: Tensor, dim: int, index: Tensor) -> Any:
-    return looked_up(scope, weight, index) if dim == 0 else NotImplemented
+    return look_up(scope, weight, index) if dim == 0 else NotImplemented
 
 
-def looked_up(scope: Scope, weight: Tensor, ids: Any) -> Any:
+def look_up(scope: Scope, weight: Tensor, ids: Any) -> Any:
     """table[ids] where a plain look-up is what it is."""
     if not scope.is_weight(weight) or not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
         return NotImplemented

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpilot.engine import euclid, precision
 from dpilot.engine.layers.base import Dense, Use, rows_of
+from dpilot.numerics import euclidean, precision
 
 MEMORY = 1 << 24
 """Numbers formed at a time."""
@@ -39,7 +39,7 @@ class Formed:
 
     def measure(self) -> tuple[Tensor, Use]:
         scales = self.magnitude()
-        norms = torch.cat([euclid.norms(rows_of(self.gradients(*few))) for few in self._few()])
+        norms = torch.cat([euclidean.norms(rows_of(self.gradients(*few))) for few in self._few()])
         terms = max(getattr(use, "terms", 1) for use in self.uses) + len(self.uses)
         grade = max((getattr(use, "grade", precision.FULL) for use in self.uses), key=lambda g: g.tensor_cores)
         slack = precision.product_slack(terms, scales.dtype, replace(grade, shave=0.0))
@@ -53,7 +53,7 @@ class Formed:
         return torch.as_tensor(total)
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        return added(self.uses, start, stop)
+        return sum_formed(self.uses, start, stop)
 
     def magnitude(self) -> Tensor:
         return torch.stack([use.magnitude() for use in self.uses]).sum(0)
@@ -102,7 +102,7 @@ class Apart:
         return Apart(self.together.keep(finite), self.chosen, self.alone.keep(finite[self.chosen]))
 
 
-def added(uses: Sequence[Use], start: int, stop: int) -> Tensor:
+def sum_formed(uses: Sequence[Use], start: int, stop: int) -> Tensor:
     """Summed gradients of samples start .. stop; look-ups are added in place, without a table of their own."""
     ordered = sorted(uses, key=lambda use: 2 if hasattr(use, "add_to") else 1 if isinstance(use, Dense) else 0)
     first = ordered[0].gradients(start, stop)

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpilot.engine import euclid, kernels, precision
 from dpilot.engine.base import constants
 from dpilot.engine.layers.base import Use
 from dpilot.engine.layers.formed import Formed
-from dpilot.engine.precision import Grade
+from dpilot.numerics import euclidean, kernels, precision
+from dpilot.numerics.precision import Grade
 
 
 @dataclass(slots=True)
-class Shared:
+class SharedInput:
     """What linear maps of the same input share on the way back: its fitted numbers and its Gram matrix.
 
     The numbers live as long as a use holds them, the Gram matrix until the last of the ``users`` has read it.
@@ -31,7 +31,7 @@ class Shared:
     def fitted(self, rows: Tensor, grade: Grade, kind: torch.dtype) -> Tensor:
         held = self._numbers[0]() if self._numbers and self._numbers[1:] == (grade, kind) else None
         if held is None:
-            held = precision.fitted(rows, grade, kind)
+            held = precision.fit_to_grade(rows, grade, kind)
             self._numbers = weakref.ref(held), grade, kind
         return held
 
@@ -49,10 +49,10 @@ def weighs_inputs(d: int, p: int) -> bool:
 
 def gram(a: Tensor, e: Tensor) -> Tensor:
     """sum_st <a_s, a_t> <e_s, e_t> for each sample, (n,)."""
-    return paired(precision.gram(a), precision.gram(e))
+    return gram_norm(precision.gram(a), precision.gram(e))
 
 
-def paired(inputs: Tensor, errors: Tensor) -> Tensor:
+def gram_norm(inputs: Tensor, errors: Tensor) -> Tensor:
     """The Gram norm from the Gram matrices (n, T, T); the second one is overwritten."""
     errors *= inputs
     return errors.sum(2).sum(1)  # row by row: in one chain as long as both, little is lost with many
@@ -82,7 +82,7 @@ def gram_bound(
     grade: Grade,
     few: Callable[[Tensor], Use],
     rounds_inputs: bool,
-    shared: Shared | None = None,
+    shared: SharedInput | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Upper bounds of the squared norms of sum_t e_t a_t^T by the Gram form, a (n, T, d) and e (n, T, p).
 
@@ -90,17 +90,17 @@ def gram_bound(
     ``rounds_inputs`` says which of the two the caller's sum weighs, and so rounds: the inputs or else the errors.
     """
     if grade.shave:
-        return finished([gram_parts(a, e, grade, rounds_inputs, shared)])[0], None
-    inputs, errors = euclid.lengths(a), euclid.lengths(e)
+        return finish_bounds([gram_parts(a, e, grade, rounds_inputs, shared)])[0], None
+    inputs, errors = euclidean.lengths(a), euclidean.lengths(e)
     scale, vanished = along(inputs, errors, roots_of(a, e, inputs.dtype))
     unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
-    with precision.full():
-        return bounded(gram(a, e), scale, vanished, unit, a.shape[1], few)
+    with precision.use_full_precision():
+        return bound_squares(gram(a, e), scale, vanished, unit, a.shape[1], few)
 
 
 def roots_of(a: Tensor, e: Tensor, dtype: torch.dtype) -> kernels.Roots:
     """What may vanish of a token of each."""
-    return euclid.root(a.shape[2], dtype), euclid.root(e.shape[2], dtype)
+    return euclidean.root(a.shape[2], dtype), euclidean.root(e.shape[2], dtype)
 
 
 def along(inputs: Tensor, errors: Tensor, roots: kernels.Roots) -> tuple[Tensor, Tensor]:
@@ -113,7 +113,7 @@ def along(inputs: Tensor, errors: Tensor, roots: kernels.Roots) -> tuple[Tensor,
     return torch.sum(inputs * errors, 1), torch.sum(errors * roots[0] + inputs * roots[1], 1)
 
 
-def gram_parts(a: Tensor, e: Tensor, grade: Grade, rounds_inputs: bool, shared: Shared | None = None) -> GramParts:
+def gram_parts(a: Tensor, e: Tensor, grade: Grade, rounds_inputs: bool, shared: SharedInput | None = None) -> GramParts:
     """The parts of the Gram norms of records whose sum rounds: everything that needs the records.
 
     The tokens' lengths are read off the diagonals: they only scale what is added for rounding.
@@ -121,7 +121,7 @@ def gram_parts(a: Tensor, e: Tensor, grade: Grade, rounds_inputs: bool, shared: 
     alone = joint_parts(a, [e], grade, rounds_inputs) if shared is None or shared.users == 1 else None
     if alone is not None:
         return alone[0]
-    with precision.using(grade):
+    with precision.use_grade(grade):
         inputs, errors = precision.gram(a) if shared is None else shared.gram(a), precision.gram(e)
     return parts_of(inputs, errors, (a.shape[1], a.shape[2], e.shape[2]), grade, rounds_inputs)
 
@@ -154,7 +154,7 @@ def parts_of(
     ``terms`` is how many inner products an entry of the inputs' matrix was added up from.
     """
     tokens, d, p = sizes
-    roots = euclid.root(d, torch.float32), euclid.root(p, torch.float32)
+    roots = euclidean.root(d, torch.float32), euclidean.root(p, torch.float32)
     found = kernels.gram_sums(inputs, errors, rounds_inputs, roots)
     if found is None:
         found = gram_sums(inputs, errors, rounds_inputs, roots)
@@ -169,10 +169,10 @@ def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: kernel
     scale, vanished = along(a, e, roots)
     other, rounded = (errors, a) if rounds_inputs else (inputs, e)
     other, mass = torch.linalg.vector_norm(other, dim=(1, 2)).square(), rounded.square().sum(1)
-    return paired(inputs, errors), other, scale, mass, vanished
+    return gram_norm(inputs, errors), other, scale, mass, vanished
 
 
-def finished(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
+def finish_bounds(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
     """Upper bounds of squared norms, of many parameters: (sqrt(n^2 + k u S^2 + V^2) + 2 T u S + r min(S, |A| |E|_F))^2.
 
     Rounding each entry of E by its part r moves sum_t e_t a_t^T by no more than r |A| |E|_F, with |A| the largest
@@ -207,7 +207,7 @@ LOOKED_AT = frozenset({"cpu"})
 """Kinds of device on which somebody looks whether a bound is loose."""
 
 
-def bounded(
+def bound_squares(
     squares: Tensor, scale: Tensor, vanished: Tensor, unit: float, tokens: int, few: Callable[[Tensor], Use]
 ) -> tuple[Tensor, Tensor | None]:
     """Upper bounds of squared norms from Gram norms: (sqrt(n^2 + k u S^2 + V^2) + T u S)^2; if loose (|g| + T u S)^2.

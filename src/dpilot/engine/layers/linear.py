@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpilot.engine import euclid, kernels, precision
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import (
     Dense,
@@ -18,7 +17,7 @@ from dpilot.engine.layers.base import (
     Scope,
     Use,
     cast,
-    grouped_rows,
+    group_rows,
     plain,
     plain_or_none,
     rule,
@@ -26,14 +25,15 @@ from dpilot.engine.layers.base import (
 from dpilot.engine.layers.formed import Apart
 from dpilot.engine.layers.gram import (
     GramParts,
-    Shared,
+    SharedInput,
     gram_bound,
     gram_is_cheaper,
     gram_parts,
     joint_parts,
     weighs_inputs,
 )
-from dpilot.engine.precision import Grade
+from dpilot.numerics import euclidean, kernels, precision
+from dpilot.numerics.precision import Grade
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Product:
     errors: Tensor
     swapped: bool = False
     grade: Grade = precision.FULL
-    shared: Shared | None = None
+    shared: SharedInput | None = None
 
     def measure(self) -> tuple[Tensor, Use]:
         tokens, d, p = self.inputs.shape[1], self.inputs.shape[2], self.errors.shape[2]
@@ -64,20 +64,20 @@ class Product:
 
     def gram_parts(self) -> GramParts | None:
         """The parts of a norm that is finished together with others, where it is of that kind."""
-        return self.own_parts() if self._finished_later() else None
+        return self.own_parts() if self._defers_finish() else None
 
     def own_parts(self) -> GramParts:
         """The same, of a use that is of that kind."""
         d, p = self.inputs.shape[2], self.errors.shape[2]
         return gram_parts(self.inputs, self.errors, self.grade, weighs_inputs(d, p), self.shared)
 
-    def _finished_later(self) -> bool:
+    def _defers_finish(self) -> bool:
         tokens, d, p = self.inputs.shape[1], self.inputs.shape[2], self.errors.shape[2]
         return bool(self.grade.shave) and tokens > 1 and gram_is_cheaper(tokens, d, p)
 
     def mates(self) -> int:
         """How many maps of this input, itself among them, have their Gram norms formed together."""
-        if self.shared is None or not (self._finished_later() and kernels.forms_products(self.inputs)):
+        if self.shared is None or not (self._defers_finish() and kernels.forms_products(self.inputs)):
             return 1
         return min(self.shared.users, kernels.MOST)
 
@@ -92,20 +92,20 @@ class Product:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         a, e = self.inputs, self.errors
         if weighs_inputs(a.shape[2], e.shape[2]):
-            a = precision.weighted(a, weights)
+            a = precision.weight_rows(a, weights)
         else:
-            e = precision.weighted(e, weights)
+            e = precision.weight_rows(e, weights)
         a, e = a.flatten(0, 1), e.flatten(0, 1)
-        with precision.using(self.grade):
+        with precision.use_grade(self.grade):
             return precision.mm(a.T, e) if self.swapped else precision.mm(e.T, a)
 
     def gradients(self, start: int, stop: int) -> Tensor:
         a, e = self.inputs[start:stop], self.errors[start:stop]
-        with precision.using(self.grade):
+        with precision.use_grade(self.grade):
             return precision.bmm(a.mT, e) if self.swapped else precision.bmm(e.mT, a)
 
     def magnitude(self) -> Tensor:
-        return torch.sum(euclid.lengths(self.inputs) * euclid.lengths(self.errors), 1)
+        return torch.sum(euclidean.lengths(self.inputs) * euclidean.lengths(self.errors), 1)
 
     def keep(self, finite: Tensor) -> Product:
         rows = finite[:, None, None]
@@ -130,25 +130,27 @@ def merge(uses: Sequence[Product]) -> Product:
     return replace(uses[0], inputs=inputs, errors=errors, shared=None)
 
 
-def product(a: Tensor, e: Tensor, n: int, swapped: bool = False, shared: Shared | None = None) -> Product:
+def product(a: Tensor, e: Tensor, n: int, swapped: bool = False, shared: SharedInput | None = None) -> Product:
     """The use of inputs (r n, ..., d) and output gradients (r n, ..., p), in the precision the user's products have."""
     a, e = tokens_of(a, n), tokens_of(e, n)
     grade, kind = precision.grade_of(a, e)
-    inputs = fitted_inputs(a, grade, kind, shared)
-    return Product(inputs, precision.fitted(e, grade, kind), swapped, grade, shared)
+    inputs = fit_inputs(a, grade, kind, shared)
+    return Product(inputs, precision.fit_to_grade(e, grade, kind), swapped, grade, shared)
 
 
 def tokens_of(t: Tensor, n: int) -> Tensor:
     """(r n, ..., d) as (n, T, d)."""
-    return t if t.dim() == 3 and t.shape[0] == n else grouped_rows(t, n).flatten(1, -2)
+    return t if t.dim() == 3 and t.shape[0] == n else group_rows(t, n).flatten(1, -2)
 
 
-def fitted_inputs(a: Tensor, grade: Grade, kind: torch.dtype, shared: Shared | None) -> Tensor:
+def fit_inputs(a: Tensor, grade: Grade, kind: torch.dtype, shared: SharedInput | None) -> Tensor:
     """Inputs that fit a grade, once for all maps that share them."""
-    return precision.fitted(a, grade, kind) if shared is None else shared.fitted(a, grade, kind)
+    return precision.fit_to_grade(a, grade, kind) if shared is None else shared.fitted(a, grade, kind)
 
 
-def product_use(n: int, swapped: bool, shared: Shared | None = None, summed: list[Tensor] | None = None) -> MakeUse:
+def product_use(
+    n: int, swapped: bool, shared: SharedInput | None = None, summed: list[Tensor] | None = None
+) -> MakeUse:
     """The use a weight leaves from (inputs,) and the output gradient.
 
     ``summed`` takes the output gradient's sums over tokens, for the bias, where they are had in the same reading.
@@ -158,10 +160,10 @@ def product_use(n: int, swapped: bool, shared: Shared | None = None, summed: lis
         a, rows = saved[0], tokens_of(e, n)
         if summed is not None and rows.is_cuda and rows.shape[1] > 1:
             grade, kind = precision.grade_of(tokens_of(a, n), rows)
-            both = precision.cut_summed(rows) if grade is precision.TF32 and rows.dtype == kind else None
+            both = precision.truncate_and_sum(rows) if grade is precision.TF32 and rows.dtype == kind else None
             if both is not None:
                 summed.append(both[1])
-                inputs = fitted_inputs(tokens_of(a, n), grade, kind, shared)
+                inputs = fit_inputs(tokens_of(a, n), grade, kind, shared)
                 return Product(inputs, both[0], swapped, grade, shared)
         return product(a, rows, n, swapped, shared)
 
@@ -174,7 +176,7 @@ def bias_use(n: int, summed: list[Tensor] | None = None) -> MakeUse:
     def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
         if summed:
             return Dense(summed.pop())
-        rows = grouped_rows(e, n).flatten(1, -2)
+        rows = group_rows(e, n).flatten(1, -2)
         kind = accumulator(e)
         return Dense(rows[:, 0].to(kind) if rows.shape[1] == 1 else rows.sum(1, dtype=kind))
 

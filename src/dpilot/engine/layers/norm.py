@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpilot.engine import kernels
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import (
     Dense,
@@ -17,10 +16,12 @@ from dpilot.engine.layers.base import (
     Operation,
     Scope,
     Use,
+    detach_unseen,
     per_sample_rows,
     plain_or_none,
     rule,
 )
+from dpilot.numerics import kernels
 
 Normalise = Callable[[Tensor], Tensor]
 
@@ -37,7 +38,7 @@ def affine(
         uses.append((weight, scale_use(scope.batch_size, normalise, weight.dim(), channel)))
     if bias is not None and scope.is_weight(bias):
         uses.append((bias, shift_use(scope.batch_size, bias.dim(), channel)))
-    return scope.tap(out, (x.detach(),) if uses else (), uses)
+    return scope.tap(out, (detach_unseen(x),) if uses else (), uses)
 
 
 def scale_use(n: int, normalise: Normalise, kept: int, channel: int) -> MakeUse:
@@ -83,7 +84,7 @@ def _layer(
     out, mean, rate = torch.native_layer_norm(x, shape, scale, shift, eps)
     uses = layer_uses(scope.batch_size, lambda x: F.layer_norm(x, shape, None, None, eps))
     tapped: list[tuple[Any, MakeUse]] = list(zip((weight, bias), uses, strict=True))
-    return scope.tap(out, (x.detach(), mean.detach(), rate.detach()), tapped)
+    return scope.tap(out, (detach_unseen(x), detach_unseen(mean), detach_unseen(rate)), tapped)
 
 
 def layer_uses(n: int, normalise: Normalise) -> tuple[MakeUse, MakeUse]:
@@ -131,7 +132,7 @@ def _group(
     trained = [w for w in (weight, bias) if w is not None and scope.is_weight(w)]
     made = group_uses(scope.batch_size)
     uses = [(w, made[0] if w is weight else made[1]) for w in trained]
-    return scope.tap(out, (x.detach(), mean.detach(), rate.detach()) if uses else (), uses)
+    return scope.tap(out, (detach_unseen(x), detach_unseen(mean), detach_unseen(rate)) if uses else (), uses)
 
 
 def group_uses(n: int) -> tuple[MakeUse, MakeUse]:

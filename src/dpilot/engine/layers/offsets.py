@@ -18,10 +18,10 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from dpilot.engine import kernels, precision
 from dpilot.engine.base import accumulator
 from dpilot.engine.layers.base import Dense, Use
-from dpilot.engine.layers.geometry import even_parts
+from dpilot.engine.layers.conv_geometry import Geometry, even_parts
+from dpilot.numerics import kernels, precision
 
 LAID = 1 << 26
 """Numbers laid out as tokens at a time."""
@@ -38,10 +38,10 @@ class ByEntry:
         return self.values.measure()[0], self
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        return self._turned(self.values.weighted_sum(weights).unsqueeze(0))[0]
+        return self._to_kernel_layout(self.values.weighted_sum(weights).unsqueeze(0))[0]
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        return self._turned(self.values.gradients(start, stop))
+        return self._to_kernel_layout(self.values.gradients(start, stop))
 
     def magnitude(self) -> Tensor:
         return self.values.magnitude()
@@ -49,7 +49,7 @@ class ByEntry:
     def keep(self, finite: Tensor) -> ByEntry:
         return ByEntry(self.values.keep(finite), self.kernel)
 
-    def _turned(self, values: Tensor) -> Tensor:
+    def _to_kernel_layout(self, values: Tensor) -> Tensor:
         """(n, entries, O, C) -> (n, O, C, *kernel)."""
         return values.permute(0, 2, 3, 1).reshape(values.shape[0], *values.shape[2:], *self.kernel)
 
@@ -85,3 +85,30 @@ def on_grid(values: Tensor, grid: Sequence[int], start: Sequence[int]) -> Tensor
     inside = tuple(slice(at, at + length) for at, length in zip(start, size, strict=True))
     laid[:, *inside] = values.movedim(1, -1)
     return laid.flatten(1, -2)
+
+
+def worth_it(inputs: Tensor, geometry: Geometry, positions: tuple[int, ...]) -> bool:
+    """Whether the pixels have fewer inner products to form than the patches have products: places^2 <= K T^2."""
+    places = math.prod(pad_sizes(inputs, geometry))
+    return places * places <= math.prod(geometry.kernel) * math.prod(positions) ** 2
+
+
+def pad_sizes(inputs: Tensor, geometry: Geometry) -> list[int]:
+    """The size of the padded image."""
+    return [size + 2 * side for size, side in zip(inputs.shape[2:], geometry.padding, strict=True)]
+
+
+def patch_gram(inputs: Tensor, geometry: Geometry, positions: tuple[int, ...]) -> Tensor:
+    """Gram matrices (n, T, T) of the patches of images (n, C, *space), for a kernel without groups."""
+    grid = pad_sizes(inputs, geometry)
+    pixels = precision.gram(on_grid(inputs, grid, geometry.padding))
+    across = [math.prod(grid[j + 1 :]) for j in range(len(grid))]
+    down, right = pixels.stride(1), pixels.stride(2)
+    entries = [d * a * (down + right) for d, a in zip(geometry.dilation, across, strict=True)]
+    moves = [s * a for s, a in zip(geometry.stride, across, strict=True)]
+    steps = [m * down for m in moves] + [m * right for m in moves]
+    seen = pixels.as_strided(
+        (pixels.shape[0], *geometry.kernel, *positions, *positions), (pixels.stride(0), *entries, *steps)
+    )
+    tokens = math.prod(positions)
+    return seen.sum(tuple(range(1, 1 + len(grid)))).view(-1, tokens, tokens)

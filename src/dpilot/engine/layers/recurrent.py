@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpilot.engine.base import NoRule
-from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, plain, plain_or_none, rule
+from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, detach_unseen, plain, plain_or_none, rule
 from dpilot.engine.layers.linear import bias_use, linear, product, product_use
 
 State = tuple[Tensor, ...]
@@ -73,17 +73,17 @@ def layer(scope: Scope, cell: Cell, x: Tensor, state: State, w: Weights) -> tupl
     """One layer, one direction, x (n, T, d) -> (n, T, h) and the last state."""
     late: list[Tensor] = []  # h_{t-1} for all t, and what a GRU's reset gates were: known only after the unrolling
     z = F.linear(x, plain(scope, w.inputs), plain_or_none(scope, w.input_bias))
-    z = scope.tap(z, (x.detach(),), uses_of(scope, w, late))
+    z = scope.tap(z, (detach_unseen(x),), uses_of(scope, w, late))
     bare = replace(w, recurrent=plain(scope, w.recurrent), recurrent_bias=plain_or_none(scope, w.recurrent_bias))
     before, gates, outputs = [], [], []
     for z_t in z.unbind(1):
-        before.append(state[0].detach())
+        before.append(detach_unseen(state[0]))
         state, gate = cell(z_t, state, bare)
         if w.projection is not None:
             h = linear(scope, state[0], w.projection, None)
             state = (h, *state[1:])
         if gate is not None:
-            gates.append(gate.detach())
+            gates.append(detach_unseen(gate))
         outputs.append(state[0])
     late.append(torch.stack(before, dim=1))
     if gates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -51,6 +52,7 @@ MAKERS: Final = frozenset(
 )
 """Functions that read values in their arguments below the dispatcher, or make tensors from numbers of Python."""
 CONSTRUCTORS: Final = MAKERS - {"tensordot", "tensor_split"}
+SUBSCRIPTS: Final = frozenset({"__getitem__", "__setitem__"})
 LEFT_ALIGNED: Final = "_nested_tensor_from_mask_left_aligned"
 """Asked by nn.TransformerEncoder in evaluation mode of the padding of all records: if not, it computes as in training,
 which it does with gradients in any case."""
@@ -74,7 +76,9 @@ class Exits(TorchFunctionMode):
             return False
         if name == "one_hot" and (replaced := one_hot(*args, **kwargs)) is not None:
             return replaced
-        if name == "__get__":
+        if name in SUBSCRIPTS:
+            args = (args[0], self._without_lists(args[0], args[1]), *args[2:])
+        elif name == "__get__":
             if getattr(func, "__self__", None) in (torch.Tensor.grad_fn, torch.Tensor._grad_fn):
                 self._note(args, "takes a node of the backward graph")
         elif name in _SEEN:
@@ -100,13 +104,31 @@ class Exits(TorchFunctionMode):
 
     def _note(self, values: Any, what: str) -> None:
         with torch._C.DisableTorchFunction():
-            if any(self.tracker.holds_records(t) for t in tensors_in(values)):
-                self.tracker.note("unknown", what)
+            for t in tensors_in(values):
+                self.tracker.memory.share(t)  # draws that Python knows are no record's own
+                if self.tracker.holds_records(t):
+                    self.tracker.note("unknown", what)
+
+    def _without_lists(self, t: Tensor, index: Any) -> Any:
+        """A subscript with tensors for its lists of numbers: torch would make them where nobody sees it."""
+        if isinstance(index, tuple):
+            return tuple(self._without_lists(t, each) for each in index)
+        if not isinstance(index, np.ndarray) and not (isinstance(index, list) and is_of_numbers(index)):
+            return index
+        with torch._C.DisableTorchFunction():
+            made = torch.tensor(index, device=t.device)
+            self._declare(made)
+        return made
 
     def _declare(self, out: Tensor) -> None:
         """Numbers of Python made a tensor: no record was read, or that was noted."""
         if self.tracker.memory.tag(out).kind == "unknown":
             self.tracker.memory.put(out, SHARED)
+
+
+def is_of_numbers(values: list[Any]) -> bool:
+    """Whether a list holds whole numbers or truth values of Python, and nothing else."""
+    return {type(value) for value in values} in ({int}, {bool})
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:

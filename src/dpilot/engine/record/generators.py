@@ -38,7 +38,7 @@ class Generators:
 
     Edge cases:
         the same draw again     an operation on tensors of the same forms that starts from a state from which it drew
-                                before repeats its numbers (checkpointed layers): nothing new
+                                before repeats its numbers: nothing new where a checkpoint computes its layers again
         a captured graph        the states of a device that captures are not compared; the pass before was judged
     """
 
@@ -48,8 +48,11 @@ class Generators:
         self._now, self._goes_on = States.now(), True
         self._drawn: dict[Any, set[States]] = {}
 
-    def were_set(self, func: Any, args: Any, kwargs: Any) -> bool:
-        """Whether a draw that is about to run does not go on from the draw before it."""
+    def were_set(self, func: Any, args: Any, kwargs: Any, *, again: bool) -> bool:
+        """Whether a draw that is about to run does not go on from the draw before it.
+
+        ``again`` says that part of the pass is computed again, where earlier draws may be repeated.
+        """
         if any(isinstance(v, torch.Generator) for v in (*args, *kwargs.values())):
             return True
         now = States.now()
@@ -58,7 +61,7 @@ class Generators:
         self._goes_on = now.agree(self._now)
         if self._goes_on:
             earlier.add(now)
-        return now not in earlier
+        return not self._goes_on and not (again and now in earlier)
 
     def follow(self) -> None:
         """The draw ran."""

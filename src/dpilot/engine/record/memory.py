@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dpilot.engine.record.place import EVERYWHERE, SHARED, TRAINED, WORSE, Layout, Place, Tag, locate, tag_of
+from dpilot.engine.record.place import (
+    DRAWN,
+    EVERYWHERE,
+    SHARED,
+    TRAINED,
+    WORSE,
+    Layout,
+    Place,
+    Tag,
+    locate,
+    stretch_of,
+    tag_of,
+)
 
 _MOST: Final = 1 << 16  # layouts that are remembered before all are forgotten
 _places: dict[Any, Place] = {}
@@ -72,7 +85,10 @@ class Constants:
         left = self._left.get(address)
         if left is None or not left.alive:
             return None if known is None else known.tag
-        return left.tag._replace(born=False) if left.tag.kind in ("shared", "random") else None
+        if left.tag.kind == "random":  # now the same numbers again, for whoever is at the same position
+            return Tag("shared", why=DRAWN.why, born=False)
+        same = left.tag.alike if left.tag.alike == EVERYWHERE else ()  # for another number of records, perhaps
+        return left.tag._replace(born=False, alike=same) if left.tag.kind == "shared" else None
 
     def doubt(self, address: int) -> str:
         """Why a tensor is not known to hold no records."""
@@ -98,7 +114,7 @@ class Answers:
     """
 
     def __init__(self) -> None:
-        self._found: list[tuple[Any, bool]] = []
+        self._find_graph: list[tuple[Any, bool]] = []
         self._next: int | None = None
 
     def repeat(self) -> None:
@@ -107,10 +123,10 @@ class Answers:
 
     def ask(self, question: Any, look: Callable[[], bool]) -> bool:
         if self._next is not None:
-            known, self._next = self._found[self._next : self._next + 1], self._next + 1
+            known, self._next = self._find_graph[self._next : self._next + 1], self._next + 1
             return known == [(question, True)]
         answer = look()
-        self._found.append((question, answer))
+        self._find_graph.append((question, answer))
         return answer
 
 
@@ -121,6 +137,8 @@ class Memory:
         self.n, self._constants, self._replayed = n, constants, answers is not None
         self._answers, self._looked_up = answers or Answers(), dict[int, dict[Any, bool]]()
         self._known: dict[int, Known] = {}
+        self._draws: dict[int, dict[int, int]] = {}  # memory that holds a draw, and bytes an entry
+        self._next_draw = itertools.count(1)
         self.looked = 0
 
     def tag(self, t: Tensor, *, held: bool = False) -> Tag:
@@ -144,7 +162,7 @@ class Memory:
         """Where the records lie in a tensor."""
         tag = self.tag(t)
         if tag.kind != "axis":
-            return SHARED if tag.kind == "shared" and not tag.why else Place(tag.kind, why=tag.why)
+            return SHARED if tag.kind == "shared" and not tag.why else Place(tag.kind, why=tag.why, draw=tag.draw)
         return self._located(t, tag.step, tag.base)
 
     def _located(self, t: Tensor, step: int, base: int) -> Place:
@@ -157,7 +175,7 @@ class Memory:
     def alike_axes(self, t: Tensor) -> list[tuple[int, int]]:
         """Axes (axis, block) along which a tensor without records is made the same way for each record."""
         tag, n = self.tag(t), self.n
-        everywhere = tag.alike == EVERYWHERE or tag.kind == "random"  # drawn from one law all over
+        everywhere = tag.alike == EVERYWHERE
         found = [
             (axis, size // n)
             for axis, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True))
@@ -173,7 +191,7 @@ class Memory:
         if not t.stride(axis) or t.shape[axis] == 1:
             return True
         tag = self.tag(t)
-        if tag.kind == "random" or tag.alike == EVERYWHERE:
+        if tag.alike == EVERYWHERE:
             return True
         return any(self._located(t, step, base)[:3] == ("axis", axis, block) for step, base in tag.alike)
 
@@ -183,12 +201,83 @@ class Memory:
             storage = t.untyped_storage()
         except _NO_MEMORY_ERRORS:
             return
+        if place.kind == "random":
+            drawn = Tag("random", born=born, draw=place.draw)
+            self._draws.setdefault(place.draw, {})[storage._cdata] = t.element_size()
+            self._known[storage._cdata] = Known(drawn, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
+            return
         key = (place, born, self.n, t.shape, t.stride(), t.storage_offset(), t.element_size())
         tag = _tags.get(key)
         if tag is None:
             lost = Tag("unknown", why="the memory of a result does not follow its axes", born=born)
             tag = remember(_tags, key, tag_of(layout_of(t), place, self.n, born=born) or lost)
         self._known[storage._cdata] = Known(tag, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
+
+    def new_draw(self) -> Place:
+        """The place of numbers that were drawn just now, each by itself and from one law."""
+        return Place("random", draw=next(self._next_draw))
+
+    def join_draws(self, tensors: Sequence[Tensor]) -> Place:
+        """The place of what is made entry by entry of draws of one layout: it belongs to whom they belong."""
+        first, *others = dict.fromkeys(self.tag(t).draw for t in tensors)
+        for draw in others:
+            self._retag(draw, lambda _, tag: tag._replace(draw=first))
+        return Place("random", draw=first)
+
+    def claim(self, t: Tensor, axis: int, block: int) -> tuple[int, int] | None:
+        """Step and base, in entries, with which a draw is the records' own along an axis of a tensor; None: it cannot.
+
+        It cannot where memory does not follow, as in a view in which an entry occurs twice.
+        """
+        stretch = stretch_of(layout_of(t), axis, block, self.n) if t.shape[axis] % (self.n * block) == 0 else None
+        itemsize = self._bytes_drawn(t)
+        if stretch is None or stretch[0] % itemsize:
+            return None
+        return stretch[0] // itemsize, stretch[1] // itemsize
+
+    def claimed(self, t: Tensor, claim: tuple[int, int]) -> Place:
+        """The place that a tensor would have if its draw were the records' own in this way."""
+        step, base = (each * self._bytes_drawn(t) for each in claim)
+        return self._located(t, step, base)
+
+    def assign(self, draw: int, claim: tuple[int, int] | None) -> None:
+        """Give a draw to the records, each its own entries, or (None) to all of them together, for the whole pass.
+
+        Numbers drawn by themselves may belong to anybody, but to one only: in two layouts of one memory, or of what was
+        made from it, what a record meets would depend on its number in the chunk.
+        """
+
+        def tag_for(itemsize: int, tag: Tag) -> Tag:
+            if claim is None:
+                return Tag("shared", why=DRAWN.why, born=tag.born)
+            return Tag("axis", claim[0] * itemsize, claim[1] * itemsize, why=DRAWN.why, born=tag.born)
+
+        self._retag(draw, tag_for)
+
+    def share(self, t: Tensor) -> None:
+        """Let a tensor's draw, if it is nobody's yet, belong to all records together: its values were read."""
+        tag = self.tag(t)
+        if tag.kind == "random":
+            self.assign(tag.draw, None)
+
+    def _bytes_drawn(self, t: Tensor) -> int:
+        return self._draws[self.tag(t).draw][t.untyped_storage()._cdata]
+
+    def _retag(self, draw: int, change: Callable[[int, Tag], Tag]) -> None:
+        for address, itemsize in self._draws.pop(draw, {}).items():
+            known = self._known[address]
+            if known.tag.kind == "random" and known.tag.draw == draw:  # else overwritten since
+                tag = change(itemsize, known.tag)
+                self._known[address] = Known(tag, known.memory)
+                if tag.kind == "random":
+                    self._draws.setdefault(tag.draw, {})[address] = itemsize
+
+    def _settle_before_write(self, t: Tensor) -> None:
+        """Part of a draw is about to be another: it is the records' own along an axis of that part, or everybody's."""
+        tag = self.tag(t)
+        if tag.kind == "random":
+            claims = (self.claim(t, a, max(1, size // self.n)) for a, size in enumerate(t.shape))
+            self.assign(tag.draw, next((claim for claim in claims if claim), None))
 
     def write(self, t: Tensor, place: Place, source: Tensor | None, *, overwrites: bool) -> None:
         """An operation wrote ``place`` into ``t``: what is known of the whole memory after.
@@ -198,15 +287,22 @@ class Memory:
         same for every record. Among records only records in their own places may be written, or what is the same for
         all of them.
         """
-        old, here = self.tag(t), self.place(t)
-        self._looked_up.pop(t.untyped_storage()._cdata, None)  # .data has a version of its own
         whole = overwrites and fills_memory(t)
+        if not whole and not (place.draw == self.tag(t).draw and fills_memory(t)):
+            self._settle_before_write(t)
+        old, here = self.tag(t), self.place(t)
+        if place.draw in self._draws and here.kind == "axis":  # draws of the same layout become the records' own
+            step, base = stretch_of(layout_of(t), here.axis, here.block, self.n) or (0, 0)
+            self.assign(place.draw, (step // t.element_size(), base // t.element_size()) if step else None)
+            place = place if step else DRAWN
+        self._looked_up.pop(t.untyped_storage()._cdata, None)  # .data has a version of its own
         if old.kind in ("shared", "random"):
-            if place.kind == "axis" and not whole and not (old.kind == "random" or self._was_alike(t, place)):
+            if place.kind == "axis" and not whole and not self._was_alike(t, place):
                 place = Place("unknown", why="records are written into a tensor with a row for each position")
             if not place.holds_records and not fills_memory(t):
-                drawn = place.kind == old.kind == "random"
-                place = Place("random" if drawn else "shared", why=place.why or old.why)
+                if place.draw:
+                    self.assign(place.draw, None)
+                place = Place("shared", why=place.why or old.why or (DRAWN.why if place.draw else ""))
             self.put(t, place, born=old.born)
             return
         if old.kind == "axis":

@@ -17,7 +17,7 @@ class Place(NamedTuple):
 
     ``shared``    the same whatever the records hold: weights, buffers, positions. ``alike`` are axes (axis, block)
                   along which it is made the same way for each record: repeated, expanded, filled, looked up
-    ``random``    drawn independently of the records, entry by entry (dropout masks, noise)
+    ``random``    drawn entry by entry (dropout masks, noise), and nobody's yet: ``draw`` says in which draw
     ``axis``      entry j along ``axis`` belongs to record (j // block) % n
     ``unknown``   nothing is known: rows picked, permuted or repeated by data, or an operation without a rule
     ``mixed``     an entry depends on several records
@@ -28,6 +28,7 @@ class Place(NamedTuple):
     block: int = 1
     why: str = ""
     alike: tuple[tuple[int, int], ...] = ()
+    draw: int = 0
 
     @property
     def holds_records(self) -> bool:
@@ -47,6 +48,7 @@ class Tag(NamedTuple):
     why: str = ""
     born: bool = True
     alike: tuple[tuple[int, int], ...] = ()
+    draw: int = 0
 
 
 SHARED = Place()
@@ -55,7 +57,6 @@ EVERYWHERE = ((0, 0),)
 UNIFORM = Place(alike=EVERYWHERE)
 TRAINED = Place("shared", why="computed from trained weights")
 DRAWN = Place("shared", why="computed from random draws")
-RANDOM = Place("random")
 CUT = Place("unknown", why="a view cuts, shifts or interleaves the records")
 WORSE = {"shared": 0, "random": 0, "axis": 1, "unknown": 2, "mixed": 3}
 """Which of two places says less."""
@@ -80,7 +81,7 @@ def locate(layout: Layout, tag: Tag, n: int) -> Place:
     Example:
         >>> rows_of_12_bytes = Tag("axis", step=12)
         >>> locate(((4, 3), (3, 1), 0, 4), rows_of_12_bytes, 4)
-        Place(kind='axis', axis=0, block=1, why='', alike=())
+        Place(kind='axis', axis=0, block=1, why='', alike=(), draw=0)
         >>> locate(((12,), (1,), 0, 4), rows_of_12_bytes, 4).block
         3
         >>> locate(((3, 4), (4, 1), 0, 4), rows_of_12_bytes, 4).kind
@@ -122,7 +123,7 @@ def tag_of(layout: Layout, place: Place, n: int, *, born: bool) -> Tag | None:
         alike = EVERYWHERE if place.alike == EVERYWHERE else tuple(each for each in stretches if each is not None)
         return Tag(place.kind, why=place.why, born=born, alike=alike)
     stretch = stretch_of(layout, place.axis, place.block, n)
-    return None if stretch is None else Tag("axis", *stretch, born=born)
+    return None if stretch is None else Tag("axis", *stretch, why=place.why, born=born)
 
 
 def stretch_of(layout: Layout, axis: int, block: int, n: int) -> tuple[int, int] | None:

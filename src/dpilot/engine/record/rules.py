@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpilot.engine.record.call import Call, Mixes, NotKnown, dims_of
-from dpilot.engine.record.place import RANDOM, SHARED, Place, on_axis
+from dpilot.engine.record.place import SHARED, Place, on_axis
 
 Places = Place | list[Place]
 Rule = Callable[[Call], Places]
@@ -29,8 +29,7 @@ DYNAMIC = "how many rows there are depends on the records"
 def pointwise(c: Call) -> Places:
     """Entry by entry, with broadcasting."""
     held = [(t, c.memory.place(t)) for t in c.tensors()]
-    place = c.line_up(held, max(t.dim() for t, _ in held))
-    return RANDOM if place is SHARED and any(p.kind == "random" for _, p in held) else place
+    return c.line_up(held, max(t.dim() for t, _ in held))
 
 
 def copied(c: Call) -> Places:
@@ -119,6 +118,8 @@ def product(c: Call, left: str, right: str, batch: int) -> Place:
 
 def with_bias(c: Call, made: Place, ndim: int) -> Place:
     """A product with a matrix added to it."""
+    if made.kind != "axis":
+        raise NotKnown("records are added to a product of shared tensors, which is not looked at alone")
     bias: Tensor = c["self"]
     like = c.outs[0]
     return c.line_up([(like, made), (bias, c.place("self"))], ndim)
@@ -590,9 +591,9 @@ def no_values(_: Call) -> Places:
 
 
 def fresh_draws(c: Call) -> Places:
-    """Draws that look at the form of ``self`` only."""
+    """Draws that look at the form of ``self`` only: each record has its own, as it has its entries of ``self``."""
     c.require_shared("high")
-    return RANDOM
+    return c.place("self")
 
 
 def dynamic(_: Call) -> Places:
@@ -678,8 +679,8 @@ BY_NAME: dict[Rule, str] = {
     no_values: """zeros_like ones_like full_like new_zeros new_ones new_full empty_like new_empty new_empty_strided
         is_same_size zero""",
     fresh_draws: "rand_like randn_like randint_like uniform normal_ random exponential cauchy log_normal geometric",
-    dynamic: """nonzero masked_select unique_dim _unique2 unique_consecutive repeat_interleave _pack_padded_sequence
-        nonzero_static""",
+    dynamic: """nonzero masked_select unique_dim unique_dim_consecutive _unique _unique2 unique_consecutive
+        repeat_interleave _pack_padded_sequence nonzero_static""",
 }
 RULES: dict[str, Rule] = {name: rule for rule, names in BY_NAME.items() for name in names.split()}
 EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"})
@@ -724,5 +725,5 @@ OVERWRITES = frozenset(
     ]
 )
 """Operations that write their first argument without reading it."""
-SIZED_BY_VALUES = frozenset(BY_NAME[dynamic].split())
+SIZED_BY_VALUES = frozenset([*BY_NAME[dynamic].split(), "bincount", "linalg_lstsq"])
 """Operations whose result has as many rows as values say."""

@@ -19,9 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.base import NoRule
 from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
+from dpilot.engine.record.draws import Meeting, drawn_among, same_layout
 from dpilot.engine.record.generators import Generators
 from dpilot.engine.record.memory import Answers, Constants, Memory, remember
-from dpilot.engine.record.place import DRAWN, EVERYWHERE, RANDOM, SHARED, TRAINED, UNIFORM, WORSE, Place, on_axis
+from dpilot.engine.record.place import DRAWN, EVERYWHERE, SHARED, TRAINED, UNIFORM, WORSE, Place, on_axis
 from dpilot.engine.record.rules import (
     DRAWS,
     EMPTY,
@@ -30,6 +31,7 @@ from dpilot.engine.record.rules import (
     RULES,
     SIZED_BY_VALUES,
     Rule,
+    copied,
     no_values,
     pointwise,
 )
@@ -64,6 +66,8 @@ class Operation(NamedTuple):
     """Whether random numbers are consumed."""
     special: bool = False
     """Whether what is known of its inputs does not decide what is known of its results."""
+    foreign: bool = False
+    """Whether it is not torch's own, or runs functions of the model: nothing is known of sizes, numbers or branches."""
 
 
 VIEWS: Final = frozenset(
@@ -179,12 +183,17 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operation is None:
             operation = _operations[func] = describe(func)
         with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
-            if operation.is_view:
-                run = self._run_resize if operation.writes else self._run_view
-                return run(func, args, kwargs or {})
-            if operation.writes or operation.special:
-                return self._run(operation, func, args, kwargs or {})
-            return self._run_plain(operation, func, args, kwargs or {})
+            try:
+                if operation.is_view:
+                    run = self._run_resize if operation.writes else self._run_view
+                    return run(func, args, kwargs or {})
+                if operation.writes or operation.special:
+                    return self._run(operation, func, args, kwargs or {})
+                return self._run_plain(operation, func, args, kwargs or {})
+            except Exception:
+                if any(self.holds_records(t) for t in tensors_in((args, kwargs or {}))):
+                    self.note("unknown", f"{operation.name} raises, which the model may catch")
+                raise
 
     def _run_view(self, func: Any, args: Any, kwargs: Any) -> Any:
         if args and isinstance(args[0], Tensor) and func is not torch.ops.aten.lift_fresh.default:
@@ -194,14 +203,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _run_resize(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Another form of the same memory; what is added to it holds zeros: memory that was freed may hold records."""
         t: Tensor = args[0]
+        self.memory.share(t)  # with zeros at the end it is no draw any more
         tag, before = self.memory.tag(t), t.untyped_storage().nbytes()
         if not tag.born:
             self._guard.before_write(t)
         out = func(*args, **kwargs)
         added = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())[before:].zero_()
-        if len(added) and tag.kind in ("shared", "random"):  # neither alike nor drawn any more, with zeros at the end
-            why = DRAWN.why if tag.kind == "random" else tag.why
-            self.memory.put(t, Place("shared", why=why), born=tag.born)
+        if len(added) and tag.kind == "shared":  # not alike any more
+            self.memory.put(t, Place("shared", why=tag.why), born=tag.born)
         return out
 
     def _run_plain(self, operation: Operation, func: Any, args: Any, kwargs: Any) -> Any:
@@ -242,7 +251,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         places = [self.place(t) for t in read]
         worst = max(places, key=severity, default=SHARED)
         in_place = operation.name.endswith("_") and not overwrites
-        reseeded = operation.draws and self._generators.were_set(func, args, kwargs)
+        reseeded = operation.draws and self._generators.were_set(func, args, kwargs, again=self._strict)
         ruled = worst.kind == "axis" and operation.rule is not no_values
         looked = self.memory.looked
         made: Any = None
@@ -291,18 +300,55 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, read: list[Tensor],
         places: list[Place], reseeded: bool,
     ) -> Any:  # fmt: skip
-        """What depends on no record is shared; random where entries are drawn and changed one by one, all alike."""
-        random = any(p.kind == "random" for p in places)
-        if (operation.name in DRAWS and not reseeded) or (operation.rule is pointwise and random):
-            met = zip(read, places, strict=True)
-            if operation.name in FORM_ONLY or all(p.kind == "random" or self.memory.is_uniform(t) for t, p in met):
-                return RANDOM
-        place = DRAWN if operation.draws or random else TRAINED if any(p.why for p in places) else SHARED
+        """What depends on no record is shared; drawn numbers are nobody's until they meet others (draws.py)."""
+        drawn = [] if operation.rule is no_values or operation.name in FORM_ONLY else drawn_among(read, places)
+        by_entry = operation.name in DRAWS or (operation.draws and operation.rule is pointwise)
+        met = [t for t, p in zip(read, places, strict=True) if p.kind != "random"]
+        if drawn and not reseeded:
+            outs = list(tensors_in(out))
+            if (
+                operation.rule in (pointwise, copied)
+                and same_layout(drawn, outs)
+                and all(map(self.memory.is_uniform, met))
+            ):
+                return self.memory.join_draws(drawn)
+            made = self._first_meeting(operation, func, args, kwargs, out, drawn)
+            if made is not None:
+                return made
+        elif by_entry and not reseeded and (operation.name in FORM_ONLY or all(map(self.memory.is_uniform, met))):
+            return self.memory.new_draw()
+        for t in drawn:
+            self.memory.share(t)
+        place = DRAWN if operation.draws or drawn else TRAINED if any(p.why for p in places) else SHARED
         if operation.name in FILLS:
             return UNIFORM if place is SHARED else place
         if reseeded:
             return place
-        return self._made_alike(operation, func, args, kwargs, out, read, place)
+        made = self._made_alike(operation, func, args, kwargs, out, read, place)
+        if operation.draws and isinstance(made, list):  # from one law for each record: each has its own
+            return of_draws([on_axis(*p.alike[0]) if p.alike and p.alike != EVERYWHERE else place for p in made])
+        return made
+
+    def _first_meeting(
+        self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, drawn: list[Tensor]
+    ) -> Any:  # fmt: skip
+        """The places of results of draws and shared tensors if the draws are the records' own; None if they cannot be.
+
+        They are along the first axis of one of them: (n, features) is drawn for records, (features, n) for a weight.
+        """
+        for t in drawn:
+            axis = next((a for a, size in enumerate(t.shape) if size > 1), None)
+            if operation.rule is None or axis is None or t.shape[axis] % self.n:
+                continue
+            meeting = Meeting(self.memory, drawn)
+            meeting.assume(t, axis)
+            try:
+                made = operation.rule(Call(meeting, func._schema, args, kwargs, out))
+                meeting.settle()
+            except Exception:  # it mixes, is not known, or is an overload whose arguments the rule does not know
+                continue
+            return of_draws(made)
+        return None
 
     def _made_alike(
         self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, read: list[Tensor], place: Place
@@ -350,10 +396,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operation.rule is None:
             return Place("unknown", why=f"{operation.name} has no rule{at_line()}")
         looked = self.memory.looked
+        read_from = args[1:] if operation.name in OVERWRITES else args
+        read = [(t, self.memory.tag(t)) for t in tensors_in((read_from, kwargs))]
+        draws_alone = [bool(tag.why) for _, tag in read if tag.kind == "axis"]
+        drawn = [t for t, tag in read if tag.kind == "random"]
+        met = Meeting(self.memory, drawn) if drawn else None
         try:
-            made = operation.rule(Call(self.memory, func._schema, args, kwargs, out))
+            made = operation.rule(Call(met or self.memory, func._schema, args, kwargs, out))
+            if met is not None:
+                met.settle()
+            made = of_draws(made) if all(draws_alone) else made
         except Mixes as problem:
-            return Place("mixed", why=f"{operation.name} {problem}{at_line()}")
+            kind: Severity = "unknown" if any(draws_alone) else "mixed"  # the draws might be given otherwise
+            return Place(kind, why=f"{operation.name} {problem}{at_line()}")
         except NotKnown as problem:
             return Place("unknown", why=f"{operation.name}: {problem}{at_line()}")
         except Exception as problem:  # an overload whose arguments the rule does not know
@@ -370,7 +425,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 tag = self.memory.tag(v)
                 key += (tag.kind, tag.step, tag.base, tag.why, tag.alike)
                 key += (v.shape, v.stride(), v.storage_offset(), v.dtype)
-                worst = max(worst, WORSE[tag.kind])
+                # whose a draw is may be decided by this call, which is more than a rule that could be remembered
+                worst = max(worst, WORSE["unknown" if tag.kind == "random" else tag.kind])
             elif isinstance(v, list | tuple):
                 key.append(len(v))
                 worst = max(worst, self._append_key(key, v))
@@ -385,7 +441,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         masked = operation.name == "index" and any(
             p.holds_records and t.dtype in (torch.bool, torch.uint8) for t, p in zip(read[1:], places[1:], strict=True)
         )
-        if masked or operation.name in SIZED_BY_VALUES:
+        compressed = any(t.layout is not torch.strided for t in outs)  # with as many entries as are not zero
+        if masked or compressed or operation.foreign or operation.name in SIZED_BY_VALUES:
             self.note("unknown", f"{operation.name}: the number of rows depends on the records")
         elif not outs and out is not None:
             self.note("unknown", "Python reads a number that depends on the records")
@@ -394,8 +451,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tag = self.memory.tag(t)
         in_place = tag.kind == "axis" and self.place(t)[:3] == place[:3]  # records of the chunk, changed where they lie
         if not tag.born and place.holds_records and not in_place:
-            self.note("mixed", f"{operation.name} writes records into memory that outlives the pass")
+            kind: Severity = "unknown" if place.kind == "axis" and place.why else "mixed"
+            self.note(kind, f"{operation.name} writes records into memory that outlives the pass")
         self.memory.write(t, place, source, overwrites=overwrites)
+
+
+def of_draws(made: Any) -> Any:
+    """Places on axes that hold each record's own draws, and nothing else of the records."""
+    if isinstance(made, list):
+        return [of_draws(place) for place in made]
+    return made._replace(why=DRAWN.why) if made.kind == "axis" else made
 
 
 def severity(place: Place) -> int:
@@ -421,11 +486,11 @@ def written_by(operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
 def describe(func: Any) -> Operation:
     """What torch's own schema and tags say of an operation."""
     if not isinstance(func, torch._ops.OpOverload):
-        return Operation(str(func), None, False, ())
+        return Operation(str(func), None, False, (), foreign=True)
     schema = func._schema
     library, name = schema.name.split("::")
     if library != "aten":
-        return Operation(schema.name, None, False, declared_writes(schema))
+        return Operation(schema.name, None, False, declared_writes(schema), foreign=True)
     if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name != "set_"):
         return Operation(name, None, True, declared_writes(schema) if name in RESIZES else ())
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)

@@ -18,8 +18,8 @@ from dpilot.engine.base import LossFunction, NoRule
 from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.memory import Answers, Constants
 from dpilot.engine.record.tracker import Finding, Tracker
+from dpilot.engine.recorder import Tap
 from dpilot.engine.state import StateSnapshot
-from dpilot.engine.tap import Tap
 from dpilot.engine.writes import WriteGuard
 
 _constants: WeakKeyDictionary[nn.Module, Constants] = WeakKeyDictionary()

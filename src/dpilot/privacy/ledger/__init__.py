@@ -1,8 +1,7 @@
 """The ledger: the append-only, crash-safe list of what a data set has lost, and the only way to spend more."""
 
-from dpilot.privacy.ledger.committed import Committed
 from dpilot.privacy.ledger.history import Entry, Stage
-from dpilot.privacy.ledger.ledger import Ledger
-from dpilot.privacy.ledger.opening import commitment, given
+from dpilot.privacy.ledger.ledger import Ledger, as_ledger, commitment, reopen
+from dpilot.privacy.ledger.spending import Committed
 
-__all__ = ["Committed", "Entry", "Ledger", "Stage", "commitment", "given"]
+__all__ = ["Committed", "Entry", "Ledger", "Stage", "as_ledger", "commitment", "reopen"]

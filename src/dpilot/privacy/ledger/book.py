@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpilot.errors import LedgerError
+from dpilot.privacy.ledger.chain import LedgerRow
 from dpilot.privacy.ledger.folding import Body, fold, follow
 from dpilot.privacy.ledger.history import History
-from dpilot.privacy.ledger.rows import Row
 from dpilot.privacy.ledger.store import Appender, Store
 
 
@@ -22,7 +22,7 @@ class Page:
         self._appender = appender
 
     def append(self, kind: str, body: Body) -> int:
-        """Add a row; its number. A row that does not follow is refused: once written, nobody could read past it."""
+        """Add a row and return its number; refuse one that does not follow, after which no row could be read."""
         row = self._appender.append(kind, body)
         self.history = follow(self.history, row)
         return row.seq
@@ -44,7 +44,7 @@ class Book:
     def path(self) -> Path:
         return self.store.path
 
-    def rows(self, *, thorough: bool = False) -> tuple[Row, ...]:
+    def rows(self, *, thorough: bool = False) -> tuple[LedgerRow, ...]:
         """All rows, checked."""
         rows = self.store.rows(thorough=thorough)
         self._same(fold(rows))
@@ -57,7 +57,7 @@ class Book:
     @contextmanager
     def page(self) -> Iterator[Page]:
         """Write alone. On leaving, what was appended is on disk; on an exception nothing is."""
-        with self.store.appending() as appender:
+        with self.store.transaction() as appender:
             yield Page(self._same(fold(appender.rows)), appender)
 
     def _same(self, history: History) -> History:

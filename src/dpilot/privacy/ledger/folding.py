@@ -14,7 +14,7 @@ Nothing here depends on a record: events, names and declared numbers only.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
@@ -27,8 +27,8 @@ from dpilot.privacy import _decimals, events
 from dpilot.privacy.amounts import Amount, Charge, Price
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
+from dpilot.privacy.ledger.chain import FORMAT, LedgerRow
 from dpilot.privacy.ledger.history import Commitment, History, Stage, text
-from dpilot.privacy.ledger.rows import FORMAT, Row
 
 Body = Mapping[str, Any]
 
@@ -97,7 +97,7 @@ def extend_body(budget: Budget, reason: str) -> Body:
     return {"budget": _budget(budget), "reason": reason}
 
 
-def fold(rows: Sequence[Row]) -> History:
+def fold(rows: Sequence[LedgerRow]) -> History:
     """The history that the rows tell, or LedgerError where they contradict themselves."""
     history: History | None = None
     for row in rows:
@@ -107,10 +107,18 @@ def fold(rows: Sequence[Row]) -> History:
     return history
 
 
-def follow(history: History | None, row: Row) -> History:
+def follow(history: History | None, row: LedgerRow) -> History:
     """The history after one more row, or LedgerError where it does not follow."""
     try:
-        return _opened(row) if history is None else _FOLDS[row.kind](history, row)
+        if history is None:
+            return _open(row)
+        match row.kind:
+            case "reserve":
+                return replace(history, commitments=(*history.commitments, _commitment(row)))
+            case "extend":
+                return replace(history, budget=_read_budget(row.content()["budget"]))
+            case kind:
+                return _set_state(history, row.content(), *_STATES[kind])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
         raise LedgerError(
             f"row {row.seq} ({row.kind!r}) cannot be understood ({problem}): expected format {FORMAT}. "
@@ -118,7 +126,7 @@ def follow(history: History | None, row: Row) -> History:
         ) from problem
 
 
-def _opened(row: Row) -> History:
+def _open(row: LedgerRow) -> History:
     body = row.content()
     if row.kind != "open" or body["format"] != FORMAT:
         raise InvalidInput("row 0 must open the ledger in this format")
@@ -133,12 +141,8 @@ def _opened(row: Row) -> History:
     )
 
 
-def _reserved(history: History, row: Row) -> History:
-    return replace(history, commitments=(*history.commitments, _commitment(row)))
-
-
 @lru_cache(maxsize=10_000)
-def _commitment(row: Row) -> Commitment:
+def _commitment(row: LedgerRow) -> Commitment:
     body = row.content()
     stages = tuple(Stage(s["purpose"], events.from_dict(s["event"]), s["part"], s["split"]) for s in body["stages"])
     charges = tuple(
@@ -149,46 +153,23 @@ def _commitment(row: Row) -> Commitment:
     return Commitment(row.seq, row.time, stages, price, states)
 
 
-def _begun(history: History, row: Row) -> History:
-    return _moved(history, row.content(), ("planned",), "reserved")
-
-
-def _resumed(history: History, row: Row) -> History:
-    return _moved(history, row.content(), ("reserved", "resumed"), "resumed")
-
-
-def _committed(history: History, row: Row) -> History:
-    return _moved(history, row.content(), ("reserved", "resumed"), "committed")
-
-
-def _settled(history: History, row: Row) -> History:
-    body = row.content()
-    return _moved(history, body, ("reserved",), "settled", (events.from_dict(body["event"]), _read_amount(body)))
-
-
-def _extended(history: History, row: Row) -> History:
-    return replace(history, budget=_read_budget(row.content()["budget"]))
-
-
-_FOLDS: Final[Mapping[str, Callable[[History, Row], History]]] = {
-    "reserve": _reserved,
-    "begin": _begun,
-    "resume": _resumed,
-    "commit": _committed,
-    "settle": _settled,
-    "extend": _extended,
+_STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {  # kind of row: states of a stage before it, and after
+    "begin": (("planned",), "reserved"),
+    "resume": (("reserved", "resumed"), "resumed"),
+    "commit": (("reserved", "resumed"), "committed"),
+    "settle": (("reserved",), "settled"),
 }
 
 
-def _moved(
-    history: History, body: Body, before: tuple[str, ...], after: str, lower: tuple[Event, Amount] | None = None
-) -> History:
+def _set_state(history: History, body: Body, before: tuple[str, ...], after: str) -> History:
     place = bisect_left(history.commitments, body["of"], key=lambda each: each.seq)
     old, stage = history.commitments[place], body["stage"]
     if old.seq != body["of"] or stage < 0 or old.states[stage] not in before:
         raise InvalidInput(f"stage {stage} of row {old.seq} is {old.states[stage]}, not {' or '.join(before)}")
     states = (*old.states[:stage], after, *old.states[stage + 1 :])
-    settled = {**old.settled, stage: lower} if lower is not None else old.settled
+    settled = dict(old.settled)
+    if after == "settled":
+        settled[stage] = events.from_dict(body["event"]), _read_amount(body)
     new = replace(old, states=states, settled=settled)
     return replace(history, commitments=(*history.commitments[:place], new, *history.commitments[place + 1 :]))
 
@@ -203,7 +184,7 @@ def _read_amount(data: Mapping[str, Any]) -> Amount:
 
 def _budget(budget: Budget) -> dict[str, str]:
     return {
-        name: str(_decimals.declared(value)) for name, value in (("epsilon", budget.epsilon), ("delta", budget.delta))
+        name: str(_decimals.to_decimal(value)) for name, value in (("epsilon", budget.epsilon), ("delta", budget.delta))
     }
 
 

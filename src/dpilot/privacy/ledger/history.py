@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy import _decimals, amounts, events, filters
@@ -64,6 +64,14 @@ class Entry:
     state: str
     bound_used: str
 
+    COLUMNS: ClassVar = ("row", "purpose", "part", "event", "epsilon", "delta", "state", "bound")
+
+    def cells(self) -> tuple[str, ...]:
+        """The entry as people read it: a text for each of ``COLUMNS``."""
+        place = "all" if self.part is None else f"{self.part} of {self.split}"
+        cost = (f"{self.cost.epsilon:.4g}", f"{self.cost.delta:.3g}")
+        return (f"{self.seq}", self.purpose, place, repr(self.event), *cost, self.state, self.bound_used)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         names = ("seq", "stage", "time", "purpose", "part", "split", "state", "bound_used")
@@ -76,7 +84,7 @@ class Entry:
 class Commitment:
     """A reserve row, with what later rows made of it.
 
-    ``states`` are those of entries, and "resumed": reserved, and what was released before is known to nobody here.
+    ``states`` are those of entries, and "resumed": reserved, and what was released before is not known.
     """
 
     seq: int
@@ -110,17 +118,17 @@ class History:
     def bound(self) -> Bound:
         match self.bound_name:
             case "basic":
-                return filters.Basic()
+                return filters.BasicFilter()
             case "rdp" if self.order is not None:
-                return filters.Renyi(self.order)
+                return filters.RenyiFilter(self.order)
             case "gdp":
-                return filters.GaussianDP()
+                return filters.GdpFilter()
             case "pld":
-                return filters.Fixed(_decimals.declared(self.budget.delta))
+                return filters.PldFilter(_decimals.to_decimal(self.budget.delta))
         raise LedgerError(f"row 0 names the bound {self.bound_name!r}: expected one this dpilot knows. Update dpilot.")
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether nothing more is admitted: a precommitted ledger takes one commitment."""
         return self.mode == "precommitted" and bool(self.commitments)
 
@@ -146,11 +154,13 @@ class History:
             return (None,)
         cell = cells.pop() if len(cells) == 1 else None
         near = amounts.total(charge for charge in self._charges() if _meets(charge.cell, cell))
-        left = _decimals.DOWN.subtract(_decimals.declared(self.budget.delta), near.delta)
+        left = _decimals.DOWN.subtract(_decimals.to_decimal(self.budget.delta), near.delta)
         if left <= 0:
             return (None,)
+        # left_k = delta / (k + 1) after k shares, as left (1 - 1/(k + 2)) = left (k + 1)/(k + 2): the shares telescope.
+        # tests/privacy/test_ledger_bounds.py, test_delta_lasts_for_any_number_of_commitments.
         share = _decimals.DOWN.divide(left, Decimal(len(self.commitments) + 2))
-        return None, _decimals.shortened(share), left
+        return None, _decimals.truncate(share), left
 
     def check_splits(self, stages: Iterable[Stage]) -> None:
         """Refuse parts of the unnamed split "main" beside parts of named ones: it may be any of those, or another."""

@@ -13,22 +13,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput, LedgerError
-from dpilot.privacy import _decimals
+from dpilot.privacy import _decimals, filters
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event
-from dpilot.privacy.ledger import folding, html, places, spending, terms
+from dpilot.privacy.ledger import folding, places, spending
 from dpilot.privacy.ledger.book import Book
-from dpilot.privacy.ledger.committed import Committed
-from dpilot.privacy.ledger.history import Entry, Stage, text
-from dpilot.privacy.ledger.pricing import affordable
+from dpilot.privacy.ledger.history import Entry, History, Stage, text
+from dpilot.privacy.ledger.spending import Committed, find_price
 from dpilot.privacy.ledger.store import Store
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
@@ -39,7 +41,8 @@ class Ledger:
 
     Guarantee:
         A body under ``reserve`` runs only after its full price was synced to disk, and the total on disk never
-        exceeds the budget, whoever else spends at the same time. A crash or an exception leaves the price spent.
+        exceeds the budget, also when other processes spend at the same time. A crash or an exception leaves the price
+        spent.
 
     Edge cases:
         A clock that jumps does not matter: rows are ordered by number.
@@ -68,9 +71,9 @@ class Ledger:
         text("dataset", dataset)
         if not store.path.exists():
             check_alone()
-            store.create("open", terms.first_row(dataset, budget, mode, bound))
+            store.create("open", _first_row(dataset, budget, mode, bound))
         book = Book.of(store)
-        terms.check_same(book.history(), dataset, budget, mode, bound)
+        _check_same(book.history(), dataset, budget, mode, bound)
         return cls(book)
 
     @classmethod
@@ -110,11 +113,11 @@ class Ledger:
     def remaining(self) -> Cost:
         """What is left, rounded down: of epsilon, and under "basic" also of delta. A precommitment leaves nothing."""
         history = self._book.history()
-        if history.closed:
+        if history.is_closed:
             return Cost(0.0, 0.0)
         used = history.bound.cost(history.total(), history.budget)
-        epsilon = _decimals.DOWN.subtract(_decimals.declared(history.budget.epsilon), used.loss)
-        delta = _decimals.declared(history.budget.delta)
+        epsilon = _decimals.DOWN.subtract(_decimals.to_decimal(history.budget.epsilon), used.loss)
+        delta = _decimals.to_decimal(history.budget.delta)
         if history.bound_name == "basic":
             delta = _decimals.DOWN.subtract(delta, used.delta)
         return Cost(_decimals.below(epsilon), _decimals.below(delta))
@@ -124,7 +127,7 @@ class Ledger:
     ) -> bool:
         """Whether ``reserve`` would admit this now. Writes nothing."""
         stage = Stage("asking", event, part, split)
-        return affordable(self._book.history(), (stage,), _share(delta))[1]
+        return find_price(self._book.history(), (stage,), _share(delta))[1]
 
     def entries(self) -> tuple[Entry, ...]:
         """Every stage of every commitment, in order."""
@@ -141,8 +144,8 @@ class Ledger:
         ``expected_head``: a head noted earlier. The ledger must have grown from it.
 
         Guarantee:
-            finds every change to a row by whoever does not also recompute the chain and the head. Who rewrites the
-            whole file consistently is found out only by a head that was kept elsewhere.
+            finds every change to a row, unless the chain and the head were recomputed too. A file that was rewritten
+            whole and consistently is detected only by a head that was kept elsewhere.
         """
         rows = self._book.rows(thorough=True)
         if expected_head is not None:
@@ -164,7 +167,7 @@ class Ledger:
             old = page.history.budget
             if budget == old or budget.epsilon < old.epsilon or budget.delta < old.delta:
                 raise InvalidInput(f"budget is {budget}: expected more than {old}. extend names the new total.")
-            if page.history.closed:
+            if page.history.is_closed:
                 raise InvalidInput("a precommitted ledger admits nothing after its commitment: open another ledger.")
             page.append("extend", folding.extend_body(budget, reason))
 
@@ -180,20 +183,28 @@ class Ledger:
     ) -> Iterator[Receipt]:
         """Spend ``event``, then run the body with the receipt that its releases are drawn from.
 
-        ``delta`` sets the share at which bound "basic" prices it; by default left / (k + 2) after k commitments, or
-        all that is left if only that fits. ``part`` says that only its records are touched; ``split`` names the split
-        it is a part of, and may be left out everywhere if the data set is only ever split once. In a precommitted
-        ledger whose stages are committed, this begins the planned stage that is named here.
+        In a precommitted ledger whose stages are committed, this begins the planned stage that is named here.
+
+        Args:
+            event: what will be released.
+            purpose: a short label, which the ledger shows.
+            part: the part of the data set whose records alone are touched; None for all records.
+            split: the split it is a part of; may be left out everywhere if the data set is only ever split once.
+            delta: the share at which bound "basic" prices it; by default left / (k + 2) after k commitments, or all
+                that is left if only that fits.
+
+        Raises:
+            BudgetExceeded: if it does not fit what is left; nothing is written then.
 
         Guarantee:
             on disk before the body runs. Leaving commits; an exception or a crash leaves it spent in full.
         """
         stage = Stage(purpose, event, part, split)
-        if self._book.history().closed:
-            held = spending.begin(self._book, stage)
+        if self._book.history().is_closed:
+            lock = spending.begin(self._book, stage)
         else:
-            held = spending.spend(self._book, stage, _share(delta))
-        with spending.running(self._book, held, event) as receipt:
+            lock = spending.spend(self._book, stage, _share(delta))
+        with spending.run_stage(self._book, lock, event) as receipt:
             yield receipt
 
     def commit(self, stages: Iterable[Stage | tuple[Any, ...]], *, delta: float | None = None) -> Committed:
@@ -222,8 +233,8 @@ class Ledger:
         Guarantee:
             one holder at a time: a stage that another process or thread is running is a LedgerError.
         """
-        held, event = spending.resume(self._book, seq, stage, drawn)
-        with spending.running(self._book, held, event, resumed=True, drawn=drawn) as receipt:
+        lock, event = spending.resume(self._book, seq, stage, drawn)
+        with spending.run_stage(self._book, lock, event, resumed=True, drawn=drawn) as receipt:
             yield receipt
 
     def __copy__(self) -> Ledger:
@@ -233,19 +244,72 @@ class Ledger:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (str(self.path), self._book.store.read_only, self._book.identity)
+        return _unpickle, (str(self.path), self._book.store.read_only, self._book.identity)
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
+        """The ledger as a small table for notebooks; all text is escaped."""
         history = self._book.history()
-        spent = history.cost(history.total())
-        return html.table(self.path.name, history.dataset, history.budget, spent, history.entries())
+        spent, budget = history.cost(history.total()), history.budget
+        total = f"epsilon {spent.epsilon:.4g} of {budget.epsilon:g} at delta {budget.delta:g}"
+        caption = escape(f"{self.path.name}: data set {history.dataset}, {total}")
+        head = "".join(f"<th>{name}</th>" for name in Entry.COLUMNS)
+        lines = (f"<td>{'</td><td>'.join(map(escape, entry.cells()))}</td>" for entry in history.entries())
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def as_ledger(ledger: Ledger | str | os.PathLike[str], budget: Budget, dataset: str | None = None) -> Ledger:
+    """The ledger, or the one at the path: reopened as it is, or made for ``budget`` and named by ``dataset``.
+
+    Edge cases:
+        no name    a new ledger is named by its file
+    """
+    if isinstance(ledger, Ledger):
+        return ledger
+    path = Path(ledger)
+    return reopen(path) if path.exists() else Ledger.open(path, dataset=dataset or path.stem, budget=budget)
+
+
+def reopen(path: str | os.PathLike[str]) -> Ledger:
+    """The ledger at ``path``, whatever data set it is of."""
+    return Ledger.open(path, dataset=Ledger.read(path).dataset)
+
+
+@contextmanager
+def commitment(
+    stages: Sequence[Stage],
+    budget: Budget,
+    ledger: Ledger | str | os.PathLike[str] | None,
+    dataset: str,
+    *,
+    size: float | None,
+) -> Iterator[tuple[Committed, Cost]]:
+    """Commit ``stages`` at once, within ``budget``, in ``ledger`` or in one made for them, then run the body.
+
+    Guarantee:
+        The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing.
+        A crash, a kill or an exception leaves all of it spent, stages that never began included.
+
+    Edge cases:
+        size         the declared number of records, for which delta must be small; None where it is to be bought
+        no ledger    a precommitted one of ``budget``, named ``dataset``, is made, and dropped after the body
+        a ledger     is charged what it makes of the stages; the cost that comes out is the whole ``budget``
+    """
+    budget.check_size(size)
+    with tempfile.TemporaryDirectory(prefix="dpilot-") as folder:
+        if ledger is None:
+            book = Ledger.open(Path(folder) / "own.ledger", dataset=dataset, budget=budget, mode="precommitted")
+        else:
+            book = as_ledger(ledger, budget)
+        made = book.commit(stages, delta=budget.delta if book.bound == "basic" else None)
+        yield made, book.spent() if ledger is None else Cost(budget.epsilon, budget.delta)
 
 
 def _share(delta: float | None) -> Decimal | None:
-    return None if delta is None else _decimals.declared(_validate.open_unit(delta=delta))
+    return None if delta is None else _decimals.to_decimal(_validate.open_unit(delta=delta))
 
 
 def _local(path: str | os.PathLike[str]) -> Path:
@@ -258,7 +322,35 @@ def _local(path: str | os.PathLike[str]) -> Path:
     return where
 
 
-def _reopened(path: str, read_only: bool, identity: str) -> Ledger:
+def _unpickle(path: str, read_only: bool, identity: str) -> Ledger:
     book = Book(Store(_local(path), read_only), identity)
     book.history()  # raises if another ledger is there
     return Ledger(book)
+
+
+def _first_row(dataset: str, budget: Budget | None, mode: str | None, bound: str | None) -> folding.Body:
+    """Row 0 of a new ledger; by default "adaptive" and "basic"."""
+    if not isinstance(budget, Budget):
+        raise InvalidInput(f"budget is {budget!r}: expected a Budget for a new ledger, such as Budget(1.0, 1e-5).")
+    mode = _validate.one_of(("adaptive", "precommitted"), mode=mode or "adaptive")
+    allowed = ("basic", "rdp", "gdp") if mode == "adaptive" else ("pld",)
+    bound = _validate.one_of(allowed, f'Mode "{mode}" admits no other.', bound=bound or allowed[0])
+    order = filters.choose_order(budget) if bound == "rdp" else None
+    identity = secrets.token_hex(16)
+    return folding.open_body(identity, text("dataset", dataset), budget, mode, bound, order)
+
+
+def _check_same(history: History, dataset: str, budget: Budget | None, mode: str | None, bound: str | None) -> None:
+    """Raise LedgerError where the caller expects another ledger than the one in the file."""
+    terms = {
+        "dataset": (dataset, history.dataset),
+        "budget": (budget, history.budget),
+        "mode": (mode, history.mode),
+        "bound": (bound, history.bound_name),
+    }
+    for name, (value, fixed) in terms.items():
+        if value is not None and value != fixed:
+            raise LedgerError(
+                f"{name} is {value!r}, but the ledger was opened for {fixed!r}: one data set has one ledger, on "
+                f"fixed terms. Use the ledger's own {name}, or another path; ledger.extend raises a budget."
+            )

@@ -1,4 +1,4 @@
-"""From intent to receipt: admit a commitment, begin its stages, book how they ended."""
+"""From intent to receipt: price a commitment, admit it, begin its stages, book how they ended."""
 
 from __future__ import annotations
 
@@ -6,68 +6,99 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from decimal import Decimal
-from typing import Final
 
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
-from dpilot.privacy.amounts import Price
+from dpilot.privacy._decimals import DOWN
+from dpilot.privacy.amounts import Amount, Price
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.book import Book, Page
 from dpilot.privacy.ledger.folding import Body, reserve_body, settle_body, stage_body
 from dpilot.privacy.ledger.history import Entry, History, Stage
-from dpilot.privacy.ledger.holding import Held
-from dpilot.privacy.ledger.pricing import affordable, lowered, refusal
+from dpilot.privacy.ledger.stage_lock import StageLock
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
 
-_OVERTAKEN: Final = 3
+
+class Committed:
+    """The stages of the commitment in row ``seq``, each of which runs once.
+
+    It can stand in for a ledger where only ``reserve`` is called: a trainer does not know the difference.
+    """
+
+    def __init__(self, book: Book, seq: int) -> None:
+        self.seq = seq
+        self._book = book
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries of these stages."""
+        return tuple(entry for entry in self._book.history().entries() if entry.seq == self.seq)
+
+    @contextmanager
+    def stage(self, purpose: str) -> Iterator[Receipt]:
+        """Begin the next planned stage called ``purpose``."""
+        waiting = [entry for entry in self.entries() if entry.purpose == purpose and entry.state == "planned"]
+        if not waiting:
+            raise BudgetExceeded(f"no stage {purpose!r} is waiting: it was not committed, or has begun already.")
+        entry = waiting[0]
+        with self.reserve(entry.event, purpose=purpose, part=entry.part, split=entry.split) as receipt:
+            yield receipt
+
+    @contextmanager
+    def reserve(
+        self, event: Event, *, purpose: str, part: str | None = None, split: str | None = None
+    ) -> Iterator[Receipt]:
+        """Begin the planned stage that is exactly this; on disk before the body runs."""
+        lock = begin(self._book, Stage(purpose, event, part, split), self.seq)
+        with run_stage(self._book, lock, event) as receipt:
+            yield receipt
 
 
 def admit(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> int:
     """Write the commitment of ``stages`` and return its row, or raise BudgetExceeded and write nothing."""
-    with _priced(book, stages, delta) as (page, price):
+    with _price_and_lock(book, stages, delta) as (page, price):
         return page.append("reserve", reserve_body(stages, price, begun=False))
 
 
-def spend(book: Book, stage: Stage, delta: Decimal | None) -> Held:
+def spend(book: Book, stage: Stage, delta: Decimal | None) -> StageLock:
     """Write the commitment of one stage that begins at once, and hold it; or raise BudgetExceeded and write nothing."""
     with ExitStack() as undo:
-        with _priced(book, (stage,), delta) as (page, price):
+        with _price_and_lock(book, (stage,), delta) as (page, price):
             seq = page.append("reserve", reserve_body((stage,), price, begun=True))
-            held = Held(book.path, seq, 0)
-            undo.callback(held.release)
+            lock = StageLock(book.path, seq, 0)
+            undo.callback(lock.release)
         undo.pop_all()
-    return held
+    return lock
 
 
-def begin(book: Book, stage: Stage, seq: int | None = None) -> Held:
+def begin(book: Book, stage: Stage, seq: int | None = None) -> StageLock:
     """Write that a planned stage begins (of row ``seq``, or of any), and hold it. Each begins once."""
     check_alone()
     with ExitStack() as undo:
         with book.page() as page:
-            held = Held(book.path, *_planned(page.history, stage, seq))
-            undo.callback(held.release)
-            page.append("begin", stage_body(held.seq, held.place))
+            lock = StageLock(book.path, *_find_planned(page.history, stage, seq))
+            undo.callback(lock.release)
+            page.append("begin", stage_body(lock.seq, lock.place))
         undo.pop_all()
-    return held
+    return lock
 
 
-def resume(book: Book, seq: int, place: int, drawn: Event | None) -> tuple[Held, Event]:
-    """Write that an interrupted stage goes on, and hold it; its event. LedgerError while somebody holds it."""
+def resume(book: Book, seq: int, place: int, drawn: Event | None) -> tuple[StageLock, Event]:
+    """Write that an interrupted stage goes on, and hold it; its event. LedgerError while it is held."""
     check_alone()
     with ExitStack() as undo:
         with book.page() as page:
-            entry = _interrupted(page.history, seq, place)
+            entry = _find_interrupted(page.history, seq, place)
             Receipt(entry.event, drawn=drawn)  # refuses what was never reserved, before anything is written
-            held = Held(book.path, seq, place, again=True)
-            undo.callback(held.release)
+            lock = StageLock(book.path, seq, place, again=True)
+            undo.callback(lock.release)
             page.append("resume", stage_body(seq, place))
         undo.pop_all()
-    return held, entry.event
+    return lock, entry.event
 
 
 @contextmanager
-def running(
-    book: Book, held: Held, event: Event, *, resumed: bool = False, drawn: Event | None = None
+def run_stage(
+    book: Book, lock: StageLock, event: Event, *, resumed: bool = False, drawn: Event | None = None
 ) -> Iterator[Receipt]:
     """The receipt of a stage that is on disk; on leaving without an exception its end is booked.
 
@@ -77,28 +108,28 @@ def running(
     settled: list[Body] = []
 
     def agree(smaller: Event, begun: bool) -> None:
-        amount = lowered(book.history(), held.seq, held.place, smaller, begun)
-        settled.append(settle_body(held.seq, held.place, smaller, amount))
+        amount = settle_price(book.history(), lock.seq, lock.place, smaller, begun)
+        settled.append(settle_body(lock.seq, lock.place, smaller, amount))
 
     receipt = Receipt(event, drawn=drawn, agree=None if resumed else agree)
     try:
         with closing(receipt):
             yield receipt
-        if held.own:
-            _finish(book, held, settled[-1] if settled else None)
+        if lock.own:
+            _finish(book, lock, settled[-1] if settled else None)
     finally:
-        held.release()
+        lock.release()
 
 
 @contextmanager
-def _priced(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> Iterator[tuple[Page, Price]]:
+def _price_and_lock(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> Iterator[tuple[Page, Price]]:
     """The right to write ``stages``, and their price; or BudgetExceeded.
 
-    Finding the price takes long, so it is done before the lock is taken, and kept only if nobody spent in between:
-    shares of delta depend on what was spent. Who is overtaken again and again finds the price under the lock.
+    Finding the price takes long, so it is done before the lock is taken, and kept only if nothing was spent in between:
+    shares of delta depend on what was spent. Whoever is overtaken three times finds the price under the lock.
     """
     check_alone()
-    for _ in range(_OVERTAKEN):
+    for _ in range(3):
         history = book.history()
         price = _price(history, stages, delta)
         with book.page() as page:
@@ -110,29 +141,29 @@ def _priced(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> Itera
 
 
 def _price(history: History, stages: Sequence[Stage], delta: Decimal | None) -> Price:
-    price, fits = affordable(history, stages, delta)
+    price, fits = find_price(history, stages, delta)
     if not fits:
         raise BudgetExceeded(refusal(history, stages, price))
     return price
 
 
-def _finish(book: Book, held: Held, settled: Body | None) -> None:
+def _finish(book: Book, lock: StageLock, settled: Body | None) -> None:
     """What was released stays released and paid, so a disk that fails only now must not lose the result."""
     try:
         with book.page() as page:
-            page.append("settle" if settled else "commit", settled or stage_body(held.seq, held.place))
+            page.append("settle" if settled else "commit", settled or stage_body(lock.seq, lock.place))
     except LedgerError as problem:
         warnings.warn(
-            f"the end of row {held.seq} was not booked, it stays spent as it is: {problem} If the disk is well, a "
+            f"the end of row {lock.seq} was not booked, it stays spent as it is: {problem} If the disk is well, a "
             "second holder may have existed, who resumed or ended the stage: then more may be released than was paid.",
             RuntimeWarning,
             stacklevel=2,
         )
     else:
-        held.remove()
+        lock.remove()
 
 
-def _planned(history: History, stage: Stage, seq: int | None) -> tuple[int, int]:
+def _find_planned(history: History, stage: Stage, seq: int | None) -> tuple[int, int]:
     for commitment in history.commitments:
         for place, planned in enumerate(commitment.stages):
             if seq in (None, commitment.seq) and planned == stage and commitment.states[place] == "planned":
@@ -143,8 +174,70 @@ def _planned(history: History, stage: Stage, seq: int | None) -> tuple[int, int]
     )
 
 
-def _interrupted(history: History, seq: int, place: int) -> Entry:
+def _find_interrupted(history: History, seq: int, place: int) -> Entry:
     for entry in history.entries():
         if (entry.seq, entry.stage) == (seq, place) and entry.state == "reserved":
             return entry
     raise InvalidInput(f"stage {place} of row {seq} was not interrupted: expected an entry whose state is reserved.")
+
+
+def find_price(history: History, stages: Sequence[Stage], delta: Decimal | None) -> tuple[Price, bool]:
+    """The first price that fits among the shares of delta to try, or the last one tried and False.
+
+    The choice looks at the history and the events alone, never at what this commitment will release: so the deltas
+    are fixed in advance of it, as the filter needs.
+    """
+    history.check_splits(stages)
+    placed = [(stage.event, stage.cell) for stage in stages]
+    shares = history.shares({stage.cell for stage in stages}) if delta is None else (delta,)
+    for share in shares:
+        price = history.bound.price(placed, share)
+        if not history.is_closed and history.admits(price):
+            return price, True
+        if share is None and price.charges[0].amount.loss.is_finite():
+            break  # what declares its cost is charged that, and no delta, unless asked
+    return price, False
+
+
+def refusal(history: History, stages: Sequence[Stage], price: Price) -> str:
+    """Why a commitment was not admitted, in one sentence with the remedy."""
+    names = ", ".join(repr(stage.purpose) for stage in stages)
+    if history.is_closed:
+        return f"{names} comes after the commitment of a precommitted ledger: nothing more is admitted. Open another."
+    needed = history.bound.cost(history.total(price.charges), history.budget)
+    spent = history.cost(history.total())
+    return (
+        f"{names} does not fit: the total would be epsilon {float(needed.loss):.6g} at delta "
+        f"{float(needed.delta):.3g}, {spent.epsilon:.6g} is spent, and the budget is {history.budget}. "
+        "Nothing was written. Use more noise, fewer steps, a smaller sample rate or a smaller delta, or ledger.extend "
+        "with a reason."
+    )
+
+
+def settle_price(history: History, seq: int, place: int, event: Event, drawn: bool) -> Amount:
+    """The amount for which a begun stage may settle, or InvalidInput.
+
+    Guarantee:
+        after a first draw only sums over releases are lowered (rdp, gdp, declared epsilons): the filter is valid at
+        every stopping point of those. A PLD price is one number for the whole commitment, so it is lowered before the
+        first draw or not at all.
+    """
+    (commitment,) = (each for each in history.commitments if each.seq == seq)
+    price = commitment.price
+    if history.mode != "adaptive":
+        raise InvalidInput("a precommitted ledger reports what was planned: a stage that stops early settles nothing.")
+    if len(price.charges) != len(commitment.stages):
+        raise InvalidInput("the stages of this commitment share one price: none of them settles alone.")
+    if drawn and not price.additive:
+        raise InvalidInput(
+            'a release was drawn already, and bound "basic" prices the commitment as a whole: settle before the first '
+            'draw, reserve in smaller pieces, or open the ledger with bound="rdp" or "gdp".'
+        )
+    reserved, stage = price.charges[place].amount, commitment.stages[place]
+    found = history.bound.price([(event, stage.cell)], None).charges[0].amount
+    if history.bound_name == "basic" and not drawn and not found.within(reserved):
+        left = DOWN.subtract(reserved.delta, found.delta)
+        found = history.bound.price([(event, stage.cell)], left).charges[0].amount
+    if not found.within(reserved):
+        raise InvalidInput(f"{event!r} costs more than what was reserved: expected less. Reserve it on its own.")
+    return found

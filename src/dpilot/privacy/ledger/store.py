@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dpilot.errors import LedgerError
+from dpilot.privacy.ledger.chain import FORMAT, LedgerRow, check_chain, next_row
 from dpilot.privacy.ledger.places import sync_folder
-from dpilot.privacy.ledger.rows import FORMAT, Row, check_chain, next_row
 
 _APPLICATION: Final = 0x64704C67  # "dpLg", in the header of every ledger
 _PATIENCE: Final = 60.0  # seconds to wait for another process
@@ -51,7 +51,7 @@ class Store:
         """Make the file with its first row, whole or not at all; False if another process made it meanwhile."""
         draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.new")
         try:
-            with _clearly(self.path):
+            with _explain_errors(self.path):
                 _fill(draft, next_row((), kind, body))
                 os.link(draft, self.path)  # fails if the name is taken: nothing is ever replaced
         except FileExistsError:
@@ -63,9 +63,9 @@ class Store:
         sync_folder(self.path.parent)
         return True
 
-    def rows(self, *, thorough: bool = False) -> tuple[Row, ...]:
+    def rows(self, *, thorough: bool = False) -> tuple[LedgerRow, ...]:
         """All rows, their chain and head checked; ``thorough`` also has SQLite check every page."""
-        with _clearly(self.path):
+        with _explain_errors(self.path):
             try:
                 return _read(self.path, "ro" if self.read_only else "rw", thorough)
             except sqlite3.OperationalError as problem:
@@ -74,14 +74,14 @@ class Store:
             return _read(self.path, "rw", thorough)  # a writer was killed: SQLite must first undo its half transaction
 
     @contextmanager
-    def appending(self) -> Iterator[Appender]:
+    def transaction(self) -> Iterator[Appender]:
         """The right to append, alone. On leaving, what was appended is on disk; on an exception nothing is."""
         if self.read_only:
             raise LedgerError(f"{self.path} was opened for reading only: expected Ledger.open to spend.")
-        with _clearly(self.path), closing(_connect(self.path, "rw")) as connection:
+        with _explain_errors(self.path), closing(_connect(self.path, "rw")) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                yield Appender(connection, _checked(connection))
+                yield Appender(connection, _read_rows(connection))
                 connection.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
@@ -92,11 +92,11 @@ class Store:
 class Appender:
     """The rows so far, and the one way to add to them."""
 
-    def __init__(self, connection: sqlite3.Connection, rows: tuple[Row, ...]) -> None:
+    def __init__(self, connection: sqlite3.Connection, rows: tuple[LedgerRow, ...]) -> None:
         self.rows = rows
         self._connection = connection
 
-    def append(self, kind: str, body: Mapping[str, Any]) -> Row:
+    def append(self, kind: str, body: Mapping[str, Any]) -> LedgerRow:
         """Add a row to the transaction."""
         row = next_row(self.rows, kind, body)
         _insert(self._connection, row)
@@ -112,16 +112,16 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _read(path: Path, mode: str, thorough: bool) -> tuple[Row, ...]:
+def _read(path: Path, mode: str, thorough: bool) -> tuple[LedgerRow, ...]:
     with closing(_connect(path, mode)) as connection:
         connection.execute("BEGIN")
-        rows = _checked(connection)
+        rows = _read_rows(connection)
         if thorough:
             _check_pages(connection)
         return rows
 
 
-def _fill(path: Path, first: Row) -> None:
+def _fill(path: Path, first: LedgerRow) -> None:
     with closing(_connect(path, "rwc")) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"PRAGMA application_id = {_APPLICATION}")
@@ -134,17 +134,17 @@ def _fill(path: Path, first: Row) -> None:
         connection.execute("COMMIT")
 
 
-def _insert(connection: sqlite3.Connection, row: Row) -> None:
+def _insert(connection: sqlite3.Connection, row: LedgerRow) -> None:
     values = (row.seq, row.kind, row.key, row.time, row.body, row.previous, row.hash)
     connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
 
-def _checked(connection: sqlite3.Connection) -> tuple[Row, ...]:
+def _read_rows(connection: sqlite3.Connection) -> tuple[LedgerRow, ...]:
     _check_kind(connection)
     found = connection.execute("SELECT seq, kind, key, time, body, previous, hash FROM rows ORDER BY seq").fetchall()
     if any(not isinstance(value, str) for values in found for value in values[1:]):
         raise LedgerError("a row of the ledger does not hold text where it should: the file was altered.")
-    rows = tuple(Row(*values) for values in found)
+    rows = tuple(LedgerRow(*values) for values in found)
     check_chain(rows)
     head = connection.execute("SELECT id, count, hash FROM head").fetchall()
     if not rows or head != [(0, len(rows), rows[-1].hash)]:
@@ -189,7 +189,7 @@ _REASONS: Final = {
 
 
 @contextmanager
-def _clearly(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
     """Turn what SQLite and the system say into one LedgerError that names the file."""
     try:
         yield

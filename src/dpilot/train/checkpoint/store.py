@@ -249,7 +249,7 @@ def to_storable(tensors: Tensors) -> Tensors:
 
 
 def from_storable(tensors: Tensors) -> Tensors:
-    """The inverse of to_storable. Complex numbers are copied: in a mapped file they may be misaligned, which crashes."""
+    """The inverse of to_storable. Complex numbers are copied: in a mapped file they may be misaligned and crash."""
     return {
         name.removesuffix(_AS_REAL): torch.view_as_complex(t.clone()) if name.endswith(_AS_REAL) else t
         for name, t in tensors.items()

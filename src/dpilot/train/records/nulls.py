@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import PerSample
-from dpilot.engine import batch as batches
 from dpilot.engine.base import empty, trainable
-from dpilot.errors import InvalidInput
 from dpilot.train.records.reader import RecordChunk, concatenate_records
 
 PerSampleOf = Callable[[Any], PerSample]
@@ -66,14 +64,6 @@ def null_on_error(
             return concatenate_handles([by_halves(present), *nulls])
 
     return gradients
-
-
-def count(chunk: Any, per_batch: bool) -> int:
-    """How many records a chunk has; 0 for what has not the form of a chunk."""
-    try:
-        return batches.size(chunk, per_batch)
-    except InvalidInput:
-        return 0
 
 
 def _null(model: torch.nn.Module) -> PerSample:

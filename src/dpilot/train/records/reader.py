@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset, default_collate
+from torch.utils.data._utils import collate as torch_collate
 
 from dpilot.data.cells import plain
 from dpilot.data.reading import numbers
@@ -84,10 +85,11 @@ class Reader:
     def _one_by_one(self, indices: Indices) -> Iterator[tuple[Any, int]]:
         records = (try_quietly(partial(_read_boxed, self.dataset, i)) for i in indices.tolist())
         found = [box[0] for box in records if box is not None]
-        if self.collate is None:
+        collate = default_collate if self.collate is None and _is_extended() else self.collate
+        if collate is None:
             yield from self._stack([_as_numbers(record) for record in found])
         else:
-            yield from concatenate_records(self._alone(self.collate, found), most=indices.size)
+            yield from concatenate_records(self._alone(collate, found), most=indices.size)
 
     def _stack(self, records: list[Any]) -> Iterator[tuple[Any, int]]:
         """Records by torch's collating: those of equal types and shapes together, others apart."""
@@ -118,7 +120,24 @@ class Reader:
 
 
 def _read_boxed(dataset: Any, index: int) -> list[Any]:
-    return [dataset[index]]
+    return [_copy(dataset[index])]
+
+
+def _copy(part: Any) -> Any:
+    """The same in memory of its own: a data set may write the next record where this one lies."""
+    if isinstance(part, Tensor):
+        return part.clone()
+    if isinstance(part, np.ndarray):
+        return part.copy()
+    if type(part) is dict:
+        return {key: _copy(value) for key, value in part.items()}
+    return type(part)(map(_copy, part)) if type(part) in (tuple, list) else part
+
+
+def _is_extended() -> bool:
+    """Whether torch's collating calls functions that are not torch's, which must not see two records."""
+    functions = torch_collate.default_collate_fn_map.values()
+    return any(function.__module__ != torch_collate.__name__ for function in functions)
 
 
 def _check_rows(whole: Any, form: Any, count: int) -> None:
@@ -152,6 +171,8 @@ def _as_numbers(part: Any) -> Any:
 
 def _kind(part: Any) -> Any:
     """What decides what torch makes of a part: its class, its type and shape, and what is in it."""
+    if isinstance(part, Tensor) and type(part) is not Tensor:
+        return object()  # its class may see what it is stacked with: collated alone
     if isinstance(part, Tensor | np.ndarray):
         return type(part), tuple(part.shape), part.dtype, getattr(part, "device", None)
     if isinstance(part, Mapping):

@@ -1,1 +1,1 @@
-"""The autopilot in pieces: terms, data-free steps, the plan of everything, the flight, and what it tells."""
+"""The autopilot: options and data-free defaults, the plan of everything, its run, and the record of it."""

@@ -12,25 +12,25 @@ from torch import nn
 from dpilot import _validate, clipping
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
-from dpilot.keys import KEY_BYTES
 from dpilot.metrics.counts import Layout
-from dpilot.noise import SystemNoise, seeded_noise
+from dpilot.noise import SystemNoise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
 from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME, StepRecord
-from dpilot.tables.declared import known_size
-from dpilot.tables.fitting import open_ledger
+from dpilot.tables import preparing
+from dpilot.tables.declaration import resolve_size
+from dpilot.tables.fitting import commit, open_ledger
 from dpilot.transfer.features import Features
 from dpilot.tune.module_task import ModuleTask
-from dpilot.tune.pilot.flight import Flight, Tell, charge, fly, silent
+from dpilot.tune.pilot.autopilot_record import RunDescription, record_run
+from dpilot.tune.pilot.defaults import TUNING_SHARE, AutopilotOptions
 from dpilot.tune.pilot.learners import Heads, Modules
-from dpilot.tune.pilot.plan import plan_heads, plan_module
-from dpilot.tune.pilot.recording import Told, recorded
-from dpilot.tune.pilot.terms import TUNING_SHARE, Terms
+from dpilot.tune.pilot.outcome import AutopilotResult, Tell, run_plan, silent
+from dpilot.tune.pilot.pilot_plan import plan_heads, plan_module
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
-from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, fixed_noise
+from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, count_cells, fixed_noise
 
-__all__ = ["HEAD_CLIPPING", "autopilot", "cells_of", "drawn_split", "noise_for"]
+__all__ = ["HEAD_CLIPPING", "autopilot", "cells_of", "draw_split", "noise_for"]
 
 HEAD_CLIPPING: Final = (
     f"clipping at {THRESHOLD:g}: on rows of unit length a gradient is at most 1.41 long, so there is nothing to adapt"
@@ -64,12 +64,32 @@ def autopilot(
     tell: Tell = silent,
     test_seed: int | None = None,
     unprotected: tuple[str, ...] = (),
-) -> Flight:
+) -> AutopilotResult:
     """A model of ``what``, tuned and trained within ``budget``: nothing to choose but the budget and the compute.
 
-    ``what`` is ``Features``, for a linear head on their unit rows, or a function that makes a fresh module, trained on
-    ``dataset`` of (x, y) with y one of 0 .. ``classes`` - 1. ``epochs`` is the compute: the most passes of one run;
-    ``workers`` trials of a module go at a time, in processes of their own (``ModuleTask``).
+    Args:
+        what: ``Features``, for a linear head on their unit rows, or a function that makes a fresh module.
+        dataset: of (x, y) with y one of 0 .. ``classes`` - 1, for a module.
+        budget: the total, tuning and figures included.
+        class_names: what figures call the classes.
+        size: "public", or the number of records, declared.
+        held_out_share: share of the records for scores and figures; None: 5 % to 10 %, so that noise moves an
+            accuracy by a tenth of a point.
+        tuning_share: part of mu^2 for trials, of which each stage has ``trials``.
+        epochs: the compute, the most passes over the records of one run.
+        groups: group codes of ``Features``, below ``group_count``, for the objective "worst_group".
+        example: a public batch, wanted unless ``dataset`` is a TensorDataset: it shows the form of the records, and
+            those of another form are null.
+        workers: trials of a module that run at a time, in processes of their own (``ModuleTask``).
+        tell: called with each message of progress.
+        test_seed: fixes coins and noise; the record is stamped as not private.
+
+    Returns:
+        The tuned model, its figures and the record of the run: declared and released values only.
+
+    Raises:
+        InvalidInput: an argument is wrong; nothing was paid.
+        BudgetExceeded: the ledger does not hold the whole price; nothing was written.
 
     Guarantee:
         Trials, scores, final run and figures are one commitment: all noise is fixed, and the whole price is in the
@@ -79,33 +99,27 @@ def autopilot(
     Edge cases:
         trials that would be too noisy    from declared numbers alone: none are made, nothing is spent on them, and the
                                           data-free step size is used
-        ``held_out_share`` None           5 % to 10 %, so that noise moves an accuracy by a tenth of a point
-        ``example``                       a public batch, wanted unless ``dataset`` is a TensorDataset: it shows the
-                                          form of the records, and those of another form are null
-        ``class_names``                   what figures call the classes
-        ``groups``                        group codes of ``Features``, for the objective "worst_group"
-        ``test_seed``                     fixes coins and noise; the record is stamped as not private
 
     Example:
         >>> import torch
         >>> rows = torch.randn(2_000, 3)
-        >>> flight = autopilot(Features.of(rows, (rows[:, 0] > 0).long(), 2), budget=Budget(2.0, 1e-5))
-        >>> flight.tuned.trials, flight.spent.epsilon <= 2.0
+        >>> result = autopilot(Features.of(rows, (rows[:, 0] > 0).long(), 2), budget=Budget(2.0, 1e-5))
+        >>> result.tuned.trials, result.spent.epsilon <= 2.0
         ((), True)
-        >>> flight.model.shape, bool(flight.model[0, 1] > flight.model[0, 0])
+        >>> result.model.shape, bool(result.model[0, 1] > result.model[0, 0])
         (torch.Size([3, 2]), True)
     """
     if not isinstance(budget, Budget):
         raise InvalidInput(f"budget is a {type(budget).__name__}: expected a Budget, such as Budget(1.0, 1e-5).")
-    terms = Terms(objective, held_out_share, tuning_share, trials, epochs)
+    options = AutopilotOptions(objective, held_out_share, tuning_share, trials, epochs)
     length = len(what) if isinstance(what, Features) else len(dataset) if hasattr(dataset, "__len__") else 0
-    known, public = known_size(size, length)
+    known, public = resolve_size(size, length)
     if known is None:
         raise InvalidInput('size is "private": expected "public", or the number of records, declared.')
-    way = _Way(
+    setup = _Setup(
         budget=budget,
         size=known,
-        terms=terms,
+        options=options,
         book=open_ledger(ledger, budget, "autopilot"),
         own=ledger is None,
         unprotected=(*unprotected, *((PUBLISHED_SIZE, RUNNING_TIME) if public else (RUNNING_TIME,))),
@@ -115,18 +129,18 @@ def autopilot(
         class_names=class_names,
     )
     if isinstance(what, Features):
-        return _fly_heads(what, way, groups, group_count)
+        return _run_heads(what, setup, groups, group_count)
     more = {"example": example, "workers": workers}
-    return _fly_module(what, dataset, way, classes, loss_fn, more)
+    return _run_module(what, dataset, setup, classes, loss_fn, more)
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """What both kinds of flight share."""
+class _Setup:
+    """What both kinds of model share."""
 
     budget: Budget
     size: int
-    terms: Terms
+    options: AutopilotOptions
     book: Ledger
     own: bool
     unprotected: tuple[str, ...]
@@ -141,12 +155,9 @@ class _Way:
         return Layout(names, tuple(map(str, range(groups))), "group") if groups else Layout(names)
 
 
-def drawn_split(held_out: float, test_seed: int | None) -> Split:
+def draw_split(held_out: float, test_seed: int | None) -> Split:
     """Secret coins: from the operating system, or those of a test."""
-    shares = {TRAIN: 1 - held_out, HELD_OUT: held_out}
-    if test_seed is None:
-        return Split.draw(shares)
-    return Split(shares, seeded_noise(test_seed).state.generator("autopilot split").bytes(KEY_BYTES))
+    return preparing.draw_split({TRAIN: 1 - held_out, HELD_OUT: held_out}, test_seed, "autopilot split")
 
 
 def noise_for(test_seed: int | None) -> MakeNoise:
@@ -154,72 +165,72 @@ def noise_for(test_seed: int | None) -> MakeNoise:
     return SystemNoise if test_seed is None else fixed_noise(test_seed)
 
 
-def _fly_heads(features: Features, way: _Way, groups: Any, group_count: int) -> Flight:
-    terms, classes = way.terms, features.classes
-    cells = cells_of(terms.objective, classes, group_count)
-    plan = plan_heads(way.budget, size=way.size, classes=classes, cells=cells, terms=terms)
-    split = drawn_split(plan.held_out, way.test_seed)
-    committed = charge(plan, way.book, split.id)
+def _run_heads(features: Features, setup: _Setup, groups: Any, group_count: int) -> AutopilotResult:
+    options, classes = setup.options, features.classes
+    cells = cells_of(options.objective, classes, group_count)
+    plan = plan_heads(setup.budget, size=setup.size, classes=classes, cells=cells, options=options)
+    split = draw_split(plan.held_out, setup.test_seed)
+    committed = commit(setup.book, plan.stages(split.id), plan.budget)
     task = ProbeTask.of(
         features.unit(),
         split,
-        size=way.size,
+        size=setup.size,
         groups=groups,
         group_count=group_count,
-        device=way.device,
-        noise=noise_for(way.test_seed),
+        device=setup.device,
+        noise=noise_for(setup.test_seed),
     )
-    flown = fly(plan, Heads(task), committed, way.layout(classes, 0 if groups is None else group_count), way.tell)
-    told = Told(
+    outcome = run_plan(
+        plan, Heads(task), committed, setup.layout(classes, 0 if groups is None else group_count), setup.tell
+    )
+    description = RunDescription(
         HEAD_CLIPPING,
         "a linear head on rows of unit length, started at zero",
-        {"size": way.size, "held_out": plan.held_out, "classes": classes, "features": features.width},
+        {"size": setup.size, "held_out": plan.held_out, "classes": classes, "features": features.width},
         {"clipping": "constant", "threshold": task.threshold, "optimizer": "momentum"},
-        way.unprotected,
+        setup.unprotected,
     )
-    return recorded(plan, flown, told, book=way.book, committed=committed, own=way.own, stamp=task.stamp)
+    return record_run(plan, outcome, description, book=setup.book, committed=committed, own=setup.own, stamp=task.stamp)
 
 
-def _fly_module(
-    model_fn: Any, dataset: Any, way: _Way, classes: int | None, loss_fn: Any, more: dict[str, Any]
-) -> Flight:
+def _run_module(
+    model_fn: Any, dataset: Any, setup: _Setup, classes: int | None, loss_fn: Any, more: dict[str, Any]
+) -> AutopilotResult:
     if dataset is None or not callable(model_fn):
         raise InvalidInput("what is neither Features nor a function with a data set: expected one of them.")
     count = _validate.count("Declare how many classes there are.", least=2, classes=classes)
-    plan, rate = plan_module(way.budget, size=way.size, cells=cells_of(way.terms.objective, count, 0), terms=way.terms)
-    split = drawn_split(plan.held_out, way.test_seed)
+    plan, rate = plan_module(
+        setup.budget, size=setup.size, cells=cells_of(setup.options.objective, count, 0), options=setup.options
+    )
+    split = draw_split(plan.held_out, setup.test_seed)
     seen: list[StepRecord] = []
     task = ModuleTask.of(
         model_fn,
         nn.CrossEntropyLoss(reduction="none") if loss_fn is None else loss_fn,
         dataset,
         split,
-        size=way.size,
+        size=setup.size,
         classes=count,
         sample_rate=rate,
         clipping=clipping.get("bounded-slack", normalized=True),
-        options={"schedule": "cosine", "device": way.device},
-        noise=noise_for(way.test_seed),
+        options={"schedule": "cosine", "device": setup.device},
+        noise=noise_for(setup.test_seed),
         watch=seen.append,
         **more,
     )
-    committed = charge(plan, way.book, split.id)
-    flown = fly(plan, Modules(task), committed, way.layout(count), way.tell)
-    told = Told(
+    committed = commit(setup.book, plan.stages(split.id), plan.budget)
+    outcome = run_plan(plan, Modules(task), committed, setup.layout(count), setup.tell)
+    description = RunDescription(
         _MODULE_CLIPPING,
-        f"{type(flown.model).__name__}, {sum(each.numel() for each in flown.model.parameters()):,} parameters",
-        {"size": way.size, "held_out": plan.held_out, "classes": count},
+        f"{type(outcome.model).__name__}, {sum(each.numel() for each in outcome.model.parameters()):,} parameters",
+        {"size": setup.size, "held_out": plan.held_out, "classes": count},
         {"clipping": "bounded-slack", "optimizer": "momentum", "schedule": "cosine"},
-        way.unprotected,
-        thresholds=tuple(each.threshold for each in seen[-flown.candidate.steps :]),
+        setup.unprotected,
+        thresholds=tuple(each.threshold for each in seen[-outcome.candidate.steps :]),
     )
-    return recorded(plan, flown, told, book=way.book, committed=committed, own=way.own, stamp=task.stamp)
+    return record_run(plan, outcome, description, book=setup.book, committed=committed, own=setup.own, stamp=task.stamp)
 
 
 def cells_of(objective: str, classes: int, groups: int) -> int:
     """How many rows the table of a score has; an objective that needs groups is refused without them."""
-    if objective == "worst_group" and groups < 1:
-        raise InvalidInput(
-            "worst_group is asked for without groups: expected a protected column, or groups= and group_count=."
-        )
-    return {"accuracy": 1, "worst_group": groups}.get(objective, classes)
+    return count_cells(objective, classes, groups, "a protected column, or groups= and group_count=")

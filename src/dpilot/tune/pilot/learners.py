@@ -1,4 +1,4 @@
-"""What is flown: a task to tune and train, and its held-out records as the trained model sees them."""
+"""What the autopilot trains: a task, and the predictions of a trained model on its held-out records."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from dpilot.mechanism import Noise
 from dpilot.metrics.counts import Scored
 from dpilot.train.run import predict
-from dpilot.tune.fresh import apart
-from dpilot.tune.held_out import told
+from dpilot.tune.held_out import map_records
 from dpilot.tune.module_task import ModuleTask
 from dpilot.tune.probe_task import ProbeTask
+from dpilot.tune.recipe import secret_randomness
 from dpilot.tune.task import Task
 
 __all__ = ["Heads", "Learner", "Modules", "as_module"]
@@ -27,7 +27,7 @@ class Learner(Protocol):
     @property
     def task(self) -> Task: ...
 
-    def scored(self, model: Any) -> Scored: ...
+    def predictions(self, model: Any) -> Scored: ...
 
     def noise(self) -> Noise: ...
 
@@ -38,12 +38,12 @@ class Heads:
 
     task: ProbeTask
 
-    def scored(self, model: Tensor) -> Scored:
+    def predictions(self, model: Tensor) -> Scored:
         held_out, groups = self.task.held_out, self.task.groups
         with torch.no_grad():
-            found = torch.softmax((held_out.values @ model.to(held_out.values)).double(), 1)
+            probabilities = torch.softmax((held_out.values @ model.to(held_out.values)).double(), 1)
         group = None if groups is None else groups.double().cpu().numpy()
-        return Scored(held_out.labels.double().cpu().numpy(), found.cpu().numpy(), group)
+        return Scored(held_out.labels.double().cpu().numpy(), probabilities.cpu().numpy(), group)
 
     def noise(self) -> Noise:
         return self.task.noise()
@@ -55,27 +55,27 @@ class Modules:
 
     task: ModuleTask
 
-    def scored(self, model: nn.Module) -> Scored:
+    def predictions(self, model: nn.Module) -> Scored:
         task = self.task
-        with apart(self.noise(), "figures"):
-            rows = list(told(task.held_out, task.held_out_form, partial(self._told, model)))
+        with secret_randomness(self.noise(), "figures"):
+            rows = list(map_records(task.held_out, task.evaluation_form, partial(self._probabilities, model)))
         whole = torch.cat([torch.zeros(0, 1 + task.classes, dtype=torch.float64), *rows]).numpy()
         return Scored(whole[:, 0], whole[:, 1:])
 
     def noise(self) -> Noise:
         return self.task.noise()
 
-    def _told(self, model: nn.Module, chunk: Any) -> Tensor:
+    def _probabilities(self, model: nn.Module, chunk: Any) -> Tensor:
         """Class and probabilities of some records."""
         inputs, labels, *_ = chunk
-        found = torch.softmax(predict(model, inputs).double(), 1)
-        if found.shape != (len(labels), self.task.classes):
+        probabilities = torch.softmax(predict(model, inputs).double(), 1)
+        if probabilities.shape != (len(labels), self.task.classes):
             raise ValueError("not one probability a class and record")
-        return torch.cat([labels.double().cpu()[:, None], found], 1)
+        return torch.cat([labels.double().cpu()[:, None], probabilities], 1)
 
 
 def as_module(weights: Tensor) -> nn.Sequential:
-    """The head as layers that files can describe: rows brought to unit length, then a linear map.
+    """The head as layers that files can describe: rows scaled to unit length, then a linear map.
 
     RMSNorm divides a row by |x| / sqrt(d), so the weights are divided by sqrt(d).
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from dpilot import _validate
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.ledger import Ledger, Stage
+from dpilot.privacy.ledger import Ledger
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.outlays import whole_outlay
-from dpilot.tune.paying import begun, paid
 from dpilot.tune.record import Tuned
-from dpilot.tune.task import TRAIN, Task
+from dpilot.tune.rounds import train_alone
+from dpilot.tune.task import Task
 
 __all__ = ["one_step", "train_without_tuning", "wosm", "wosm_lr"]
-
-_FINAL: Final = "final run"
 
 
 def wosm_lr(
@@ -82,18 +79,13 @@ def train_without_tuning(
 ) -> Tuned:
     """One run of a candidate that no record decided, with the whole budget."""
     outlay = whole_outlay(budget, task.sample_rate, candidate.steps)
-    epsilon = accountant.epsilon(outlay.event, budget.delta)
-    with paid(task, [Stage(_FINAL, outlay.event, TRAIN, task.split)], budget, ledger) as payment:
-        with begun(payment, [_FINAL]) as (receipt,):
-            (model,) = task.train([outlay.trial(candidate, receipt)])
-        return Tuned(
-            method=method,
-            model=model,
-            candidate=candidate,
-            epsilon=epsilon,
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
-            decisions=(f"step size {candidate.lr:.4g}, {candidate.steps} steps: data-free, so nothing was tuned.",),
-            stamps=(task.stamp,),
-        )
+    return train_alone(
+        task,
+        candidate,
+        outlay,
+        budget,
+        method=method,
+        epsilon=accountant.epsilon(outlay.event, budget.delta),
+        ledger=ledger,
+        decisions=(f"step size {candidate.lr:.4g}, {candidate.steps} steps: data-free, so nothing was tuned.",),
+    )

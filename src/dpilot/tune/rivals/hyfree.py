@@ -24,9 +24,9 @@ from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.transfer.features import NULL, Features
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.paying import begun, paid
 from dpilot.tune.probe_task import ProbeTask
 from dpilot.tune.record import Tuned
+from dpilot.tune.rounds import begin_stages, commit_stages
 from dpilot.tune.task import TRAIN
 
 __all__ = ["better_lr", "hyfree"]
@@ -34,8 +34,6 @@ __all__ = ["better_lr", "hyfree"]
 _GRADIENTS: Final = "gradients"
 _LOSSES: Final = "losses"
 _POINTS: Final = (-1.0, 0.0, 1.0)
-_MOST: Final = 4.0  # by which one look may change the step size
-_ROWS: Final = 8192
 _SHAVE: Final = 1 - 1e-9  # so that rounding cannot carry a clipped gradient over its bound
 
 
@@ -70,26 +68,22 @@ def hyfree(
         Stage(_GRADIENTS, Repeated(Gaussian(sigma), steps), TRAIN, task.split),
         Stage(_LOSSES, Repeated(Gaussian(sigma_loss), looks), TRAIN, task.split),
     ]
-    with paid(task, stages, budget, ledger) as payment:
-        with begun(payment, [_GRADIENTS, _LOSSES]) as (gradients, losses):
+    with commit_stages(task, stages, budget, ledger) as payment:
+        with begin_stages(payment.committed, [_GRADIENTS, _LOSSES]) as (gradients, losses):
             run = _Run(task, sigma, sigma_loss, bound, gradients, losses, task.noise(), task.noise())
-            weights, rates = run.made(steps, every, _validate.positive(lr=lr))
+            weights, rates = run.train(steps, every, _validate.positive(lr=lr))
         shown = ", ".join(f"{rate:.3g}" for rate in rates)
-        return Tuned(
-            method="hyfree",
-            model=weights,
-            candidate=Candidate(rates[-1], steps),
-            epsilon=accountant.epsilon(Composed([stage.event for stage in stages]), budget.delta),
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
+        return payment.outcome(
+            "hyfree",
+            weights,
+            Candidate(rates[-1], steps),
+            accountant.epsilon(Composed([stage.event for stage in stages]), budget.delta),
             decisions=(f"step sizes, every {every} of {steps} steps: {shown}; {part:.1%} of mu^2 went to losses.",),
-            stamps=(task.stamp,),
         )
 
 
-def better_lr(lr: float, losses: tuple[float, float, float]) -> float:
-    """The step size where the parabola through the losses behind, here and ahead is least.
+def better_lr(lr: float, losses: tuple[float, float, float], most: float = 4.0) -> float:
+    """The step size where the parabola through the losses behind, here and ahead is least, within a factor of ``most``.
 
     Edge cases:
         no valley, or one that lies behind    as it was; noise makes both, and a guess would be one of noise
@@ -102,7 +96,7 @@ def better_lr(lr: float, losses: tuple[float, float, float]) -> float:
     slope, curve = (ahead - behind) / 2, ahead - 2 * here + behind
     if not (curve > 0 and slope < 0):
         return lr
-    return lr * min(max(-slope / curve, 1 / _MOST), _MOST)
+    return lr * min(max(-slope / curve, 1 / most), most)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,14 +111,14 @@ class _Run:
     loss_noise: Noise
 
     @torch.no_grad()
-    def made(self, steps: int, every: int, lr: float) -> tuple[Tensor, list[float]]:
+    def train(self, steps: int, every: int, lr: float) -> tuple[Tensor, list[float]]:
         """The weights after all steps, and the step sizes used."""
         features = self.task.train_features
         weights = features.values.new_zeros((features.width, features.classes), dtype=torch.float64)
         velocity, rates = torch.zeros_like(weights), []
         for step in range(steps):
             noisy = release(
-                self._clipped_sum(features, weights),
+                self._clip_and_sum(features, weights),
                 bound=self.task.threshold,
                 noise_multiplier=self.sigma,
                 receipt=self.gradients,
@@ -137,7 +131,7 @@ class _Run:
             weights = weights - lr * velocity
         return weights.float(), rates
 
-    def _clipped_sum(self, features: Features, weights: Tensor) -> Tensor:
+    def _clip_and_sum(self, features: Features, weights: Tensor) -> Tensor:
         """The sum of x (p - y)^T, each record's scaled to a length of at most the threshold."""
         total = torch.zeros_like(weights)
         for rows, labels in _chunks(features):
@@ -159,6 +153,8 @@ class _Run:
             losses = scores.logsumexp(2) - scores.gather(2, known).squeeze(2)
             centred = losses.nan_to_num(nan=self.bound).clamp(0.0, self.bound) - self.bound / 2
             total += torch.where((labels == NULL)[:, None], 0.0, centred).sum(0).cpu().numpy()
+        # A record adds three losses, each clipped to [0, R] and centred, so at most R/2 long: sqrt(3) R/2 together
+        # (test_step_sizes_from_private_losses_replay_and_fit).
         noisy = release(
             total,
             bound=math.sqrt(len(_POINTS)) * self.bound / 2,
@@ -170,6 +166,6 @@ class _Run:
         return behind, here, ahead
 
 
-def _chunks(features: Features) -> Iterator[tuple[Tensor, Tensor]]:
-    for start in range(0, len(features), _ROWS):
-        yield features.values[start : start + _ROWS].double(), features.labels[start : start + _ROWS]
+def _chunks(features: Features, rows: int = 8192) -> Iterator[tuple[Tensor, Tensor]]:
+    for start in range(0, len(features), rows):
+        yield features.values[start : start + rows].double(), features.labels[start : start + rows]

@@ -19,27 +19,26 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Composed, Gaussian, PoissonSampled
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
-from dpilot.privacy.receipt import divided, divided_multiplier
+from dpilot.privacy.receipt import divide, step_noise_multiplier
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.paying import begun, paid
 from dpilot.tune.record import TrialRecord, Tuned
-from dpilot.tune.scoring import Score, score
+from dpilot.tune.rounds import FINAL, commit_stages, score_models, train_one
+from dpilot.tune.scoring import TrialScore
 from dpilot.tune.task import HELD_OUT, TRAIN, Outlay, Task
 
 __all__ = ["subset_search"]
 
 _TRIALS: Final = "trials on a sample"
-_FINAL: Final = "final run"
 
 
-class Sampled(Task, Protocol):
+class SubsampleTask(Task, Protocol):
     """A full-batch task that can be had on a Poisson sample of its training records."""
 
-    def sampled(self, rate: float) -> Task: ...
+    def subsample(self, rate: float) -> Task: ...
 
 
 def subset_search(
-    task: Sampled,
+    task: SubsampleTask,
     grid: Sequence[Candidate],
     budget: Budget,
     *,
@@ -69,45 +68,34 @@ def subset_search(
     final = 1 / (whole * math.sqrt(1 - _validate.open_unit(share=share)))
     together = _together(budget, final, rate, share)
     score_multiplier = math.sqrt(count) * (1 + 1e-12) / whole
-    each = Outlay(divided_multiplier(together, count))
+    each = Outlay(step_noise_multiplier(together, count))
     scores_of = [f"score {j + 1}" for j in range(count)]
     stages = [
         Stage(_TRIALS, PoissonSampled(rate, Gaussian(together)), TRAIN, task.split),
         *(Stage(name, Gaussian(score_multiplier), HELD_OUT, task.split) for name in scores_of),
-        Stage(_FINAL, Gaussian(final), TRAIN, task.split),
+        Stage(FINAL, Gaussian(final), TRAIN, task.split),
     ]
     task.cells(objective)
-    with paid(task, stages, budget, ledger) as payment:
-        with begun(payment, [_TRIALS]) as (receipt,):
-            pieces = divided(receipt, together, count, sample_rate=rate)
-            models = task.sampled(rate).train([each.trial(candidate, pieces) for candidate in grid])
-        with begun(payment, scores_of) as receipts:
-            scores = [
-                score(task, model, objective, noise_multiplier=score_multiplier, receipt=receipt)
-                for model, receipt in zip(models, receipts, strict=True)
-            ]
+    with commit_stages(task, stages, budget, ledger) as payment:
+        with payment.committed.stage(_TRIALS) as receipt:
+            pieces = divide(receipt, together, count, sample_rate=rate)
+            models = task.subsample(rate).train([each.trial(candidate, pieces) for candidate in grid])
+        scores = score_models(task, payment.committed, scores_of, models, objective, score_multiplier)
         best = grid[max(range(count), key=lambda j: scores[j].value)]
         carried = Candidate(best.lr / rate, best.steps)
-        with begun(payment, [_FINAL]) as (receipt,):
-            (model,) = task.train([Outlay(final).trial(carried, receipt)])
-        epsilon = accountant.epsilon(Gaussian(final), budget.delta)
-        return Tuned(
-            method="subset_search",
-            model=model,
-            candidate=carried,
-            epsilon=epsilon,
-            budget=budget,
-            spent=payment.cost,
-            entries=payment.entries,
+        return payment.outcome(
+            "subset_search",
+            train_one(task, payment.committed, FINAL, Outlay(final), carried),
+            carried,
+            accountant.epsilon(Gaussian(final), budget.delta),
             decisions=(
                 f"step size {best.lr:.4g}: best of {count} on a sample of {rate:.0%}; {carried.lr:.4g} on all.",
             ),
-            stamps=(task.stamp,),
             trials=_records(grid, scores, accountant.epsilon(PoissonSampled(rate, each.event), budget.delta)),
         )
 
 
-def _records(grid: Sequence[Candidate], scores: Sequence[Score], epsilon: float) -> tuple[TrialRecord, ...]:
+def _records(grid: Sequence[Candidate], scores: Sequence[TrialScore], epsilon: float) -> tuple[TrialRecord, ...]:
     return tuple(TrialRecord(0, candidate, epsilon, each) for candidate, each in zip(grid, scores, strict=True))
 
 

@@ -1,0 +1,91 @@
+"""What scikit-learn users pass to a classifier, converted to what the autopilot reads: a table, an array or images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpilot._arrays import Floats
+from dpilot.data.frames import Frame
+from dpilot.data.reading import codes as cell_codes
+from dpilot.data.schema import Column, Schema
+from dpilot.errors import InvalidInput
+
+__all__ = ["TARGET", "Labels", "array_frame", "array_schema", "is_images", "join_target", "schema_codes"]
+
+TARGET: Final = "y"
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Declared or published classes, and the code of each record's; nan, the null record, for any other label.
+
+    Edge cases:
+        One class alone gets a second one that no record has, so that one kind of model serves all.
+    """
+
+    classes: NDArray[Any]
+    codes: Floats
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What figures call the classes: their texts, or their places where two texts are the same."""
+        names = tuple(str(each) for each in self.classes.tolist())
+        names = names if len(set(names)) == len(names) else tuple(map(str, range(len(names))))
+        return names if len(names) > 1 else (*names, "(no other class)")
+
+    def cells(self) -> list[str | None]:
+        """The codes as a column of texts, None where there is none."""
+        return [None if np.isnan(code) else str(int(code)) for code in self.codes]
+
+
+def array_schema(columns: int, classes: int) -> Schema:
+    """Numbers x0, x1, ... whose bounds are bought, and the place of the class as the target.
+
+    >>> schema = array_schema(2, 3)
+    >>> schema.to_buy, schema.target.categories
+    (('x0', 'x1'), ('0', '1', '2'))
+    """
+    numeric = {f"x{place}": Column(f"x{place}", "numeric", bounds="buy") for place in range(columns)}
+    target = Column(TARGET, "categorical", categories=tuple(map(str, range(classes))), role="target")
+    return Schema({**numeric, TARGET: target})
+
+
+def array_frame(values: Floats, target: Any = None) -> dict[str, Any]:
+    """The columns of an array by the names of ``array_schema``."""
+    frame = {f"x{place}": column for place, column in enumerate(values.T)}
+    return frame if target is None else {**frame, TARGET: target}
+
+
+def join_target(frame: Any, y: Any, schema: Schema) -> dict[str, Any]:
+    """The declared columns of ``frame`` with ``y`` as the target's: what a schema reads.
+
+    Edge cases:
+        y None      the target is a column of the frame
+    """
+    table, target = Frame.of(frame), schema.target.name
+    wanted = [column.name for column in schema.used if y is None or column.name != target]
+    absent = [name for name in wanted if table.names[name] != 1]
+    if absent:
+        raise InvalidInput(f"columns {absent[:5]!r} of the schema are not once in X: expected each once.")
+    columns = {name: frame[name] for name in wanted}
+    if y is None:
+        return columns
+    if len(y) != table.length:
+        raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
+    return {**columns, target: y}
+
+
+def schema_codes(y: Any, schema: Schema) -> Floats:
+    """The code of each label by the schema; nan for any other."""
+    column = schema.target
+    codes = cell_codes(Frame.of({column.name: y}).cells(column), column.categories or (), schema.missing_values)
+    return np.where(codes >= 0, codes.astype(np.float64), np.nan)
+
+
+def is_images(X: Any) -> bool:
+    """Whether X is an array of three or four dimensions: a fact of the table, not of a record."""
+    return getattr(X, "ndim", 2) in (3, 4)

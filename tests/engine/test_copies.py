@@ -1,0 +1,110 @@
+"""A chunk that is computed one sample at a time because of one of them: the others' gradients stay what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpilot import engine
+from dpilot.engine import copies, single_backward
+from dpilot.engine.draws import Draws
+from tests.engine.conftest import DEVICE
+
+N, WORDS = 12, 50
+entropy = nn.CrossEntropyLoss(reduction="none")
+
+
+class Careful(nn.Module):
+    """Ids beyond the table are taken for the last one; in the chunk that has some, a row is picked by its number."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.table, self.hidden, self.head = nn.Embedding(WORDS, width), nn.Linear(width, 24), nn.Linear(24, 5)
+        self.norm, self.drop, self.scale = nn.LayerNorm(width), nn.Dropout(0.0), 0.0
+
+    def forward(self, ids: Tensor) -> Tensor:
+        try:
+            tokens = self.table(ids)
+        except IndexError:
+            tokens = self.table(ids.clamp(max=WORDS - 1))
+        noise = self.scale * torch.randn(tokens.shape[-1], device=tokens.device)
+        tokens = self.drop(self.norm(tokens)) + noise.to(tokens.dtype)
+        return self.head(self.hidden(tokens).relu().mean(1))
+
+
+def build(kind: str) -> tuple[Careful, Callable[[], AbstractContextManager[object]]]:
+    torch.manual_seed(0)
+    model = Careful().to(DEVICE)
+    if kind == "dropout":
+        model.drop.p = 0.5
+    if kind == "noise for all":
+        model.scale = 1.0
+    if kind == "weights":
+        model.bfloat16()
+    if kind == "autocast":
+        return model, lambda: torch.autocast(DEVICE.type, torch.bfloat16)
+    return model, nullcontext
+
+
+def chunk() -> tuple[Tensor, Tensor]:
+    return torch.randint(0, WORDS, (N, 6), device=DEVICE), torch.arange(N, device=DEVICE) % 5
+
+
+KINDS = ["weights", "autocast", "dropout", "noise for all"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_among_copies_of_itself_is_what_it_is_among_others(kind: str) -> None:
+    model, context = build(kind)
+    batch, weights = chunk(), torch.rand(N, device=DEVICE)
+    with context():
+        draws = Draws.now()
+        together = single_backward.run(model, entropy, batch, n=N, per_batch=False, reason="")
+        sums, after = together.weighted_sum(weights), Draws.now()
+        alone = copies.run(model, entropy, batch, n=N, per_batch=False, reason="", draws=draws)
+        assert after.same(Draws.now())
+        again = alone.weighted_sum(weights)
+        assert after.same(Draws.now())
+    assert torch.equal(alone.norms, together.norms)
+    for name, value in sums.items():
+        torch.testing.assert_close(again[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="a GPU raises nothing that a model could catch")
+@pytest.mark.parametrize("kind", [*KINDS, "plain"])
+def test_a_sample_that_an_operation_fails_on_moves_no_other(kind: str) -> None:
+    model, context = build(kind)
+    ids, y = chunk()
+    bad = ids.clone()
+    bad[-1] = WORDS
+    weights = torch.ones(N)
+    weights[-1] = 0.0
+    with context():
+        torch.manual_seed(1)
+        before = engine.per_sample(model, entropy, (ids, y))
+        sums = before.weighted_sum(weights)
+        torch.manual_seed(1)
+        after = engine.per_sample(model, entropy, (bad, y))
+        again = after.weighted_sum(weights)
+    assert before.engine == "single-backward"
+    assert "embedding fails on the records" in after.reason
+    for name, value in sums.items():
+        torch.testing.assert_close(again[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="a GPU raises nothing that a model could catch")
+def test_the_sample_that_fails_has_its_own_gradient_and_draws_go_on() -> None:
+    model, _ = build("dropout")
+    model.eval()
+    model.scale = 1e-9  # drawn, and too small to matter
+    ids, y = chunk()
+    ids[3] = WORDS
+    before = Draws.now()
+    found = engine.per_sample(model, entropy, (ids, y))
+    assert not before.same(Draws.now())
+    alone = engine.per_sample(model, entropy, (ids.clamp(max=WORDS - 1), y), engine="loop")
+    torch.testing.assert_close(found.norms, alone.norms, rtol=1e-3, atol=1e-4)
