@@ -93,7 +93,7 @@ def _walk(features: Features, recipe: Recipe, cells: Sequence[tuple[float, float
     with torch.no_grad(), precision.use_grade(records.grade):
         for step in range(1, int(steps.max()) + 1):
             noise = torch.randn(weights.shape, device=device, generator=generator)
-            mean = (records.clipped_sum(weights, limits) / len(features)).to(weights.dtype)
+            mean = (records.clip_and_sum(weights, limits) / len(features)).to(weights.dtype)
             velocity = MOMENTUM * velocity + mean + scale * noise
             weights = weights - lr * velocity
             done = (steps == step)[:, None, None]

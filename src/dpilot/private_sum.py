@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from dpilot.mechanism import Draws, Noise, release
 
-__all__ = ["Add", "Clip", "ClipState", "PerSampleGradients", "Summand", "clipped_sum", "private_sum"]
+__all__ = ["Add", "Clip", "ClipState", "PerSampleGradients", "Summand", "clip_and_sum", "private_sum"]
 
 
 class ClipState(Protocol):
@@ -37,7 +37,7 @@ Clip = Callable[[Any, Any], tuple[Any, Any]]
 class Summand(Protocol):
     """A piece of a batch, which can be summed under a clipping rule."""
 
-    def clipped_sum(self, clip: Clip, state: Any) -> tuple[Any, Any]:
+    def clip_and_sum(self, clip: Clip, state: Any) -> tuple[Any, Any]:
         """The sum of the records' gradients under the rule's weights, and the sum of its extras."""
         ...
 
@@ -59,7 +59,7 @@ class PerSampleGradients(Summand, Protocol):
         """The sum of the gradients, each times its weight: an array, a tensor or a dict of tensors."""
         ...
 
-    def clipped_sum(self, clip: Clip, state: Any) -> tuple[Any, Any]:
+    def clip_and_sum(self, clip: Clip, state: Any) -> tuple[Any, Any]:
         """The weighted sum under the rule's weights, and the sum of its extras.
 
         A provider may overwrite this with one pass over its records, or one kernel, that gives the same sums.
@@ -103,9 +103,9 @@ def private_sum(
         By the contract above, one Gaussian of ``noise_multiplier``, sampled at ``sample_rate``, drawn from ``receipt``.
     """
     bound = float(state.bound)  # read while nothing of this step is under way: later, the processor would wait for it
-    total = clipped_sum(gradients, clip, state, add=add)
+    total = clip_and_sum(gradients, clip, state, add=add)
     return release(
-        empty.clipped_sum(clip, state) if total is None else total,
+        empty.clip_and_sum(clip, state) if total is None else total,
         bound=bound,
         noise_multiplier=noise_multiplier,
         sample_rate=sample_rate,
@@ -114,13 +114,13 @@ def private_sum(
     )
 
 
-def clipped_sum(
+def clip_and_sum(
     gradients: Iterable[Summand], clip: Clip, state: Any, *, add: Add | None = None
 ) -> tuple[Any, Any] | None:
     """What ``private_sum`` releases, without noise: exact and sensitive. None where there are no pieces."""
 
     def sum_one(piece: Summand) -> tuple[Any, Any]:
-        return piece.clipped_sum(clip, state)
+        return piece.clip_and_sum(clip, state)
 
     total, own = None, False
     for sums in map(sum_one, gradients):  # which keeps no piece while the next one is computed

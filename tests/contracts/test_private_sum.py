@@ -20,7 +20,7 @@ from dpilot.noise import seeded_noise
 from dpilot.numerics import precision
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
-from dpilot.private_sum import PerSampleGradients, clipped_sum, private_sum
+from dpilot.private_sum import PerSampleGradients, clip_and_sum, private_sum
 from dpilot.tape import tape
 from dpilot.transfer import head_gradients
 from dpilot.transfer.features import Features
@@ -157,8 +157,8 @@ def test_norms_bound_what_one_record_adds(name: str) -> None:
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_a_record_adds_the_same_alone_and_among_others(name: str) -> None:
     provider, _, (rule, state) = PROVIDERS[name]
-    together, extras = provider(np.arange(40)).clipped_sum(rule, state)
-    pieces = [provider([place]).clipped_sum(rule, state) for place in range(40)]
+    together, extras = provider(np.arange(40)).clip_and_sum(rule, state)
+    pieces = [provider([place]).clip_and_sum(rule, state) for place in range(40)]
     assert np.allclose(together, sum(sums for sums, _ in pieces), rtol=1e-5, atol=1e-6)
     assert np.allclose(extras, sum(more for _, more in pieces) if len(extras) else ())
     norms = np.asarray(provider(np.arange(40)).norms)
@@ -171,8 +171,8 @@ def test_a_record_adds_the_same_alone_and_among_others(name: str) -> None:
 def test_a_sum_in_one_pass_is_norms_then_weights_then_the_weighted_sum(name: str) -> None:
     provider, _, (rule, state) = PROVIDERS[name]
     gradients = provider(np.arange(40))
-    plain, _ = PerSampleGradients.clipped_sum(gradients, rule, state)
-    again, _ = gradients.clipped_sum(rule, state)
+    plain, _ = PerSampleGradients.clip_and_sum(gradients, rule, state)
+    again, _ = gradients.clip_and_sum(rule, state)
     assert np.array_equal(plain, again)
 
 
@@ -180,8 +180,8 @@ def test_a_null_record_of_rows_adds_nothing() -> None:
     rows = np.concatenate([ROWS, [[1e308] * WIDTH + [-1e308]]])  # whose residual overflows
     state = HistogramClip(0.7, 0.1)
     with np.errstate(all="ignore"):
-        sums, extras = RowGradients(rows, ROW_WEIGHTS, pull).clipped_sum(clip, state)
-    alone, without = RowGradients(ROWS, ROW_WEIGHTS, pull).clipped_sum(clip, state)
+        sums, extras = RowGradients(rows, ROW_WEIGHTS, pull).clip_and_sum(clip, state)
+    alone, without = RowGradients(ROWS, ROW_WEIGHTS, pull).clip_and_sum(clip, state)
     assert np.allclose(sums, alone)
     assert np.array_equal(extras, without)
 
@@ -199,7 +199,7 @@ def test_gradients_and_extras_are_one_release_of_the_rules_bound() -> None:
     with tape(listener):
         sums, extras = release(pieces, receipt, state)
     (entry,) = listener.entries
-    exact = clipped_sum(pieces, clip, state)
+    exact = clip_and_sum(pieces, clip, state)
     assert exact is not None
     assert entry.bound == state.bound == math.sqrt(1.01)
     assert [value.tolist() for value in entry.inputs] == [part.tolist() for part in exact]

@@ -33,7 +33,7 @@ def test_an_early_record_moves_a_long_sum_by_no_more_than_the_threshold():
     for found in (labels, without_the_first(labels)):
         records = FeatureBlocks.of(Features.of(values, found, CLASSES))
         sums.append(
-            records.clipped_sum(
+            records.clip_and_sum(
                 torch.zeros(1, CLASSES, WIDTH), residual_limits(records.lengths, torch.ones(1), CLASSES)
             )
         )
@@ -63,7 +63,7 @@ def test_a_record_that_carries_a_sum_over_a_power_of_two_moves_it_by_no_more_tha
     for labels in (here, gone):
         records = FeatureBlocks.of(Features.of(values, labels, classes))
         limits = residual_limits(records.lengths, torch.ones(1), classes)
-        sums.append(records.clipped_sum(torch.zeros(1, classes, WIDTH), limits))
+        sums.append(records.clip_and_sum(torch.zeros(1, classes, WIDTH), limits))
     assert float((sums[0] - sums[1]).norm()) <= 1
 
 

@@ -53,7 +53,7 @@ def summed(values, labels):
     records = FeatureBlocks.of(Features.of(values, labels, CLASSES))
     limits = residual_limits(records.lengths, torch.ones(1, device=values.device), CLASSES, records.grade)
     with precision.use_grade(records.grade):
-        return records.clipped_sum(torch.zeros(1, CLASSES, values.shape[1], device=values.device), limits)
+        return records.clip_and_sum(torch.zeros(1, CLASSES, values.shape[1], device=values.device), limits)
 
 
 @pytest.mark.parametrize("group", [4, 8, 16])

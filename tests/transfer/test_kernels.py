@@ -75,7 +75,7 @@ def test_residuals_are_clipped_as_plainly_and_cut(heads, classes, records, monke
     made = kernels.clip_residuals(scores, labels, limits)
     monkeypatch.setattr(head_gradients, "_product", lambda residuals, rows, kind: residuals)
     gradients = HeadGradients(torch.empty(records, 0, device="cuda"), labels, limits, scores)
-    plain = gradients.clipped_sum(clip_heads, None)[0].float()
+    plain = gradients.clip_and_sum(clip_heads, None)[0].float()
     assert made is not None
     assert not bool((made.view(torch.int32) & 0x1FFF).any())
     assert torch.allclose(made, plain, rtol=2e-3, atol=1e-6)
@@ -98,8 +98,8 @@ def test_sums_by_kernels_are_those_of_plain_operations(heads, monkeypatch):
     records, weights = FeatureBlocks.of(features, size=3000.0), torch.randn(heads, 10, 70, device="cuda")
     limits = residual_limits(records.lengths, torch.ones(heads, device="cuda"), 10, records.grade)
     with precision.use_grade(records.grade):
-        made = records.clipped_sum(weights, limits)
+        made = records.clip_and_sum(weights, limits)
         monkeypatch.setattr(kernels, "runs_on", lambda values: False)
-        plain = records.clipped_sum(weights, limits)
+        plain = records.clip_and_sum(weights, limits)
     assert not torch.equal(made, plain)
     assert torch.allclose(made, plain, rtol=1e-3, atol=1e-2)

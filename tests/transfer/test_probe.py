@@ -105,7 +105,7 @@ def test_what_a_device_multiplies_fits_tf32_and_the_bound():
     assert not bool((records.values.view(torch.int32) & 0x1FFF).any())
     one = head_gradients.FeatureBlocks.of(features().take([0]).to("cuda"))
     limits = head_gradients.residual_limits(one.lengths, torch.full((1,), 0.1, device="cuda"), CLASSES, one.grade)
-    sent = one.clipped_sum(torch.zeros(1, CLASSES, WIDTH, device="cuda"), limits)
+    sent = one.clip_and_sum(torch.zeros(1, CLASSES, WIDTH, device="cuda"), limits)
     assert 0.099 < float(sent.double().norm()) <= 0.1
 
 
@@ -145,13 +145,13 @@ def test_blocks_as_an_accelerator_takes_them_add_up(monkeypatch):
 
 def test_records_filled_up_beforehand_add_up(monkeypatch):
     records = head_gradients.FeatureBlocks.of(features())
-    rows, labels = head_gradients.filled(features().values, features().labels, 64)
+    rows, labels = head_gradients.pad_to_blocks(features().values, features().labels, 64)
     assert len(rows) % 64 == 0
     assert len(rows) > COUNT
     longer = head_gradients.FeatureBlocks.of(Features(rows, labels, CLASSES))
     weights = torch.randn(2, CLASSES, WIDTH, generator=torch.Generator().manual_seed(3))
     sums = [
-        each.clipped_sum(weights, head_gradients.residual_limits(each.lengths, torch.ones(2), CLASSES))
+        each.clip_and_sum(weights, head_gradients.residual_limits(each.lengths, torch.ones(2), CLASSES))
         for each in (records, longer)
     ]
     assert torch.allclose(*sums, atol=1e-6)
@@ -159,7 +159,7 @@ def test_records_filled_up_beforehand_add_up(monkeypatch):
 
 @pytest.mark.parametrize("size", [0.3, 1, 2048, 47_500.5, 60_000, 1e6, 1e9])
 def test_a_block_of_an_accelerator_holds_what_coins_may_bring(size):
-    rows = head_gradients.accelerated_rows(size)
+    rows = head_gradients.accelerator_rows(size)
     assert rows % head_gradients._DEPTH == 0
     assert rows <= head_gradients._ACCELERATED_ROWS
     blocks = math.ceil(size / head_gradients._ACCELERATED_ROWS)

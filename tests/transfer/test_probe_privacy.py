@@ -38,7 +38,7 @@ def one_sum(values, labels, weights, threshold):
     """What the records send, with the weights given: (classes, d) in float64."""
     records = FeatureBlocks.of(Features.of(values, labels, CLASSES))
     limits = residual_limits(records.lengths, torch.tensor([threshold]), CLASSES)
-    return records.clipped_sum(weights.T[None].contiguous(), limits)[0].double()
+    return records.clip_and_sum(weights.T[None].contiguous(), limits)[0].double()
 
 
 AWKWARD = {
@@ -80,7 +80,7 @@ def test_residuals_stay_within_their_limits_in_exact_arithmetic(classes, monkeyp
     thresholds = torch.tensor([1.0, 0.37])
     monkeypatch.setattr(head_gradients, "_product", lambda residuals, rows, kind: residuals)
     gradients = HeadGradients(torch.empty(300, 0), labels, residual_limits(lengths, thresholds, classes), scores)
-    found, _ = gradients.clipped_sum(clip_heads, None)
+    found, _ = gradients.clip_and_sum(clip_heads, None)
     assert bool((lengths * found.norm(dim=1) <= thresholds.double()[:, None]).all())
 
 
@@ -103,7 +103,7 @@ def test_a_null_record_that_kept_its_values_sends_nothing(value, label):
         records = FeatureBlocks.of(data)
         limits = residual_limits(records.lengths, torch.ones(1), CLASSES)
         assert limits[0, 8] > 0
-        limited.append(records.clipped_sum(torch.ones(1, CLASSES, WIDTH), limits))
+        limited.append(records.clip_and_sum(torch.ones(1, CLASSES, WIDTH), limits))
     assert torch.equal(*limited)
     assert limits.shape == (1, 9)
 

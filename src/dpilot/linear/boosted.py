@@ -10,7 +10,7 @@ import numpy as np
 
 from dpilot.linear.descent import norm_quantile
 from dpilot.linear.gram import GramPlan, gram_stage, plan_gram
-from dpilot.linear.problem import Door, Problem, multiplier, repeated
+from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.row_gradients import HistogramClip, gradient_step
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
@@ -44,18 +44,16 @@ class BoostedAdaSSP:
     rounds: int = 8
     clip: float | None = None
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
-        return {"gram": self._gram(problem, left).event, "boosting": repeated(self._sigmas(problem, left))}
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
+        return {"gram": self._gram(problem, left).event, "boosting": gaussian_events(self._sigmas(problem, left))}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        seen = gram_stage(rows, self._gram(problem, left), size, door)
-        values, vectors = seen.floored()
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
+        seen = gram_stage(rows, self._gram(problem, left), size, run)
+        values, vectors = seen.floor_eigenvalues()
         radius, kappa = math.sqrt(seen.radius_squared), _KAPPA if self.clip is None else 0.0
         theta, level = np.zeros((seen.width, 1)), 1.0 if self.clip is None else self.clip
-        short = rows.mapped(
-            lambda chunk: np.column_stack([into_ball(chunk[:, :-1], radius), chunk[:, -1]]), rows.columns
-        )
-        with door.stage("boosting") as receipt:
+        short = rows.map(lambda chunk: np.column_stack([into_ball(chunk[:, :-1], radius), chunk[:, -1]]), rows.columns)
+        with run.stage("boosting") as receipt:
             for sigma in self._sigmas(problem, left):
                 pull, bins = gradient_step(
                     short,
@@ -63,7 +61,7 @@ class BoostedAdaSSP:
                     HistogramClip(radius * level, kappa),
                     noise_multiplier=sigma,
                     receipt=receipt,
-                    noise=door.noise,
+                    noise=run.noise,
                     longest=radius,
                 )
                 theta = theta + vectors @ ((vectors.T @ pull) * (radius * level / size) / values[:, None])
@@ -72,8 +70,8 @@ class BoostedAdaSSP:
                     level *= min(max(norm_quantile(bins / size, _QUANTILE), 0.2), 5.0)
         return Solution(theta[:, 0], seen)
 
-    def _gram(self, problem: Problem, left: float) -> GramPlan:
+    def _gram(self, problem: LinearProblem, left: float) -> GramPlan:
         return plan_gram(problem, left / (self.rounds + 1))
 
-    def _sigmas(self, problem: Problem, left: float) -> tuple[float, ...]:
+    def _sigmas(self, problem: LinearProblem, left: float) -> tuple[float, ...]:
         return (multiplier(problem, left / (self.rounds + 1)),) * self.rounds

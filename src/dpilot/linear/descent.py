@@ -18,7 +18,7 @@ from dpilot.linear.row_gradients import EDGES, HistogramClip, Residual, gradient
 from dpilot.linear.rows import Rows
 from dpilot.mechanism import Draws, Noise
 
-__all__ = ["Descent", "Leave", "Schedule", "descend", "norm_quantile"]
+__all__ = ["Descent", "Leave", "StepSchedule", "descend", "norm_quantile"]
 
 Leave = Callable[[Floats, float], bool]
 
@@ -34,7 +34,7 @@ _WORSE: Final = 2.0  # times the best median of norms: the last step overshot
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class StepSchedule:
     """Public: a noise multiplier for each step, how many of them are not averaged, and the terms of clipping.
 
     ``noise`` is what a unit of clip level costs in the averaged weights, ``alignment`` how much of what is clipped off
@@ -92,7 +92,7 @@ class _State:
 def descend(
     rows: Rows,
     start: Floats,
-    schedule: Schedule,
+    schedule: StepSchedule,
     *,
     threshold: float,
     size: float,
@@ -132,7 +132,7 @@ def descend(
         )
         thresholds.append(state.at.threshold)
         early = step < min(schedule.tracking, schedule.burn_in - 1)
-        state = _moved(state, gradient, counts / size, sigma, schedule, size, early)
+        state = _take_step(state, gradient, counts / size, sigma, schedule, size, early)
         if step >= schedule.burn_in:
             part = 1 / sigma**2
             mean, weight = mean + part * state.at.weights, weight + part
@@ -145,8 +145,8 @@ def norm_quantile(shares: Floats, q: float) -> float:
     return _quantile(_distribution(shares), q)
 
 
-def _moved(
-    state: _State, gradient: Floats, shares: Floats, sigma: float, schedule: Schedule, size: float, early: bool
+def _take_step(
+    state: _State, gradient: Floats, shares: Floats, sigma: float, schedule: StepSchedule, size: float, early: bool
 ) -> _State:
     """The state after a step along the released gradient, or where the norms were least if they have grown since."""
     at, below, noise = state.at, _distribution(shares), schedule.histogram_noise(sigma) / size
@@ -176,7 +176,7 @@ def _significant(shares: Floats, noise: float) -> Floats:
     return np.asarray(np.where(shares > _CERTAIN * noise, shares, 0.0))
 
 
-def _cheapest(shares: Floats, below: Floats, schedule: Schedule) -> float:
+def _cheapest(shares: Floats, below: Floats, schedule: StepSchedule) -> float:
     """The clip level, in present thresholds, with the least squared error that is left of a step::
 
         (alignment E[(|g| - C)+])^2 + (noise C / P[|g| <= C])^2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.problem import Door, Problem, multiplier, repeated
+from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.row_gradients import HistogramClip, gradient_step
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
@@ -17,7 +17,7 @@ from dpilot.privacy.events import Event
 __all__ = ["FixedClip", "equal_steps", "fixed_steps"]
 
 
-def equal_steps(problem: Problem, share: float, steps: int) -> tuple[float, ...]:
+def equal_steps(problem: LinearProblem, share: float, steps: int) -> tuple[float, ...]:
     """Noise multipliers of ``steps`` equal steps that together take ``share`` of the squared mu."""
     return (multiplier(problem, share / steps),) * steps
 
@@ -50,11 +50,11 @@ class FixedClip:
     threshold: float = 1.0
     steps: int = 30
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
-        return {"gradient": repeated(equal_steps(problem, left, self.steps))}
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
+        return {"gradient": gaussian_events(equal_steps(problem, left, self.steps))}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
         sigmas = equal_steps(problem, left, self.steps)
-        with door.stage("gradient") as receipt:
-            theta = fixed_steps(rows, self.threshold, sigmas, size=size, receipt=receipt, noise=door.noise)
+        with run.stage("gradient") as receipt:
+            theta = fixed_steps(rows, self.threshold, sigmas, size=size, receipt=receipt, noise=run.noise)
         return Solution(theta)

@@ -18,7 +18,7 @@ from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
 
-__all__ = ["Door", "Privacy", "Problem", "multiplier", "paid", "repeated"]
+__all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier"]
 
 
 _UNSIZED: Final = 0.016  # as if there were enough records: nothing planned may depend on their number
@@ -27,7 +27,7 @@ _FEWEST: Final = 100.0  # records, in units of 1 / mu
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LinearProblem:
     """The public numbers of a fit: ``mu`` is what it may cost in all, ``size`` the number of records to divide by.
 
     ``size`` is None while it is still to be bought; then nothing that is planned may depend on it.
@@ -63,7 +63,7 @@ class Problem:
         return self.size is not None and (self.loudness > _LOUDEST or self.mu * self.size < _FEWEST)
 
 
-def multiplier(problem: Problem, share: float) -> float:
+def multiplier(problem: LinearProblem, share: float) -> float:
     """The noise multiplier of a release that may take ``share`` of the squared mu.
 
     >>> problem = Problem(3, True, 1000.0, Budget(1.0, 1e-5))
@@ -73,13 +73,13 @@ def multiplier(problem: Problem, share: float) -> float:
     return 1 / (problem.mu * math.sqrt(_validate.rate(share=share)))
 
 
-def repeated(multipliers: tuple[float, ...]) -> Event:
+def gaussian_events(multipliers: tuple[float, ...]) -> Event:
     """One Gaussian for each multiplier, in order."""
     return gaussian_event(multipliers[0]) if len(multipliers) == 1 else Composed(map(Gaussian, multipliers))
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class CommittedRun:
     """One fit's way to the data: the stages of its commitment, and one noise source."""
 
     committed: Committed
@@ -110,14 +110,14 @@ class Privacy:
 
 
 @contextmanager
-def paid(
+def commit_stages(
     stages: Sequence[Stage],
     budget: Budget,
     *,
     ledger: Ledger | str | Path | None,
     noise: Noise,
     unprotected: tuple[str, ...],
-) -> Iterator[tuple[Door, list[Privacy]]]:
+) -> Iterator[tuple[CommittedRun, list[Privacy]]]:
     """Pay for all ``stages`` at once, run the body, and leave behind what it cost.
 
     Without a ledger, a precommitted one of the fit's own budget is made and dropped: ``Privacy`` keeps its entries.
@@ -129,5 +129,5 @@ def paid(
     """
     with commitment(stages, budget, ledger, dataset="one fit", size=None) as (made, cost), np.errstate(all="ignore"):
         story: list[Privacy] = []
-        yield Door(made, noise), story
+        yield CommittedRun(made, noise), story
         story.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp))

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.keys import Chain, fresh_key
-from dpilot.linear.problem import Door, Problem
+from dpilot.linear.problem import CommittedRun, LinearProblem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Noise
@@ -52,18 +52,18 @@ class TukeyEM:
 
     models: int | None = None
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         return {"tukey": _event(problem, left)}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
         del size  # nothing is divided by it
         event = _event(problem, left)
         fits = _fits(rows, self._models(problem))
-        with door.stage("tukey") as receipt:
+        with run.stage("tukey") as receipt:
             receipt.draw(event)
-            return Solution(_released(fits, event, door.noise))
+            return Solution(_released(fits, event, run.noise))
 
-    def _models(self, problem: Problem) -> int:
+    def _models(self, problem: LinearProblem) -> int:
         if self.models is not None:
             return self.models
         size = 20_000.0 if problem.size is None else problem.size
@@ -96,7 +96,7 @@ def depths(fits: Floats, places: Floats) -> Floats:
     return np.asarray(np.minimum(below, above), dtype=np.float64)
 
 
-def _event(problem: Problem, left: float) -> ApproxDP:
+def _event(problem: LinearProblem, left: float) -> ApproxDP:
     """What scaling and size leave, as a pair: half of delta stays theirs, and epsilon is what their mu does not use."""
     budget = problem.budget
     if left == 1.0:

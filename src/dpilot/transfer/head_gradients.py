@@ -42,9 +42,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dpilot.numerics import precision
-from dpilot.private_sum import Clip, PerSampleGradients, clipped_sum
+from dpilot.private_sum import Clip, PerSampleGradients, clip_and_sum
 from dpilot.transfer import kernels
-from dpilot.transfer.features import NULL, Features, chunked
+from dpilot.transfer.features import NULL, Features, chunk_rows
 from dpilot.transfer.joint import clip_heads
 
 __all__ = ["FeatureBlocks", "HeadGradients", "residual_limits"]
@@ -86,9 +86,9 @@ class FeatureBlocks:
         labels = features.labels.to(values.device)
         grade, block = grade_of(values.device), block_rows(values, size)
         if values.device.type != "cpu":
-            values, labels = filled(values, labels, block)
+            values, labels = pad_to_blocks(values, labels, block)
         values = precision.truncate_tf32(values) if grade is precision.TF32 else values
-        lengths = torch.cat([torch.linalg.vector_norm(rows.double(), dim=1) for rows in chunked(values)])
+        lengths = torch.cat([torch.linalg.vector_norm(rows.double(), dim=1) for rows in chunk_rows(values)])
         null = (labels == NULL) | ~torch.isfinite(lengths)
         if bool(null.any()):  # a product of 0 and nan would be nan
             values = torch.where(null[:, None], 0.0, values)
@@ -97,9 +97,9 @@ class FeatureBlocks:
             values = values.T.contiguous().T
         return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade)
 
-    def clipped_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
+    def clip_and_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
         """The sum of gradients under ``clip_heads``, shaped as ``weights`` (heads, classes, d), in float64."""
-        total = clipped_sum(self.gradients(weights, limits), clip_heads, None, add=_add)
+        total = clip_and_sum(self.gradients(weights, limits), clip_heads, None, add=_add)
         assert total is not None  # there is one block at least
         sums: Tensor = total[0]
         return sums
@@ -160,7 +160,7 @@ class HeadGradients(PerSampleGradients):
             residuals.view(torch.int32).bitwise_and_(precision.KEPT_BITS)
         return self._sum(residuals)
 
-    def clipped_sum(self, clip: Clip, state: Any) -> tuple[Tensor, Any]:
+    def clip_and_sum(self, clip: Clip, state: Any) -> tuple[Tensor, Any]:
         """On a GPU where Triton runs, one kernel forms the residuals that ``clip_heads`` leaves: it reads them once.
 
         ``test_sums_by_kernels_are_those_of_plain_operations`` compares it with norms, weights and weighted sum.
@@ -199,13 +199,13 @@ def block_rows(values: Tensor, size: float | None = None) -> int:
     deviations more, as parts are drawn by coins.
     """
     if values.device.type != "cpu":
-        return accelerated_rows(_ACCELERATED_ROWS if size is None else size)
+        return accelerator_rows(_ACCELERATED_ROWS if size is None else size)
     least, most = _BLOCK_ROWS
     rows = min(max(least, _BLOCK_BYTES // max(4 * values.shape[1], 1)), most)
     return rows - rows % _DEPTH
 
 
-def accelerated_rows(size: float) -> int:
+def accelerator_rows(size: float) -> int:
     """Rows of a block on an accelerator, for a declared size.
 
     Example:
@@ -217,7 +217,7 @@ def accelerated_rows(size: float) -> int:
     return math.ceil(needed / blocks / _STRETCH) * _STRETCH
 
 
-def filled(values: Tensor, labels: Tensor, block: int) -> tuple[Tensor, Tensor]:
+def pad_to_blocks(values: Tensor, labels: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """Null records behind the others, so that whole blocks are had without a copy at every step."""
     missing = -len(values) % block
     return pad(values, (0, 0, 0, missing)), pad(labels, (0, missing), value=NULL)

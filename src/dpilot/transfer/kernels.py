@@ -36,7 +36,7 @@ def clip_residuals(scores: Tensor, labels: Tensor, limits: Tensor) -> Tensor | N
         return None
     made, wide = torch.empty_like(scores), max(16, 1 << (classes - 1).bit_length())
     blocks = (-(-records // (_NUMBERS // wide)), heads)
-    compiled().clip_residuals[blocks](
+    compile_kernels().clip_residuals[blocks](
         scores, labels, limits, made, classes, records, limits.stride(0), KEPT_BITS, wide, _NUMBERS // wide
     )
     return made
@@ -53,7 +53,7 @@ def deep_product(left: Tensor, right: Tensor, depth: int) -> Tensor | None:
         return None
     tiles = tiles_of(len(left))
     stages = stages_that_run(right.device, tiles)
-    return None if stages is None else _summed(left, right, tiles, stages, depth)
+    return None if stages is None else _sum_pieces(left, right, tiles, stages, depth)
 
 
 def tiles_of(rows: int) -> tuple[int, int]:
@@ -86,19 +86,19 @@ def stages_that_run(device: torch.device, tiles: tuple[int, int]) -> int | None:
     left, right = torch.ones(sum(tiles), 256, device=device), torch.ones(_COLUMNS, 256, device=device).T
     for stages in _STAGES:
         try:
-            if bool((_summed(left, right, tiles, stages, 128) == 256.0).all()):
+            if bool((_sum_pieces(left, right, tiles, stages, 128) == 256.0).all()):
                 return stages
         except Exception:  # no room, or another kind of GPU
             continue
     return None
 
 
-def _summed(left: Tensor, right: Tensor, tiles: tuple[int, int], stages: int, depth: int) -> Tensor:
+def _sum_pieces(left: Tensor, right: Tensor, tiles: tuple[int, int], stages: int, depth: int) -> Tensor:
     (rows, length), width = left.shape, right.shape[1]
     columns, groups = -(-width // _COLUMNS), -(-rows // sum(tiles))
     pieces = pieces_of(length // depth, columns * groups)
     parts = torch.empty(length // depth // pieces, width, rows, dtype=torch.float64, device=left.device)
-    compiled().deep_product[(columns, len(parts), groups)](
+    compile_kernels().deep_product[(columns, len(parts), groups)](
         left, right, parts, rows, width, left.stride(0), right.stride(1), -(-rows // groups),
         pieces, depth, *tiles, _COLUMNS, num_warps=4, num_stages=stages,
     )  # fmt: skip
@@ -106,7 +106,7 @@ def _summed(left: Tensor, right: Tensor, tiles: tuple[int, int], stages: int, de
 
 
 @cache
-def compiled() -> Any:
+def compile_kernels() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
     written, triton = import_module("dpilot.transfer.triton_kernels"), import_module("triton")
     return SimpleNamespace(**{name: triton.jit(getattr(written, name)) for name in ("clip_residuals", "deep_product")})

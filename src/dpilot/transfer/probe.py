@@ -25,10 +25,10 @@ from dpilot.noise import check_distinct
 from dpilot.numerics import precision
 from dpilot.privacy.events import Event, Gaussian, Repeated
 from dpilot.private_sum import Clip, Summand, private_sum
-from dpilot.transfer.features import Features, chunked
+from dpilot.transfer.features import Features, chunk_rows
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.transfer.joint import JointHeads, clip_heads
-from dpilot.transfer.recorded import recorded
+from dpilot.transfer.recorded import record_graph
 
 __all__ = ["Head", "fit_heads", "predict"]
 
@@ -134,10 +134,12 @@ def predict(features: Features | Tensor, weights: Tensor) -> Tensor:
         a rounding, which would change its class where two scores are equal.
     """
     values = features.values if isinstance(features, Features) else features
-    return torch.cat([_filled(rows.to(weights)).mm(weights)[: len(rows)].argmax(1) for rows in chunked(values, _ROWS)])
+    return torch.cat(
+        [_pad_rows(rows.to(weights)).mm(weights)[: len(rows)].argmax(1) for rows in chunk_rows(values, _ROWS)]
+    )
 
 
-def _filled(rows: Tensor) -> Tensor:
+def _pad_rows(rows: Tensor) -> Tensor:
     return pad(rows, (0, 0, 0, _ROWS - len(rows)))
 
 
@@ -178,7 +180,7 @@ class _Team:
         released, rate = torch.zeros_like(weights), units / size
 
         def sum_gradients() -> Tensor:
-            return blocks.clipped_sum(weights, limits) / units
+            return blocks.clip_and_sum(weights, limits) / units
 
         def move() -> None:
             velocity.mul_(momentum[:, None, None]).addcmul_(released, rate)
@@ -189,7 +191,7 @@ class _Team:
             return sum_gradients()
 
         steps = stop - self.step  # the move of a step is recorded with the sums of the next
-        again = recorded(move_and_sum, weights.device, steps, changes=(weights, velocity))
+        again = record_graph(move_and_sum, weights.device, steps, changes=(weights, velocity))
         for step in range(steps):
             sums = _SumOfBlocks(again if step else sum_gradients)
             noisy, _ = private_sum(
@@ -236,6 +238,6 @@ class _SumOfBlocks(Summand):
 
     work: Callable[[], Tensor]
 
-    def clipped_sum(self, clip: Clip, state: JointHeads) -> tuple[Tensor, tuple[()]]:
+    def clip_and_sum(self, clip: Clip, state: JointHeads) -> tuple[Tensor, tuple[()]]:
         del clip, state  # those that the work was made with
         return self.work(), ()

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from dpilot.engine.capture import beside
 
-__all__ = ["recorded"]
+__all__ = ["record_graph"]
 
 _WORTH_IT: Final = 10  # times: recording costs about as much as a few of them
 
 
-def recorded(
+def record_graph(
     work: Callable[[], Tensor], device: torch.device, times: int, changes: Sequence[Tensor] = ()
 ) -> Callable[[], Tensor]:
     """``work`` itself, or a CUDA graph of it; what it reads may be changed in place between two calls.
