@@ -125,7 +125,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         noise = noise_of(self.random_state)
         split = _split(noise)
         places = split.indices(source.length)
-        score = score_event(problem, grouped=source.grouped is not None)
+        score = score_event(problem, grouped=source.groups is not None)
         parts = {"train": {**source.stages(problem), **plan.stages}, "held-out": {"score": score}}
         stages = [Stage(name, event, part, split.id) for part, each in parts.items() for name, event in each.items()]
         with commit_stages(stages, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (
@@ -137,7 +137,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             solution, scaling, _ = plan.run(MemoryRows.of(table[places["train"]]), run)
             model = LinearModel.of(solution.theta, scaling, intercept=True)
             with run.stage("score") as receipt:
-                held_out = _of(source.grouped, places["held-out"])
+                held_out = _of(source.groups, places["held-out"])
                 found = _score_records(table[places["held-out"]], model, problem, receipt, noise, held_out)
         self.encoder_, self.model_, self.metrics_, self.privacy_ = encoder, model, found, story[0]
         self.coef_, self.intercept_, self.choice_ = model.coef, model.intercept, solution.choice

@@ -46,7 +46,7 @@ class RecordSource(Protocol):
     def share(self) -> float: ...
 
     @property
-    def grouped(self) -> Grouped | None: ...
+    def groups(self) -> Grouped | None: ...
 
     def stages(self, problem: LinearProblem, /) -> dict[str, Event]: ...
 
@@ -79,7 +79,7 @@ class Numbers:
         return 0.0
 
     @property
-    def grouped(self) -> None:
+    def groups(self) -> None:
         return None
 
     def stages(self, *_: object) -> dict[str, Event]:
@@ -104,7 +104,7 @@ class Described:
     column: Column | None  # of the target
     frame: Any
     target: Floats
-    grouped: Grouped | None = None
+    groups: Grouped | None = None
 
     @classmethod
     def of(cls, schema: Schema, frame: Any, y: Any, protected: str | None) -> Described:

@@ -203,7 +203,9 @@ def extract(
     with torch.no_grad():
         return torch.cat(
             [
-                _embed(fn, fill_rows(pictures[start : start + size], size), device)[: max(len(pictures) - start, 0)]
+                _extract_rows(fn, fill_rows(pictures[start : start + size], size), device)[
+                    : max(len(pictures) - start, 0)
+                ]
                 for start, size in blocks(len(pictures), min(_LEAST, batch), batch)
             ]
         )
@@ -219,7 +221,7 @@ def chunk_rows(rows: Tensor, most: int = _ROWS) -> Iterator[Tensor]:
     return (rows[start : start + most] for start in range(0, max(len(rows), 1), most))
 
 
-def _embed(fn: Callable[[Tensor], Tensor], images: Tensor, device: torch.device | str | None) -> Tensor:
+def _extract_rows(fn: Callable[[Tensor], Tensor], images: Tensor, device: torch.device | str | None) -> Tensor:
     found = fn(images if device is None else images.to(device))
     return found.flatten(1).to(device="cpu", dtype=torch.float32)
 
