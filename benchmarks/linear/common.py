@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpilot.linear.declared import parse_bounds
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, Method, PrivacyWarning, fit_rows, problem_of
 from dpilot.linear.rows import MemoryRows
 

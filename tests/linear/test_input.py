@@ -14,7 +14,7 @@ from sklearn.base import clone
 from dpilot import Budget, Ledger
 from dpilot.errors import InvalidInput
 from dpilot.linear import AutoRegressor, LinearRegression, LogisticRegression, PrivacyWarning, PrivateStandardScaler
-from dpilot.linear.declared import parse_bounds
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.methods import METHODS
 from tests.linear.helpers import line
 

@@ -19,7 +19,7 @@ from dpilot.linear.descent import (
 )
 from dpilot.linear.dpgd import Dpgd, shrink
 from dpilot.linear.estimators import LinearRegression
-from dpilot.linear.gram import Gram, average_grams
+from dpilot.linear.gram_matrix import Gram, average_grams
 from dpilot.linear.methods import METHODS
 from dpilot.linear.problem import LinearProblem
 from dpilot.linear.rows import MemoryRows

@@ -15,7 +15,7 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder
 
 from dpilot.audit.replay import replay
 from dpilot.linear import LinearRegression, PrivateStandardScaler, check_pipeline
-from dpilot.linear.declared import parse_bounds
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import plan_fit
 from dpilot.linear.methods import METHODS
 from dpilot.linear.problem import LinearProblem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpilot.linear.gram import gram_stage, plan_gram
+from dpilot.linear.gram_matrix import gram_stage, plan_gram
 from dpilot.linear.problem import CommittedRun, LinearProblem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution

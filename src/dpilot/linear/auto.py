@@ -10,7 +10,7 @@ import numpy as np
 from dpilot._arrays import Floats
 from dpilot.linear.descent import Leave, StepSchedule
 from dpilot.linear.dpgd import Dpgd, gram_share, shrink, walk
-from dpilot.linear.gram import Gram, average_grams, gram_stage
+from dpilot.linear.gram_matrix import Gram, average_grams, gram_stage
 from dpilot.linear.problem import CommittedRun, LinearProblem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution

@@ -16,7 +16,7 @@ from dpilot._arrays import Floats
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.keys import fresh_key
-from dpilot.linear.declared import parse_bounds
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import noise_of, plan_fit, problem_of
 from dpilot.linear.inputs import features, features_and_target, loose, numbers, target_numbers
 from dpilot.linear.methods import METHODS

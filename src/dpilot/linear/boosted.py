@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from dpilot.linear.descent import norm_quantile
-from dpilot.linear.gram import GramPlan, gram_stage, plan_gram
+from dpilot.linear.gram_matrix import GramPlan, gram_stage, plan_gram
 from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.row_gradients import HistogramClip, gradient_step
 from dpilot.linear.rows import Rows

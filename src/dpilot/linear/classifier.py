@@ -16,7 +16,7 @@ from dpilot.data.cells import Cells, plain
 from dpilot.data.reading import codes as cell_codes
 from dpilot.data.values import key
 from dpilot.errors import InvalidInput
-from dpilot.linear.declared import parse_bounds
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, loose
 from dpilot.linear.logistic import LogisticSteps, probabilities

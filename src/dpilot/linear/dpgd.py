@@ -10,7 +10,7 @@ import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.linear.descent import Leave, StepSchedule, descend
-from dpilot.linear.gram import Gram, GramPlan, gram_stage, plan_gram
+from dpilot.linear.gram_matrix import Gram, GramPlan, gram_stage, plan_gram
 from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution

@@ -10,13 +10,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
 from dpilot._arrays import Floats
-from dpilot.linear.declared import parse_bounds
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, loose, numbers
-from dpilot.linear.intervals import standard_errors
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
 from dpilot.linear.rows import MemoryRows, Rows
+from dpilot.linear.solution import standard_errors
 from dpilot.linear.streaming import parquet_rows
 
 __all__ = ["LinearRegression"]

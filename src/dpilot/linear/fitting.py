@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import PrivacyWarning
-from dpilot.linear.declared import DeclaredBounds
+from dpilot.linear.declared_bounds import DeclaredBounds
 from dpilot.linear.problem import CommittedRun, LinearProblem, Privacy, commit_stages, multiplier
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution

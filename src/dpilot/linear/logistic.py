@@ -10,7 +10,7 @@ import numpy as np
 from dpilot._arrays import Floats
 from dpilot.linear.descent import StepSchedule, descend
 from dpilot.linear.dpgd import histogram_share
-from dpilot.linear.gram import gram_stage, plan_gram
+from dpilot.linear.gram_matrix import gram_stage, plan_gram
 from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.row_gradients import Residual
 from dpilot.linear.rows import Rows

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
-from dpilot.linear.declared import parse_bounds
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import noise_of, problem_of, size_of
 from dpilot.linear.inputs import features, loose, training_features
 from dpilot.linear.problem import commit_stages

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpilot.linear.gram import gram_stage, plan_gram
+from dpilot.linear.gram_matrix import gram_stage, plan_gram
 from dpilot.linear.problem import CommittedRun, LinearProblem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution

@@ -43,7 +43,7 @@ from torch.nn.functional import pad
 
 from dpilot.numerics import precision
 from dpilot.private_sum import Clip, PerSampleGradients, clip_and_sum
-from dpilot.transfer import kernels
+from dpilot.transfer import head_kernels
 from dpilot.transfer.features import NULL, Features, chunk_rows
 from dpilot.transfer.joint import clip_heads
 
@@ -166,7 +166,7 @@ class HeadGradients(PerSampleGradients):
         ``test_sums_by_kernels_are_those_of_plain_operations`` compares it with norms, weights and weighted sum.
         """
         fused = clip is clip_heads and self._grade is precision.TF32
-        if fused and (residuals := kernels.clip_residuals(self._scores, self._labels, self._limits)) is not None:
+        if fused and (residuals := head_kernels.clip_residuals(self._scores, self._labels, self._limits)) is not None:
             return self._sum(residuals), ()
         weights, extras = clip(self.norms, state)
         return self.weighted_sum(weights), extras.sum(0) if extras.shape[1] else ()
@@ -232,7 +232,7 @@ def _product(residuals: Tensor, rows: Tensor, kind: torch.dtype) -> Tensor:
     """residuals (m, b) times rows (b, d), at most ``_DEPTH`` of the b added in float32, these sums in ``kind``."""
     if len(rows) <= _DEPTH:
         return torch.mm(residuals, rows)
-    if (product := kernels.deep_product(residuals, rows, _DEPTH)) is not None:
+    if (product := head_kernels.deep_product(residuals, rows, _DEPTH)) is not None:
         return product
     if rows.device.type == "cpu" and len(residuals) * rows.shape[1] > _LARGE:
         total = torch.mm(residuals[:, :_DEPTH], rows[:_DEPTH]).to(kind)

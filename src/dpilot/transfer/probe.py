@@ -27,8 +27,8 @@ from dpilot.privacy.events import Event, Gaussian, Repeated
 from dpilot.private_sum import Clip, Summand, private_sum
 from dpilot.transfer.features import Features, chunk_rows
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
+from dpilot.transfer.head_kernels import record_graph
 from dpilot.transfer.joint import JointHeads, clip_heads
-from dpilot.transfer.recorded import record_graph
 
 __all__ = ["Head", "fit_heads", "predict"]
 
