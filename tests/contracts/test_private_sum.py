@@ -22,7 +22,7 @@ from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
 from dpilot.private_sum import PerSampleGradients, clip_and_sum, private_sum
 from dpilot.tape import tape
-from dpilot.transfer import head_gradients
+from dpilot.transfer import head_gradients, head_kernels
 from dpilot.transfer.features import Features
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.transfer.joint import JointHeads, clip_heads
@@ -174,6 +174,26 @@ def test_a_sum_in_one_pass_is_norms_then_weights_then_the_weighted_sum(name: str
     plain, _ = PerSampleGradients.clip_and_sum(gradients, rule, state)
     again, _ = gradients.clip_and_sum(rule, state)
     assert np.array_equal(plain, again)
+
+
+def test_the_fused_residuals_of_heads_are_those_of_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's formula in plain operations: what it leaves is what norms, weights and weighted sum leave."""
+
+    calls = []
+
+    def fused(scores: torch.Tensor, labels: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
+        calls.append(scores.shape)
+        residuals = torch.softmax(scores, 1) - torch.nn.functional.one_hot(labels, scores.shape[1]).T
+        residuals = residuals * (limits / residuals.norm(dim=1)).clamp_max(1.0).unsqueeze(1)
+        return precision.truncate_tf32(residuals.nan_to_num(nan=0.0))
+
+    monkeypatch.setattr(head_gradients, "grade_of", lambda device: precision.TF32)
+    plain, _ = of_heads(np.arange(40)).clip_and_sum(clip_heads, JOINT)
+    monkeypatch.setattr(head_kernels, "clip_residuals", fused)
+    made, extras = of_heads(np.arange(40)).clip_and_sum(clip_heads, JOINT)
+    assert extras == ()
+    assert len(calls) == 1
+    assert np.allclose(made, plain, rtol=2e-3, atol=1e-3)
 
 
 def test_a_null_record_of_rows_adds_nothing() -> None:

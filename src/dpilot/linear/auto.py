@@ -19,7 +19,6 @@ from dpilot.privacy.events import Event
 __all__ = ["Auto", "choose_candidate"]
 
 _FLOORS: Final = (1.0, 2.0, 4.0)
-_DROWNED: Final = 0.5  # squared widths of the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Auto:
     Guards:
         steps are shrunk by what their own noise explains (James-Stein); another candidate must beat them, and the
         centre must beat the chosen one, by more than the noise of the comparison. Where declared numbers leave no hope,
-        or the clip level of loud steps never fell, it is the centre in any case.
+        or the clip level of noisy steps never fell, it is the centre in any case.
     """
 
     share: float = 0.65  # of the Gram matrix, where it can be precise
@@ -73,7 +72,7 @@ def _leave(seen: Gram) -> Leave:
     """Whether the moments already show a solution of theirs to be better than the steps, beyond what noise explains."""
 
     def better(weights: Floats, noise: float) -> bool:
-        if _is_drowned(weights, noise):
+        if _is_mostly_noise(weights, noise):
             return False
         theta = np.asarray(seen.whitening() @ weights[:, 0])
         best, risk = min(_ridges(seen).values(), key=lambda each: each[1])
@@ -102,9 +101,9 @@ def choose_candidate(found: Solution, intercept: bool, *, hopeless: bool = False
     if candidates[best][1] > candidates["steps"][1] - seen.difference_noise(steps, candidates[best][0]):
         best = "steps"
     theta, risk = candidates[best]
-    drowned = found.descent is not None and _is_drowned(found.descent.weights, found.noise)
+    noisy = found.descent is not None and _is_mostly_noise(found.descent.weights, found.noise)
     centre = _centre(seen, intercept)
-    if risk > seen.risk(centre) + seen.difference_noise(theta, centre) or drowned or hopeless:
+    if risk > seen.risk(centre) + seen.difference_noise(theta, centre) or noisy or hopeless:
         best, theta = "centre", centre
     return replace(found, theta=theta, choice=best)
 
@@ -117,9 +116,9 @@ def _is_astray(found: Solution, schedule: StepSchedule) -> bool:
     return not schedule.rising and levels[-1] >= levels[0]
 
 
-def _is_drowned(weights: Floats, noise: float) -> bool:
+def _is_mostly_noise(weights: Floats, noise: float) -> bool:
     """Whether privacy noise alone moves predictions by most of a width of the target."""
-    return bool(weights.size * noise**2 > _DROWNED)
+    return bool(weights.size * noise**2 > 0.5)
 
 
 def _optimism(seen: Gram, theta: Floats, floor: float) -> float:

@@ -130,7 +130,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         stages = [Stage(name, event, part, split.id) for part, each in parts.items() for name, event in each.items()]
         with commit_stages(stages, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (
             run,
-            story,
+            costs,
         ):
             encoder = source.read(places["train"], problem, run)
             table = source.table(encoder)
@@ -139,7 +139,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             with run.stage("score") as receipt:
                 held_out = _of(source.groups, places["held-out"])
                 found = _score_records(table[places["held-out"]], model, problem, receipt, noise, held_out)
-        self.encoder_, self.model_, self.metrics_, self.privacy_ = encoder, model, found, story[0]
+        self.encoder_, self.model_, self.metrics_, self.privacy_ = encoder, model, found, costs[0]
         self.coef_, self.intercept_, self.choice_ = model.coef, model.intercept, solution.choice
         return self
 
@@ -165,9 +165,9 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         stages = [Stage("private score", score_event(problem))]
         book = self.ledger if ledger is None else ledger
         charged = commit_stages(stages, budget, ledger=book, noise=noise, unprotected=("running time",))
-        with charged as (run, story), run.stage("private score") as receipt:
+        with charged as (run, costs), run.stage("private score") as receipt:
             found = _score_records(table, self.model_, problem, receipt, noise)
-        return RegressionScore(found, story[0])
+        return RegressionScore(found, costs[0])
 
     def record(self) -> FitRecord:
         """The fit as the report and the command line see it: declared and released values only."""

@@ -28,7 +28,7 @@ class BoostedAdaSSP:
     """One noisy Gram matrix H, then ``rounds`` of w <- w + H^-1 (X' clip(y - X w, c) + noise).
 
     ``clip`` fixes c in widths of the target, as published; None follows the private 0.9-quantile of the residuals,
-    which each round's release tells the next.
+    which the histogram of each round's release gives the next.
 
     Guarantee:
         rows are scaled to radius R and residuals r clipped to c, which is clipping R |r|, an upper bound of the

@@ -186,9 +186,9 @@ def _collect_labels(labels: Cells) -> NDArray[Any]:
     if labels.dtype.kind in "fiub":
         found = labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
     else:
-        told = [label.real if isinstance(label, complex) else label for label in labels.tolist() if _is_label(label)]
-        words = sorted({label for label in told if isinstance(label, str)})
-        apart = {key(label): label for label in reversed([*sorted(_numeric(told)), *words])}
+        values = [label.real if isinstance(label, complex) else label for label in labels.tolist() if _is_label(label)]
+        words = sorted({label for label in values if isinstance(label, str)})
+        apart = {key(label): label for label in reversed([*sorted(_numeric(values)), *words])}
         found = np.array(list(reversed(apart.values())), dtype=object if words else None)
     if found.dtype != object:
         check_classification_targets(found)

@@ -1,6 +1,6 @@
 """Full-batch gradient steps whose clip level follows a private quantile of the gradient norms.
 
-The histogram that comes with each step's private sum (``linear.row_gradients``) tells the next threshold, the share of
+The histogram that comes with each step's private sum (``linear.row_gradients``) gives the next threshold, the share of
 records that were not clipped (the slope of the step), and whether the last step went wrong.
 """
 

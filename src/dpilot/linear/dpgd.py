@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -19,17 +18,11 @@ from dpilot.privacy.events import Event
 
 __all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of", "shrink", "walk"]
 
-_SILENT: Final = 0.008  # coefficients over mu times size
-_LOUD: Final = 0.016
-_DEAFENING: Final = 0.08
-_PRECISE: Final = 0.5
-_HIDDEN: Final = 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How many steps come before the average and are in it, the budget of an early one beside a late one's, and
-    how much of what clipping takes off is feared to point one way."""
+    how much of what clipping takes off is taken to point one way."""
 
     burn_in: int
     averaged: int
@@ -42,9 +35,9 @@ def pace_of(problem: LinearProblem) -> Pace:
 
     Chosen on synthetic tables: normal ones for the first, collinear, skewed and outlying ones for the second.
     """
-    if problem.loudness <= _SILENT:
+    if problem.relative_noise <= 0.008:
         return Pace(28, 12, 0.25, 1.0)
-    return Pace(12, 8, 0.3, 1.0) if problem.loudness < _LOUD else Pace(6, 4, 0.4, 0.1)
+    return Pace(12, 8, 0.3, 1.0) if problem.relative_noise < 0.016 else Pace(6, 4, 0.4, 0.1)
 
 
 def gram_share(problem: LinearProblem) -> float:
@@ -56,7 +49,7 @@ def gram_share(problem: LinearProblem) -> float:
     if problem.size is None:
         return 0.15
     edge = math.sqrt(2 * problem.width) * problem.width / (problem.mu * math.sqrt(0.1) * max(problem.size, 1.0))
-    return 0.3 if edge <= _PRECISE else 0.06 if edge <= _HIDDEN else 0.03
+    return 0.3 if edge <= 0.5 else 0.06 if edge <= 2.0 else 0.03
 
 
 def histogram_share(sigma: float, size: float | None) -> float:
@@ -120,7 +113,7 @@ class Dpgd:
         sigmas = tuple(multiplier(problem, share * weight) for weight in weights)
         noise = math.sqrt(problem.width) * multiplier(problem, share * pace.averaged) / max(problem.size or 1.0, 1.0)
         share = histogram_share(min(sigmas), problem.size)
-        rising = problem.loudness <= _DEAFENING
+        rising = problem.relative_noise <= 0.08
         return StepSchedule(sigmas, pace.burn_in, noise, pace.alignment, share, rising=rising)
 
 

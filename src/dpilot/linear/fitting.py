@@ -162,9 +162,9 @@ def fit_rows(
     plan = plan_fit(problem, declared, method, numeric_target=numeric_target)
     noise = noise_of(random_state)
     stages = [Stage(name, event) for name, event in plan.stages.items()]
-    with commit_stages(stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected) as (run, story):
+    with commit_stages(stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected) as (run, costs):
         solution, scaling, size = plan.run(rows, run)
-    return Fitted(solution, scaling, size, story[0])
+    return Fitted(solution, scaling, size, costs[0])
 
 
 def plan_fit(

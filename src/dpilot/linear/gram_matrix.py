@@ -140,6 +140,7 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
     """
     usual = 1.2 * math.sqrt(rows.columns)
     radius = usual if plan.radius is None else min(_radius(rows, plan.radius, receipt, noise), 2 * usual)
+    # |z z^T|_F = |z|^2 <= radius^2, and |svec(A)|_2 = |A|_F: each entry off the diagonal counts once, times sqrt(2)
     exact = total(rows, lambda values: _products(values, radius))
     moments = release_symmetric(exact, bound=radius**2, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
     return Gram(moments / size, plan.moments * radius**2 / size, radius**2)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -19,11 +18,6 @@ from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
 
 __all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier"]
-
-
-_UNSIZED: Final = 0.016  # as if there were enough records: nothing planned may depend on their number
-_LOUDEST: Final = 0.12
-_FEWEST: Final = 100.0  # records, in units of 1 / mu
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +43,11 @@ class LinearProblem:
         return gdp_mu(self.budget)
 
     @property
-    def loudness(self) -> float:
+    def relative_noise(self) -> float:
         """Coefficients over mu times size: what the noise of all steps weighs beside a target of unit width."""
-        return _UNSIZED if self.size is None else self.width / (self.mu * max(self.size, 1.0))
+        if self.size is None:
+            return 0.016  # as if there were enough records: nothing planned may depend on their number
+        return self.width / (self.mu * max(self.size, 1.0))
 
     @property
     def hopeless(self) -> bool:
@@ -60,7 +56,7 @@ class LinearProblem:
         Chosen on synthetic tables at epsilon 0.1 and 0.3: within these limits the worst of 5 or 6 seeds was about no
         worse than the centre.
         """
-        return self.size is not None and (self.loudness > _LOUDEST or self.mu * self.size < _FEWEST)
+        return self.size is not None and (self.relative_noise > 0.12 or self.mu * self.size < 100)
 
 
 def multiplier(problem: LinearProblem, share: float) -> float:
@@ -128,6 +124,6 @@ def commit_stages(
         one record.
     """
     with commitment(stages, budget, ledger, dataset="one fit", size=None) as (made, cost), np.errstate(all="ignore"):
-        story: list[Privacy] = []
-        yield CommittedRun(made, noise), story
-        story.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp))
+        costs: list[Privacy] = []
+        yield CommittedRun(made, noise), costs
+        costs.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp))

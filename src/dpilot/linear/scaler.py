@@ -87,7 +87,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
             priced = [Stage(name, event) for name, event in stages.items()]
             with commit_stages(priced, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (
                 run,
-                story,
+                costs,
             ):
                 size = sized(rows, run)
                 if plan:
@@ -95,7 +95,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
                         asked = rows.map(lambda table: table[:, wanted], int(wanted.sum()))
                         found = buy_scaling(asked, plan, size=size, target=False, receipt=receipt, noise=run.noise)
                     center[:-1][wanted], scale[:-1][wanted] = found
-            self.privacy_ = story[0]
+            self.privacy_ = costs[0]
         scaling = known.scaling(center, scale, centred=True)
         self.center_, self.scale_ = scaling.center[:-1], scaling.scale[:-1]
         self.lower_, self.upper_ = scaling.lower[:-1], scaling.upper[:-1]

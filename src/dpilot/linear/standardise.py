@@ -205,6 +205,8 @@ def _spreads(
 ) -> Floats:
     """How far values lie from the centre, by octaves; nan where all is noise. Nearer than ``least`` counts as at it."""
     counts = total(rows, lambda values: _octaves(_beyond(values - center, least)))
+    # one entry of weight 1 in the histogram of each of k columns: sqrt(k) in L2
+    # (tests/linear/test_privacy.py::test_one_more_record_moves_releases_within_their_bounds_and_nothing_else)
     bound = math.sqrt(rows.columns)
     noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)
     return np.array([_width(row, multiplier * bound, size, sure) for row, sure in zip(noisy, certain, strict=True)])
@@ -234,6 +236,7 @@ def _mean(
 ) -> Floats:
     """How far the mean of values pulled in to ``reach`` lies from ``center``; 0 if no further than its own error."""
     exact = total(rows, lambda values: np.sum(np.clip(values - center, -reach, reach) / reach, axis=0))
+    # |clip(y - center, -reach, reach)| / reach <= 1, shaved by 1e-12 for the roundings of the quotient
     noisy = release(exact * _SHAVE, bound=1.0, noise_multiplier=multiplier, receipt=receipt, noise=noise)
     return np.asarray(reach * np.where(np.abs(noisy) < 2 * multiplier, 0.0, noisy / max(size, 1.0)))
 
@@ -244,6 +247,7 @@ def _beyond(values: Floats, least: Floats) -> Floats:
 
 def _pool_widths(rows: Rows, target: bool, multiplier: float, size: float, receipt: Draws, noise: Noise) -> Floats:
     """One width for all features, and the target's own."""
+    # k entries of weight 1 / k in one histogram: at most 1 in L2 (all in one bin); the target's own entry is another 1
     bound = math.sqrt(1 + target)
     counts = total(rows, lambda values: _pool_octaves(values, target))
     noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)

@@ -77,7 +77,7 @@ def fit_probe(
         >>> probe.predict(features)[:2].tolist(), probe.spent.epsilon <= 3.0
         ([0, 1], True)
     """
-    count, told = _resolve_size(size, features)
+    count, unprotected = _resolve_size(size, features)
     rows = features if isinstance(size, str) else features.shuffled()  # a published size leaves every record its place
     bought = _share(center, share, features.width)
     mu, steps = gdp_mu(budget), _validate.count(steps=steps)
@@ -92,7 +92,7 @@ def fit_probe(
         with made.stage(_HEAD) as receipt:
             moved = _move(rows, middle)
             (weights,) = fit_heads(moved, [head], receipts=[receipt], size=count, noises=[noise])
-        return Probe(weights, middle, cost, made.entries(), told, noise.stamp)
+        return Probe(weights, middle, cost, made.entries(), unprotected, noise.stamp)
 
 
 def _resolve_size(size: float | str, features: Features) -> tuple[float, tuple[str, ...]]:

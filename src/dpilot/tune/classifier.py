@@ -142,13 +142,13 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sigma, noise = 1 / gdp_mu(budget), noise_of(self.random_state)
         stages, book = [Stage("private score", counts_event(sigma))], self.ledger if ledger is None else ledger
         charged = commit_stages(stages, budget, ledger=book, noise=noise, unprotected=("running time",))
-        with charged as (run, story), run.stage("private score") as receipt:
+        with charged as (run, costs), run.stage("private score") as receipt:
             layout = Layout(Labels(self.classes_, target).names)
             if probabilities.shape[1] < len(layout.classes):
                 probabilities = np.column_stack([probabilities, np.zeros(len(probabilities))])
             scored = Scored(target, probabilities)
             counts = noisy_counts(scored, layout, noise_multiplier=sigma, receipt=receipt, noise=noise)
-        return RegressionScore(scores(counts), story[0])
+        return RegressionScore(scores(counts), costs[0])
 
     def report(self, path: str | Path) -> Path:
         """Write the report of the fit, one HTML page; it costs nothing."""
