@@ -18,7 +18,7 @@ LAYERS = [
     {"keys", "tape"},
     {"noise"},
     {"sampling", "mechanism", "clipping", "engine"},
-    {"statistics"},
+    {"statistics", "private_sum"},
     {"data", "metrics"},
     {"train", "transfer", "linear"},
     {"tables"},

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpilot.linear.declared import declared
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, Method, PrivacyWarning, fit_rows, problem_of
 from dpilot.linear.rows import MemoryRows
 
@@ -39,7 +39,7 @@ def fitted(
     rows = MemoryRows.of(np.column_stack([X, y]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
-        return fit_rows(rows, problem, declared(bounds, X.shape[1]), method, random_state=random_state)
+        return fit_rows(rows, problem, parse_bounds(bounds, X.shape[1]), method, random_state=random_state)
 
 
 def coefficients(found: Fitted) -> Array:

@@ -16,8 +16,8 @@ from dpilot.linear.boosted import BoostedAdaSSP
 from dpilot.linear.dpgd import Dpgd
 from dpilot.linear.fitting import Method
 from dpilot.linear.fixed import FixedClip, equal_steps, fixed_steps
-from dpilot.linear.problem import Door, Problem, multiplier
-from dpilot.linear.problem import repeated as repeated_steps
+from dpilot.linear.problem import CommittedRun, LinearProblem, multiplier
+from dpilot.linear.problem import gaussian_events as repeated_steps
 from dpilot.linear.rows import Rows, total
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import release
@@ -137,18 +137,18 @@ class Tenth:
 
     share: float
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         return AdaClip(share=self.share).stages(problem, left)
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
         generator = np.random.default_rng()
-        some = rows.mapped(lambda values: values[generator.random(values.shape[0]) < 0.1], rows.columns)
+        some = rows.map(lambda values: values[generator.random(values.shape[0]) < 0.1], rows.columns)
         sigma = multiplier(problem, left * self.share)
-        with door.stage("threshold") as receipt:
-            level = clip_level(some, 0.5, noise_multiplier=sigma, receipt=receipt, noise=door.noise)
-        with door.stage("gradient") as receipt:
+        with run.stage("threshold") as receipt:
+            level = clip_level(some, 0.5, noise_multiplier=sigma, receipt=receipt, noise=run.noise)
+        with run.stage("gradient") as receipt:
             sigmas = equal_steps(problem, left * (1 - self.share), 30)
-            return Solution(fixed_steps(rows, level, sigmas, size=size, receipt=receipt, noise=door.noise))
+            return Solution(fixed_steps(rows, level, sigmas, size=size, receipt=receipt, noise=run.noise))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +169,18 @@ class Scheduled:
     share: float = 0.01
     signal: float = 0.02
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         search = quantile_event(self._search(problem, left), grid=_GRID)
         signals = [Gaussian(self._signal(problem, left))] * len(self._heard)
         gradient = repeated_steps((self._step(problem, left),) * self.steps)
         return {"steps": Composed([*[search] * (len(self.at) + self.most), *signals, gradient])}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
         theta, level, tail, left_over = np.zeros(problem.width), np.inf, [], self.most
-        with door.stage("steps") as receipt:
-            paid = {"receipt": receipt, "noise": door.noise}
+        with run.stage("steps") as receipt:
+            paid = {"receipt": receipt, "noise": run.noise}
             for step in range(self.steps):
-                rest = rows.mapped(_residuals(theta), rows.columns)
+                rest = rows.map(_residuals(theta), rows.columns)
                 drift = self._drift(rest, level, problem, left, size, paid) if step in self._heard else 0.0
                 found = level * float(np.exp(-drift)) if self.follow else level
                 again = bool(drift) and not self.follow and left_over > 0
@@ -198,7 +198,7 @@ class Scheduled:
         return range(1, self.steps) if self.follow else range(3, self.steps, 3) if self.most else range(0)
 
     def _drift(
-        self, rest: Rows, level: float, problem: Problem, left: float, size: float, paid: dict[str, Any]
+        self, rest: Rows, level: float, problem: LinearProblem, left: float, size: float, paid: dict[str, Any]
     ) -> float:
         """How far the share of norms below the level lies from a half; 0 where that is little, or noise."""
         exact = float(total(rest, lambda values: np.asarray(np.sum((_norms(values) <= level) - 0.5))))
@@ -206,13 +206,13 @@ class Scheduled:
         found = release(exact, bound=0.5, noise_multiplier=sigma, **paid) / size
         return found if self.follow or abs(found) > max(0.2, 1.5 * sigma / size) else 0.0
 
-    def _search(self, problem: Problem, left: float) -> float:
+    def _search(self, problem: LinearProblem, left: float) -> float:
         return multiplier(problem, left * self.share)
 
-    def _signal(self, problem: Problem, left: float) -> float:
+    def _signal(self, problem: LinearProblem, left: float) -> float:
         return multiplier(problem, left * self.signal / max(len(self._heard), 1))
 
-    def _step(self, problem: Problem, left: float) -> float:
+    def _step(self, problem: LinearProblem, left: float) -> float:
         taken = self.share * (len(self.at) + self.most) + self.signal * bool(self._heard)
         return multiplier(problem, left * (1 - taken) / self.steps)
 

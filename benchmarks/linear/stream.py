@@ -38,7 +38,7 @@ def write(path: Path, rows: int, columns: int) -> None:
 
 def gram_rate(path: Path, rows: int, times: int) -> float:
     """Rows a second of one pass: read, drop nulls, clip to the radius, sum the products."""
-    from dpilot.linear.gram import GramPlan, gram
+    from dpilot.linear.gram_matrix import GramPlan, gram
     from dpilot.linear.streaming import parquet_rows
     from dpilot.mechanism import SYSTEM
     from dpilot.privacy.events import Gaussian

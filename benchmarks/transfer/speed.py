@@ -17,8 +17,8 @@ import torch
 from dpilot.numerics import precision
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features
+from dpilot.transfer.head_gradients import grade_of
 from dpilot.transfer.probe import Head, fit_heads
-from dpilot.transfer.residuals import grade_of
 from dpilot.transfer.scattering import Scattering
 
 RECORDS, WIDTH, CLASSES = 50_000, 1_280, 10

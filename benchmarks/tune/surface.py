@@ -20,7 +20,7 @@ from torch import Tensor
 from dpilot.mechanism import Draws
 from dpilot.numerics import precision
 from dpilot.transfer.features import Features
-from dpilot.transfer.residuals import Records, reach
+from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.tune.task import Trial
 
 Floats = NDArray[np.float64]
@@ -80,7 +80,7 @@ def measure(
 
 def _walk(features: Features, recipe: Recipe, cells: Sequence[tuple[float, float]]) -> Tensor:
     """Weights (cells, classes, d) after each cell's own number of steps and the free one."""
-    records, device = Records.of(features, size=len(features)), features.values.device
+    records, device = FeatureBlocks.of(features, size=len(features)), features.values.device
     steps = torch.tensor([recipe.steps(r) for _, r in cells], device=device)
     lr = torch.tensor([r for _, r in cells], dtype=torch.float32, device=device).div(steps)[:, None, None]
     scale = (steps.sqrt() / torch.tensor([m for m, _ in cells], dtype=torch.float32, device=device))[
@@ -88,12 +88,12 @@ def _walk(features: Features, recipe: Recipe, cells: Sequence[tuple[float, float
     ]  # sigma / n
     weights = torch.zeros(len(cells), records.classes, features.width, device=device)
     velocity, final = torch.zeros_like(weights), torch.zeros_like(weights)
-    limits = reach(records.lengths, torch.ones(len(cells), device=device), records.classes, records.grade)
+    limits = residual_limits(records.lengths, torch.ones(len(cells), device=device), records.classes, records.grade)
     generator = torch.Generator(device).manual_seed(0)
     with torch.no_grad(), precision.use_grade(records.grade):
         for step in range(1, int(steps.max()) + 1):
             noise = torch.randn(weights.shape, device=device, generator=generator)
-            mean = (records.clipped_sum(weights, limits) / len(features)).to(weights.dtype)
+            mean = (records.clip_and_sum(weights, limits) / len(features)).to(weights.dtype)
             velocity = MOMENTUM * velocity + mean + scale * noise
             weights = weights - lr * velocity
             done = (steps == step)[:, None, None]

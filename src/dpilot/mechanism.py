@@ -35,6 +35,7 @@ __all__ = [
     "choose",
     "gaussian_event",
     "release",
+    "release_sample",
     "release_symmetric",
     "seeded_noise",
     "smat",
@@ -166,6 +167,36 @@ def choose(scores: Floats, *, sensitivity: float, epsilon: float, receipt: Draws
     return _with_tape(
         "choice", values, lambda: noise.choice(scores * rate), bound=sensitivity, event=event, stamp=noise.stamp
     )
+
+
+def release_sample(
+    sample: Callable[[Noise], Output],
+    *,
+    probes: Callable[[], Floats],
+    sensitivity: float,
+    event: Event,
+    receipt: Draws,
+    noise: Noise = SYSTEM,
+) -> Output:
+    """Draw the receipt for ``event`` and return ``sample(noise)``: a mechanism of its own, proved where it is written.
+
+    Args:
+        sample: Draws the output from the records; all its randomness comes from the noise source it is handed.
+        probes: Numbers the output's law depends on, for a tape (``dpilot.audit``); not computed where none listens.
+        sensitivity: How far one record may move each of the probes.
+        event: What the sample costs.
+        receipt: What pays for it.
+        noise: Where randomness comes from.
+
+    Guarantee:
+        That of ``event``, if ``sample`` has it; the event was drawn from ``receipt`` before.
+    """
+    receipt.draw(event)
+    if current() is None:
+        return sample(noise)
+    bound = _validate.positive(sensitivity=sensitivity)
+    values = [("probes", probes())]
+    return _with_tape("choice", values, lambda: sample(noise), bound=bound, event=event, stamp=noise.stamp)
 
 
 def svec(matrix: Floats) -> Floats:

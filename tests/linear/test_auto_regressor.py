@@ -17,7 +17,7 @@ from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.linear import AutoRegressor
-from dpilot.linear.problem import Problem
+from dpilot.linear.problem import LinearProblem
 from dpilot.linear.scoring import noisy_scores, score_event
 from dpilot.linear.sources import Described
 from dpilot.mechanism import seeded_noise
@@ -153,7 +153,7 @@ def test_a_private_score_is_paid_apart(tmp_path):
 
 
 def scores(y, p):
-    problem = Problem(1, True, None, Budget(1.0, 1e-5))
+    problem = LinearProblem(1, True, None, Budget(1.0, 1e-5))
     options = {"center": 0.0, "width": 1.0, "problem": problem, "noise": seeded_noise(0)}
     return [each.value for each in noisy_scores(y, p, receipt=Receipt(score_event(problem)), **options)]
 

@@ -16,7 +16,7 @@ from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.linear import AutoRegressor, LinearRegression, LogisticRegression, PrivateStandardScaler, rows
-from dpilot.linear.problem import Problem
+from dpilot.linear.problem import LinearProblem
 from dpilot.linear.scoring import noisy_scores, score_event
 from dpilot.linear.streaming import parquet_rows
 from dpilot.linear.tukey import _deep_point, distance, log_volumes
@@ -246,7 +246,7 @@ def test_one_more_record_tells_nothing_in_either_part(record, part, monkeypatch)
 
 
 def test_a_target_far_beyond_the_reach_gives_no_warning():
-    problem = Problem(1, True, 100.0, Budget(1.0, 1e-5))
+    problem = LinearProblem(1, True, 100.0, Budget(1.0, 1e-5))
 
     def score(target):
         options = {"center": 0.0, "width": 1e-3, "problem": problem, "receipt": Receipt(score_event(problem))}

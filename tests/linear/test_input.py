@@ -14,7 +14,7 @@ from sklearn.base import clone
 from dpilot import Budget, Ledger
 from dpilot.errors import InvalidInput
 from dpilot.linear import AutoRegressor, LinearRegression, LogisticRegression, PrivacyWarning, PrivateStandardScaler
-from dpilot.linear.declared import declared
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.methods import METHODS
 from tests.linear.helpers import line
 
@@ -172,7 +172,7 @@ def test_declared_columns_are_not_bought():
 
 
 def test_declared_intervals_with_zero_keep_zeros():
-    found = declared({"X": ([0.0, 10.0], [1.0, 30.0]), "y": (0.0, 8.0)}, 2).scaling(
+    found = parse_bounds({"X": ([0.0, 10.0], [1.0, 30.0]), "y": (0.0, 8.0)}, 2).scaling(
         np.zeros(3), np.ones(3), centred=True
     )
     assert found.center.tolist() == [0.0, 20.0, 4.0]

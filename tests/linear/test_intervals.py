@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from dpilot.linear.descent import Descent
-from dpilot.linear.gram import Gram
-from dpilot.linear.intervals import standard_errors
-from dpilot.linear.solution import Solution
+from dpilot.linear.gram_matrix import Gram
+from dpilot.linear.solution import Solution, standard_errors
 
 
 def solution(risk: float = 0.5, noise: float = 0.1, moments_noise: float = 1e-3) -> Solution:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpilot.linear.auto import _astray, _leave, chosen
+from dpilot.linear.auto import _is_astray, _leave, choose_candidate
 from dpilot.linear.descent import (
     Descent,
-    Schedule,
+    StepSchedule,
     _cheapest,
     _distribution,
-    _moved,
     _Place,
     _quantile,
     _State,
+    _take_step,
     descend,
 )
-from dpilot.linear.dpgd import Dpgd, shrunk
+from dpilot.linear.dpgd import Dpgd, shrink
 from dpilot.linear.estimators import LinearRegression
-from dpilot.linear.gram import Gram, gram_again
+from dpilot.linear.gram_matrix import Gram, average_grams
 from dpilot.linear.methods import METHODS
-from dpilot.linear.problem import Problem
+from dpilot.linear.problem import LinearProblem
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import seeded_noise
@@ -47,7 +47,7 @@ def test_every_name_of_the_interface_is_there():
 
 def test_without_noise_the_steps_reach_least_squares():
     rows = table(3000, 3)
-    schedule = Schedule((1.0,) * 30, burn_in=20, noise=1e-6)
+    schedule = StepSchedule((1.0,) * 30, burn_in=20, noise=1e-6)
     with tape(Listener()):
         found = descend(
             MemoryRows.of(rows), np.zeros((3, 1)), schedule, threshold=2.0, size=3000, receipt=Anything(),
@@ -59,7 +59,7 @@ def test_without_noise_the_steps_reach_least_squares():
 
 def test_steps_that_overshoot_are_taken_back():
     rows = table(3000, 3) * [3.0, 3.0, 3.0, 1.0]  # nine times the curvature that the steps reckon with
-    schedule = Schedule((1.0,) * 40, burn_in=20, noise=1e-6)
+    schedule = StepSchedule((1.0,) * 40, burn_in=20, noise=1e-6)
     with tape(Listener()):
         found = descend(
             MemoryRows.of(rows), np.zeros((3, 1)), schedule, threshold=5.0, size=3000, receipt=Anything(),
@@ -72,7 +72,7 @@ def test_steps_that_overshoot_are_taken_back():
 @pytest.mark.parametrize("rising", [True, False])
 def test_where_it_may_not_rise_the_clip_level_only_falls(rising):
     rows = table(3000, 3) * [1.0, 1.0, 1.0, 8.0]  # residuals far longer than the first level
-    schedule = Schedule((1.0,) * 10, burn_in=6, noise=1e-6, rising=rising)
+    schedule = StepSchedule((1.0,) * 10, burn_in=6, noise=1e-6, rising=rising)
     with tape(Listener()):
         levels = descend(
             MemoryRows.of(rows), np.zeros((3, 1)), schedule, threshold=1.0, size=3000, receipt=Anything(),
@@ -84,7 +84,7 @@ def test_where_it_may_not_rise_the_clip_level_only_falls(rising):
 
 @pytest.mark.parametrize(("size", "rising"), [(20_000, True), (5_000, False)])
 def test_declared_numbers_alone_say_whether_the_clip_level_may_rise(size, rising):
-    problem = Problem(20, False, float(size), Budget(0.1, 1e-5))
+    problem = LinearProblem(20, False, float(size), Budget(0.1, 1e-5))
     assert Dpgd().schedule(problem, 1.0).rising is rising
 
 
@@ -94,7 +94,7 @@ def test_norms_that_grow_by_no_more_than_noise_take_no_step_back():
     state = _State(here, best=_Place(weights, 0.1, 0.5), least=0.4)
     shares = np.array([0.0, 0.0, 0.1, 0.2, 0.2, 0.2, 0.2, 0.1, 0.0, 0.0])  # a median of 1, more than twice the least
     quiet, loud = (
-        _moved(state, gradient, shares, sigma, Schedule((1.0,), 0, 1e-3), size=1000.0, early=False)
+        _take_step(state, gradient, shares, sigma, StepSchedule((1.0,), 0, 1e-3), size=1000.0, early=False)
         for sigma in (0.01, 40.0)
     )
     assert quiet.at is state.best
@@ -112,9 +112,9 @@ def test_the_distribution_of_norms_is_read_from_its_bins():
 def test_more_noise_clips_lower_and_more_bias_higher():
     shares = np.array([0.05, 0.1, 0.15, 0.15, 0.15, 0.15, 0.1, 0.1, 0.05, 0.0])
     below = _distribution(shares)
-    quiet, loud = (_cheapest(shares, below, Schedule((1.0,), 0, noise)) for noise in (0.001, 0.5))
-    aligned = _cheapest(shares, below, Schedule((1.0,), 0, 0.05, alignment=1.0))
-    apart = _cheapest(shares, below, Schedule((1.0,), 0, 0.05, alignment=0.01))
+    quiet, loud = (_cheapest(shares, below, StepSchedule((1.0,), 0, noise)) for noise in (0.001, 0.5))
+    aligned = _cheapest(shares, below, StepSchedule((1.0,), 0, 0.05, alignment=1.0))
+    apart = _cheapest(shares, below, StepSchedule((1.0,), 0, 0.05, alignment=0.01))
     assert loud < quiet
     assert apart < aligned
 
@@ -142,24 +142,24 @@ TRUE = [[1.0, 0.0, 0.9], [0.0, 1.0, 0.1], [0.9, 0.1, 1.0]]
 
 
 def test_auto_keeps_the_steps_that_are_good():
-    assert chosen(found_by_steps([0.9, 0.1], 0.0, TRUE, 0.01), intercept=False).choice == "steps"
+    assert choose_candidate(found_by_steps([0.9, 0.1], 0.0, TRUE, 0.01), intercept=False).choice == "steps"
 
 
 def test_auto_leaves_steps_that_went_astray_for_the_moments():
-    picked = chosen(found_by_steps([-3.0, 2.0], 0.0, TRUE, 0.001), intercept=False)
+    picked = choose_candidate(found_by_steps([-3.0, 2.0], 0.0, TRUE, 0.001), intercept=False)
     assert picked.choice.startswith("moments")
     assert picked.theta == pytest.approx([0.9, 0.1], abs=0.02)
 
 
 def test_auto_predicts_the_centre_where_nothing_beats_it():
     moments = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.5, 1.0]]
-    picked = chosen(found_by_steps([5.0, 5.0], 0.0, moments, 0.1), intercept=True)
+    picked = choose_candidate(found_by_steps([5.0, 5.0], 0.0, moments, 0.1), intercept=True)
     assert picked.choice == "centre"
     assert picked.theta == pytest.approx([0.0, 0.5])
 
 
 def test_auto_abstains_where_the_noise_of_the_steps_drowns_them():
-    assert chosen(found_by_steps([9.0, 1.0], 0.6, TRUE, 0.01), intercept=False).choice == "centre"
+    assert choose_candidate(found_by_steps([9.0, 1.0], 0.6, TRUE, 0.01), intercept=False).choice == "centre"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_steps_are_left_where_the_moments_are_better_beyond_their_noise(weights,
 
 def test_steps_that_are_left_stop_after_the_burn_in():
     rows, seen = table(3000, 3), []
-    schedule = Schedule((1.0,) * 30, burn_in=20, noise=1e-6)
+    schedule = StepSchedule((1.0,) * 30, burn_in=20, noise=1e-6)
     with tape(Listener()):
         found = descend(
             MemoryRows.of(rows), np.zeros((3, 1)), schedule, threshold=2.0, size=3000, receipt=Anything(),
@@ -196,16 +196,16 @@ def test_moments_bought_again_are_averaged_by_their_noise():
     first = noisy(np.zeros((3, 3)), 0.01)
     multipliers = (0.01 * 3000, 0.02 * 3000)  # as noisy as the first, and twice as noisy
     with tape(Listener()):
-        more = gram_again(rows, first, multipliers, size=3000.0, receipt=Anything(), noise=seeded_noise(0))
+        more = average_grams(rows, first, multipliers, size=3000.0, receipt=Anything(), noise=seeded_noise(0))
     assert more.noise == pytest.approx(0.01 / np.sqrt(2.25))
     clipped = rows.values / np.maximum(np.linalg.norm(rows.values, axis=1, keepdims=True), 1.0)
     assert more.moments == pytest.approx(clipped.T @ clipped / 3000 * 1.25 / 2.25)
 
 
 def test_steps_are_shrunk_by_their_noise():
-    assert shrunk(found_by_steps([3.0, 4.0], 0.0, TRUE)) == pytest.approx([3.0, 4.0])
-    assert shrunk(found_by_steps([3.0, 4.0], 2.0, TRUE)) == pytest.approx(np.array([3.0, 4.0]) * (1 - 8 / 25))
-    assert not shrunk(found_by_steps([0.3, 0.4], 2.0, TRUE)).any()
+    assert shrink(found_by_steps([3.0, 4.0], 0.0, TRUE)) == pytest.approx([3.0, 4.0])
+    assert shrink(found_by_steps([3.0, 4.0], 2.0, TRUE)) == pytest.approx(np.array([3.0, 4.0]) * (1 - 8 / 25))
+    assert not shrink(found_by_steps([0.3, 0.4], 2.0, TRUE)).any()
 
 
 @pytest.mark.parametrize(("n", "epsilon"), [(120, 1.0), (1000, 0.1)])
@@ -228,4 +228,4 @@ def test_a_target_of_which_nothing_is_known_is_predicted_by_its_centre():
 )
 def test_a_clip_level_that_only_falls_and_never_did_tells_that_steps_went_astray(levels, rising, astray):
     found = Solution(np.zeros(1), descent=Descent(np.zeros((1, 1)), 0.0, levels))
-    assert _astray(found, Schedule((1.0, 1.0), 1, 0.1, rising=rising)) is astray
+    assert _is_astray(found, StepSchedule((1.0, 1.0), 1, 0.1, rising=rising)) is astray

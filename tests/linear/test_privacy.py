@@ -109,7 +109,7 @@ def test_the_price_is_on_disk_before_a_record_is_read(tmp_path):
         def chunks(self):
             raise KeyError("read")
 
-        def mapped(self, function, columns):
+        def map(self, function, columns):
             return self
 
     path = tmp_path / "first.ledger"

@@ -15,10 +15,10 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder
 
 from dpilot.audit.replay import replay
 from dpilot.linear import LinearRegression, PrivateStandardScaler, check_pipeline
-from dpilot.linear.declared import declared
-from dpilot.linear.fitting import planned
+from dpilot.linear.declared_bounds import parse_bounds
+from dpilot.linear.fitting import plan_fit
 from dpilot.linear.methods import METHODS
-from dpilot.linear.problem import Problem
+from dpilot.linear.problem import LinearProblem
 from dpilot.linear.standardise import plan_scaling, plan_target
 from dpilot.privacy.accountant import gdp_mu
 from dpilot.privacy.budget import Budget
@@ -31,7 +31,7 @@ LEVELS = {"quartiles": 4000, "magnitudes": 150, "pooled": 20}
 @pytest.mark.parametrize("record", EXTREMES)
 def test_every_level_keeps_its_bounds(level, record):
     size = LEVELS[level]
-    assert plan_scaling(Problem(4, True, float(size), Budget(1.0, 1e-5)), 4, whole=True).level == level
+    assert plan_scaling(LinearProblem(4, True, float(size), Budget(1.0, 1e-5)), 4, whole=True).level == level
     rows = table(200, 3)
     more = with_record(rows, *EXTREMES[record])
     found = replay(lambda values: released(PrivateStandardScaler(size=size).fit(values)), rows, more)
@@ -51,7 +51,7 @@ def test_every_level_keeps_its_bounds(level, record):
     ],
 )
 def test_the_target_buys_its_mean_where_quartiles_are_too_dear(size, alone, level, share):
-    problem = Problem(4, True, size, Budget(1.0, 1e-5))
+    problem = LinearProblem(4, True, size, Budget(1.0, 1e-5))
     plan = plan_target(problem, alone=alone)
     assert plan.level == level
     assert plan.share <= share
@@ -59,9 +59,9 @@ def test_the_target_buys_its_mean_where_quartiles_are_too_dear(size, alone, leve
 
 
 def test_only_what_abstains_spends_most_on_the_mean():
-    problem = Problem(4, True, 300.0, Budget(0.5, 1e-5))
+    problem = LinearProblem(4, True, 300.0, Budget(0.5, 1e-5))
     assert problem.hopeless
-    left = {name: planned(problem, declared(None, 4), METHODS[name]).left for name in ("auto", "dpgd")}
+    left = {name: plan_fit(problem, parse_bounds(None, 4), METHODS[name]).left for name in ("auto", "dpgd")}
     assert left["auto"] < 0.4 < 0.7 < left["dpgd"]
 
 
@@ -69,8 +69,8 @@ def test_only_what_abstains_spends_most_on_the_mean():
 @pytest.mark.parametrize("epsilon", [1.0, 0.5])
 def test_a_mean_that_is_bought_keeps_its_bounds(record, epsilon):
     rows = table(300, 2) + np.array([0.0, 0.0, 50.0])
-    problem = Problem(2, True, 300.0, Budget(epsilon, 1e-5))
-    assert planned(problem, declared(None, 2), METHODS["auto"]).target.level == "mean"
+    problem = LinearProblem(2, True, 300.0, Budget(epsilon, 1e-5))
+    assert plan_fit(problem, parse_bounds(None, 2), METHODS["auto"]).target.level == "mean"
     found = moved(lambda: LinearRegression(epsilon, size=300), rows, with_record(rows, *EXTREMES[record]))
     assert found.differences == ()
 

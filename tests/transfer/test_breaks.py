@@ -9,10 +9,10 @@ import torch
 from dpilot import audit
 from dpilot.errors import InvalidInput
 from dpilot.privacy.receipt import Receipt
-from dpilot.transfer import residuals
+from dpilot.transfer import head_gradients
 from dpilot.transfer.features import Features
+from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.transfer.probe import Head, fit_heads, predict
-from dpilot.transfer.residuals import Records, reach
 
 MANY, WIDTH, CLASSES, DEPTH = 1 << 20, 5, 3, 2048
 
@@ -31,8 +31,12 @@ def test_an_early_record_moves_a_long_sum_by_no_more_than_the_threshold():
     values, labels = one_way()
     sums = []
     for found in (labels, without_the_first(labels)):
-        records = Records.of(Features.of(values, found, CLASSES))
-        sums.append(records.clipped_sum(torch.zeros(1, CLASSES, WIDTH), reach(records.lengths, torch.ones(1), CLASSES)))
+        records = FeatureBlocks.of(Features.of(values, found, CLASSES))
+        sums.append(
+            records.clip_and_sum(
+                torch.zeros(1, CLASSES, WIDTH), residual_limits(records.lengths, torch.ones(1), CLASSES)
+            )
+        )
     assert 0.99 < float((sums[0] - sums[1]).norm()) <= 1
 
 
@@ -49,7 +53,7 @@ def drifting(top, last):
 @pytest.mark.parametrize("top", [16.0, 32.0, 64.0, 512.0, 1024.0])
 def test_a_record_that_carries_a_sum_over_a_power_of_two_moves_it_by_no_more_than_the_threshold(top, classes):
     length = (1 - 1 / classes) * (1 + 1 / (classes - 1)) ** 0.5  # of a residual at weights 0
-    first, small = drifting(top, residuals._STRETCH - 1)
+    first, small = drifting(top, head_gradients._STRETCH - 1)
     entries = torch.tensor([*first, 0.995 / length, *small]).float()
     values = torch.zeros(len(entries), WIDTH)
     values[:, 0] = entries / (1 - 1 / classes)
@@ -57,9 +61,9 @@ def test_a_record_that_carries_a_sum_over_a_power_of_two_moves_it_by_no_more_tha
     gone[len(first)] = -1
     sums = []
     for labels in (here, gone):
-        records = Records.of(Features.of(values, labels, classes))
-        limits = reach(records.lengths, torch.ones(1), classes)
-        sums.append(records.clipped_sum(torch.zeros(1, classes, WIDTH), limits))
+        records = FeatureBlocks.of(Features.of(values, labels, classes))
+        limits = residual_limits(records.lengths, torch.ones(1), classes)
+        sums.append(records.clip_and_sum(torch.zeros(1, classes, WIDTH), limits))
     assert float((sums[0] - sums[1]).norm()) <= 1
 
 

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from dpilot.transfer.pixels import as_pixels, scaled
+from dpilot.transfer.pixels import as_pixels, scale_pixels
 
 
 def test_each_image_says_by_itself_what_white_is():
     images = torch.tensor([[[0.0, 255.0]], [[0.0, 1.0]], [[0.5, 0.25]]])
-    assert torch.allclose(scaled(images), torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]], [[0.5, 0.25]]]))
+    assert torch.allclose(scale_pixels(images), torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]], [[0.5, 0.25]]]))
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int64, torch.float64])
 def test_the_type_of_the_array_says_nothing(kind):
     dark = torch.tensor([[[0, 1]], [[0, 255]]])
-    assert torch.equal(scaled(dark.to(kind)), torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]]]))
+    assert torch.equal(scale_pixels(dark.to(kind)), torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]]]))
 
 
 def test_a_declared_white_holds_for_all():
-    assert scaled(torch.tensor([[0.5, 2.0]]), white=2.0).tolist() == [[0.25, 1.0]]
+    assert scale_pixels(torch.tensor([[0.5, 2.0]]), white=2.0).tolist() == [[0.25, 1.0]]
 
 
 @pytest.mark.parametrize("odd", [np.zeros((3, 3)), "text", None, object(), np.array([["x", 1.0], [2.0, 3.0]], object)])

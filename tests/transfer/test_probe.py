@@ -13,7 +13,7 @@ from dpilot.errors import InvalidInput
 from dpilot.noise import seeded_noise
 from dpilot.numerics import precision
 from dpilot.privacy.receipt import Receipt
-from dpilot.transfer import residuals
+from dpilot.transfer import head_gradients
 from dpilot.transfer.features import Features
 from dpilot.transfer.probe import Head, fit_heads, predict
 
@@ -48,7 +48,7 @@ def fit(heads, data=None, size=50, seeds=None, **options):
 def by_loop(head, seed, size=50):
     """The same head by autograd on single records in float64, clipped one by one."""
     source, weights = seeded_noise(seed), torch.zeros(WIDTH, CLASSES, dtype=torch.float64)
-    velocity, limit = torch.zeros_like(weights), head.threshold * (1 - residuals._shave(CLASSES))
+    velocity, limit = torch.zeros_like(weights), head.threshold * (1 - head_gradients._shave(CLASSES))
     for _ in range(head.steps):
         total = torch.zeros_like(weights)
         for row, label in zip(VALUES, LABELS, strict=True):
@@ -101,18 +101,18 @@ def test_a_device_gives_the_same_heads(chosen, matmul_precision):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_what_a_device_multiplies_fits_tf32_and_the_bound():
-    records = residuals.Records.of(features().to("cuda"))
+    records = head_gradients.FeatureBlocks.of(features().to("cuda"))
     assert not bool((records.values.view(torch.int32) & 0x1FFF).any())
-    one = residuals.Records.of(features().take([0]).to("cuda"))
-    limits = residuals.reach(one.lengths, torch.full((1,), 0.1, device="cuda"), CLASSES, one.grade)
-    sent = one.clipped_sum(torch.zeros(1, CLASSES, WIDTH, device="cuda"), limits)
+    one = head_gradients.FeatureBlocks.of(features().take([0]).to("cuda"))
+    limits = head_gradients.residual_limits(one.lengths, torch.full((1,), 0.1, device="cuda"), CLASSES, one.grade)
+    sent = one.clip_and_sum(torch.zeros(1, CLASSES, WIDTH, device="cuda"), limits)
     assert 0.099 < float(sent.double().norm()) <= 0.1
 
 
 def test_heads_on_numbers_cut_for_tensor_cores_are_almost_the_same(monkeypatch):
     exact = fit(HEADS)
     before = torch.get_float32_matmul_precision()
-    monkeypatch.setattr(residuals, "grade_of", lambda device: precision.TF32)
+    monkeypatch.setattr(head_gradients, "grade_of", lambda device: precision.TF32)
     cut = fit(HEADS)
     assert torch.get_float32_matmul_precision() == before
     for one, other in zip(exact, cut, strict=True):
@@ -130,44 +130,46 @@ def test_the_order_of_heads_does_not_matter():
 
 def test_blocks_of_rows_add_up(monkeypatch):
     whole = fit(HEADS)
-    monkeypatch.setattr(residuals, "block_rows", lambda values, size: 7)
+    monkeypatch.setattr(head_gradients, "block_rows", lambda values, size: 7)
     for one, other in zip(whole, fit(HEADS), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
 
 def test_blocks_as_an_accelerator_takes_them_add_up(monkeypatch):
     whole = fit(HEADS)
-    monkeypatch.setattr(residuals, "block_rows", lambda values, size: 32)
-    monkeypatch.setattr(residuals, "_DEPTH", 8)
+    monkeypatch.setattr(head_gradients, "block_rows", lambda values, size: 32)
+    monkeypatch.setattr(head_gradients, "_DEPTH", 8)
     for one, other in zip(whole, fit(HEADS), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
 
 def test_records_filled_up_beforehand_add_up(monkeypatch):
-    records = residuals.Records.of(features())
-    rows, labels = residuals.filled(features().values, features().labels, 64)
+    records = head_gradients.FeatureBlocks.of(features())
+    rows, labels = head_gradients.pad_to_blocks(features().values, features().labels, 64)
     assert len(rows) % 64 == 0
     assert len(rows) > COUNT
-    longer = residuals.Records.of(Features(rows, labels, CLASSES))
+    longer = head_gradients.FeatureBlocks.of(Features(rows, labels, CLASSES))
     weights = torch.randn(2, CLASSES, WIDTH, generator=torch.Generator().manual_seed(3))
     sums = [
-        each.clipped_sum(weights, residuals.reach(each.lengths, torch.ones(2), CLASSES)) for each in (records, longer)
+        each.clip_and_sum(weights, head_gradients.residual_limits(each.lengths, torch.ones(2), CLASSES))
+        for each in (records, longer)
     ]
     assert torch.allclose(*sums, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [0.3, 1, 2048, 47_500.5, 60_000, 1e6, 1e9])
 def test_a_block_of_an_accelerator_holds_what_coins_may_bring(size):
-    rows = residuals.accelerated_rows(size)
-    assert rows % residuals._DEPTH == 0
-    assert rows <= residuals._ACCELERATED_ROWS
-    blocks = math.ceil(size / residuals._ACCELERATED_ROWS)
+    rows = head_gradients.accelerator_rows(size)
+    assert rows % head_gradients._DEPTH == 0
+    assert rows <= head_gradients._ACCELERATED_ROWS
+    blocks = math.ceil(size / head_gradients._ACCELERATED_ROWS)
     assert (blocks + 1) * rows >= size + 6 * math.sqrt(size)
 
 
 def test_a_record_is_multiplied_alike_whatever_the_number_of_records():
-    records = residuals.Records.of(features())
-    assert [len(rows) for rows, _, _ in records._blocks(torch.ones(1, COUNT))] == [records.block]
+    records = head_gradients.FeatureBlocks.of(features())
+    pieces = records.gradients(torch.zeros(1, CLASSES, WIDTH), torch.ones(1, COUNT))
+    assert [len(piece.norms) for piece in pieces] == [records.block]
 
 
 def test_the_divisor_is_the_declared_size():

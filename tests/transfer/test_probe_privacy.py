@@ -14,9 +14,11 @@ from dpilot.noise import seeded_noise
 from dpilot.privacy.events import Gaussian, Repeated
 from dpilot.privacy.receipt import Receipt
 from dpilot.tape import tape
+from dpilot.transfer import head_gradients
 from dpilot.transfer.features import Features
+from dpilot.transfer.head_gradients import FeatureBlocks, HeadGradients, residual_limits
+from dpilot.transfer.joint import clip_heads
 from dpilot.transfer.probe import Head, fit_heads
-from dpilot.transfer.residuals import Records, reach, shortened
 
 GENERATOR = np.random.default_rng(11)
 WIDTH, CLASSES = 5, 4
@@ -34,9 +36,9 @@ def fit(data, heads=HEADS, size=9, **options):
 
 def one_sum(values, labels, weights, threshold):
     """What the records send, with the weights given: (classes, d) in float64."""
-    records = Records.of(Features.of(values, labels, CLASSES))
-    limits = reach(records.lengths, torch.tensor([threshold]), CLASSES)
-    return records.clipped_sum(weights.T[None].contiguous(), limits)[0].double()
+    records = FeatureBlocks.of(Features.of(values, labels, CLASSES))
+    limits = residual_limits(records.lengths, torch.tensor([threshold]), CLASSES)
+    return records.clip_and_sum(weights.T[None].contiguous(), limits)[0].double()
 
 
 AWKWARD = {
@@ -70,13 +72,15 @@ def test_the_bound_is_used_up_by_long_records():
 
 
 @pytest.mark.parametrize("classes", [2, 10, 1000])
-def test_residuals_stay_within_their_limits_in_exact_arithmetic(classes):
+def test_residuals_stay_within_their_limits_in_exact_arithmetic(classes, monkeypatch):
     generator = torch.Generator().manual_seed(classes)
     scores = torch.randn(2, classes, 300, generator=generator) * torch.logspace(-6, 2, 300)
     labels = torch.randint(classes, (300,), generator=generator)
     lengths = torch.rand(300, generator=generator, dtype=torch.float64) * 5
     thresholds = torch.tensor([1.0, 0.37])
-    found = shortened(scores, labels, reach(lengths, thresholds, classes)).double()
+    monkeypatch.setattr(head_gradients, "_product", lambda residuals, rows, kind: residuals)
+    gradients = HeadGradients(torch.empty(300, 0), labels, residual_limits(lengths, thresholds, classes), scores)
+    found, _ = gradients.clip_and_sum(clip_heads, None)
     assert bool((lengths * found.norm(dim=1) <= thresholds.double()[:, None]).all())
 
 
@@ -96,10 +100,10 @@ def test_a_null_record_that_kept_its_values_sends_nothing(value, label):
     labels = torch.from_numpy(np.append(LABELS, label))
     limited = []
     for data in (Features(values, labels, CLASSES), Features(values[:-1], labels[:-1], CLASSES)):
-        records = Records.of(data)
-        limits = reach(records.lengths, torch.ones(1), CLASSES)
+        records = FeatureBlocks.of(data)
+        limits = residual_limits(records.lengths, torch.ones(1), CLASSES)
         assert limits[0, 8] > 0
-        limited.append(records.clipped_sum(torch.ones(1, CLASSES, WIDTH), limits))
+        limited.append(records.clip_and_sum(torch.ones(1, CLASSES, WIDTH), limits))
     assert torch.equal(*limited)
     assert limits.shape == (1, 9)
 

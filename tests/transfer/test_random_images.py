@@ -41,7 +41,7 @@ def test_no_two_images_are_alike_across_blocks_and_nets(monkeypatch: pytest.Monk
     assert len({bytes(image.flatten().tolist()) for image in made}) == 140
 
 
-@pytest.mark.parametrize("kind", [random_images.dead_leaves, random_images.untrained])
+@pytest.mark.parametrize("kind", [random_images.dead_leaves, random_images.random_network_images])
 @pytest.mark.parametrize("side", [16, 33])
 def test_pixels_are_finite_and_between_0_and_1_and_use_the_range(kind, side: int) -> None:
     made = kind(96, side, coins())
@@ -58,7 +58,7 @@ def test_even_places_are_dead_leaves_and_odd_ones_untrained_nets(count: int) -> 
     leaves = random_images.dead_leaves(len(made[0::2]), SIDE, generator)
     assert torch.equal(made[0::2], (leaves * 255).round().byte())
     if count > 1:
-        nets = random_images.untrained(len(made[1::2]), SIDE, generator)
+        nets = random_images.random_network_images(len(made[1::2]), SIDE, generator)
         assert torch.equal(made[1::2], (nets * 255).round().byte())
 
 
@@ -102,7 +102,7 @@ def test_leaves_hide_what_is_under_them() -> None:
 
 
 def test_a_net_is_shared_by_few_images_and_colours_are_more_alike_than_not() -> None:
-    made = random_images.untrained(128, SIDE, coins())
+    made = random_images.random_network_images(128, SIDE, coins())
     red, green = made[:, 0].flatten(1), made[:, 1].flatten(1)
     centred = [part - part.mean(1, keepdim=True) for part in (red, green)]
     likeness = (centred[0] * centred[1]).sum(1) / (centred[0].norm(dim=1) * centred[1].norm(dim=1))

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.linear.fixed import equal_steps, fixed_steps
-from dpilot.linear.problem import Door, Problem, multiplier, repeated
+from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise
@@ -23,7 +23,7 @@ _GRID: Final = log_grid(2.0**-12, 2.0**12, per_octave=4)
 
 def clip_level(rows: Rows, q: float, *, noise_multiplier: float, receipt: Draws, noise: Noise) -> float:
     """The private ``q``-quantile of the gradient norms at weights 0."""
-    norms = rows.mapped(_norms, 1)
+    norms = rows.map(_norms, 1)
     found = quantile(norms.chunks(), q, grid=_GRID, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     return float(found[0])
 
@@ -43,20 +43,20 @@ class AdaClip:
     quantile: float = 0.5
     steps: int = 30
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         search = quantile_event(multiplier(problem, left * self.share), grid=_GRID)
-        return {"threshold": search, "gradient": repeated(self._steps(problem, left))}
+        return {"threshold": search, "gradient": gaussian_events(self._steps(problem, left))}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
         sigma = multiplier(problem, left * self.share)
-        with door.stage("threshold") as receipt:
-            level = clip_level(rows, self.quantile, noise_multiplier=sigma, receipt=receipt, noise=door.noise)
-        with door.stage("gradient") as receipt:
+        with run.stage("threshold") as receipt:
+            level = clip_level(rows, self.quantile, noise_multiplier=sigma, receipt=receipt, noise=run.noise)
+        with run.stage("gradient") as receipt:
             sigmas = self._steps(problem, left)
-            theta = fixed_steps(rows, level, sigmas, size=size, receipt=receipt, noise=door.noise)
+            theta = fixed_steps(rows, level, sigmas, size=size, receipt=receipt, noise=run.noise)
         return Solution(theta, threshold=level)
 
-    def _steps(self, problem: Problem, left: float) -> tuple[float, ...]:
+    def _steps(self, problem: LinearProblem, left: float) -> tuple[float, ...]:
         return equal_steps(problem, left * (1 - self.share), self.steps)
 
 

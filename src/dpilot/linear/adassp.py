@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpilot.linear.gram import gram_stage, plan_gram
-from dpilot.linear.problem import Door, Problem
+from dpilot.linear.gram_matrix import gram_stage, plan_gram
+from dpilot.linear.problem import CommittedRun, LinearProblem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
@@ -30,9 +30,9 @@ class AdaSSP:
 
     ridge: float = 1.0
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         return {"gram": plan_gram(problem, left).event}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        seen = gram_stage(rows, plan_gram(problem, left), size, door)
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
+        seen = gram_stage(rows, plan_gram(problem, left), size, run)
         return Solution(seen.solution(self.ridge), seen)

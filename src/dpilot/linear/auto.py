@@ -8,18 +8,17 @@ from typing import ClassVar, Final
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.descent import Leave, Schedule
-from dpilot.linear.dpgd import Dpgd, gram_share, shrunk, walk
-from dpilot.linear.gram import Gram, gram_again, gram_stage
-from dpilot.linear.problem import Door, Problem
+from dpilot.linear.descent import Leave, StepSchedule
+from dpilot.linear.dpgd import Dpgd, gram_share, shrink, walk
+from dpilot.linear.gram_matrix import Gram, average_grams, gram_stage
+from dpilot.linear.problem import CommittedRun, LinearProblem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
 
-__all__ = ["Auto", "chosen"]
+__all__ = ["Auto", "choose_candidate"]
 
 _FLOORS: Final = (1.0, 2.0, 4.0)
-_DROWNED: Final = 0.5  # squared widths of the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +40,30 @@ class Auto:
     Guards:
         steps are shrunk by what their own noise explains (James-Stein); another candidate must beat them, and the
         centre must beat the chosen one, by more than the noise of the comparison. Where declared numbers leave no hope,
-        or the clip level of loud steps never fell, it is the centre in any case.
+        or the clip level of noisy steps never fell, it is the centre in any case.
     """
 
     share: float = 0.65  # of the Gram matrix, where it can be precise
     again: bool = True  # moments, where they look better than the steps
     abstains: ClassVar[bool] = True  # predicts the centre where declared numbers leave no hope
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         return self._steps(problem).stages(problem, left)
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
         steps = self._steps(problem)
         schedule = steps.schedule(problem, left)
-        seen = gram_stage(rows, steps.gram_plan(problem, left), size, door)
-        with door.stage("gradient") as receipt:
+        seen = gram_stage(rows, steps.gram_plan(problem, left), size, run)
+        with run.stage("gradient") as receipt:
             leave = _leave(seen) if self.again else None
-            found = walk(rows, seen, schedule, size=size, receipt=receipt, noise=door.noise, leave=leave)
+            found = walk(rows, seen, schedule, size=size, receipt=receipt, noise=run.noise, leave=leave)
             rest = schedule.multipliers[len(found.descent.thresholds) :] if found.descent else ()
             if rest:
-                more = gram_again(rows, seen, rest, size=size, receipt=receipt, noise=door.noise)
+                more = average_grams(rows, seen, rest, size=size, receipt=receipt, noise=run.noise)
                 found = replace(found, gram=more)
-        return chosen(found, problem.intercept, hopeless=problem.hopeless or _astray(found, schedule))
+        return choose_candidate(found, problem.intercept, hopeless=problem.hopeless or _is_astray(found, schedule))
 
-    def _steps(self, problem: Problem) -> Dpgd:
+    def _steps(self, problem: LinearProblem) -> Dpgd:
         share = gram_share(problem)
         return Dpgd(gram_share=self.share if share >= 0.3 else share)
 
@@ -73,7 +72,7 @@ def _leave(seen: Gram) -> Leave:
     """Whether the moments already show a solution of theirs to be better than the steps, beyond what noise explains."""
 
     def better(weights: Floats, noise: float) -> bool:
-        if _drowned(weights, noise):
+        if _is_mostly_noise(weights, noise):
             return False
         theta = np.asarray(seen.whitening() @ weights[:, 0])
         best, risk = min(_ridges(seen).values(), key=lambda each: each[1])
@@ -92,24 +91,24 @@ def _ridges(seen: Gram) -> dict[str, tuple[Floats, float]]:
     return found
 
 
-def chosen(found: Solution, intercept: bool, *, hopeless: bool = False) -> Solution:
+def choose_candidate(found: Solution, intercept: bool, *, hopeless: bool = False) -> Solution:
     """The candidate with the least risk, as far as the noise lets one tell; the centre where it lets one tell nothing
     (``hopeless``)."""
     assert found.gram is not None
-    seen, steps = found.gram, shrunk(found)
+    seen, steps = found.gram, shrink(found)
     candidates = {"steps": (steps, seen.risk(steps)), **_ridges(seen)}
     best = min(candidates, key=lambda name: candidates[name][1])
     if candidates[best][1] > candidates["steps"][1] - seen.difference_noise(steps, candidates[best][0]):
         best = "steps"
     theta, risk = candidates[best]
-    drowned = found.descent is not None and _drowned(found.descent.weights, found.noise)
+    noisy = found.descent is not None and _is_mostly_noise(found.descent.weights, found.noise)
     centre = _centre(seen, intercept)
-    if risk > seen.risk(centre) + seen.difference_noise(theta, centre) or drowned or hopeless:
+    if risk > seen.risk(centre) + seen.difference_noise(theta, centre) or noisy or hopeless:
         best, theta = "centre", centre
     return replace(found, theta=theta, choice=best)
 
 
-def _astray(found: Solution, schedule: Schedule) -> bool:
+def _is_astray(found: Solution, schedule: StepSchedule) -> bool:
     """Whether a clip level that only falls never did: norms that do not shrink are those of steps that learn nothing,
     or lead away."""
     assert found.descent is not None
@@ -117,9 +116,9 @@ def _astray(found: Solution, schedule: Schedule) -> bool:
     return not schedule.rising and levels[-1] >= levels[0]
 
 
-def _drowned(weights: Floats, noise: float) -> bool:
+def _is_mostly_noise(weights: Floats, noise: float) -> bool:
     """Whether privacy noise alone moves predictions by most of a width of the target."""
-    return bool(weights.size * noise**2 > _DROWNED)
+    return bool(weights.size * noise**2 > 0.5)
 
 
 def _optimism(seen: Gram, theta: Floats, floor: float) -> float:

@@ -16,29 +16,29 @@ from dpilot._arrays import Floats
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.keys import fresh_key
-from dpilot.linear.declared import declared
-from dpilot.linear.fitting import noise_of, planned, problem_of
+from dpilot.linear.declared_bounds import parse_bounds
+from dpilot.linear.fitting import noise_of, plan_fit, problem_of
 from dpilot.linear.inputs import features, features_and_target, loose, numbers, target_numbers
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
-from dpilot.linear.problem import Privacy, Problem, paid
+from dpilot.linear.problem import LinearProblem, Privacy, commit_stages
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.scoring import Grouped, noisy_scores, score_event
-from dpilot.linear.sources import Described, Numbers, Source
+from dpilot.linear.sources import Described, Numbers, RecordSource
 from dpilot.mechanism import KeyedNoise, Noise
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
 from dpilot.records import FitRecord, unit
 
-__all__ = ["AutoRegressor", "Score"]
+__all__ = ["AutoRegressor", "RegressionScore"]
 
 _PARTS: Final = {"train": 0.9, "held-out": 0.1}
 _METHOD: Final = METHODS["auto"]
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class RegressionScore:
     """Noisy figures of private records, and what they cost."""
 
     metrics: tuple[Metric, ...]
@@ -121,22 +121,25 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             allow_large_delta=self.allow_large_delta,
             share=_PARTS["train"],
         )
-        plan = planned(problem, declared(source.bounds, source.width), _METHOD, taken=source.share)
+        plan = plan_fit(problem, parse_bounds(source.bounds, source.width), _METHOD, taken=source.share)
         noise = noise_of(self.random_state)
         split = _split(noise)
         places = split.indices(source.length)
-        score = score_event(problem, grouped=source.grouped is not None)
+        score = score_event(problem, grouped=source.groups is not None)
         parts = {"train": {**source.stages(problem), **plan.stages}, "held-out": {"score": score}}
         stages = [Stage(name, event, part, split.id) for part, each in parts.items() for name, event in each.items()]
-        with paid(stages, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (door, story):
-            encoder = source.read(places["train"], problem, door)
+        with commit_stages(stages, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (
+            run,
+            costs,
+        ):
+            encoder = source.read(places["train"], problem, run)
             table = source.table(encoder)
-            solution, scaling, _ = plan.run(MemoryRows.of(table[places["train"]]), door)
+            solution, scaling, _ = plan.run(MemoryRows.of(table[places["train"]]), run)
             model = LinearModel.of(solution.theta, scaling, intercept=True)
-            with door.stage("score") as receipt:
-                held_out = _of(source.grouped, places["held-out"])
-                found = _scored(table[places["held-out"]], model, problem, receipt, noise, held_out)
-        self.encoder_, self.model_, self.metrics_, self.privacy_ = encoder, model, found, story[0]
+            with run.stage("score") as receipt:
+                held_out = _of(source.groups, places["held-out"])
+                found = _score_records(table[places["held-out"]], model, problem, receipt, noise, held_out)
+        self.encoder_, self.model_, self.metrics_, self.privacy_ = encoder, model, found, costs[0]
         self.coef_, self.intercept_, self.choice_ = model.coef, model.intercept, solution.choice
         return self
 
@@ -145,7 +148,9 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.model_.predict(self._values(X))
 
-    def private_score(self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None) -> Score:
+    def private_score(
+        self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None
+    ) -> RegressionScore:
         """Noisy R^2 and root mean squared error of private records, for an (epsilon, delta) of its own.
 
         Without a ``delta`` it is that of the fit. It is charged to ``ledger``, or to the estimator's where none is
@@ -155,14 +160,14 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         budget = Budget(epsilon, self.privacy_.budget.delta if delta is None else delta)
         values = self._values(X)
         table = np.column_stack([values, target_numbers(y, values.shape[0])])
-        problem = Problem(values.shape[1], True, None, budget)
+        problem = LinearProblem(values.shape[1], True, None, budget)
         noise = noise_of(self.random_state)
         stages = [Stage("private score", score_event(problem))]
         book = self.ledger if ledger is None else ledger
-        charged = paid(stages, budget, ledger=book, noise=noise, unprotected=("running time",))
-        with charged as (door, story), door.stage("private score") as receipt:
-            found = _scored(table, self.model_, problem, receipt, noise)
-        return Score(found, story[0])
+        charged = commit_stages(stages, budget, ledger=book, noise=noise, unprotected=("running time",))
+        with charged as (run, costs), run.stage("private score") as receipt:
+            found = _score_records(table, self.model_, problem, receipt, noise)
+        return RegressionScore(found, costs[0])
 
     def record(self) -> FitRecord:
         """The fit as the report and the command line see it: declared and released values only."""
@@ -188,7 +193,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Write the report of the fit, one HTML page; it costs nothing."""
         return self.record().write_report(path)
 
-    def _source(self, X: Any, y: Any) -> Source:
+    def _source(self, X: Any, y: Any) -> RecordSource:
         if self.schema is None:
             if self.protected is not None:
                 raise InvalidInput(f"protected is {self.protected!r} without a schema: expected one that declares it.")
@@ -230,8 +235,13 @@ def _of(grouped: Grouped | None, places: Any) -> Grouped | None:
     return None if grouped is None else replace(grouped, codes=grouped.codes[places])
 
 
-def _scored(
-    table: Floats, model: LinearModel, problem: Problem, receipt: Any, noise: Noise, grouped: Grouped | None = None
+def _score_records(
+    table: Floats,
+    model: LinearModel,
+    problem: LinearProblem,
+    receipt: Any,
+    noise: Noise,
+    grouped: Grouped | None = None,
 ) -> tuple[Metric, ...]:
     known = np.isfinite(table).all(axis=1)
     rows, grouped = table[known], _of(grouped, known)

@@ -8,13 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from dpilot._arrays import Floats
-from dpilot.linear.descent import norm_bins, norm_quantile
-from dpilot.linear.gram import GramPlan, gram_stage, plan_gram
-from dpilot.linear.problem import Door, Problem, multiplier, repeated
-from dpilot.linear.rows import Rows, total
+from dpilot.linear.descent import norm_quantile
+from dpilot.linear.gram_matrix import GramPlan, gram_stage, plan_gram
+from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
+from dpilot.linear.row_gradients import HistogramClip, gradient_step
+from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
-from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import into_ball
 
@@ -29,10 +28,11 @@ class BoostedAdaSSP:
     """One noisy Gram matrix H, then ``rounds`` of w <- w + H^-1 (X' clip(y - X w, c) + noise).
 
     ``clip`` fixes c in widths of the target, as published; None follows the private 0.9-quantile of the residuals,
-    which each round's release tells the next.
+    which the histogram of each round's release gives the next.
 
     Guarantee:
-        rows are scaled to radius R and residuals clipped to c, so a record moves the sum by at most R c. Each of the
+        rows are scaled to radius R and residuals r clipped to c, which is clipping R |r|, an upper bound of the
+        gradient's norm, at R c: ``gradient_step``. Each of the
         ``rounds`` + 1 releases (radius apart) takes an equal part of the squared mu: the published method needs
         sigma = sqrt(T + 2) / mu, with a query of the smallest eigenvalue that flooring makes unnecessary; its code
         sets sigma = mu, which is not private.
@@ -44,40 +44,34 @@ class BoostedAdaSSP:
     rounds: int = 8
     clip: float | None = None
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
-        return {"gram": self._gram(problem, left).event, "boosting": repeated(self._sigmas(problem, left))}
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
+        return {"gram": self._gram(problem, left).event, "boosting": gaussian_events(self._sigmas(problem, left))}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        seen = gram_stage(rows, self._gram(problem, left), size, door)
-        values, vectors = seen.floored()
-        radius = math.sqrt(seen.radius_squared)
-        theta, level = np.zeros(seen.width), 1.0 if self.clip is None else self.clip
-        with door.stage("boosting") as receipt:
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
+        seen = gram_stage(rows, self._gram(problem, left), size, run)
+        values, vectors = seen.floor_eigenvalues()
+        radius, kappa = math.sqrt(seen.radius_squared), _KAPPA if self.clip is None else 0.0
+        theta, level = np.zeros((seen.width, 1)), 1.0 if self.clip is None else self.clip
+        short = rows.map(lambda chunk: np.column_stack([into_ball(chunk[:, :-1], radius), chunk[:, -1]]), rows.columns)
+        with run.stage("boosting") as receipt:
             for sigma in self._sigmas(problem, left):
-                pull, below = self._round(rows, theta, level, radius, sigma, receipt, door.noise)
-                theta = theta + vectors @ ((vectors.T @ pull) * (radius * level / size) / values)
+                pull, bins = gradient_step(
+                    short,
+                    theta,
+                    HistogramClip(radius * level, kappa),
+                    noise_multiplier=sigma,
+                    receipt=receipt,
+                    noise=run.noise,
+                    longest=radius,
+                )
+                theta = theta + vectors @ ((vectors.T @ pull) * (radius * level / size) / values[:, None])
                 theta = np.clip(theta, -1e6, 1e6)
-                level = level if below is None else level * min(max(norm_quantile(below / size, _QUANTILE), 0.2), 5.0)
-        return Solution(theta, seen)
+                if kappa:
+                    level *= min(max(norm_quantile(bins / size, _QUANTILE), 0.2), 5.0)
+        return Solution(theta[:, 0], seen)
 
-    def _round(
-        self, rows: Rows, theta: Floats, level: float, radius: float, sigma: float, receipt: Draws, noise: Noise
-    ) -> tuple[Floats, Floats | None]:
-        kappa = _KAPPA if self.clip is None else 0.0
-        exact = total(rows, lambda values: _sums(values, theta, level, radius, kappa))
-        bound = math.sqrt(1 + kappa**2)
-        noisy = release(exact, bound=bound, noise_multiplier=sigma, receipt=receipt, noise=noise)
-        return noisy[: theta.size], noisy[theta.size :] / kappa if kappa else None
-
-    def _gram(self, problem: Problem, left: float) -> GramPlan:
+    def _gram(self, problem: LinearProblem, left: float) -> GramPlan:
         return plan_gram(problem, left / (self.rounds + 1))
 
-    def _sigmas(self, problem: Problem, left: float) -> tuple[float, ...]:
+    def _sigmas(self, problem: LinearProblem, left: float) -> tuple[float, ...]:
         return (multiplier(problem, left / (self.rounds + 1)),) * self.rounds
-
-
-def _sums(values: Floats, theta: Floats, level: float, radius: float, kappa: float) -> Floats:
-    features = into_ball(values[:, :-1], radius)
-    residual = values[:, -1] - features @ theta
-    pull = features.T @ np.clip(residual, -level, level) / (radius * level)
-    return np.concatenate([pull, kappa * norm_bins(np.abs(residual) / level)]) if kappa else pull

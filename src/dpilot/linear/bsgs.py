@@ -8,7 +8,7 @@ import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.linear.fixed import equal_steps, fixed_steps
-from dpilot.linear.problem import Door, Problem, multiplier, repeated
+from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.rows import Rows, total
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import release
@@ -39,34 +39,36 @@ class BSGS:
     short: int = 8
     steps: int = 30
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         trial = Composed([*map(Gaussian, self._short(problem, left)), Gaussian(self._score(problem, left))])
         trials: dict[str, Event] = {f"trial {level:g}": trial for level in self.candidates}
-        return {**trials, "gradient": repeated(self._full(problem, left))}
+        return {**trials, "gradient": gaussian_events(self._full(problem, left))}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        scores = {level: self._trial(rows, level, problem, left, size, door) for level in self.candidates}
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
+        scores = {level: self._trial(rows, level, problem, left, size, run) for level in self.candidates}
         best = min(scores, key=lambda level: scores[level])
-        with door.stage("gradient") as receipt:
-            theta = fixed_steps(rows, best, self._full(problem, left), size=size, receipt=receipt, noise=door.noise)
+        with run.stage("gradient") as receipt:
+            theta = fixed_steps(rows, best, self._full(problem, left), size=size, receipt=receipt, noise=run.noise)
         return Solution(theta, threshold=best)
 
-    def _trial(self, rows: Rows, level: float, problem: Problem, left: float, size: float, door: Door) -> float:
-        with door.stage(f"trial {level:g}") as receipt:
+    def _trial(
+        self, rows: Rows, level: float, problem: LinearProblem, left: float, size: float, run: CommittedRun
+    ) -> float:
+        with run.stage(f"trial {level:g}") as receipt:
             short = self._short(problem, left)
-            theta = fixed_steps(rows, level, short, size=size, receipt=receipt, noise=door.noise)
+            theta = fixed_steps(rows, level, short, size=size, receipt=receipt, noise=run.noise)
             exact = float(total(rows, lambda values: np.asarray(_losses(values, theta).sum())))
             sigma = self._score(problem, left)
-            return release(exact, bound=0.5, noise_multiplier=sigma, receipt=receipt, noise=door.noise)
+            return release(exact, bound=0.5, noise_multiplier=sigma, receipt=receipt, noise=run.noise)
 
-    def _short(self, problem: Problem, left: float) -> tuple[float, ...]:
+    def _short(self, problem: LinearProblem, left: float) -> tuple[float, ...]:
         part = left * self.share * (1 - self.score_share) / len(self.candidates)
         return equal_steps(problem, part, self.short)
 
-    def _score(self, problem: Problem, left: float) -> float:
+    def _score(self, problem: LinearProblem, left: float) -> float:
         return multiplier(problem, left * self.share * self.score_share / len(self.candidates))
 
-    def _full(self, problem: Problem, left: float) -> tuple[float, ...]:
+    def _full(self, problem: LinearProblem, left: float) -> tuple[float, ...]:
         return equal_steps(problem, left * (1 - self.share), self.steps)
 
 

@@ -16,14 +16,14 @@ from dpilot.data.cells import Cells, plain
 from dpilot.data.reading import codes as cell_codes
 from dpilot.data.values import key
 from dpilot.errors import InvalidInput
-from dpilot.linear.declared import declared
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, loose
 from dpilot.linear.logistic import LogisticSteps, probabilities
 from dpilot.linear.model import inside, products
 from dpilot.linear.rows import MemoryRows
 
-__all__ = ["LogisticRegression", "codes", "declared_classes"]
+__all__ = ["LogisticRegression", "codes", "resolve_classes"]
 
 _CLASSES = 'the classes that were found (classes="public")'
 
@@ -42,10 +42,10 @@ def codes(labels: Cells, classes: NDArray[Any]) -> Floats:
     return np.where(found >= 0, found.astype(np.float64), np.nan)
 
 
-def declared_classes(classes: Any, labels: Cells) -> tuple[NDArray[Any], tuple[str, ...]]:
+def resolve_classes(classes: Any, labels: Cells) -> tuple[NDArray[Any], tuple[str, ...]]:
     """The classes in order, and what is unprotected by them: those declared, or ("public") those that were found."""
     if isinstance(classes, str) and classes == "public":
-        return _found(labels), (_CLASSES,)
+        return _collect_labels(labels), (_CLASSES,)
     if classes is None or isinstance(classes, str) or len(classes) == 0:
         raise InvalidInput(
             f'classes is {classes!r}: expected the list of labels, or "public" to publish those in the data. '
@@ -117,7 +117,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first."""
         values, labels = features_and_target(self, X, y, self.bounds)
-        classes, unprotected = declared_classes(self.classes, labels)
+        classes, unprotected = resolve_classes(self.classes, labels)
         table = np.column_stack([values, codes(labels, classes)])
         count = values.shape[1]
         problem, others = problem_of(
@@ -132,7 +132,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fitted = fit_rows(
             MemoryRows.of(table),
             problem,
-            declared(self.bounds, count, target=False),
+            parse_bounds(self.bounds, count, target=False),
             LogisticSteps(len(classes)),
             ledger=self.ledger,
             random_state=self.random_state,
@@ -181,14 +181,14 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _found(labels: Cells) -> NDArray[Any]:
+def _collect_labels(labels: Cells) -> NDArray[Any]:
     """The labels that occur, one of those that are equal as values: numbers first, then words."""
     if labels.dtype.kind in "fiub":
         found = labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
     else:
-        told = [label.real if isinstance(label, complex) else label for label in labels.tolist() if _is_label(label)]
-        words = sorted({label for label in told if isinstance(label, str)})
-        apart = {key(label): label for label in reversed([*sorted(_numeric(told)), *words])}
+        values = [label.real if isinstance(label, complex) else label for label in labels.tolist() if _is_label(label)]
+        words = sorted({label for label in values if isinstance(label, str)})
+        apart = {key(label): label for label in reversed([*sorted(_numeric(values)), *words])}
         found = np.array(list(reversed(apart.values())), dtype=object if words else None)
     if found.dtype != object:
         check_classification_targets(found)

@@ -1,11 +1,7 @@
 """Full-batch gradient steps whose clip level follows a private quantile of the gradient norms.
 
-Each record sends its clipped gradient and one entry of a histogram of norms through one Gaussian release::
-
-    [ sum g_i min(1, C / |g_i|) / C  |  kappa sum onehot(bin of |g_i| / C) ]       bound = sqrt(1 + kappa^2)
-
-so every step writes the same receipt, whatever the threshold does, and the histogram tells the next threshold, the
-share of records that were not clipped (the slope of the step), and whether the last step went wrong.
+The histogram that comes with each step's private sum (``linear.row_gradients``) gives the next threshold, the share of
+records that were not clipped (the slope of the step), and whether the last step went wrong.
 """
 
 from __future__ import annotations
@@ -18,16 +14,15 @@ from typing import Final
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.rows import Rows, total
-from dpilot.mechanism import Draws, Noise, release
+from dpilot.linear.row_gradients import EDGES, HistogramClip, Residual, gradient_step, linear_residual
+from dpilot.linear.rows import Rows
+from dpilot.mechanism import Draws, Noise
 
-__all__ = ["Descent", "Leave", "Schedule", "descend", "linear_residual", "norm_bins", "norm_quantile"]
+__all__ = ["Descent", "Leave", "StepSchedule", "descend", "norm_quantile"]
 
-Residual = Callable[[Floats, Floats], Floats]
 Leave = Callable[[Floats, float], bool]
 
-_EDGES: Final = 2.0 ** np.array([-4.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0])
-_MIDDLES: Final = np.append(np.sqrt(np.append(_EDGES[0] / 4, _EDGES[:-1]) * _EDGES), 1.5 * _EDGES[-1])
+_MIDDLES: Final = np.append(np.sqrt(np.append(EDGES[0] / 4, EDGES[:-1]) * EDGES), 1.5 * EDGES[-1])
 _LEVELS: Final = 2.0 ** np.arange(-4.0, 4.01, 0.125)
 _CERTAIN: Final = 3.0  # standard deviations above which a bin is believed
 _AT_THRESHOLD: Final = 4  # of these edges
@@ -36,11 +31,10 @@ _MOST_MOVE: Final = 8.0  # of the threshold in one step
 _PACE: Final = 0.8  # of a Newton step: an eigenvalue of up to 2.5 times what was whitened does not overshoot
 _DOUBT: Final = 1.6  # times the noise of a bin: the standard deviation of the share of norms below an edge
 _WORSE: Final = 2.0  # times the best median of norms: the last step overshot
-_SHAVE: Final = 1 - 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class StepSchedule:
     """Public: a noise multiplier for each step, how many of them are not averaged, and the terms of clipping.
 
     ``noise`` is what a unit of clip level costs in the averaged weights, ``alignment`` how much of what is clipped off
@@ -95,15 +89,10 @@ class _State:
     least: float = math.inf  # that median, at most
 
 
-def linear_residual(target: Floats, scores: Floats) -> Floats:
-    """How far each record pulls its score: y - x w, the negative derivative of half the squared error."""
-    return target[:, None] - scores
-
-
 def descend(
     rows: Rows,
     start: Floats,
-    schedule: Schedule,
+    schedule: StepSchedule,
     *,
     threshold: float,
     size: float,
@@ -120,8 +109,7 @@ def descend(
     end there, and the receipt still holds the releases of those that are left.
 
     Guarantee:
-        A record's gradient is x (outer) residual of norm |x| |residual|, clipped to C and divided by it: at most 1.
-        Its histogram entry is kappa in one bin. Together at most sqrt(1 + kappa^2): one Gaussian a step.
+        One Gaussian a step, that of ``gradient_step``.
 
     Edge cases:
         Where the norms grow instead of shrinking, beyond what noise explains, the step is taken back and the pace
@@ -133,10 +121,18 @@ def descend(
     for step, sigma in enumerate(schedule.multipliers):
         if step == schedule.burn_in and leave is not None and leave(state.at.weights, state.at.spread):
             return Descent(state.at.weights, state.at.spread, tuple(thresholds))
-        gradient, counts = _released(rows, state.at, schedule, sigma, receipt, noise, residual)
+        gradient, counts = gradient_step(
+            rows,
+            state.at.weights,
+            HistogramClip(state.at.threshold, schedule.kappa),
+            noise_multiplier=sigma,
+            receipt=receipt,
+            noise=noise,
+            residual=residual,
+        )
         thresholds.append(state.at.threshold)
         early = step < min(schedule.tracking, schedule.burn_in - 1)
-        state = _moved(state, gradient, counts / size, sigma, schedule, size, early)
+        state = _take_step(state, gradient, counts / size, sigma, schedule, size, early)
         if step >= schedule.burn_in:
             part = 1 / sigma**2
             mean, weight = mean + part * state.at.weights, weight + part
@@ -144,37 +140,13 @@ def descend(
     return Descent(mean / weight, math.sqrt(variance) / weight, tuple(thresholds))
 
 
-def norm_bins(norms: Floats) -> Floats:
-    """How many norms, in thresholds, lie in each bin."""
-    return np.bincount(np.searchsorted(_EDGES, norms), minlength=_EDGES.size + 1).astype(np.float64)
-
-
 def norm_quantile(shares: Floats, q: float) -> float:
     """The ``q``-quantile of the norms, in thresholds, from noisy shares of the bins."""
     return _quantile(_distribution(shares), q)
 
 
-def _released(
-    rows: Rows, at: _Place, schedule: Schedule, sigma: float, receipt: Draws, noise: Noise, residual: Residual
-) -> tuple[Floats, Floats]:
-    size = at.weights.size
-    exact = total(rows, lambda values: _sums(values, at, schedule.kappa, residual))
-    bound = math.sqrt(1 + schedule.kappa**2)
-    noisy = release(exact, bound=bound, noise_multiplier=sigma, receipt=receipt, noise=noise)
-    return noisy[:size].reshape(at.weights.shape), noisy[size:] / schedule.kappa
-
-
-def _sums(values: Floats, at: _Place, kappa: float, residual: Residual) -> Floats:
-    features, target = values[:, :-1], values[:, -1]
-    pull = residual(target, features @ at.weights)  # (n, outputs)
-    norms = np.linalg.norm(features, axis=1) * np.linalg.norm(pull, axis=1)
-    weights = np.minimum(_SHAVE / np.maximum(norms, 1e-300), 1 / at.threshold)
-    bins = norm_bins(norms / at.threshold)
-    return np.concatenate([(features.T @ (pull * weights[:, None])).ravel(), kappa * bins])
-
-
-def _moved(
-    state: _State, gradient: Floats, shares: Floats, sigma: float, schedule: Schedule, size: float, early: bool
+def _take_step(
+    state: _State, gradient: Floats, shares: Floats, sigma: float, schedule: StepSchedule, size: float, early: bool
 ) -> _State:
     """The state after a step along the released gradient, or where the norms were least if they have grown since."""
     at, below, noise = state.at, _distribution(shares), schedule.histogram_noise(sigma) / size
@@ -194,7 +166,7 @@ def _distribution(shares: Floats) -> Floats:
     """The share of norms below each edge, from both ends: each end's noise grows with the bins it adds up."""
     from_below = np.cumsum(shares)[:-1]
     from_above = 1 - np.cumsum(shares[::-1])[::-1][1:]
-    bins = np.arange(1, _EDGES.size + 1)
+    bins = np.arange(1, EDGES.size + 1)
     ahead = bins[::-1]
     mixed = (from_below * ahead + from_above * bins) / (bins + ahead)
     return np.asarray(np.maximum.accumulate(np.clip(mixed, 0.0, 1.0)))
@@ -204,7 +176,7 @@ def _significant(shares: Floats, noise: float) -> Floats:
     return np.asarray(np.where(shares > _CERTAIN * noise, shares, 0.0))
 
 
-def _cheapest(shares: Floats, below: Floats, schedule: Schedule) -> float:
+def _cheapest(shares: Floats, below: Floats, schedule: StepSchedule) -> float:
     """The clip level, in present thresholds, with the least squared error that is left of a step::
 
         (alignment E[(|g| - C)+])^2 + (noise C / P[|g| <= C])^2
@@ -213,7 +185,7 @@ def _cheapest(shares: Floats, below: Floats, schedule: Schedule) -> float:
     privacy noise in the weights.
     """
     excess = np.maximum(_MIDDLES - _LEVELS[:, None], 0.0) @ shares
-    unclipped = np.maximum(np.interp(np.log2(_LEVELS), np.log2(_EDGES), below), _LEAST_SLOPE)
+    unclipped = np.maximum(np.interp(np.log2(_LEVELS), np.log2(EDGES), below), _LEAST_SLOPE)
     error = (schedule.alignment * excess) ** 2 + (schedule.noise * _LEVELS / unclipped) ** 2
     middle = _quantile(below, 0.5)
     return min(max(float(_LEVELS[np.argmin(error)]), 0.5 * middle), 8 * middle)
@@ -223,8 +195,8 @@ def _quantile(below: Floats, q: float) -> float:
     """Where ``below`` reaches q, in thresholds, by log-linear interpolation between edges."""
     place = int(np.searchsorted(below, q))
     if place == 0:
-        return float(_EDGES[0])
+        return float(EDGES[0])
     if place == below.size:
-        return float(_EDGES[-1])
+        return float(EDGES[-1])
     part = (q - below[place - 1]) / max(float(below[place] - below[place - 1]), 1e-9)
-    return float(_EDGES[place - 1] * (_EDGES[place] / _EDGES[place - 1]) ** part)
+    return float(EDGES[place - 1] * (EDGES[place] / EDGES[place - 1]) ** part)

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.descent import Leave, Schedule, descend
-from dpilot.linear.gram import Gram, GramPlan, gram_stage, plan_gram
-from dpilot.linear.problem import Door, Problem, multiplier, repeated
+from dpilot.linear.descent import Leave, StepSchedule, descend
+from dpilot.linear.gram_matrix import Gram, GramPlan, gram_stage, plan_gram
+from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise
 from dpilot.privacy.events import Event
 
-__all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of", "shrunk", "walk"]
-
-_SILENT: Final = 0.008  # coefficients over mu times size
-_LOUD: Final = 0.016
-_DEAFENING: Final = 0.08
-_PRECISE: Final = 0.5
-_HIDDEN: Final = 2.0
+__all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of", "shrink", "walk"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How many steps come before the average and are in it, the budget of an early one beside a late one's, and
-    how much of what clipping takes off is feared to point one way."""
+    how much of what clipping takes off is taken to point one way."""
 
     burn_in: int
     averaged: int
@@ -37,17 +30,17 @@ class Pace:
     alignment: float
 
 
-def pace_of(problem: Problem) -> Pace:
+def pace_of(problem: LinearProblem) -> Pace:
     """Few steps and low clip levels where noise is what costs; many steps and high levels where bias does.
 
     Chosen on synthetic tables: normal ones for the first, collinear, skewed and outlying ones for the second.
     """
-    if problem.loudness <= _SILENT:
+    if problem.relative_noise <= 0.008:
         return Pace(28, 12, 0.25, 1.0)
-    return Pace(12, 8, 0.3, 1.0) if problem.loudness < _LOUD else Pace(6, 4, 0.4, 0.1)
+    return Pace(12, 8, 0.3, 1.0) if problem.relative_noise < 0.016 else Pace(6, 4, 0.4, 0.1)
 
 
-def gram_share(problem: Problem) -> float:
+def gram_share(problem: LinearProblem) -> float:
     """What the Gram matrix may take, by how far its noise would reach at a tenth: the edge over a unit eigenvalue.
 
     A precise matrix is worth 30 %: it whitens columns that nearly depend on each other. One that shows only its largest
@@ -56,7 +49,7 @@ def gram_share(problem: Problem) -> float:
     if problem.size is None:
         return 0.15
     edge = math.sqrt(2 * problem.width) * problem.width / (problem.mu * math.sqrt(0.1) * max(problem.size, 1.0))
-    return 0.3 if edge <= _PRECISE else 0.06 if edge <= _HIDDEN else 0.03
+    return 0.3 if edge <= 0.5 else 0.06 if edge <= 2.0 else 0.03
 
 
 def histogram_share(sigma: float, size: float | None) -> float:
@@ -94,40 +87,40 @@ class Dpgd:
     gram_share: float | None = None  # None: by declared numbers
     pace: Pace | None = None
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         return {
             "gram": self.gram_plan(problem, left).event,
-            "gradient": repeated(self.schedule(problem, left).multipliers),
+            "gradient": gaussian_events(self.schedule(problem, left).multipliers),
         }
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        seen = gram_stage(rows, self.gram_plan(problem, left), size, door)
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
+        seen = gram_stage(rows, self.gram_plan(problem, left), size, run)
         schedule = self.schedule(problem, left)
-        with door.stage("gradient") as receipt:
-            found = walk(rows, seen, schedule, size=size, receipt=receipt, noise=door.noise)
-        return found if schedule.rising else replace(found, theta=shrunk(found))
+        with run.stage("gradient") as receipt:
+            found = walk(rows, seen, schedule, size=size, receipt=receipt, noise=run.noise)
+        return found if schedule.rising else replace(found, theta=shrink(found))
 
-    def gram_plan(self, problem: Problem, left: float) -> GramPlan:
+    def gram_plan(self, problem: LinearProblem, left: float) -> GramPlan:
         return plan_gram(problem, left * self._gram_share(problem))
 
-    def _gram_share(self, problem: Problem) -> float:
+    def _gram_share(self, problem: LinearProblem) -> float:
         return gram_share(problem) if self.gram_share is None else self.gram_share
 
-    def schedule(self, problem: Problem, left: float) -> Schedule:
+    def schedule(self, problem: LinearProblem, left: float) -> StepSchedule:
         pace = pace_of(problem) if self.pace is None else self.pace
         weights = [pace.early_weight] * pace.burn_in + [1.0] * pace.averaged
         share = left * (1 - self._gram_share(problem)) / sum(weights)
         sigmas = tuple(multiplier(problem, share * weight) for weight in weights)
         noise = math.sqrt(problem.width) * multiplier(problem, share * pace.averaged) / max(problem.size or 1.0, 1.0)
         share = histogram_share(min(sigmas), problem.size)
-        rising = problem.loudness <= _DEAFENING
-        return Schedule(sigmas, pace.burn_in, noise, pace.alignment, share, rising=rising)
+        rising = problem.relative_noise <= 0.08
+        return StepSchedule(sigmas, pace.burn_in, noise, pace.alignment, share, rising=rising)
 
 
 def walk(
     rows: Rows,
     seen: Gram,
-    schedule: Schedule,
+    schedule: StepSchedule,
     *,
     size: float,
     receipt: Draws,
@@ -137,7 +130,7 @@ def walk(
     """Whiten ``rows`` by the moments that were ``seen``, and take the steps from their least-squares solution."""
     whitening = seen.whitening()
     start, spread = _start(seen, whitening)
-    white = rows.mapped(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
+    white = rows.map(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
     found = descend(
         white,
         start[:, None],
@@ -152,7 +145,7 @@ def walk(
     return Solution(whitening @ found.weights[:, 0], seen, found.noise, whitening, found)
 
 
-def shrunk(found: Solution) -> Floats:
+def shrink(found: Solution) -> Floats:
     """The steps' weights drawn to 0 by the part of their length that privacy noise explains."""
     assert found.whitening is not None
     assert found.descent is not None

@@ -10,13 +10,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
 from dpilot._arrays import Floats
-from dpilot.linear.declared import declared
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, loose, numbers
-from dpilot.linear.intervals import standard_errors
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
 from dpilot.linear.rows import MemoryRows, Rows
+from dpilot.linear.solution import standard_errors
 from dpilot.linear.streaming import parquet_rows
 
 __all__ = ["LinearRegression"]
@@ -111,7 +111,7 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         fitted = fit_rows(
             rows,
             problem,
-            declared(self.bounds, count),
+            parse_bounds(self.bounds, count),
             method,
             ledger=self.ledger,
             random_state=self.random_state,

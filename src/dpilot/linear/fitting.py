@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import PrivacyWarning
-from dpilot.linear.declared import Declared
-from dpilot.linear.problem import Door, Privacy, Problem, multiplier, paid
+from dpilot.linear.declared_bounds import DeclaredBounds
+from dpilot.linear.problem import CommittedRun, LinearProblem, Privacy, commit_stages, multiplier
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
-from dpilot.linear.standardise import Scaling, ScalingPlan, bought, plan_scaling, plan_target
+from dpilot.linear.standardise import Scaling, StandardisePlan, buy_scaling, plan_scaling, plan_target
 from dpilot.mechanism import SYSTEM, Noise, seeded_noise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
@@ -26,7 +26,7 @@ from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.records import PUBLISHED_SIZE
 from dpilot.statistics import count, count_event
 
-__all__ = ["Fitted", "Method", "Plan", "fit_rows", "noise_of", "planned", "problem_of", "size_of"]
+__all__ = ["FitPlan", "Fitted", "Method", "fit_rows", "noise_of", "plan_fit", "problem_of", "size_of"]
 
 _SIZE_SHARE: Final = 0.005
 _TIME: Final = "running time"
@@ -39,9 +39,9 @@ class Method(Protocol):
     column of ones if there is an intercept, the target.
     """
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]: ...
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]: ...
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution: ...
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +55,35 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FitPlan:
     """A fit from public numbers alone: what it will cost, stage by stage, and how it will go."""
 
-    problem: Problem
-    declared: Declared
+    problem: LinearProblem
+    declared: DeclaredBounds
     method: Method
     numeric_target: bool
-    scaling: ScalingPlan | None
-    target: ScalingPlan | None  # the target's own, where all columns together could not have their quartiles
+    scaling: StandardisePlan | None
+    target: StandardisePlan | None  # the target's own, where all columns together could not have their quartiles
     left: float
     stages: dict[str, Event]
-    sized: Callable[[Rows, Door], float]
+    sized: Callable[[Rows, CommittedRun], float]
 
-    def run(self, rows: Rows, door: Door) -> tuple[Solution, Scaling, float]:
+    def run(self, rows: Rows, run: CommittedRun) -> tuple[Solution, Scaling, float]:
         """The coefficients, the scaling and the size to divide by: all released."""
-        size = self.sized(rows, door)
-        scaling = self._scaling(rows, size, door)
+        size = self.sized(rows, run)
+        scaling = self._scaling(rows, size, run)
         intercept, width = self.problem.intercept, self.problem.width + 1
-        table = rows.mapped(lambda values: _standardised(values, scaling, intercept), width)
-        return self.method.solve(table, self.problem, self.left, size, door), scaling, size
+        table = rows.map(lambda values: _standardise(values, scaling, intercept), width)
+        return self.method.solve(table, self.problem, self.left, size, run), scaling, size
 
-    def _scaling(self, rows: Rows, size: float, door: Door) -> Scaling:
+    def _scaling(self, rows: Rows, size: float, run: CommittedRun) -> Scaling:
         center, scale = np.zeros(rows.columns), np.ones(rows.columns)
-        wanted = _wanted(self.declared, self.numeric_target)
+        wanted = _select_columns(self.declared, self.numeric_target)
         last = np.arange(rows.columns) == rows.columns - 1
         features = wanted & ~last if self.target else wanted
         for name, step, which in (("scale", self.scaling, features), ("target", self.target, last)):
             if step:
-                center[which], scale[which] = _bought(name, step, rows, which, size, door)
+                center[which], scale[which] = _buy_scaling(name, step, rows, which, size, run)
         return self.declared.scaling(center, scale, centred=self.problem.intercept)
 
 
@@ -97,23 +97,23 @@ def problem_of(
     length: int,
     allow_large_delta: bool = False,
     share: float = 1.0,
-) -> tuple[Problem, tuple[str, ...]]:
+) -> tuple[LinearProblem, tuple[str, ...]]:
     """The public numbers of a fit to ``share`` of the records, and what it leaves unprotected.
 
     ``delta`` None is the default for the number of all records.
     """
     if not isinstance(intercept, bool | np.bool_):
         _validate.refuse("fit_intercept", intercept, "True or False")
-    known = declared_size(size, length)
+    known = resolve_size(size, length)
     budget = Budget.of_size(
         epsilon, delta, None if known is None else max(known, 1), allow_large_delta=allow_large_delta
     )
     fitted = None if known is None else float(known if share == 1 else max(round(share * known), 1))
     unprotected = (PUBLISHED_SIZE, _TIME) if size == "public" else (_TIME,)
-    return Problem(features, bool(intercept), fitted, budget), unprotected
+    return LinearProblem(features, bool(intercept), fitted, budget), unprotected
 
 
-def declared_size(size: Any, length: int) -> int | None:
+def resolve_size(size: Any, length: int) -> int | None:
     """The number of records that is public ("public": their ``length``) or declared; None if it is to be bought."""
     if not isinstance(size, str):
         return _validate.count(size=size)
@@ -143,8 +143,8 @@ def noise_of(random_state: Any) -> Noise:
 
 def fit_rows(
     rows: Rows,
-    problem: Problem,
-    declared: Declared,
+    problem: LinearProblem,
+    declared: DeclaredBounds,
     method: Method,
     *,
     ledger: Ledger | str | Path | None = None,
@@ -159,19 +159,19 @@ def fit_rows(
         chunk of ``rows`` is asked for. All releases are Gaussian and add by squares; what else a method makes says so
         in its stages.
     """
-    plan = planned(problem, declared, method, numeric_target=numeric_target)
+    plan = plan_fit(problem, declared, method, numeric_target=numeric_target)
     noise = noise_of(random_state)
     stages = [Stage(name, event) for name, event in plan.stages.items()]
-    with paid(stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected) as (door, story):
-        solution, scaling, size = plan.run(rows, door)
-    return Fitted(solution, scaling, size, story[0])
+    with commit_stages(stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected) as (run, costs):
+        solution, scaling, size = plan.run(rows, run)
+    return Fitted(solution, scaling, size, costs[0])
 
 
-def planned(
-    problem: Problem, declared: Declared, method: Method, *, numeric_target: bool = True, taken: float = 0.0
-) -> Plan:
+def plan_fit(
+    problem: LinearProblem, declared: DeclaredBounds, method: Method, *, numeric_target: bool = True, taken: float = 0.0
+) -> FitPlan:
     """Every noise multiplier of a fit, of what ``taken`` leaves of the squared mu."""
-    wanted = _wanted(declared, numeric_target)
+    wanted = _select_columns(declared, numeric_target)
     scaling, target = plan_scaling(problem, int(wanted.sum())), None
     if scaling and scaling.level != "quartiles" and problem.intercept and wanted[-1]:  # too dear for all together
         alone = problem.hopeless and getattr(method, "abstains", False)  # then it predicts one value for all
@@ -182,39 +182,39 @@ def planned(
     shares = [_SIZE_SHARE if problem.size is None else 0.0, *(plan.share for plan in bought_plans.values() if plan)]
     left = 1 - taken - sum(shares)
     stages |= method.stages(problem, left)
-    return Plan(problem, declared, method, numeric_target, scaling, target, left, stages, sized)
+    return FitPlan(problem, declared, method, numeric_target, scaling, target, left, stages, sized)
 
 
-def _wanted(declared: Declared, numeric_target: bool) -> NDArray[np.bool_]:
+def _select_columns(declared: DeclaredBounds, numeric_target: bool) -> NDArray[np.bool_]:
     """The columns to buy a scaling for; a target of class codes needs none."""
     wanted = declared.missing.copy()
     wanted[-1] &= numeric_target
     return wanted
 
 
-def size_of(problem: Problem) -> tuple[Callable[[Rows, Door], float], dict[str, Event]]:
+def size_of(problem: LinearProblem) -> tuple[Callable[[Rows, CommittedRun], float], dict[str, Event]]:
     """How to get the number to divide by, and what that costs: nothing if it is public or declared."""
     if problem.size is not None:
         known = max(problem.size, 1.0)
         return lambda *_: known, {}
     sigma = multiplier(problem, _SIZE_SHARE)
 
-    def noisy(rows: Rows, door: Door) -> float:
-        with door.stage("size") as receipt:
-            return max(count(rows.chunks(), noise_multiplier=sigma, receipt=receipt, noise=door.noise), 1.0)
+    def noisy(rows: Rows, run: CommittedRun) -> float:
+        with run.stage("size") as receipt:
+            return max(count(rows.chunks(), noise_multiplier=sigma, receipt=receipt, noise=run.noise), 1.0)
 
     return noisy, {"size": count_event(sigma)}
 
 
-def _bought(
-    name: str, plan: ScalingPlan, rows: Rows, which: NDArray[np.bool_], size: float, door: Door
+def _buy_scaling(
+    name: str, plan: StandardisePlan, rows: Rows, which: NDArray[np.bool_], size: float, run: CommittedRun
 ) -> tuple[Floats, Floats]:
-    columns = rows.mapped(lambda values: values[:, which], int(which.sum()))
-    with door.stage(name) as receipt:
-        return bought(columns, plan, size=size, target=bool(which[-1]), receipt=receipt, noise=door.noise)
+    columns = rows.map(lambda values: values[:, which], int(which.sum()))
+    with run.stage(name) as receipt:
+        return buy_scaling(columns, plan, size=size, target=bool(which[-1]), receipt=receipt, noise=run.noise)
 
 
-def _standardised(values: np.ndarray[Any, np.dtype[np.float64]], scaling: Scaling, intercept: bool) -> Any:
+def _standardise(values: np.ndarray[Any, np.dtype[np.float64]], scaling: Scaling, intercept: bool) -> Any:
     scaled = scaling.apply(values)
     if not intercept:
         return scaled

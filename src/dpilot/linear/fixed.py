@@ -7,18 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.problem import Door, Problem, multiplier, repeated
-from dpilot.linear.rows import Rows, total
+from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
+from dpilot.linear.row_gradients import HistogramClip, gradient_step
+from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
-from dpilot.mechanism import Draws, Noise, release
+from dpilot.mechanism import Draws, Noise
 from dpilot.privacy.events import Event
 
 __all__ = ["FixedClip", "equal_steps", "fixed_steps"]
 
-_SHAVE = 1 - 1e-12
 
-
-def equal_steps(problem: Problem, share: float, steps: int) -> tuple[float, ...]:
+def equal_steps(problem: LinearProblem, share: float, steps: int) -> tuple[float, ...]:
     """Noise multipliers of ``steps`` equal steps that together take ``share`` of the squared mu."""
     return (multiplier(problem, share / steps),) * steps
 
@@ -29,27 +28,19 @@ def fixed_steps(
     """Steps of length 1 from 0, each gradient clipped at ``threshold``; the mean of the last third.
 
     Guarantee:
-        A clipped gradient is at most ``threshold`` long: one Gaussian a step.
+        One Gaussian a step, that of ``gradient_step``.
 
     Edge cases:
         Weights that grow beyond 1e6 standardised units are pulled back there: a diverging run stays finite.
     """
-    weights = np.zeros(rows.columns - 1)
+    weights, state = np.zeros((rows.columns - 1, 1)), HistogramClip(threshold)
     tail = []
     for step, sigma in enumerate(multipliers):
-        at = weights
-        exact = total(rows, lambda values, at=at: _clipped(values, at, threshold))  # type: ignore[misc]
-        noisy = release(exact, bound=threshold, noise_multiplier=sigma, receipt=receipt, noise=noise)
-        weights = np.clip(weights + noisy / size, -1e6, 1e6)
+        gradient, _ = gradient_step(rows, weights, state, noise_multiplier=sigma, receipt=receipt, noise=noise)
+        weights = np.clip(weights + threshold * gradient / size, -1e6, 1e6)
         if step >= len(multipliers) - max(1, len(multipliers) // 3):
-            tail.append(weights)
+            tail.append(weights[:, 0])
     return np.asarray(np.mean(tail, axis=0))
-
-
-def _clipped(values: Floats, weights: Floats, threshold: float) -> Floats:
-    features, residual = values[:, :-1], values[:, -1] - values[:, :-1] @ weights
-    norms = np.linalg.norm(features, axis=1) * np.abs(residual)
-    return np.asarray(features.T @ (residual * np.minimum(1.0, _SHAVE * threshold / np.maximum(norms, 1e-300))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +50,11 @@ class FixedClip:
     threshold: float = 1.0
     steps: int = 30
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
-        return {"gradient": repeated(equal_steps(problem, left, self.steps))}
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
+        return {"gradient": gaussian_events(equal_steps(problem, left, self.steps))}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
         sigmas = equal_steps(problem, left, self.steps)
-        with door.stage("gradient") as receipt:
-            theta = fixed_steps(rows, self.threshold, sigmas, size=size, receipt=receipt, noise=door.noise)
+        with run.stage("gradient") as receipt:
+            theta = fixed_steps(rows, self.threshold, sigmas, size=size, receipt=receipt, noise=run.noise)
         return Solution(theta)

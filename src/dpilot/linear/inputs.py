@@ -58,12 +58,12 @@ def loose(tags: Any) -> Any:
 def features(estimator: Any, X: Any) -> Floats:
     """The features a fitted estimator predicts from."""
     width = None if _has_rows(X) else estimator.n_features_in_
-    return _quiet(lambda: _checked(estimator, X, width, _LOOSE, reset=False))
+    return _quiet(lambda: _check_table(estimator, X, width, _LOOSE, reset=False))
 
 
 def training_features(estimator: Any, X: Any, bounds: Any = None) -> Floats:
     """The features an estimator without a target is fitted on."""
-    return _quiet(lambda: _checked(estimator, X, _declared_width(bounds), _checks(estimator), reset=True))
+    return _quiet(lambda: _check_table(estimator, X, _width_of_bounds(bounds), _checks(estimator), reset=True))
 
 
 def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> tuple[Floats, Cells]:
@@ -75,15 +75,15 @@ def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> t
         A target that is a list becomes an array of objects; an entry of it that is a list of one is that one.
     """
 
-    def checked() -> tuple[Floats, Cells]:
+    def check() -> tuple[Floats, Cells]:
         if y is None:
             validate_data(estimator, X, y, skip_check_array=True)  # says whose target is missing
-        table = _checked(estimator, X, _declared_width(bounds), _checks(estimator), reset=True)
+        table = _check_table(estimator, X, _width_of_bounds(bounds), _checks(estimator), reset=True)
         target = _cells_of(y)
         check_consistent_length(table, target)
         return table, target
 
-    return _quiet(checked)
+    return _quiet(check)
 
 
 def target_cells(y: Any) -> Cells:
@@ -98,16 +98,16 @@ def target_cells(y: Any) -> Cells:
 def target_numbers(y: Any, length: int) -> Floats:
     """A target beside records that are read by a schema: one number a record, nan for what is none."""
 
-    def checked() -> Floats:
+    def check() -> Floats:
         column = _cells_of(y)
         if column.shape[0] != length:
             raise InvalidInput("X and y have inconsistent numbers of records")
         return numbers(column)
 
-    return _quiet(checked)
+    return _quiet(check)
 
 
-def _checked(estimator: Any, X: Any, width: int | None, checks: Mapping[str, Any], *, reset: bool) -> Floats:
+def _check_table(estimator: Any, X: Any, width: int | None, checks: Mapping[str, Any], *, reset: bool) -> Floats:
     """X as numbers, after scikit-learn's checks of names and shapes; it never sees a value that is no number."""
     if is_frame(X):
         table: Any = _frame_numbers(X)
@@ -189,7 +189,7 @@ def _cells_of(y: Any) -> Cells:
     return plain(column_or_1d(values, warn=True))
 
 
-def _declared_width(bounds: Any) -> int | None:
+def _width_of_bounds(bounds: Any) -> int | None:
     pair = bounds.get("X") if isinstance(bounds, Mapping) else None
     ends = pair if isinstance(pair, list | tuple) else ()
     return next((len(end) for end in ends if np.ndim(end) == 1), None)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.descent import Residual, Schedule, descend
+from dpilot.linear.descent import StepSchedule, descend
 from dpilot.linear.dpgd import histogram_share
-from dpilot.linear.gram import gram_stage, plan_gram
-from dpilot.linear.problem import Door, Problem, multiplier, repeated
+from dpilot.linear.gram_matrix import gram_stage, plan_gram
+from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
+from dpilot.linear.row_gradients import Residual
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
@@ -49,16 +50,16 @@ class LogisticSteps:
     steps: int = 30
     burn_in: int = 22
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         moments = plan_gram(problem, left * self.gram_share).event
-        return {"gram": moments, "gradient": repeated(self._schedule(problem, left).multipliers)}
+        return {"gram": moments, "gradient": gaussian_events(self._schedule(problem, left).multipliers)}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        features = rows.mapped(_without_target, rows.columns)
-        seen = gram_stage(features, plan_gram(problem, left * self.gram_share), size, door)
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
+        features = rows.map(_without_target, rows.columns)
+        seen = gram_stage(features, plan_gram(problem, left * self.gram_share), size, run)
         whitening = seen.whitening()
-        white = rows.mapped(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
-        with door.stage("gradient") as receipt:
+        white = rows.map(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
+        with run.stage("gradient") as receipt:
             found = descend(
                 white,
                 np.zeros((problem.width, self._outputs)),
@@ -66,7 +67,7 @@ class LogisticSteps:
                 threshold=0.7 * math.sqrt(problem.width),
                 size=size,
                 receipt=receipt,
-                noise=door.noise,
+                noise=run.noise,
                 residual=_pull(self.classes),
             )
         return Solution(whitening @ found.weights, seen, found.noise, whitening, found)
@@ -75,14 +76,14 @@ class LogisticSteps:
     def _outputs(self) -> int:
         return 1 if self.classes <= 2 else self.classes
 
-    def _schedule(self, problem: Problem, left: float) -> Schedule:
+    def _schedule(self, problem: LinearProblem, left: float) -> StepSchedule:
         weights = [_BURN_IN_WEIGHT] * self.burn_in + [1.0] * (self.steps - self.burn_in)
         share = left * (1 - self.gram_share) / sum(weights)
         sigmas = tuple(multiplier(problem, share * weight) for weight in weights)
         averaged = multiplier(problem, share * (self.steps - self.burn_in))
         noise = 4 * math.sqrt(problem.width * self._outputs) * averaged / max(problem.size or 1.0, 1.0)
         part = histogram_share(min(sigmas), problem.size)
-        return Schedule(sigmas, self.burn_in, noise, alignment=4.0, share=part, curvature=0.25, early=0.9)
+        return StepSchedule(sigmas, self.burn_in, noise, alignment=4.0, share=part, curvature=0.25, early=0.9)
 
 
 def _without_target(values: Floats) -> Floats:

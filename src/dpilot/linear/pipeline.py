@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Finding", "check_pipeline"]
+__all__ = ["PipelineFinding", "check_pipeline"]
 
 _SCALE: Final = "PrivateStandardScaler, or nothing: dpilot's estimators scale inside their own budget"
 _LEARNS: Final = {
@@ -36,7 +36,7 @@ _ROW_BY_ROW: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PipelineFinding:
     """A step that is not private: where it is, what it does, and what to put in its place."""
 
     step: str
@@ -48,7 +48,7 @@ class Finding:
         return f"{self.step} ({self.kind}) {self.problem}. Use {self.remedy}."
 
 
-def check_pipeline(pipeline: Any) -> list[Finding]:
+def check_pipeline(pipeline: Any) -> list[PipelineFinding]:
     """Every step in front of the last that learns from records without privacy; an empty list means none was found.
 
     Looks into pipelines, column transformers and unions. Nothing is fitted and no data is needed.
@@ -70,7 +70,7 @@ def check_pipeline(pipeline: Any) -> list[Finding]:
     return [finding for name, step in steps[:-1] for finding in _findings(name, step)]
 
 
-def _findings(name: str, step: Any) -> Iterator[Finding]:
+def _findings(name: str, step: Any) -> Iterator[PipelineFinding]:
     kind = type(step).__name__
     if step is None or isinstance(step, str):  # "passthrough" and "drop"
         return
@@ -84,19 +84,21 @@ def _findings(name: str, step: Any) -> Iterator[Finding]:
         yield from _encoder(name, step)
     elif kind == "SimpleImputer":
         if step.strategy != "constant":
-            yield Finding(name, kind, f"takes the exact {step.strategy} of the records", 'strategy="constant"')
+            yield PipelineFinding(name, kind, f"takes the exact {step.strategy} of the records", 'strategy="constant"')
     elif kind in _LEARNS:
-        yield Finding(name, kind, *_LEARNS[kind])
+        yield PipelineFinding(name, kind, *_LEARNS[kind])
     elif kind not in _ROW_BY_ROW and hasattr(step, "fit"):
-        yield Finding(
+        yield PipelineFinding(
             name, kind, "is fitted to the records, and is not known to pay for it", "a step known to be private"
         )
 
 
-def _encoder(name: str, step: Any) -> Iterator[Finding]:
+def _encoder(name: str, step: Any) -> Iterator[PipelineFinding]:
     kind = type(step).__name__
     if isinstance(step.categories, str):
-        yield Finding(name, kind, "publishes the categories that occur", "categories=[...], declared for each column")
+        yield PipelineFinding(
+            name, kind, "publishes the categories that occur", "categories=[...], declared for each column"
+        )
     if step.handle_unknown == "error":
         remedy = 'handle_unknown="ignore"' if kind == "OneHotEncoder" else 'handle_unknown="use_encoded_value"'
-        yield Finding(name, kind, "raises on a category that one record has: the error is a release", remedy)
+        yield PipelineFinding(name, kind, "raises on a category that one record has: the error is a release", remedy)

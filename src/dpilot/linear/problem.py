@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -18,16 +17,11 @@ from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
 
-__all__ = ["Door", "Privacy", "Problem", "multiplier", "paid", "repeated"]
-
-
-_UNSIZED: Final = 0.016  # as if there were enough records: nothing planned may depend on their number
-_LOUDEST: Final = 0.12
-_FEWEST: Final = 100.0  # records, in units of 1 / mu
+__all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LinearProblem:
     """The public numbers of a fit: ``mu`` is what it may cost in all, ``size`` the number of records to divide by.
 
     ``size`` is None while it is still to be bought; then nothing that is planned may depend on it.
@@ -49,9 +43,11 @@ class Problem:
         return gdp_mu(self.budget)
 
     @property
-    def loudness(self) -> float:
+    def relative_noise(self) -> float:
         """Coefficients over mu times size: what the noise of all steps weighs beside a target of unit width."""
-        return _UNSIZED if self.size is None else self.width / (self.mu * max(self.size, 1.0))
+        if self.size is None:
+            return 0.016  # as if there were enough records: nothing planned may depend on their number
+        return self.width / (self.mu * max(self.size, 1.0))
 
     @property
     def hopeless(self) -> bool:
@@ -60,10 +56,10 @@ class Problem:
         Chosen on synthetic tables at epsilon 0.1 and 0.3: within these limits the worst of 5 or 6 seeds was about no
         worse than the centre.
         """
-        return self.size is not None and (self.loudness > _LOUDEST or self.mu * self.size < _FEWEST)
+        return self.size is not None and (self.relative_noise > 0.12 or self.mu * self.size < 100)
 
 
-def multiplier(problem: Problem, share: float) -> float:
+def multiplier(problem: LinearProblem, share: float) -> float:
     """The noise multiplier of a release that may take ``share`` of the squared mu.
 
     >>> problem = Problem(3, True, 1000.0, Budget(1.0, 1e-5))
@@ -73,13 +69,13 @@ def multiplier(problem: Problem, share: float) -> float:
     return 1 / (problem.mu * math.sqrt(_validate.rate(share=share)))
 
 
-def repeated(multipliers: tuple[float, ...]) -> Event:
+def gaussian_events(multipliers: tuple[float, ...]) -> Event:
     """One Gaussian for each multiplier, in order."""
     return gaussian_event(multipliers[0]) if len(multipliers) == 1 else Composed(map(Gaussian, multipliers))
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class CommittedRun:
     """One fit's way to the data: the stages of its commitment, and one noise source."""
 
     committed: Committed
@@ -110,14 +106,14 @@ class Privacy:
 
 
 @contextmanager
-def paid(
+def commit_stages(
     stages: Sequence[Stage],
     budget: Budget,
     *,
     ledger: Ledger | str | Path | None,
     noise: Noise,
     unprotected: tuple[str, ...],
-) -> Iterator[tuple[Door, list[Privacy]]]:
+) -> Iterator[tuple[CommittedRun, list[Privacy]]]:
     """Pay for all ``stages`` at once, run the body, and leave behind what it cost.
 
     Without a ledger, a precommitted one of the fit's own budget is made and dropped: ``Privacy`` keeps its entries.
@@ -128,6 +124,6 @@ def paid(
         one record.
     """
     with commitment(stages, budget, ledger, dataset="one fit", size=None) as (made, cost), np.errstate(all="ignore"):
-        story: list[Privacy] = []
-        yield Door(made, noise), story
-        story.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp))
+        costs: list[Privacy] = []
+        yield CommittedRun(made, noise), costs
+        costs.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp))

@@ -24,7 +24,7 @@ class Rows(Protocol):
 
     def chunks(self) -> Iterator[Floats]: ...
 
-    def mapped(self, function: Callable[[Floats], Floats], columns: int) -> Rows: ...
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> Rows: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class MemoryRows:
     def chunks(self) -> Iterator[Floats]:
         yield self.values
 
-    def mapped(self, function: Callable[[Floats], Floats], columns: int) -> MemoryRows:
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> MemoryRows:
         del columns  # an array knows its own
         return MemoryRows(function(self.values))
 

@@ -9,12 +9,12 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
-from dpilot.linear.declared import declared
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import noise_of, problem_of, size_of
 from dpilot.linear.inputs import features, loose, training_features
-from dpilot.linear.problem import paid
+from dpilot.linear.problem import commit_stages
 from dpilot.linear.rows import MemoryRows
-from dpilot.linear.standardise import bought, plan_scaling
+from dpilot.linear.standardise import buy_scaling, plan_scaling
 from dpilot.privacy.ledger import Stage
 
 __all__ = ["PrivateStandardScaler"]
@@ -64,7 +64,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         del y  # a scaler does not look at targets
         values = training_features(self, X, self.bounds)
         count = values.shape[1]
-        known = declared(self.bounds, count, target=False)
+        known = parse_bounds(self.bounds, count, target=False)
         problem, unprotected = problem_of(
             self.epsilon,
             self.delta,
@@ -85,17 +85,17 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         self.privacy_ = None
         if stages:
             priced = [Stage(name, event) for name, event in stages.items()]
-            with paid(priced, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (
-                door,
-                story,
+            with commit_stages(priced, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (
+                run,
+                costs,
             ):
-                size = sized(rows, door)
+                size = sized(rows, run)
                 if plan:
-                    with door.stage("scale") as receipt:
-                        asked = rows.mapped(lambda table: table[:, wanted], int(wanted.sum()))
-                        found = bought(asked, plan, size=size, target=False, receipt=receipt, noise=door.noise)
+                    with run.stage("scale") as receipt:
+                        asked = rows.map(lambda table: table[:, wanted], int(wanted.sum()))
+                        found = buy_scaling(asked, plan, size=size, target=False, receipt=receipt, noise=run.noise)
                     center[:-1][wanted], scale[:-1][wanted] = found
-            self.privacy_ = story[0]
+            self.privacy_ = costs[0]
         scaling = known.scaling(center, scale, centred=True)
         self.center_, self.scale_ = scaling.center[:-1], scaling.scale[:-1]
         self.lower_, self.upper_ = scaling.lower[:-1], scaling.upper[:-1]

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.problem import Problem, multiplier
+from dpilot.linear.problem import LinearProblem, multiplier
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.metrics.metric import Metric
 from dpilot.metrics.regression import noisy_sums, regression_scores
@@ -31,7 +31,7 @@ class Grouped:
     groups: Groups
 
 
-def score_event(problem: Problem, *, grouped: bool = False) -> Event:
+def score_event(problem: LinearProblem, *, grouped: bool = False) -> Event:
     """What ``noisy_scores`` costs: all of the budget of ``problem``, in two Gaussians, or three with groups."""
     reach, figures = _multipliers(problem)
     return Composed(map(Gaussian, (reach, *split_noise(figures)) if grouped else (reach, figures)))
@@ -43,7 +43,7 @@ def noisy_scores(
     *,
     center: float,
     width: float,
-    problem: Problem,
+    problem: LinearProblem,
     receipt: Draws,
     noise: Noise,
     grouped: Grouped | None = None,
@@ -81,5 +81,5 @@ def noisy_scores(
     return (*whole, *residual_scores(table))
 
 
-def _multipliers(problem: Problem) -> tuple[float, float]:
+def _multipliers(problem: LinearProblem) -> tuple[float, float]:
     return multiplier(problem, _SHARE), multiplier(problem, 1 - _SHARE)

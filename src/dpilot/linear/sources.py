@@ -16,17 +16,17 @@ from dpilot.data.reading import codes
 from dpilot.data.schema import Column, Schema
 from dpilot.errors import InvalidInput
 from dpilot.linear.inputs import target_numbers
-from dpilot.linear.problem import Door, Problem, multiplier
+from dpilot.linear.problem import CommittedRun, LinearProblem, multiplier
 from dpilot.linear.scoring import Grouped
 from dpilot.metrics.residuals import Groups
 from dpilot.privacy.events import Event
 
-__all__ = ["Described", "Numbers", "Source"]
+__all__ = ["Described", "Numbers", "RecordSource"]
 
 _UNKNOWN_SIZE: Final = 10_000.0  # what the tails of bought bounds go by where the size is to be bought itself
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Records and what is declared of them: ``bounds`` of the encoded columns, as ``linear.declared`` reads them.
 
     ``share`` is what the bounds to buy take of the squared mu, in the one stage of ``stages``; ``read`` runs it on the
@@ -46,11 +46,11 @@ class Source(Protocol):
     def share(self) -> float: ...
 
     @property
-    def grouped(self) -> Grouped | None: ...
+    def groups(self) -> Grouped | None: ...
 
-    def stages(self, problem: Problem, /) -> dict[str, Event]: ...
+    def stages(self, problem: LinearProblem, /) -> dict[str, Event]: ...
 
-    def read(self, places: Any, problem: Problem, door: Door, /) -> Encoder | None: ...
+    def read(self, places: Any, problem: LinearProblem, run: CommittedRun, /) -> Encoder | None: ...
 
     def table(self, encoder: Encoder | None, /) -> Floats: ...
 
@@ -79,7 +79,7 @@ class Numbers:
         return 0.0
 
     @property
-    def grouped(self) -> None:
+    def groups(self) -> None:
         return None
 
     def stages(self, *_: object) -> dict[str, Event]:
@@ -104,7 +104,7 @@ class Described:
     column: Column | None  # of the target
     frame: Any
     target: Floats
-    grouped: Grouped | None = None
+    groups: Grouped | None = None
 
     @classmethod
     def of(cls, schema: Schema, frame: Any, y: Any, protected: str | None) -> Described:
@@ -121,7 +121,7 @@ class Described:
         if column is not None and isinstance(column.bounds, tuple) and column.outside == "null":
             lower, upper = column.bounds
             target = np.where((target >= lower) & (target <= upper), target, np.nan)
-        return cls(schema.inputs_only(), column, frame, target, _grouped(schema, Frame.of(frame)))
+        return cls(schema.inputs_only(), column, frame, target, _read_groups(schema, Frame.of(frame)))
 
     @property
     def length(self) -> int:
@@ -143,22 +143,22 @@ class Described:
     def share(self) -> float:
         return SHARE if self.schema.to_buy else 0.0
 
-    def stages(self, problem: Problem) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem) -> dict[str, Event]:
         return {"bounds": buy_event(self.schema, multiplier(problem, SHARE))} if self.schema.to_buy else {}
 
-    def read(self, places: Any, problem: Problem, door: Door) -> Encoder:
+    def read(self, places: Any, problem: LinearProblem, run: CommittedRun) -> Encoder:
         names = self.schema.to_buy
         if not names:
             return Encoder(self.schema)
         columns = raw_numbers(self.frame, self.schema, names)[places].T
-        with door.stage("bounds") as receipt:
+        with run.stage("bounds") as receipt:
             bought = buy(
                 self.schema,
                 dict(zip(names, columns, strict=True)),
                 size=problem.size or _UNKNOWN_SIZE,
                 noise_multiplier=multiplier(problem, SHARE),
                 receipt=receipt,
-                noise=door.noise,
+                noise=run.noise,
             )
         return Encoder(self.schema.with_bounds(bought))
 
@@ -172,7 +172,7 @@ class Described:
         return Encoder(self.schema.with_bounds(dict.fromkeys(self.schema.to_buy, (0.0, 1.0))))
 
 
-def _grouped(schema: Schema, frame: Frame) -> Grouped | None:
+def _read_groups(schema: Schema, frame: Frame) -> Grouped | None:
     """The groups that are compared: those of the protected column, if it is there and has two categories or more."""
     column = schema.protected
     if column is None or column.categories is None or len(column.categories) < 2 or frame.names[column.name] != 1:

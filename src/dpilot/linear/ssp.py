@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpilot.linear.gram import gram_stage, plan_gram
-from dpilot.linear.problem import Door, Problem
+from dpilot.linear.gram_matrix import gram_stage, plan_gram
+from dpilot.linear.problem import CommittedRun, LinearProblem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
@@ -26,10 +26,10 @@ class SSP:
         Sheffet, "Differentially private ordinary least squares", ICML 2017; Provan, section 4.2.
     """
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         return {"gram": plan_gram(problem, left).event}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
-        seen = gram_stage(rows, plan_gram(problem, left), size, door)
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
+        seen = gram_stage(rows, plan_gram(problem, left), size, run)
         theta = np.linalg.lstsq(seen.features, seen.cross, rcond=None)[0]
         return Solution(np.asarray(theta, dtype=np.float64), seen)

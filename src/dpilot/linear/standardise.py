@@ -19,13 +19,13 @@ from typing import Final
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.problem import Problem, multiplier, repeated
+from dpilot.linear.problem import LinearProblem, gaussian_events, multiplier
 from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
 
-__all__ = ["Scaling", "ScalingPlan", "bought", "plan_scaling", "plan_target"]
+__all__ = ["Scaling", "StandardisePlan", "buy_scaling", "plan_scaling", "plan_target"]
 
 WINSOR: Final = 10.0  # feature values further out than this many widths are pulled in
 REACH: Final = 10.0  # widths from the centre that predictions may go
@@ -71,7 +71,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingPlan:
+class StandardisePlan:
     """What to buy for which columns, and with how much noise; ``share`` is its part of the squared mu."""
 
     level: str
@@ -81,21 +81,21 @@ class ScalingPlan:
     @property
     def event(self) -> Event:
         if self.level != "quartiles":
-            return repeated(self.multipliers)
+            return gaussian_events(self.multipliers)
         coarse, fine, spread = self.multipliers
         return Composed([quantile_event(coarse, grid=_COARSE), quantile_event(fine, grid=_FINE), Gaussian(spread)])
 
 
-def plan_scaling(problem: Problem, columns: int, *, whole: bool = False) -> ScalingPlan | None:
+def plan_scaling(problem: LinearProblem, columns: int, *, whole: bool = False) -> StandardisePlan | None:
     """The finest level that ``columns`` bought columns can have at this size and budget; None if all are declared.
 
     It takes the smallest share that pays for the level, or all there is (``whole``).
     """
     plan = _affordable(problem, columns, (1.0,) if whole else _SHARES) if columns else None
-    return _planned(problem, plan.level, 1.0) if plan and whole else plan
+    return _plan_level(problem, plan.level, 1.0) if plan and whole else plan
 
 
-def plan_target(problem: Problem, *, alone: bool = False) -> ScalingPlan:
+def plan_target(problem: LinearProblem, *, alone: bool = False) -> StandardisePlan:
     """The finest level for the target bought by itself: its mean, where quartiles are too dear, before mere widths.
 
     ``alone``: nothing else will be predicted, so the mean gets most of the budget.
@@ -106,27 +106,27 @@ def plan_target(problem: Problem, *, alone: bool = False) -> ScalingPlan:
     shares, most = ((_MEAN_SHARE,), 0.085) if alone else (_SHARES, 0.06)
     for share in shares:
         if multiplier(problem, share * _PARTS["mean"][0]) <= most * problem.size:
-            return _planned(problem, "mean", share)
+            return _plan_level(problem, "mean", share)
     return plan
 
 
-def _affordable(problem: Problem, columns: int, shares: tuple[float, ...]) -> ScalingPlan:
+def _affordable(problem: LinearProblem, columns: int, shares: tuple[float, ...]) -> StandardisePlan:
     if problem.size is None:
-        return _planned(problem, "quartiles" if problem.intercept else "magnitudes", 0.12)
+        return _plan_level(problem, "quartiles" if problem.intercept else "magnitudes", 0.12)
     for share in shares:
         noise = math.sqrt(1.125 * columns * _ROUNDS) / (problem.mu * math.sqrt(share * _PARTS["quartiles"][0]))
         if problem.intercept and noise <= 0.05 * problem.size:
-            return _planned(problem, "quartiles", share)
+            return _plan_level(problem, "quartiles", share)
         if not problem.intercept and math.sqrt(columns) / (problem.mu * math.sqrt(share)) <= 0.02 * problem.size:
-            return _planned(problem, "magnitudes", share)
+            return _plan_level(problem, "magnitudes", share)
     for share in shares:
         if 2 * math.sqrt(columns) / (problem.mu * math.sqrt(share)) <= 0.12 * problem.size:
-            return _planned(problem, "magnitudes", share)
-    return _planned(problem, "pooled", 0.05)
+            return _plan_level(problem, "magnitudes", share)
+    return _plan_level(problem, "pooled", 0.05)
 
 
-def bought(
-    rows: Rows, plan: ScalingPlan, *, size: float, target: bool, receipt: Draws, noise: Noise
+def buy_scaling(
+    rows: Rows, plan: StandardisePlan, *, size: float, target: bool, receipt: Draws, noise: Noise
 ) -> tuple[Floats, Floats]:
     """Centre and width of every column of ``rows``; ``target`` says whether the last one is a target.
 
@@ -138,7 +138,7 @@ def bought(
         All widths are positive and all values finite, whatever the data.
     """
     if plan.level == "pooled":
-        return np.zeros(rows.columns), _pooled(rows, target, plan.multipliers[0], size, receipt, noise)
+        return np.zeros(rows.columns), _pool_widths(rows, target, plan.multipliers[0], size, receipt, noise)
     if plan.level == "mean":
         return _about_the_mean(rows, plan, size, receipt, noise)
     if plan.level == "magnitudes":
@@ -151,7 +151,7 @@ def bought(
         center = np.where(np.abs(center) < 3 * error * width, 0.0, center)  # no further from 0 than its own error
         narrow = width <= 2 * least
     if narrow.any():
-        asked = rows.mapped(lambda values: values[:, narrow], int(narrow.sum()))
+        asked = rows.map(lambda values: values[:, narrow], int(narrow.sum()))
         certain = np.full(rows.columns, _CERTAIN)
         certain[-1] = _TARGET_CERTAIN if target else _CERTAIN
         spread = _spreads(
@@ -169,11 +169,11 @@ def _fallback(width: Floats) -> float:
     return float(np.median(seen)) if seen.size else 1.0
 
 
-def _planned(problem: Problem, level: str, share: float) -> ScalingPlan:
-    return ScalingPlan(level, share, tuple(multiplier(problem, share * part) for part in _PARTS.get(level, (1.0,))))
+def _plan_level(problem: LinearProblem, level: str, share: float) -> StandardisePlan:
+    return StandardisePlan(level, share, tuple(multiplier(problem, share * part) for part in _PARTS.get(level, (1.0,))))
 
 
-def _quartiles(rows: Rows, plan: ScalingPlan, receipt: Draws, noise: Noise) -> tuple[Floats, Floats, Floats]:
+def _quartiles(rows: Rows, plan: StandardisePlan, receipt: Draws, noise: Noise) -> tuple[Floats, Floats, Floats]:
     """Both quartiles of every column, and how fine the second grid was there."""
     low, high = quantile(
         rows.chunks(), _QUARTILES, grid=_COARSE, noise_multiplier=plan.multipliers[0], receipt=receipt, noise=noise
@@ -181,7 +181,7 @@ def _quartiles(rows: Rows, plan: ScalingPlan, receipt: Draws, noise: Noise) -> t
     below = _COARSE[np.maximum(np.searchsorted(_COARSE, low) - 1, 0)]
     start = below - np.maximum((high - below) * 0.02, np.abs(high) * 1e-6)
     width = (high - start) * 1.02
-    local = rows.mapped(lambda values: _within(values, start, width), rows.columns)
+    local = rows.map(lambda values: _within(values, start, width), rows.columns)
     found = quantile(
         local.chunks(), _QUARTILES, grid=_FINE, noise_multiplier=plan.multipliers[1], receipt=receipt, noise=noise
     )
@@ -205,12 +205,16 @@ def _spreads(
 ) -> Floats:
     """How far values lie from the centre, by octaves; nan where all is noise. Nearer than ``least`` counts as at it."""
     counts = total(rows, lambda values: _octaves(_beyond(values - center, least)))
+    # one entry of weight 1 in the histogram of each of k columns: sqrt(k) in L2
+    # (tests/linear/test_privacy.py::test_one_more_record_moves_releases_within_their_bounds_and_nothing_else)
     bound = math.sqrt(rows.columns)
     noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)
     return np.array([_width(row, multiplier * bound, size, sure) for row, sure in zip(noisy, certain, strict=True)])
 
 
-def _about_the_mean(rows: Rows, plan: ScalingPlan, size: float, receipt: Draws, noise: Noise) -> tuple[Floats, Floats]:
+def _about_the_mean(
+    rows: Rows, plan: StandardisePlan, size: float, receipt: Draws, noise: Noise
+) -> tuple[Floats, Floats]:
     """The mean of one column and how far values lie from it, twice: first about 0, then about where that put it.
 
     The noise of a mean goes with the width it is taken within, so a target far from 0 needs the second.
@@ -232,6 +236,7 @@ def _mean(
 ) -> Floats:
     """How far the mean of values pulled in to ``reach`` lies from ``center``; 0 if no further than its own error."""
     exact = total(rows, lambda values: np.sum(np.clip(values - center, -reach, reach) / reach, axis=0))
+    # |clip(y - center, -reach, reach)| / reach <= 1, shaved by 1e-12 for the roundings of the quotient
     noisy = release(exact * _SHAVE, bound=1.0, noise_multiplier=multiplier, receipt=receipt, noise=noise)
     return np.asarray(reach * np.where(np.abs(noisy) < 2 * multiplier, 0.0, noisy / max(size, 1.0)))
 
@@ -240,10 +245,11 @@ def _beyond(values: Floats, least: Floats) -> Floats:
     return np.where(np.abs(values) > 2 * least, values, 0.0)
 
 
-def _pooled(rows: Rows, target: bool, multiplier: float, size: float, receipt: Draws, noise: Noise) -> Floats:
+def _pool_widths(rows: Rows, target: bool, multiplier: float, size: float, receipt: Draws, noise: Noise) -> Floats:
     """One width for all features, and the target's own."""
+    # k entries of weight 1 / k in one histogram: at most 1 in L2 (all in one bin); the target's own entry is another 1
     bound = math.sqrt(1 + target)
-    counts = total(rows, lambda values: _pooled_octaves(values, target))
+    counts = total(rows, lambda values: _pool_octaves(values, target))
     noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)
     common = _width(noisy[0], multiplier * bound, size, _CERTAIN)
     widths = np.full(rows.columns, common if math.isfinite(common) else 1.0)
@@ -253,7 +259,7 @@ def _pooled(rows: Rows, target: bool, multiplier: float, size: float, receipt: D
     return widths
 
 
-def _pooled_octaves(values: Floats, target: bool) -> Floats:
+def _pool_octaves(values: Floats, target: bool) -> Floats:
     octaves = _octaves(values)
     features = octaves[: octaves.shape[0] - target]
     return np.stack([features.sum(axis=0) / max(features.shape[0], 1), *octaves[octaves.shape[0] - target :]])

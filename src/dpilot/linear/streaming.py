@@ -39,16 +39,16 @@ class ParquetRows:
     def chunks(self) -> Iterator[Floats]:
         from pyarrow import parquet
 
-        yield self._mapped(np.zeros((0, len(self.names))))  # files without rows still have columns
+        yield self._apply(np.zeros((0, len(self.names))))  # files without rows still have columns
         for path in self.files:
             with parquet.ParquetFile(path, pre_buffer=False) as file:  # buffering would keep the whole file
                 for batch in file.iter_batches(BATCH, columns=list(self.names), use_threads=True):
-                    yield self._mapped(_finite(batch, self.names))
+                    yield self._apply(_finite(batch, self.names))
 
-    def mapped(self, function: Callable[[Floats], Floats], columns: int) -> ParquetRows:
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> ParquetRows:
         return ParquetRows(self.files, self.names, columns, (*self.functions, function))
 
-    def _mapped(self, values: Floats) -> Floats:
+    def _apply(self, values: Floats) -> Floats:
         for function in self.functions:
             values = function(values)
         return values

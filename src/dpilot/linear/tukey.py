@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.keys import Chain, fresh_key
-from dpilot.linear.problem import Door, Problem
+from dpilot.linear.problem import CommittedRun, LinearProblem
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
-from dpilot.mechanism import Noise
+from dpilot.mechanism import Noise, release_sample
 from dpilot.privacy.events import ApproxDP, Event
 from dpilot.privacy.gaussian import gdp_delta
-from dpilot.tape import TapeEntry, current
 
 __all__ = ["TukeyEM", "depths", "distance", "log_volumes"]
-
-_PROBES: Final = np.linspace(-2.0, 2.0, 81)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +48,38 @@ class TukeyEM:
 
     models: int | None = None
 
-    def stages(self, problem: Problem, left: float) -> dict[str, Event]:
+    def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         return {"tukey": _event(problem, left)}
 
-    def solve(self, rows: Rows, problem: Problem, left: float, size: float, door: Door) -> Solution:
+    def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution:
         del size  # nothing is divided by it
         event = _event(problem, left)
         fits = _fits(rows, self._models(problem))
-        with door.stage("tukey") as receipt:
-            receipt.draw(event)
-            return Solution(_released(fits, event, door.noise))
+        with run.stage("tukey") as receipt:
+            theta = release_sample(
+                lambda noise: _deep_point(fits, event.epsilon / 2, event.delta / 2, noise),
+                probes=lambda: _probe(fits, event.epsilon / 2, event.delta / 2),
+                sensitivity=1.0,
+                event=event,
+                receipt=receipt,
+                noise=run.noise,
+            )
+            return Solution(np.asarray(theta))
 
-    def _models(self, problem: Problem) -> int:
+    def _models(self, problem: LinearProblem) -> int:
         if self.models is not None:
             return self.models
         size = 20_000.0 if problem.size is None else problem.size
         return int(min(max(size // max(problem.width, 1), 8), 2_000))
 
 
-def _released(fits: Floats, event: ApproxDP, noise: Noise) -> Floats:
-    """The deep point, in the hearing of a tape: to it go the distance and the depths of a few fixed points, each of
-    which one record moves by at most 1."""
+def _probe(fits: Floats, epsilon: float, delta: float) -> Floats:
+    """The depths of a few fixed points, and the distance: the law of the deep point follows from such numbers.
 
-    def outputs() -> Floats:
-        return _deep_point(fits, event.epsilon / 2, event.delta / 2, noise)
-
-    listener = current()
-    if listener is None:
-        return outputs()
-    heard = np.append(depths(fits, _PROBES), distance(log_volumes(fits), event.epsilon / 2, event.delta / 2))
-    form = (f"depths and distance {heard.shape} of {fits.shape}",)
-    return np.asarray(listener.release(TapeEntry("choice", (heard,), form, 1.0, event, noise.stamp), outputs))
+    One record changes one model, which moves each by at most 1 (``tests/linear/test_tukey.py``).
+    """
+    places = np.linspace(-2.0, 2.0, 81)
+    return np.append(depths(fits, places), distance(log_volumes(fits), epsilon, delta))
 
 
 def depths(fits: Floats, places: Floats) -> Floats:
@@ -96,7 +93,7 @@ def depths(fits: Floats, places: Floats) -> Floats:
     return np.asarray(np.minimum(below, above), dtype=np.float64)
 
 
-def _event(problem: Problem, left: float) -> ApproxDP:
+def _event(problem: LinearProblem, left: float) -> ApproxDP:
     """What scaling and size leave, as a pair: half of delta stays theirs, and epsilon is what their mu does not use."""
     budget = problem.budget
     if left == 1.0:

@@ -1,6 +1,6 @@
 """One private step: the picture in the architecture, top to bottom.
 
-Everything above the release is sensitive and local to ``private_step``; everything below it was released.
+What is sensitive stays inside ``private_sum``; everything after it was released.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from dpilot.clipping import Clipping, State
 from dpilot.engine import capture
 from dpilot.engine.capture import Replayable
 from dpilot.errors import DpilotError
-from dpilot.mechanism import Draws, Noise, release
+from dpilot.mechanism import Draws, Noise
+from dpilot.private_sum import Clip, PerSampleGradients, private_sum
 from dpilot.train.plan import Plan
 from dpilot.train.records.spec import ignore_warnings
 
@@ -50,29 +51,24 @@ def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> S
     step is noise alone. The state used is the one from before the step, for every chunk.
 
     Guarantee:
-        The released vector is [sum of w_i g_i | sum of x_i]; a record moves it by at most ``state.bound``, and the
-        receipt is that of plain DP-SGD, whatever the rule. The divisor is the plan's expected batch size.
+        That of ``private_sum``: the receipt is that of plain DP-SGD, whatever the rule. The divisor is the plan's
+        expected batch size.
     """
-    bound = float(state.bound)  # read while nothing of this step is under way: later, the processor would wait for it
-    plan, total, clip = context.plan, None, context.clip or context.plan.clipping.clip
+    plan, rule = context.plan, context.clip or context.plan.clipping.clip
     with ignore_warnings():
-        for place, chunk in enumerate(chunks):
-            gradients = context.per_sample(chunk)
-            weights, extras = clip(_norms(context, gradients), state)
-            sums = _widen(context, gradients.weighted_sum(weights, context.groups), extras.sum(0))
-            total = sums if total is None else _add(total, sums, own=place > 1)
-
-    released, heard = release(  # the door
-        _zeros(context, state) if total is None else total,
-        bound=bound,
-        noise_multiplier=plan.noise_multiplier,
-        sample_rate=plan.sample_rate,
-        receipt=context.receipt,
-        noise=context.noise,
-    )
-
+        released, extras = private_sum(
+            (_ChunkGradients(context, context.per_sample(chunk)) for chunk in chunks),
+            _widen_extras(rule, context),
+            state,
+            empty=_NoGradients(context),
+            noise_multiplier=plan.noise_multiplier,
+            sample_rate=plan.sample_rate,
+            receipt=context.receipt,
+            noise=context.noise,
+            add=_add,
+        )
     _move(context, released, frozen=state.frozen)
-    return plan.clipping.update(state, heard)
+    return plan.clipping.update(state, extras)
 
 
 def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | None = None) -> State:
@@ -88,38 +84,71 @@ def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | Non
     )
 
 
-def _norms(context: StepContext, gradients: engine.PerSample) -> Tensor:
-    return gradients.norms if context.groups is None else gradients.group_norms(context.groups)
+@final
+@dataclass(frozen=True, slots=True)
+class _ChunkGradients(PerSampleGradients):
+    """The gradients of one chunk, in the groups of the run, summed in the precision in which they are released."""
+
+    context: StepContext
+    gradients: engine.PerSample
+
+    @property
+    def norms(self) -> Tensor:
+        groups = self.context.groups
+        return self.gradients.norms if groups is None else self.gradients.group_norms(groups)
+
+    def weighted_sum(self, weights: Tensor) -> Gradients:
+        return _widen(self.context, self.gradients.weighted_sum(weights, self.context.groups))
 
 
-def _zeros(context: StepContext, state: State) -> tuple[Gradients, Tensor]:
-    """The sum over no records: a zero for every trained parameter and every extra coordinate."""
-    zeros = {name: torch.zeros_like(p, requires_grad=False) for name, p in _trained_parameters(context).items()}
-    first = next(iter(zeros.values())).real
-    none = first.new_zeros(0) if context.groups is None else first.new_zeros(0, len(context.groups))
-    return _widen(context, zeros, context.plan.clipping.clip(none, state)[1].sum(0))
+@final
+@dataclass(frozen=True, slots=True)
+class _NoGradients(PerSampleGradients):
+    """The gradients of no records: their sum is a zero for every trained parameter."""
+
+    context: StepContext
+
+    @property
+    def norms(self) -> Tensor:
+        first, groups = next(iter(_trained_parameters(self.context).values())).real, self.context.groups
+        return first.new_zeros(0) if groups is None else first.new_zeros(0, len(groups))
+
+    def weighted_sum(self, weights: Tensor) -> Gradients:
+        del weights  # of nobody
+        zeros = {
+            name: torch.zeros_like(p, requires_grad=False) for name, p in _trained_parameters(self.context).items()
+        }
+        return _widen(self.context, zeros)
 
 
-def _widen(context: StepContext, gradients: Gradients, extras: Tensor) -> tuple[Gradients, Tensor]:
+def _widen(context: StepContext, gradients: Gradients) -> Gradients:
     """Sums in the precision in which they are added up and released: float32 or better.
 
     A batch that is expected to be large is summed, and released, in float64: in float32 each addition rounds by the
     length of the sum, and what one record changes in those roundings grows with the batch. A complex gradient is
     released as its real and imaginary parts: they are the coordinates that the norm and the noise are about.
     """
-    many = context.plan.expected_batch_size > _MANY
-    sums = {name: _real(gradients[name]).to(_wide(p, many)) for name, p in _trained_parameters(context).items()}
-    return sums, extras.to(next(iter(sums.values())).dtype)
+    return {name: _real(gradients[name]).to(_sum_type(context, p)) for name, p in _trained_parameters(context).items()}
 
 
-def _add(total: tuple[Gradients, Tensor], more: tuple[Gradients, Tensor], *, own: bool) -> tuple[Gradients, Tensor]:
+def _widen_extras(rule: Clip, context: StepContext) -> Clip:
+    """The rule, its extras in the precision of the sums."""
+    kind = _sum_type(context, next(iter(_trained_parameters(context).values())))
+
+    def clip(norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        weights, extras = rule(norms, state)
+        return weights, extras.to(kind)
+
+    return clip
+
+
+def _add(total: Gradients, more: Gradients, *, own: bool) -> Gradients:
     """One chunk's sums and another's; in place where the total is this step's ``own`` memory, not the engine's."""
-    left, right = list(total[0].values()), list(more[0].values())
-    if not own:
-        left = list(torch._foreach_add(left, right))
-    else:
+    left, right = list(total.values()), list(more.values())
+    if own:
         torch._foreach_add_(left, right)
-    return dict(zip(total[0], left, strict=True)), total[1] + more[1]
+        return total
+    return dict(zip(total, torch._foreach_add(left, right), strict=True))
 
 
 def _trained_parameters(context: StepContext) -> dict[str, nn.Parameter]:
@@ -136,10 +165,10 @@ def _move(context: StepContext, released: Gradients, *, frozen: bool) -> None:
     context.optimizer.zero_grad(set_to_none=True)
 
 
-def _wide(parameter: Tensor, many: bool) -> torch.dtype:
-    has_double = parameter.device.type != "mps"
+def _sum_type(context: StepContext, parameter: Tensor) -> torch.dtype:
     double = parameter.dtype in (torch.float64, torch.complex128)
-    return torch.float64 if double or (many and has_double) else torch.float32
+    large = context.plan.expected_batch_size > _MANY and parameter.device.type != "mps"  # which has no float64
+    return torch.float64 if double or large else torch.float32
 
 
 def _real(gradient: Tensor) -> Tensor:

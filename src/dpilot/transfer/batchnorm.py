@@ -57,10 +57,10 @@ def without(model: nn.Module, way: str = "refuse") -> nn.Module:
             'records. Use batchnorm="freeze" (keeps the statistics it was pretrained with) or batchnorm="group" '
             "(GroupNorm in its place: scale and shift are kept, the running statistics are lost)."
         )
-    return replace_batch_norm(model) if way == "group" else _frozen(model)
+    return replace_batch_norm(model) if way == "group" else _is_frozen(model)
 
 
-def _frozen(module: nn.Module) -> nn.Module:
+def _is_frozen(module: nn.Module) -> nn.Module:
     if isinstance(module, _BatchNorm):
         if module.running_mean is None:
             raise UnsupportedModel(
@@ -69,5 +69,5 @@ def _frozen(module: nn.Module) -> nn.Module:
             )
         return FrozenNorm(module)
     for name, child in module.named_children():
-        setattr(module, name, _frozen(child))
+        setattr(module, name, _is_frozen(child))
     return module

@@ -171,7 +171,7 @@ def private_center(
         True
     """
     rows = features.unit().values
-    chunks: Iterator[Any] = (chunk.cpu().numpy() for chunk in chunked(rows))
+    chunks: Iterator[Any] = (chunk.cpu().numpy() for chunk in chunk_rows(rows))
     found = mean(chunks, domain=Ball(1.0), size=size, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     return torch.from_numpy(found).to(torch.float32)
 
@@ -203,23 +203,25 @@ def extract(
     with torch.no_grad():
         return torch.cat(
             [
-                _said(fn, filled(pictures[start : start + size], size), device)[: max(len(pictures) - start, 0)]
+                _extract_rows(fn, fill_rows(pictures[start : start + size], size), device)[
+                    : max(len(pictures) - start, 0)
+                ]
                 for start, size in blocks(len(pictures), min(_LEAST, batch), batch)
             ]
         )
 
 
-def filled(rows: Tensor, size: int) -> Tensor:
+def fill_rows(rows: Tensor, size: int) -> Tensor:
     """``size`` rows: those given, and zeros."""
     return rows if len(rows) == size else torch.cat([rows, rows.new_zeros((size - len(rows), *rows.shape[1:]))])
 
 
-def chunked(rows: Tensor, most: int = _ROWS) -> Iterator[Tensor]:
+def chunk_rows(rows: Tensor, most: int = _ROWS) -> Iterator[Tensor]:
     """Stretches of at most ``most`` rows; one without rows if there are none."""
     return (rows[start : start + most] for start in range(0, max(len(rows), 1), most))
 
 
-def _said(fn: Callable[[Tensor], Tensor], images: Tensor, device: torch.device | str | None) -> Tensor:
+def _extract_rows(fn: Callable[[Tensor], Tensor], images: Tensor, device: torch.device | str | None) -> Tensor:
     found = fn(images if device is None else images.to(device))
     return found.flatten(1).to(device="cpu", dtype=torch.float32)
 

@@ -32,10 +32,10 @@ def find(model: nn.Module, name: str | None = None) -> str | None:
         )
     usual = [found for start in USUAL for found in linear if found == start or found.startswith(f"{start}.")]
     best = [found for found in usual if found.partition(".")[0] == usual[0].partition(".")[0]] or linear
-    return None if _speaks(model, best[-1]) else best[-1]
+    return None if _is_vocabulary(model, best[-1]) else best[-1]
 
 
-def _speaks(model: nn.Module, name: str) -> bool:
+def _is_vocabulary(model: nn.Module, name: str) -> bool:
     """Whether that layer gives the words of a vocabulary: transformers say so, or it shares an embedding's weights."""
     layer = model.get_submodule(name)
     output: Any = getattr(model, "get_output_embeddings", lambda: None)()
@@ -51,7 +51,7 @@ def renew(model: nn.Module, name: str, classes: int | None = None, *, zero: bool
     """
     old = model.get_submodule(name)
     assert isinstance(old, nn.Linear)
-    head = old if classes is None else _resized(old, _validate.count(least=1, classes=classes))
+    head = old if classes is None else _resize(old, _validate.count(least=1, classes=classes))
     if zero:
         for parameter in head.parameters():
             nn.init.zeros_(parameter)
@@ -61,17 +61,17 @@ def renew(model: nn.Module, name: str, classes: int | None = None, *, zero: bool
         return head
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, head)
-    _tell(model, head.out_features)
+    _set_num_labels(model, head.out_features)
     return model
 
 
-def _resized(old: nn.Linear, classes: int) -> nn.Linear:
+def _resize(old: nn.Linear, classes: int) -> nn.Linear:
     return nn.Linear(
         old.in_features, classes, bias=old.bias is not None, device=old.weight.device, dtype=old.weight.dtype
     ).train(old.training)
 
 
-def _tell(model: nn.Module, classes: int) -> None:
+def _set_num_labels(model: nn.Module, classes: int) -> None:
     """Models of transformers keep the number of classes beside the head."""
     config = getattr(model, "config", None)
     if hasattr(config, "num_labels") and hasattr(model, "num_labels"):

@@ -1,11 +1,12 @@
-"""One release for several heads: independent Gaussians on the same records are one Gaussian on all of them.
+"""The clipping rule of several heads that step together, and the one release that they come to.
 
-Head j's sum, divided by its threshold and its noise multiplier, moves by at most 1 / sigma_j, so all of them together
-by at most bound = sqrt(sum_j 1 / sigma_j^2), and one Gaussian of standard deviation 1 covers them::
+The gradients of head j are clipped at its threshold C_j, and its sum is released in units of its noise, C_j sigma_j. So
+all heads together move by at most bound, and one Gaussian of standard deviation 1 covers them::
 
-    mu^2 = bound^2 = sum_j 1 / sigma_j^2            exactly what the heads' own receipts add up to
+    w_j = min(1, C_j / n_j)          sum_j (w_j n_j / (C_j sigma_j))^2 <= bound^2 = sum_j 1 / sigma_j^2 = mu^2
 
-Each head's own release is drawn from its own receipt, so the ledger sees what it would see of heads fitted one by one.
+which is exactly what the heads' own receipts add up to. Each head's own release is drawn from its own receipt, so the
+ledger sees what it would see of heads fitted one by one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, final
 
 import numpy as np
 import torch
@@ -21,17 +22,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpilot.errors import InternalError
-from dpilot.mechanism import SYSTEM, Draws, Noise, release
+from dpilot.mechanism import SYSTEM, Draws, Noise
 from dpilot.privacy.events import Event, Gaussian
 
-__all__ = ["Joint"]
-
-_UP: Final = 1 + 2.0**-40  # so that noise_multiplier * bound cannot round to less than 1
+__all__ = ["JointHeads", "clip_heads"]
 
 
+_ROOM: Final = torch.tensor(1 - 2.0**-22)
+
+
+def clip_heads(norms: Tensor, state: object) -> tuple[Tensor, Tensor]:
+    """Weights min(1, 1 / n_j) for norms (n, heads) in thresholds, 0 where a norm is not finite; no extras.
+
+    Guarantee:
+        w_j n_j <= 1 (``tests/contracts/test_private_sum.py``): 1 - 2^-22 has room for the two roundings of a weight. No
+        head's weights depend on another's.
+    """
+    del state  # norms are in thresholds already
+    return torch.div(_ROOM, norms).clamp_(0.0, 1.0).nan_to_num_(nan=0.0), norms[:, :0]
+
+
+@final
 @dataclass(frozen=True, slots=True)
-class Joint:
-    """The heads that step together: noise multiplier and receipt of each, and its noise source if it has its own.
+class JointHeads:
+    """The public state of ``clip_heads``, and what pays: noise multiplier, receipt and, if it has one, noise of each.
 
     Guarantee:
         If part j moves by at most 1 / multipliers[j] when a record is added or removed, the release is for each j a
@@ -39,15 +53,28 @@ class Joint:
         was drawn from receipts[j] before any noise was made.
     """
 
-    multipliers: tuple[float, ...]
+    multipliers: tuple[float, ...]  # sigma_j
+    thresholds: tuple[float, ...]  # C_j
     receipts: tuple[Draws, ...]
     noises: tuple[Noise, ...] | None = None
 
-    def release(self, parts: Tensor) -> Tensor:
-        """``parts`` (heads, classes, d) plus standard normal noise in every entry."""
-        bound = math.hypot(*(1 / sigma for sigma in self.multipliers))
-        noise = SYSTEM if self.noises is None else _Each(self.noises)
-        return release(parts, bound=bound, noise_multiplier=_UP / bound, receipt=self, noise=noise)
+    @property
+    def units(self) -> list[float]:
+        """C_j sigma_j, the standard deviations of the heads' noise: what their sums are divided by."""
+        return [sigma * threshold for sigma, threshold in zip(self.multipliers, self.thresholds, strict=True)]
+
+    @property
+    def bound(self) -> float:
+        return math.hypot(*(1 / sigma for sigma in self.multipliers))
+
+    @property
+    def noise_multiplier(self) -> float:
+        """What makes noise of standard deviation 1, rounded up."""
+        return (1 + 2.0**-40) / self.bound
+
+    @property
+    def noise(self) -> Noise:
+        return SYSTEM if self.noises is None else _NoiseByHead(self.noises)
 
     def draw(self, event: Event) -> None:
         """Take one release of every head, in place of the one Gaussian they come to."""
@@ -57,7 +84,7 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
-class _Each:
+class _NoiseByHead:
     """A noise source made of one a head."""
 
     noises: tuple[Noise, ...]

@@ -16,7 +16,7 @@ _TOGETHER: Final = {"c_attn", "qkv", "query_key_value", "qkv_proj", "Wqkv", "in_
 """Layers that compute query, key and value at once."""
 
 
-def adapted(
+def add_adapters(
     model: nn.Module, head: str | None, *, rank: int | None = None, targets: Sequence[str] | None = None
 ) -> nn.Module:
     """The model inside peft's wrapper: adapters W + B A on attention and the head trained, everything else frozen.

@@ -22,7 +22,7 @@ from dpilot.data.cells import plain
 from dpilot.data.reading import numbers
 from dpilot.errors import InvalidInput
 
-__all__ = ["as_pixels", "scaled"]
+__all__ = ["as_pixels", "scale_pixels"]
 
 
 def as_pixels(images: Any) -> Tensor:
@@ -35,11 +35,11 @@ def as_pixels(images: Any) -> Tensor:
     if isinstance(images, Tensor):
         return torch.where(images.imag == 0, images.real, torch.nan) if images.is_complex() else images
     if isinstance(images, Sequence) and not isinstance(images, str | bytes):
-        return torch.from_numpy(_stacked(images))
+        return torch.from_numpy(_stack(images))
     return torch.as_tensor(_real(np.asarray(images)))
 
 
-def scaled(images: Tensor, white: float | None = None) -> Tensor:
+def scale_pixels(images: Tensor, white: float | None = None) -> Tensor:
     """Images (n, ...) in float32, over ``white``: the value of white, 255 of bytes and 1 of floats.
 
     Guarantee:
@@ -55,7 +55,7 @@ def scaled(images: Tensor, white: float | None = None) -> Tensor:
     return torch.where((brightest > 1).view(-1, *[1] * (pixels.dim() - 1)), pixels / 255, pixels)
 
 
-def _stacked(images: Sequence[Any]) -> Any:
+def _stack(images: Sequence[Any]) -> Any:
     if not len(images):
         raise InvalidInput("images are an empty list: expected an array, which has a shape without images too.")
     shape = np.shape(images[0])

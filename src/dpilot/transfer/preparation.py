@@ -85,7 +85,7 @@ def prepare(
         scratch.renew(model)
     if place is not None and (classes is not None or method != "scratch"):
         model = heads.renew(model, place, classes, zero=method != "scratch")
-    model = _chosen(model, method, place, rank, targets)
+    model = _apply_method(model, method, place, rank, targets)
     if problems := engine.check(model):
         raise UnsupportedModel(f"{len(problems)} problem(s). " + " ".join(str(problem) for problem in problems))
     return model
@@ -121,12 +121,12 @@ def _check_method(model: nn.Module, method: str, batchnorm: str, targets: Sequen
         _TRAINED[method](model)
 
 
-def _chosen(
+def _apply_method(
     model: nn.Module, method: str, place: str | None, rank: int | None, targets: Sequence[str] | None
 ) -> nn.Module:
     """The model with the method's own parameters trained, and the head's."""
     if method == "lora":
-        return lora.adapted(model, place, rank=rank, targets=targets)
+        return lora.add_adapters(model, place, rank=rank, targets=targets)
     own = [] if place is None else list(model.get_submodule(place).parameters())
     wanted = {id(parameter) for parameter in [*_TRAINED[method](model), *own]}
     for parameter in model.parameters():

@@ -10,9 +10,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, final
 
 import torch
 from torch import Tensor
@@ -24,10 +24,11 @@ from dpilot.mechanism import Draws, Noise
 from dpilot.noise import check_distinct
 from dpilot.numerics import precision
 from dpilot.privacy.events import Event, Gaussian, Repeated
-from dpilot.transfer.features import Features, chunked
-from dpilot.transfer.joint import Joint
-from dpilot.transfer.recorded import recorded
-from dpilot.transfer.residuals import Records, reach
+from dpilot.private_sum import Clip, Summand, private_sum
+from dpilot.transfer.features import Features, chunk_rows
+from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
+from dpilot.transfer.head_kernels import record_graph
+from dpilot.transfer.joint import JointHeads, clip_heads
 
 __all__ = ["Head", "fit_heads", "predict"]
 
@@ -113,17 +114,16 @@ def fit_heads(
     heads, size = tuple(heads), _validate.positive("It is declared, not counted.", size=size)
     _check_counts(len(heads), receipts=receipts, noises=heads if noises is None else noises)
     check_distinct(noises or ())
-    records = Records.of(features, device, size)
-    team = _Team.start(heads, records)
-    fitted: dict[int, Tensor] = {}
-    with torch.no_grad(), precision.use_grade(records.grade):
+    blocks = FeatureBlocks.of(features, device, size)
+    team = _Team.start(heads, blocks)
+    fits: dict[int, Tensor] = {}
+    with torch.no_grad(), precision.use_grade(blocks.grade):
         while team.places:
             sources = None if noises is None else tuple(noises[j] for j in team.places)
-            joint = Joint(team.each("noise_multiplier"), tuple(receipts[j] for j in team.places), sources)
-            team = team.stepped(records, joint, size)
-            fitted |= team.finished()
+            team = team.advance(blocks, [receipts[j] for j in team.places], sources, size)
+            fits |= team.results()
             team = team.others()
-    return tuple(fitted[j].contiguous().to(features.values.device) for j in range(len(heads)))
+    return tuple(fits[j].contiguous().to(features.values.device) for j in range(len(heads)))
 
 
 def predict(features: Features | Tensor, weights: Tensor) -> Tensor:
@@ -134,10 +134,12 @@ def predict(features: Features | Tensor, weights: Tensor) -> Tensor:
         a rounding, which would change its class where two scores are equal.
     """
     values = features.values if isinstance(features, Features) else features
-    return torch.cat([_filled(rows.to(weights)).mm(weights)[: len(rows)].argmax(1) for rows in chunked(values, _ROWS)])
+    return torch.cat(
+        [_pad_rows(rows.to(weights)).mm(weights)[: len(rows)].argmax(1) for rows in chunk_rows(values, _ROWS)]
+    )
 
 
-def _filled(rows: Tensor) -> Tensor:
+def _pad_rows(rows: Tensor) -> Tensor:
     return pad(rows, (0, 0, 0, _ROWS - len(rows)))
 
 
@@ -160,44 +162,52 @@ class _Team:
     step: int = 0
 
     @classmethod
-    def start(cls, heads: tuple[Head, ...], records: Records) -> _Team:
-        zeros = records.values.new_zeros((len(heads), records.classes, records.values.shape[1]))
+    def start(cls, heads: tuple[Head, ...], blocks: FeatureBlocks) -> _Team:
+        zeros = blocks.values.new_zeros((len(heads), blocks.classes, blocks.values.shape[1]))
         return cls(heads, tuple(range(len(heads))), zeros, zeros.clone())
 
-    def each(self, name: str) -> tuple[float, ...]:
-        """One field of every head."""
-        return tuple(getattr(head, name) for head in self.heads)
-
-    def stepped(self, records: Records, joint: Joint, size: float) -> _Team:
-        """After the steps until the first of these heads is done."""
-        lr, momentum, thresholds, sigmas = (
-            self._row(name) for name in ("lr", "momentum", "threshold", "noise_multiplier")
+    def advance(
+        self, blocks: FeatureBlocks, receipts: Sequence[Draws], noises: tuple[Noise, ...] | None, size: float
+    ) -> _Team:
+        """The team after the steps until the first of these heads is done."""
+        lr, momentum, thresholds = (
+            self.weights.new_tensor(self._each(name)) for name in ("lr", "momentum", "threshold")
         )
-        limits = reach(records.lengths, thresholds.flatten(), records.classes, records.grade)
-        scale = thresholds * sigmas  # of a head's noise, so that its sum over the scale moves by at most 1 / sigma
+        joint = JointHeads(self._each("noise_multiplier"), self._each("threshold"), tuple(receipts), noises)
+        units = self.weights.new_tensor(joint.units)[:, None, None]
+        limits = residual_limits(blocks.lengths, thresholds, blocks.classes, blocks.grade)
         weights, velocity, stop = self.weights.clone(), self.velocity.clone(), min(head.steps for head in self.heads)
-        released, rate = torch.zeros_like(weights), scale / size
+        released, rate = torch.zeros_like(weights), units / size
 
-        def sums() -> Tensor:
-            return records.clipped_sum(weights, limits) / scale
+        def sum_gradients() -> Tensor:
+            return blocks.clip_and_sum(weights, limits) / units
 
-        def moved() -> None:
-            velocity.mul_(momentum).addcmul_(released, rate)
-            weights.addcmul_(velocity, lr, value=-1)
+        def move() -> None:
+            velocity.mul_(momentum[:, None, None]).addcmul_(released, rate)
+            weights.addcmul_(velocity, lr[:, None, None], value=-1)
 
-        def moved_sums() -> Tensor:
-            moved()
-            return sums()
+        def move_and_sum() -> Tensor:
+            move()
+            return sum_gradients()
 
-        steps, first = stop - self.step, sums()  # the move of a step is recorded with the sums of the next
-        again = recorded(moved_sums, weights.device, steps, changes=(weights, velocity))
-        released.copy_(joint.release(first))
-        for _ in range(1, steps):
-            released.copy_(joint.release(again()))
-        moved()
+        steps = stop - self.step  # the move of a step is recorded with the sums of the next
+        again = record_graph(move_and_sum, weights.device, steps, changes=(weights, velocity))
+        for step in range(steps):
+            sums = _SumOfBlocks(again if step else sum_gradients)
+            noisy, _ = private_sum(
+                [sums],
+                clip_heads,
+                joint,
+                empty=sums,
+                noise_multiplier=joint.noise_multiplier,
+                receipt=joint,
+                noise=joint.noise,
+            )
+            released.copy_(noisy)
+        move()
         return replace(self, weights=weights, velocity=velocity, step=stop)
 
-    def finished(self) -> dict[int, Tensor]:
+    def results(self) -> dict[int, Tensor]:
         """The weights (d, classes) of heads that are done, by place, the free step taken."""
         return {
             place: weights.T - (head.lr * head.momentum * velocity.T if head.free_step else 0.0)
@@ -216,5 +226,18 @@ class _Team:
             velocity=self.velocity[keep],
         )
 
-    def _row(self, name: str) -> Tensor:
-        return self.weights.new_tensor(self.each(name)).view(-1, 1, 1)
+    def _each(self, name: str) -> tuple[float, ...]:
+        """One field of every head."""
+        return tuple(getattr(head, name) for head in self.heads)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _SumOfBlocks(Summand):
+    """All blocks of a step as one piece: ``work`` sums them, in units of the noise; on a GPU it is a recorded graph."""
+
+    work: Callable[[], Tensor]
+
+    def clip_and_sum(self, clip: Clip, state: JointHeads) -> tuple[Tensor, tuple[()]]:
+        del clip, state  # those that the work was made with
+        return self.work(), ()

@@ -37,7 +37,7 @@ class Probe:
 
     def predict(self, features: Features) -> Tensor:
         """The class of each record, (n,) int64; the features are centred as those of the fit were."""
-        return predict(_moved(features, self.center), self.weights)
+        return predict(_move(features, self.center), self.weights)
 
 
 def fit_probe(
@@ -77,7 +77,7 @@ def fit_probe(
         >>> probe.predict(features)[:2].tolist(), probe.spent.epsilon <= 3.0
         ([0, 1], True)
     """
-    count, told = _declared(size, features)
+    count, unprotected = _resolve_size(size, features)
     rows = features if isinstance(size, str) else features.shuffled()  # a published size leaves every record its place
     bought = _share(center, share, features.width)
     mu, steps = gdp_mu(budget), _validate.count(steps=steps)
@@ -88,14 +88,14 @@ def fit_probe(
         made,
         cost,
     ):
-        middle = _bought(rows, made, sigma, count, noise) if isinstance(center, str) else center
+        middle = _buy_center(rows, made, sigma, count, noise) if isinstance(center, str) else center
         with made.stage(_HEAD) as receipt:
-            moved = _moved(rows, middle)
+            moved = _move(rows, middle)
             (weights,) = fit_heads(moved, [head], receipts=[receipt], size=count, noises=[noise])
-        return Probe(weights, middle, cost, made.entries(), told, noise.stamp)
+        return Probe(weights, middle, cost, made.entries(), unprotected, noise.stamp)
 
 
-def _declared(size: float | str, features: Features) -> tuple[float, tuple[str, ...]]:
+def _resolve_size(size: float | str, features: Features) -> tuple[float, tuple[str, ...]]:
     if isinstance(size, str):
         _validate.one_of(("public",), "Or declare the number of records.", size=size)
         return float(max(len(features), 1)), (PUBLISHED_SIZE, RUNNING_TIME)
@@ -114,10 +114,10 @@ def _share(center: str | Tensor | None, share: float, width: int) -> float:
     return 0.0
 
 
-def _bought(features: Features, made: Committed, sigma: float, size: float, noise: Noise) -> Tensor:
+def _buy_center(features: Features, made: Committed, sigma: float, size: float, noise: Noise) -> Tensor:
     with made.stage(_CENTER) as receipt:
         return private_center(features, noise_multiplier=sigma, receipt=receipt, size=size, noise=noise)
 
 
-def _moved(features: Features, center: Tensor | None) -> Features:
+def _move(features: Features, center: Tensor | None) -> Features:
     return features if center is None else centred(features, center=center)

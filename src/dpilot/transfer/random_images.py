@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from dpilot import _validate
 
-__all__ = ["dead_leaves", "generate", "spectra", "untrained"]
+__all__ = ["dead_leaves", "generate", "random_network_images", "spectra"]
 
 _LEAVES: Final = 32
 _TEXTURES: Final = 4  # that the leaves of one image share
@@ -56,7 +56,7 @@ def generate(count: int, side: int, *, seed: int, device: torch.device | str = "
     made = torch.empty(count, 3, side, side, dtype=torch.uint8, device=device)
     block = max(_SHARE, min(_BLOCK, _PIXELS // side**2))
     for start in range(0, count, 2 * block):
-        for first, kind in enumerate((dead_leaves, untrained)):
+        for first, kind in enumerate((dead_leaves, random_network_images)):
             places = made[start + first : start + 2 * block : 2]
             if len(places):
                 places.copy_((kind(len(places), side, coins) * 255).round())
@@ -91,10 +91,10 @@ def spectra(n: int, side: int, coins: Generator) -> Tensor:
     radius = ((along * stretch).square() + beside.square() + 1 / side**2).sqrt()
     power = radius ** -(0.5 + 3 * _uniform((n, 1, 1, 1), coins))
     white = torch.fft.rfft2(_normal((n, 3, side, side), coins))
-    return _standard(_mixed(torch.fft.irfft2(white * power, (side, side)), coins))
+    return _standard(_mix_colours(torch.fft.irfft2(white * power, (side, side)), coins))
 
 
-def untrained(n: int, side: int, coins: Generator) -> Tensor:
+def random_network_images(n: int, side: int, coins: Generator) -> Tensor:
     """Images (n, 3, side, side) in [0, 1] that random networks make of noise; each makes 64, every one in its style."""
     maps = torch.cat([_one_net(min(_SHARE, n - start), side, coins) for start in range(0, n, _SHARE)])
     contrast = 0.1 + 0.25 * _uniform((n, 1, 1, 1), coins)
@@ -107,14 +107,14 @@ def _one_net(n: int, side: int, coins: Generator) -> Tensor:
     maps = _normal((n, _CHANNELS, sizes[0], sizes[0]), coins)
     for size in sizes[1:]:
         maps = functional.interpolate(maps, (size, size), mode="bilinear")
-        maps = functional.conv2d(functional.pad(maps, (1,) * 4, mode="reflect"), _oriented(coins))
+        maps = functional.conv2d(functional.pad(maps, (1,) * 4, mode="reflect"), _draw_filters(coins))
         rough = 0.3 * _uniform((n, _CHANNELS, 1, 1), coins) ** 3 * _normal((n, 1, size, size), coins)
         style, shift = _normal((n, _CHANNELS, 1, 1), coins), _normal((n, _CHANNELS, 1, 1), coins)
         maps = functional.leaky_relu(3 * functional.instance_norm(maps) * style + shift + rough, 0.05).tanh()
-    return _mixed(maps, coins)
+    return _mix_colours(maps, coins)
 
 
-def _oriented(coins: Generator) -> Tensor:
+def _draw_filters(coins: Generator) -> Tensor:
     """Random filters (channels, channels, 3, 3): a blur and a slope in a random direction."""
     blur = torch.tensor([1.0, 2.0, 1.0], device=coins.device)
     slope = torch.tensor([-1.0, 0.0, 1.0], device=coins.device)
@@ -150,7 +150,7 @@ def _colours(n: int, coins: Generator) -> Tensor:
     return (light + tint + vivid * _normal((n, _LEAVES, 3), coins)).clamp(0, 1)[..., None, None]
 
 
-def _mixed(maps: Tensor, coins: Generator) -> Tensor:
+def _mix_colours(maps: Tensor, coins: Generator) -> Tensor:
     """Three colours mixed of all channels by a random matrix an image, more alike than not."""
     n, channels = maps.shape[:2]
     weights = 0.5 * _normal((n, 3, channels), coins) + _normal((n, 1, channels), coins)

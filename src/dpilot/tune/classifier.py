@@ -14,12 +14,12 @@ from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
-from dpilot.linear.auto_regressor import Score
-from dpilot.linear.classifier import codes, declared_classes
-from dpilot.linear.fitting import declared_size, noise_of
+from dpilot.linear.auto_regressor import RegressionScore
+from dpilot.linear.classifier import codes, resolve_classes
+from dpilot.linear.fitting import noise_of, resolve_size
 from dpilot.linear.inputs import features, features_and_target, loose, target_cells
 from dpilot.linear.model import products
-from dpilot.linear.problem import Privacy, paid
+from dpilot.linear.problem import Privacy, commit_stages
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
 from dpilot.metrics.scores import scores
 from dpilot.noise import KeyedNoise
@@ -126,7 +126,9 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         right = np.argmax(self.predict_proba(X), axis=1) == self._codes(y)
         return float(np.average(right, weights=sample_weight))
 
-    def private_score(self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None) -> Score:
+    def private_score(
+        self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None
+    ) -> RegressionScore:
         """Noisy figures of private records, for an (epsilon, delta) of their own.
 
         Without a ``delta`` it is that of the fit. Charged to ``ledger``, or to the estimator's where none is given:
@@ -139,14 +141,14 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         budget = Budget(epsilon, self.privacy_.budget.delta if delta is None else delta)
         sigma, noise = 1 / gdp_mu(budget), noise_of(self.random_state)
         stages, book = [Stage("private score", counts_event(sigma))], self.ledger if ledger is None else ledger
-        charged = paid(stages, budget, ledger=book, noise=noise, unprotected=("running time",))
-        with charged as (door, story), door.stage("private score") as receipt:
+        charged = commit_stages(stages, budget, ledger=book, noise=noise, unprotected=("running time",))
+        with charged as (run, costs), run.stage("private score") as receipt:
             layout = Layout(Labels(self.classes_, target).names)
             if probabilities.shape[1] < len(layout.classes):
                 probabilities = np.column_stack([probabilities, np.zeros(len(probabilities))])
             scored = Scored(target, probabilities)
             counts = noisy_counts(scored, layout, noise_multiplier=sigma, receipt=receipt, noise=noise)
-        return Score(scores(counts), story[0])
+        return RegressionScore(scores(counts), costs[0])
 
     def report(self, path: str | Path) -> Path:
         """Write the report of the fit, one HTML page; it costs nothing."""
@@ -193,12 +195,12 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._keep(result)
 
     def _labels(self, labels: NDArray[Any]) -> tuple[Labels, tuple[str, ...]]:
-        classes, unprotected = declared_classes(self.classes, labels)
+        classes, unprotected = resolve_classes(self.classes, labels)
         return Labels(classes, codes(labels, classes)), unprotected
 
     def _budget(self, length: int) -> Budget:
         """The total for so many records, if their number is public."""
-        size = declared_size(self.size, max(length, 1))
+        size = resolve_size(self.size, max(length, 1))
         return Budget.of_size(self.epsilon, self.delta, size, allow_large_delta=self.allow_large_delta)
 
     def _autopilot(self, table: Any, schema: Any, length: int, **more: Any) -> TableResult:

@@ -28,10 +28,10 @@ def load(folder: Path | None = None, *, side: int = 224) -> ImageBackbone:
     size = _validate.count(least=32, side=side)
     model: Any = package.from_name("efficientnet-lite0", image_size=size)
     files.fill(model, files.read(place), place.name)
-    return ImageBackbone("efficientnet-lite0", model, 1280, size, _MEAN, _SCALE, partial(_hidden, model))
+    return ImageBackbone("efficientnet-lite0", model, 1280, size, _MEAN, _SCALE, partial(_extract, model))
 
 
-def _hidden(model: Any, x: Tensor) -> Tensor:
+def _extract(model: Any, x: Tensor) -> Tensor:
     return model.extract_features(x).mean((2, 3))  # type: ignore[no-any-return]
 
 

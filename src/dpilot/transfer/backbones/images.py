@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from dpilot import _validate
 from dpilot.transfer.features import extract
-from dpilot.transfer.pixels import as_pixels, scaled
+from dpilot.transfer.pixels import as_pixels, scale_pixels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class ImageBackbone:
         pixels = as_pixels(images)
         if pixels.dim() != 4 or pixels.shape[1] != 3:
             _validate.refuse("images", tuple(pixels.shape), "(n, 3, height, width)", "Put the colours second.")
-        pixels = scaled(pixels.to(next(self.model.parameters()).device), white)
+        pixels = scale_pixels(pixels.to(next(self.model.parameters()).device), white)
         if tuple(pixels.shape[2:]) != (self.side, self.side):
             pixels = functional.interpolate(pixels, (self.side, self.side), mode="bicubic", antialias=True).clamp(0, 1)
         mean, scale = (pixels.new_tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.scale))

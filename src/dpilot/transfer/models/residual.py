@@ -48,7 +48,7 @@ def resnet_18(channels: int = 3, classes: int = 10, stem: str = "large") -> nn.S
     )  # fmt: skip
 
 
-class Basic(nn.Module):
+class ResidualBlock(nn.Module):
     """A block of the CIFAR ResNet: where the size changes, the short way takes every other pixel and pads channels."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
@@ -88,4 +88,6 @@ class ResNet20(nn.Module):
 
 
 def _three(before: int, after: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(Basic(before, after, stride), Basic(after, after, 1), Basic(after, after, 1))
+    return nn.Sequential(
+        ResidualBlock(before, after, stride), ResidualBlock(after, after, 1), ResidualBlock(after, after, 1)
+    )

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import group_norm, normalize, pad
 
 from dpilot import _validate
-from dpilot.transfer.features import Features, chunked, extract
-from dpilot.transfer.pixels import as_pixels, scaled
+from dpilot.transfer.features import Features, chunk_rows, extract
+from dpilot.transfer.pixels import as_pixels, scale_pixels
 from dpilot.transfer.scattering.filters import Filters
 
 __all__ = ["Scattering", "scattered"]
@@ -78,11 +78,11 @@ class Scattering:
 
     def _some(self, filters: Filters, images: Tensor) -> Tensor:
         padded = pad(images[:, None], (2**self.scales,) * 4, mode="reflect")
-        spectrum, found = torch.fft.fft2(padded), [averaged(filters, padded)]
+        spectrum, found = torch.fft.fft2(padded), [average(filters, padded)]
         deeper: list[Tensor] = []
         for scale in range(self.scales):
             moduli = modulus(torch.fft.ifft2(spectrum * filters.wavelets[scale]))
-            found.append(averaged(filters, moduli))
+            found.append(average(filters, moduli))
             deeper += self._second(filters, moduli, scale)
         return torch.cat([*found, *deeper], 1)
 
@@ -90,13 +90,13 @@ class Scattering:
         for angle in range(self.angles) if scale + 1 < self.scales else ():
             spectrum = torch.fft.fft2(moduli[:, angle, None])
             for coarser in range(scale + 1, self.scales):
-                yield averaged(filters, modulus(torch.fft.ifft2(spectrum * filters.wavelets[coarser])))
+                yield average(filters, modulus(torch.fft.ifft2(spectrum * filters.wavelets[coarser])))
 
 
 def blocks(images: Tensor) -> Iterator[Tensor]:
     """Images (n, height, width) that are worked on together: blocks of one size, the last filled up with zeros."""
     size = _AT_ONCE if images.device.type == "cpu" else _ACCELERATED
-    return (pad(part, (0, 0, 0, 0, 0, size - len(part))) for part in chunked(images, size))
+    return (pad(part, (0, 0, 0, 0, 0, size - len(part))) for part in chunk_rows(images, size))
 
 
 def modulus(values: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def modulus(values: Tensor) -> Tensor:
     return values.real.square().addcmul_(values.imag, values.imag).sqrt_()
 
 
-def averaged(filters: Filters, maps: Tensor) -> Tensor:
+def average(filters: Filters, maps: Tensor) -> Tensor:
     """Maps on the torus averaged at the output pixels: (..., height, width) -> (..., outputs down, outputs across)."""
     return (filters.rows @ maps) @ filters.columns.T
 
@@ -135,6 +135,6 @@ def scattered(
         _validate.refuse("groups", groups, f"a divisor of the {pictures.shape[1] * transform.channels} channels")
 
     def features(some: Tensor) -> Tensor:
-        return normalize(group_norm(transform(scaled(some, white)), groups).flatten(1))
+        return normalize(group_norm(transform(scale_pixels(some, white)), groups).flatten(1))
 
     return Features.of(extract(features, pictures, batch), labels, classes)

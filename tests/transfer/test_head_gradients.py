@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from dpilot.numerics import precision
-from dpilot.transfer import residuals
+from dpilot.transfer import head_gradients
 from dpilot.transfer.features import Features
-from dpilot.transfer.residuals import Records, reach
+from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 
-CLASSES, DEPTH, DROPPED_BITS = 3, residuals._DEPTH, 0x1FFF
+CLASSES, DEPTH, DROPPED_BITS = 3, head_gradients._DEPTH, 0x1FFF
 
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch):
-    monkeypatch.setattr(residuals, "grade_of", lambda device: precision.TF32)
+    monkeypatch.setattr(head_gradients, "grade_of", lambda device: precision.TF32)
 
 
 def cut_off(values, largest):
@@ -50,16 +50,16 @@ def one_way(width, seed):
 
 
 def summed(values, labels):
-    records = Records.of(Features.of(values, labels, CLASSES))
-    limits = reach(records.lengths, torch.ones(1, device=values.device), CLASSES, records.grade)
+    records = FeatureBlocks.of(Features.of(values, labels, CLASSES))
+    limits = residual_limits(records.lengths, torch.ones(1, device=values.device), CLASSES, records.grade)
     with precision.use_grade(records.grade):
-        return records.clipped_sum(torch.zeros(1, CLASSES, values.shape[1], device=values.device), limits)
+        return records.clip_and_sum(torch.zeros(1, CLASSES, values.shape[1], device=values.device), limits)
 
 
 @pytest.mark.parametrize("group", [4, 8, 16])
 @pytest.mark.parametrize("width", [3, 64])
 def test_a_record_moves_a_sum_on_tensor_cores_by_no_more_than_the_threshold(width, group, monkeypatch):
-    monkeypatch.setattr(residuals, "_product", lambda left, right, kind: on_cores(left, right, group))
+    monkeypatch.setattr(head_gradients, "_product", lambda left, right, kind: on_cores(left, right, group))
     for seed in range(3):
         values, labels = one_way(width, seed), torch.zeros(DEPTH, dtype=torch.long)
         without = torch.where(torch.arange(DEPTH) == seed * 40, -1, labels)
@@ -74,10 +74,10 @@ def test_what_is_taken_off_is_more_than_twice_what_cutting_off_was_seen_to_do(mo
         without = torch.where(torch.arange(DEPTH) == 0, -1, labels)
         moves = []
         for product in (lambda left, right, kind, g=group: on_cores(left, right, g), in_float64):
-            monkeypatch.setattr(residuals, "_product", product)
+            monkeypatch.setattr(head_gradients, "_product", product)
             moves.append(summed(values, labels) - summed(values, without))
         seen.append(float((moves[0] - moves[1]).norm()))
-    assert 1e-6 < max(seen) < residuals._CORES_SHAVE / 2
+    assert 1e-6 < max(seen) < head_gradients._CORES_SHAVE / 2
 
 
 def in_float64(left, right, kind):
@@ -90,14 +90,14 @@ CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("width", [3, 64, 768])
 def test_sums_of_a_device_are_off_by_less_than_half_of_what_is_taken_off(width, device, monkeypatch):
-    product, labels = residuals._product, torch.zeros(DEPTH, dtype=torch.long)
+    product, labels = head_gradients._product, torch.zeros(DEPTH, dtype=torch.long)
     without = torch.where(torch.arange(DEPTH) == 0, -1, labels)
     for seed in range(6):
         values, moves = one_way(width, seed).to(device), []
         for one in (product, in_float64):
-            monkeypatch.setattr(residuals, "_product", one)
+            monkeypatch.setattr(head_gradients, "_product", one)
             moves.append(summed(values, labels) - summed(values, without))
-        assert 0 < float((moves[0] - moves[1]).norm()) < residuals._CORES_SHAVE / 2
+        assert 0 < float((moves[0] - moves[1]).norm()) < head_gradients._CORES_SHAVE / 2
         assert 0.99 < float(moves[0].norm()) <= 1
 
 
@@ -108,7 +108,7 @@ def test_both_operands_of_a_sum_fit_tensor_cores(monkeypatch):
         operands.extend((left, right))
         return left @ right
 
-    monkeypatch.setattr(residuals, "_product", kept)
+    monkeypatch.setattr(head_gradients, "_product", kept)
     summed(one_way(5, 1), torch.arange(DEPTH) % CLASSES)
     assert len(operands) == 2
     for numbers in operands:
@@ -118,12 +118,14 @@ def test_both_operands_of_a_sum_fit_tensor_cores(monkeypatch):
 
 def test_lengths_are_those_of_the_numbers_that_are_multiplied():
     values = one_way(7, 1)
-    records = Records.of(Features.of(values, torch.zeros(DEPTH), CLASSES))
+    records = FeatureBlocks.of(Features.of(values, torch.zeros(DEPTH), CLASSES))
     assert torch.equal(records.lengths, records.values.double().norm(dim=1))
     assert not torch.equal(records.values, values)
 
 
 def test_more_is_taken_off_where_sums_are_cut_off():
-    full, cores = (reach(torch.ones(1).double(), torch.ones(1), 10, g) for g in (precision.FULL, precision.TF32))
+    full, cores = (
+        residual_limits(torch.ones(1).double(), torch.ones(1), 10, g) for g in (precision.FULL, precision.TF32)
+    )
     assert float(cores) == pytest.approx(1 - 6 * 2.0**-10, abs=1e-5)
     assert float(full) == pytest.approx(1 - 2.0**-9, abs=1e-5)

@@ -10,7 +10,7 @@ except ImportError:  # then nobody compiles what follows
     tl = None
 
 
-def shortened(
+def clip_residuals(
     scores_ptr, labels_ptr, limits_ptr, out_ptr, classes, records, limits_row,
     KEPT: tl.constexpr, CLASSES: tl.constexpr, RECORDS: tl.constexpr,
 ):  # fmt: skip

@@ -1,4 +1,5 @@
-"""Kernels of linear heads, for GPUs where Triton runs: residuals in one reading, and sums that go over to float64.
+"""Kernels of linear heads, for GPUs where Triton runs: residuals in one reading, and sums that go over to float64;
+and the steps of a fit as one CUDA graph, whose kernels start together, without Python.
 
 Everything works without them. A function gives None where its kernel does not run; the caller then does it plainly.
 """
@@ -6,6 +7,7 @@ Everything works without them. A function gives None where its kernel does not r
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from types import SimpleNamespace
@@ -14,12 +16,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from dpilot.engine.capture import beside
 from dpilot.numerics.kernels import runs_on
 from dpilot.numerics.precision import KEPT_BITS
 
-__all__ = ["deep_product", "shortened"]
+__all__ = ["clip_residuals", "deep_product", "record_graph"]
 
-_NUMBERS: Final = 4096  # of a head that one program shortens
+_NUMBERS: Final = 4096  # of a head that one program clips
 _MOST_CLASSES: Final = 128
 _COLUMNS: Final = 64  # of a product that one program sums
 _TILES: Final = ((16, 0), (32, 0), (32, 16), (64, 0), (64, 16))  # rows of a product that one program sums
@@ -28,7 +31,7 @@ _PROGRAMS: Final = 264  # that keep a large GPU busy
 _STAGES: Final = (3, 2, 1)  # pieces on their way from memory: as many as there is room for
 
 
-def shortened(scores: Tensor, labels: Tensor, limits: Tensor) -> Tensor | None:
+def clip_residuals(scores: Tensor, labels: Tensor, limits: Tensor) -> Tensor | None:
     """Residuals (heads, classes, b) none longer than its limit (heads, b), cut to TF32; None where no kernel runs."""
     heads, classes, records = scores.shape
     fits = scores.dtype == limits.dtype == torch.float32 and scores.is_contiguous() and limits.stride(-1) == 1
@@ -36,7 +39,7 @@ def shortened(scores: Tensor, labels: Tensor, limits: Tensor) -> Tensor | None:
         return None
     made, wide = torch.empty_like(scores), max(16, 1 << (classes - 1).bit_length())
     blocks = (-(-records // (_NUMBERS // wide)), heads)
-    compiled().shortened[blocks](
+    compile_kernels().clip_residuals[blocks](
         scores, labels, limits, made, classes, records, limits.stride(0), KEPT_BITS, wide, _NUMBERS // wide
     )
     return made
@@ -53,7 +56,7 @@ def deep_product(left: Tensor, right: Tensor, depth: int) -> Tensor | None:
         return None
     tiles = tiles_of(len(left))
     stages = stages_that_run(right.device, tiles)
-    return None if stages is None else _summed(left, right, tiles, stages, depth)
+    return None if stages is None else _sum_pieces(left, right, tiles, stages, depth)
 
 
 def tiles_of(rows: int) -> tuple[int, int]:
@@ -86,19 +89,19 @@ def stages_that_run(device: torch.device, tiles: tuple[int, int]) -> int | None:
     left, right = torch.ones(sum(tiles), 256, device=device), torch.ones(_COLUMNS, 256, device=device).T
     for stages in _STAGES:
         try:
-            if bool((_summed(left, right, tiles, stages, 128) == 256.0).all()):
+            if bool((_sum_pieces(left, right, tiles, stages, 128) == 256.0).all()):
                 return stages
         except Exception:  # no room, or another kind of GPU
             continue
     return None
 
 
-def _summed(left: Tensor, right: Tensor, tiles: tuple[int, int], stages: int, depth: int) -> Tensor:
+def _sum_pieces(left: Tensor, right: Tensor, tiles: tuple[int, int], stages: int, depth: int) -> Tensor:
     (rows, length), width = left.shape, right.shape[1]
     columns, groups = -(-width // _COLUMNS), -(-rows // sum(tiles))
     pieces = pieces_of(length // depth, columns * groups)
     parts = torch.empty(length // depth // pieces, width, rows, dtype=torch.float64, device=left.device)
-    compiled().deep_product[(columns, len(parts), groups)](
+    compile_kernels().deep_product[(columns, len(parts), groups)](
         left, right, parts, rows, width, left.stride(0), right.stride(1), -(-rows // groups),
         pieces, depth, *tiles, _COLUMNS, num_warps=4, num_stages=stages,
     )  # fmt: skip
@@ -106,7 +109,49 @@ def _summed(left: Tensor, right: Tensor, tiles: tuple[int, int], stages: int, de
 
 
 @cache
-def compiled() -> Any:
+def compile_kernels() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
-    written, triton = import_module("dpilot.transfer.triton_kernels"), import_module("triton")
-    return SimpleNamespace(**{name: triton.jit(getattr(written, name)) for name in ("shortened", "deep_product")})
+    written, triton = import_module("dpilot.transfer.triton_heads"), import_module("triton")
+    return SimpleNamespace(**{name: triton.jit(getattr(written, name)) for name in ("clip_residuals", "deep_product")})
+
+
+_WORTH_IT: Final = 10  # times: recording costs about as much as a few of them
+
+
+def record_graph(
+    work: Callable[[], Tensor], device: torch.device, times: int, changes: Sequence[Tensor] = ()
+) -> Callable[[], Tensor]:
+    """``work`` itself, or a CUDA graph of it; what it reads may be changed in place between two calls.
+
+    ``changes`` are the tensors that the work changes in place: recording leaves them as they were.
+
+    Edge cases:
+        A graph writes its result over the one before.
+    """
+    if device.type != "cuda" or times < _WORTH_IT:
+        return work
+    before, stream = [t.clone() for t in changes], beside(_index(device))
+    _warm_up(work, device, stream)
+    for t, kept in zip(changes, before, strict=True):
+        t.copy_(kept)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream):
+        result = work()
+
+    def again() -> Tensor:
+        graph.replay()
+        return result
+
+    return again
+
+
+def _warm_up(work: Callable[[], Tensor], device: torch.device, stream: torch.cuda.Stream) -> None:
+    """Once where it will be recorded: libraries take their workspace in a first call."""
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index

@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.problem import Door, Problem, multiplier
+from dpilot.linear.problem import CommittedRun, LinearProblem, multiplier
 from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release_symmetric
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
 
-__all__ = ["Gram", "GramPlan", "gram", "gram_again", "gram_stage", "plan_gram"]
+__all__ = ["Gram", "GramPlan", "average_grams", "gram", "gram_stage", "plan_gram"]
 
 _NORMS: Final = log_grid(2.0**-6, 2.0**12, per_octave=4)
 _ROUNDS: Final = 7  # of a search in this grid
@@ -51,12 +51,12 @@ class Gram:
         """The spectral edge of symmetric Gaussian noise: sqrt(2 d) times its diagonal standard deviation."""
         return math.sqrt(2 * self.width) * self.noise
 
-    def floored(self) -> tuple[Floats, Floats]:
+    def floor_eigenvalues(self) -> tuple[Floats, Floats]:
         """Eigenvalues raised to the edge of the noise, and eigenvectors."""
         values, vectors = np.linalg.eigh(self.features)
         return np.maximum(values, max(self.edge, 1e-12)), vectors
 
-    def shrunk(self) -> tuple[Floats, Floats]:
+    def shrink_eigenvalues(self) -> tuple[Floats, Floats]:
         """Eigenvalues drawn to their mean by as much as the noise explains, then raised to what noise is left.
 
         ::
@@ -78,7 +78,7 @@ class Gram:
 
     def whitening(self) -> Floats:
         """P with (P^T M P) about the identity in the directions that stand out of the noise."""
-        values, vectors = self.shrunk()
+        values, vectors = self.shrink_eigenvalues()
         return np.asarray(vectors / np.sqrt(values))
 
     def solution(self, ridge: float = 1.0) -> Floats:
@@ -111,7 +111,7 @@ class GramPlan:
         return moments if self.radius is None else Composed([quantile_event(self.radius, grid=_NORMS), moments])
 
 
-def plan_gram(problem: Problem, share: float) -> GramPlan:
+def plan_gram(problem: LinearProblem, share: float) -> GramPlan:
     """Split ``share`` of the squared mu: to the radius what knows it to 3 % of the records, if that is cheap enough."""
     if problem.size is None:
         return GramPlan(multiplier(problem, 0.1 * share), multiplier(problem, 0.9 * share))
@@ -122,10 +122,10 @@ def plan_gram(problem: Problem, share: float) -> GramPlan:
     return GramPlan(multiplier(problem, needed), multiplier(problem, share - needed))
 
 
-def gram_stage(rows: Rows, plan: GramPlan, size: float, door: Door) -> Gram:
+def gram_stage(rows: Rows, plan: GramPlan, size: float, run: CommittedRun) -> Gram:
     """The stage "gram" of a fit: ``gram``, paid by its receipt."""
-    with door.stage("gram") as receipt:
-        return gram(rows, plan, size=size, receipt=receipt, noise=door.noise)
+    with run.stage("gram") as receipt:
+        return gram(rows, plan, size=size, receipt=receipt, noise=run.noise)
 
 
 def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Noise) -> Gram:
@@ -140,12 +140,13 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
     """
     usual = 1.2 * math.sqrt(rows.columns)
     radius = usual if plan.radius is None else min(_radius(rows, plan.radius, receipt, noise), 2 * usual)
+    # |z z^T|_F = |z|^2 <= radius^2, and |svec(A)|_2 = |A|_F: each entry off the diagonal counts once, times sqrt(2)
     exact = total(rows, lambda values: _products(values, radius))
     moments = release_symmetric(exact, bound=radius**2, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
     return Gram(moments / size, plan.moments * radius**2 / size, radius**2)
 
 
-def gram_again(
+def average_grams(
     rows: Rows, seen: Gram, multipliers: tuple[float, ...], *, size: float, receipt: Draws, noise: Noise
 ) -> Gram:
     """The moments once more under each of ``multipliers``, averaged with those ``seen`` by the inverse of the variance.
@@ -173,6 +174,6 @@ def _products(values: Floats, radius: float) -> Floats:
 
 
 def _radius(rows: Rows, sigma: float, receipt: Draws, noise: Noise) -> float:
-    norms = rows.mapped(lambda values: np.linalg.norm(values, axis=1, keepdims=True), 1)
+    norms = rows.map(lambda values: np.linalg.norm(values, axis=1, keepdims=True), 1)
     paid = {"noise_multiplier": sigma, "receipt": receipt, "noise": noise}
     return float(quantile(norms.chunks(), _RADIUS_QUANTILE, grid=_NORMS, **paid)[0])  # type: ignore[arg-type]

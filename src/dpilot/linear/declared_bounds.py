@@ -13,7 +13,7 @@ from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.linear.standardise import FAR, WINSOR, Scaling
 
-__all__ = ["STANDARDISED", "Declared", "declared"]
+__all__ = ["STANDARDISED", "DeclaredBounds", "parse_bounds"]
 
 STANDARDISED = "standardised"
 _FORM = (
@@ -23,7 +23,7 @@ _FORM = (
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredBounds:
     """Lower and upper ends of each column, the target's last; nan where they are to be bought."""
 
     lower: Floats
@@ -55,7 +55,7 @@ class Declared:
         return Scaling(center, scale, lower, upper)
 
 
-def declared(bounds: Any, features: int, *, target: bool = True) -> Declared:
+def parse_bounds(bounds: Any, features: int, *, target: bool = True) -> DeclaredBounds:
     """What ``bounds`` declares of ``features`` columns and, if there is a numeric one, the target.
 
     >>> declared({"X": (0.0, [1.0, 9.0])}, 2).upper.tolist()
@@ -63,16 +63,16 @@ def declared(bounds: Any, features: int, *, target: bool = True) -> Declared:
     """
     lower, upper = np.full(features + 1, np.nan), np.full(features + 1, np.nan)
     if bounds is None:
-        return Declared(lower, upper)
+        return DeclaredBounds(lower, upper)
     if isinstance(bounds, str) and bounds == STANDARDISED:
         reach = np.append(np.full(features, WINSOR), FAR)
-        return Declared(-reach, reach, standardised=True)
+        return DeclaredBounds(-reach, reach, standardised=True)
     if not isinstance(bounds, Mapping) or set(bounds) - {"X", "y"}:
         raise InvalidInput(f"bounds is {bounds!r}: {_FORM}.")
     lower[:-1], upper[:-1] = _ends(bounds.get("X"), features)
     if target:
         lower[-1:], upper[-1:] = _ends(bounds.get("y"), 1)
-    return Declared(lower, upper)
+    return DeclaredBounds(lower, upper)
 
 
 def _ends(pair: Any, columns: int) -> tuple[Floats, Floats]:
