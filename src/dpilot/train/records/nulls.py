@@ -103,7 +103,7 @@ _CLASSES: Final = frozenset({nn.CrossEntropyLoss, nn.NLLLoss})  # losses whose l
 def null_outside_classes(loss_fn: Loss, device: torch.device) -> Loss:
     """The same loss, not a number for a record whose label is none; on the CPU, and any other loss, as it is.
 
-    On the CPU such a label is an error, which ``nulls.guarded`` turns into the null record. On a GPU it is an assertion
+    On the CPU such a label is an error, which ``null_on_error`` turns into the null record. On a GPU it is an assertion
     in a kernel, after which the process can do nothing there: one record would decide whether a run goes on.
 
     Guarantee:
