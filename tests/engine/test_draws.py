@@ -92,6 +92,22 @@ def test_a_generator_that_is_held_draws_for_each_sample(name: str) -> None:
     assert torch.equal(found.norms, again.norms)  # from the seeds, not from where the generator stood
 
 
+@pytest.mark.parametrize("name", HELD)
+def test_a_sample_that_draws_more_from_a_held_generator_moves_no_other(name: str) -> None:
+    draw = HELD[name]()
+    held = draw.__self__ if name == "Python" else draw
+
+    def body(x: Tensor) -> Tensor:
+        return x * float(draw() + draw() if bool(x.max() > LARGE / 2) else draw())
+
+    model, (x, y) = Model(body, held=held), ones()
+    torch.manual_seed(0)
+    before = engine.per_sample(model, plain, (x, y))
+    x[0] = LARGE
+    torch.manual_seed(0)
+    assert torch.equal(engine.per_sample(model, plain, (x, y)).norms[1:], before.norms[1:])
+
+
 def disturb(x: Tensor) -> Tensor:
     """A large sample sets and uses every generator."""
     if bool(x.max() > LARGE / 2):
@@ -246,7 +262,7 @@ def test_a_chunk_that_raises_leaves_the_generators_where_they_stood() -> None:
     assert not before.moved()
 
 
-@pytest.mark.parametrize("large", [(1,), (0, 2), tuple(range(N))])
+@pytest.mark.parametrize("large", [(1,), (0, 2), (N - 1,), tuple(range(N))])
 def test_samples_that_an_operation_fails_on_draw_their_own(large: tuple[int, ...]) -> None:
     model, (x, y) = Fussy(catches=True), ones()
     torch.manual_seed(1)
