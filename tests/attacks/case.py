@@ -21,7 +21,8 @@ class Case:
     ``mixes`` says that records truly meet in a plain batched pass; where they do not, the model is honest and written
     so that a guess from sizes is wrong. None: a plain pass raises or is not finite. ``first`` is
     a loss that the same model is judged with beforehand, on public records. ``position`` is where the extreme record
-    does most. ``collate`` and ``example`` go to the trainer; ``dataset`` makes the data set of the records.
+    does most. ``collate`` and ``example`` go to the trainer; ``dataset`` makes the data set of the records. ``draws``
+    says that records draw numbers of their own, which then come with them from D to D'.
     """
 
     model: nn.Module
@@ -36,6 +37,7 @@ class Case:
     position: str = "first"
     example: Any = None
     dataset: Callable[[Records], Any] | None = None
+    draws: bool = False
 
 
 Attack = Callable[[], Case]

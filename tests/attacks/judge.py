@@ -6,16 +6,22 @@ frozen (``dpilot.audit.replay``). All that may differ is the input of each relea
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dpilot import Budget, Plan, PrivateStep, Trainer, audit, engine, poisson_loader
+from dpilot.engine import batch as batches
+from dpilot.engine import loop, vmap
+from dpilot.engine.base import NoRule
 from dpilot.errors import DpilotError
 from dpilot.privacy.ledger import Ledger
 from tests.attacks.case import Attack, Case, Records
@@ -50,15 +56,38 @@ def judge(attack: Attack, chunk: int | None, position: str, *, chosen: str = "au
     """
     ends: list[tuple[str | None, int]] = []
     case = attack()
-    result = audit.replay(
-        lambda data: _run(attack, data, ends, {"chunk_size": chunk, "engine": chosen}, WAYS[way]),
-        case.data,
-        neighbour(case, position),
-        tolerance=TOLERANCE,
-        opaque=("ledger*",),
-    )
+    with draws_with_records() if case.draws else nullcontext():
+        result = audit.replay(
+            lambda data: _run(attack, data, ends, {"chunk_size": chunk, "engine": chosen}, WAYS[way]),
+            case.data,
+            neighbour(case, position),
+            tolerance=TOLERANCE,
+            opaque=("ledger*",),
+        )
     assert ends, f"the run on D did not end: {result.differences}"
     return Verdict(*ends[0], result.largest, result.differences)
+
+
+@contextmanager
+def draws_with_records() -> Iterator[None]:
+    """A record's seed is what it holds, so that its draws come with it from D to D', wherever it then stands.
+
+    Draws of a chunk, or of a place in it, are left as they are. vmap has no seeds: a model that it would compute is
+    computed by the loop, whose draws have the same law.
+    """
+    plain = loop.gradients
+
+    def gradients(model: Any, loss_fn: Any, batch: Any, n: int, *more: Any) -> Any:
+        each = ([row.numpy().tobytes() for row in batches.tensors(batches.rows(batch, n, i, i + 1))] for i in range(n))
+        seeds = [zlib.crc32(b"".join(parts)) for parts in each]
+        with patch.object(loop, "seeds", lambda _: seeds):
+            return plain(model, loss_fn, batch, n, *more)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NoRule("draws are to come with the records.")
+
+    with patch.object(loop, "gradients", gradients), patch.object(vmap, "run", refuse):
+        yield
 
 
 def chunk_sizes(case: Case) -> list[int | None]:

@@ -4,7 +4,8 @@ A function runs on a batch of n records three times: as it is, with one record r
 order. What is ``shared`` must be the same in all three. What lies on an ``axis`` may move only in the rows of the
 replaced record, and goes along with its record when the order changes: otherwise a record meets something that depends
 on its number in the chunk. Random draws are the same for every entry in all runs (``EqualDraws``), so that they explain
-nothing, except those of a generator that the function seeds itself.
+nothing, except those of a generator that the function seeds itself. In a fourth run draws that became no record's own
+are others: what lies on an axis must not move.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class Result(NamedTuple):
 class EqualDraws(TorchDispatchMode):
     """Draws the same number for every entry; a generator of the function's own is left alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: frozenset[int] = frozenset()) -> None:
         super().__init__()
-        self.state, self.count = torch.get_rng_state(), 0
+        self.state, self.count, self.others = torch.get_rng_state(), 0, others
+        self.made = dict[int, Tensor]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -66,7 +68,12 @@ class EqualDraws(TorchDispatchMode):
             return out
         self.count += 1  # how many numbers a draw takes may depend on values
         self.state = torch.default_generator.manual_seed(SEED + self.count).get_state()
-        return equal_draws(name, args, kwargs, out)
+        equal = equal_draws(name, args, kwargs, out)
+        if isinstance(equal, Tensor) and equal.is_floating_point():
+            self.made[self.count] = equal
+            if self.count in self.others:
+                equal.mul_(0.5)
+        return equal
 
 
 def equal_draws(name: str, args: Any, kwargs: Any, out: Any) -> Any:
@@ -102,6 +109,7 @@ class Logged(Tracker):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.results: list[Result] = []
+        self.together = frozenset[int]()
         self.stopped = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -118,7 +126,7 @@ class Logged(Tracker):
         if t.layout is torch.strided:
             value = t.detach().resolve_conj().resolve_neg().clone()
             # programs try operations that fail by their forms, and stop where one fails by values
-            left = any(f.kind == "unknown" and "fails on the records" not in f.what for f in self.findings)
+            left = any(f.kind == "unknown" and "which the model may catch" not in f.what for f in self.findings)
             self.results.append(Result(name, self.place(t), value, left))
 
 
@@ -131,8 +139,11 @@ class Report:
     unknown: Counter[str] = field(default_factory=Counter)
 
 
-def observe(run: Run, batch: Batch, n: int, constants: Sequence[Tensor], records: Sequence[int]) -> Logged:
-    """Run once under a tracker; what it writes is restored."""
+def observe(
+    run: Run, batch: Batch, n: int, constants: Sequence[Tensor], records: Sequence[int],
+    others: frozenset[int] = frozenset(),
+) -> Logged:  # fmt: skip
+    """Run once under a tracker; what it writes is restored. ``others`` are numbers of draws that come out otherwise."""
     torch.manual_seed(SEED)
     torch.rand(1)  # not the state that a function would find by seeding
     known, guard = Constants(), WriteGuard()
@@ -140,8 +151,9 @@ def observe(run: Run, batch: Batch, n: int, constants: Sequence[Tensor], records
     held = [t.clone(memory_format=torch.preserve_format) for t in batch]
     known.add(held)
     tracker = Logged(n, [held[i] for i in records], known, guard)
+    draws = EqualDraws(others)
     try:
-        with EqualDraws(), tracker, Exits(tracker, guard):
+        with draws, tracker, Exits(tracker, guard):
             made = run(held)
         for t in tensors_in(made):
             tracker.keep("in the end", t)
@@ -149,6 +161,7 @@ def observe(run: Run, batch: Batch, n: int, constants: Sequence[Tensor], records
         tracker.stopped = True
     finally:
         guard.restore()
+    tracker.together = frozenset(k for k, t in draws.made.items() if tracker.place(t).holds_draws)
     return tracker
 
 
@@ -168,7 +181,21 @@ def check(
         compare(report, f"record {j} is another", first, observe(run, changed, n, constants, chosen), n, j)
     moved = [t.roll(1, 0) if i in chosen else t for i, t in enumerate(batch)]
     compare(report, "another order", first, observe(run, moved, n, constants, chosen), n, None)
+    if first.together:
+        compare_draws(report, first, observe(run, batch, n, constants, chosen, first.together))
     return report
+
+
+def compare_draws(report: Report, one: Logged, two: Logged) -> None:
+    """Compare two logs between which draws differ that are no record's own."""
+    for a, b in zip(one.results, two.results, strict=False):
+        if a.left or b.left or a.operation != b.operation or a.value.shape != b.value.shape:
+            return
+        if a.place.kind == "axis":
+            report.checked["apart from draws"] += 1
+            if not same(a.value, b.value, 0.0):
+                report.false.append(f"{a.operation} of shape {tuple(a.value.shape)} depends on draws of no record")
+                return
 
 
 def compare(report: Report, what: str, one: Logged, two: Logged, n: int, j: int | None) -> None:

@@ -264,7 +264,6 @@ def test_a_gram_matrix_that_vanishes_beside_a_large_one_hides_nothing(grade, siz
         assert (ours <= 1.01 * true).all()
 
 
-@pytest.mark.xfail(strict=True, reason="the loop draws on from where a sample left the generators")
 def test_a_sample_that_seeds_decides_nothing_for_those_behind_it() -> None:
     """Each sample of the loop draws coins of its own: 3.9 bounds in a run of 12 records, where one record seeds."""
 

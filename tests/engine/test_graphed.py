@@ -253,7 +253,7 @@ class Waiting(nn.Linear):
 
 class Choosing(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * (1 + float(torch.rand((), device="cpu")))
+        return super().forward(x) * (1 + torch.rand(len(x), 1, device="cpu").to(x.device))
 
 
 class Counting(nn.Linear):

@@ -19,7 +19,7 @@ FORM = torch.zeros(3, 2), torch.zeros(3)
 
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(dry_run, "elsewhere", lambda *tensors: True)
+    monkeypatch.setattr(dry_run, "on_other_device", lambda *tensors: True)
     monkeypatch.setattr(made_up, "on_accelerator", lambda model, batch: True)
 
 

@@ -114,23 +114,25 @@ def per_sample(
 def run(
     choice: Choice, model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, low_memory: bool
 ) -> PerSample:
-    """The gradients by the chosen engine, or one sample at a time where its operations do not keep samples apart."""
-    if choice.engine == "single-backward" and n > 1:
-        before = Draws.now()
-        try:
-            return single_backward.run(
-                model, loss_fn, batch, n=n, per_batch=per_batch, reason=choice.reason, low_memory=low_memory
-            )
-        except NoRule as problem:
-            reason = f"this chunk: {problem}"
-            drawn = choice.draws or not before.same(Draws.now())
-        if drawn or not precision.is_full([*model.parameters(), *model.buffers(), *batches.tensors(batch)]):
-            return copies.run(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason, draws=before)
-    elif choice.engine == "vmap" and n > 1:
-        return vmap.run(model, loss_fn, batch, n=n, per_batch=per_batch, reason=choice.reason)
-    else:
-        reason = choice.reason if choice.engine == "loop" else "one sample"
-    return loop.run(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason)
+    """The gradients by the chosen engine, or one sample at a time where it does not keep samples apart."""
+    alone = partial(loop.run, model, loss_fn, batch, n=n, per_batch=per_batch)
+    if choice.engine == "loop" or n == 1:
+        return alone(reason=choice.reason if choice.engine == "loop" else "one sample")
+    of_chunk, before = ENGINES[choice.engine], Draws.now()
+    if choice.engine == "single-backward":
+        of_chunk = partial(of_chunk, low_memory=low_memory)
+    try:
+        return of_chunk(model, loss_fn, batch, n=n, per_batch=per_batch, reason=choice.reason)
+    except NoRule as problem:
+        reason = f"this chunk: {problem}"
+        drawn = choice.draws or before.moved()
+    except BaseException:
+        before.go_on()  # what one sample did to the generators must not be met by those that are computed next
+        raise
+    if drawn or not precision.is_full([*model.parameters(), *model.buffers(), *batches.tensors(batch)]):
+        run_copies = partial(copies.run, draws=before, of_chunk=ENGINES[choice.engine])
+        return run_copies(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason)
+    return alone(reason=reason)
 
 
 @contextmanager
@@ -171,8 +173,9 @@ def find_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str
     refuse_trained_loss(model, loss_fn)
     if engine in ("vmap", "loop"):
         require_loss_each(model, loss_fn, batch, n, per_batch)
+        draws = engine == "vmap" and require_vmap(model, loss_fn, batch, n, per_batch)
         refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[engine])
-        return Choice(engine, "asked for")
+        return Choice(engine, "asked for", draws=draws)
     try:
         return apart(examine(model, loss_fn, batch, n, per_batch))
     except NoRule as problem:
@@ -183,7 +186,7 @@ def find_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str
         except UnsupportedModel:
             if engine != "auto":
                 raise first from None
-    return Choice(second_choice(model, loss_fn, batch, n, per_batch), f"single-backward: {first}")
+    return second_choice(model, loss_fn, batch, n, per_batch, f"single-backward: {first}")
 
 
 def apart(draws: bool) -> Choice:
@@ -221,16 +224,22 @@ class Identity(NamedTuple):
         return id(self.held)
 
 
-def second_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> str:
-    """vmap if it runs on made-up samples and keeps them apart, else loop; refused if that does not either."""
+def second_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, reason: str) -> Choice:
+    """vmap if it runs on made-up samples, else loop; refused if samples meet in it."""
+    try:
+        choice = Choice("vmap", reason, draws=require_vmap(model, loss_fn, batch, n, per_batch))
+    except Exception:  # torch.func raises many kinds; the loop has no such limits
+        choice = Choice("loop", reason)
+    refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[choice.engine])
+    return choice
+
+
+def require_vmap(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> bool:
+    """Raise what vmap raises on made-up samples; whether the model draws random numbers."""
     size = free_size(model, loss_fn, batch, n, 2)
     made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
     work = partial(vmap.run, model, loss_fn, made_up, n=size, per_batch=per_batch, reason="")
     with untouched(model, loss_fn), without_checks():
-        try:
-            carefully(model, made_up, work)
-            refuse_company(model, loss_fn, batch, n, per_batch, vmap.run)
-        except Exception:  # torch.func raises many kinds; the loop has no such limits
-            refuse_company(model, loss_fn, batch, n, per_batch, loop.run)
-            return "loop"
-    return "vmap"
+        before = Draws.now()
+        carefully(model, made_up, work)
+        return before.moved()

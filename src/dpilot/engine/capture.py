@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
 import torch
 
+from dpilot.engine.draws import Draws, processor
 from dpilot.engine.state import preserve_state
 
 Made = TypeVar("Made")
@@ -150,16 +149,10 @@ def refusing_what_replays_forget(*roots: Any) -> Iterator[None]:
     capture, after which it is restored: every replay starts from the same state. Random numbers drawn on the GPU are
     drawn anew by every replay.
     """
-    before = drawn_on_the_processor()
+    before = Draws.of(processor())
     with preserve_state(*roots) as guard:
         yield
-        if before != drawn_on_the_processor():
+        if before.moved():
             raise NotReplayable("random numbers are drawn on the processor")
         if guard.written:
             raise NotReplayable("the forward pass writes into memory that was there before, such as a buffer")
-
-
-def drawn_on_the_processor() -> tuple[Any, ...]:
-    """Where the processor's generators stand."""
-    numpy_state: Any = np.random.get_state(legacy=True)
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy_state[1].tobytes(), numpy_state[2]

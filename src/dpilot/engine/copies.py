@@ -1,50 +1,55 @@
-"""A chunk whose operations do not keep its samples apart: each sample as a whole chunk of copies of itself.
+"""A chunk that an engine does not keep apart: each sample as a whole chunk of copies of itself.
 
 That a chunk is computed otherwise than others is one sample's doing, and must not move the rest. In half precision a
 sample alone is rounded otherwise than in a chunk, by 2^-9 of its gradient: some 256 equal samples move by a bound. And
-numbers that all samples of a chunk share (noise on a weight) would be drawn for each of them. So each is computed by
-the same kernels on the same shapes, with the draws of the chunk, in its own row: what it is in any other chunk.
+it would draw other random numbers. So each is computed by the same kernels on the same shapes, with the draws of the
+chunk, in its own row: what it is in any other chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import loop, single_backward
+from dpilot.engine import loop
 from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, make_handle, trainable
-from dpilot.engine.draws import Draws
+from dpilot.engine.draws import Draws, keep_draws, seeds, sow
 
 
 def run(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str, draws: Draws
+    model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str, draws: Draws,
+    of_chunk: Callable[..., PerSample],
 ) -> PerSample:  # fmt: skip
     """Norms by one pass over n copies of each sample, sums by another; ``draws`` is where the chunk began to draw.
 
     Guarantee:
-        A gradient is a function of its sample, of its row and of the draws alone, and equals that of single-backward in
-        any chunk of n samples in which they are known to be apart, where kernels compute rows by themselves.
+        A gradient is a function of its sample, of its row and of the draws alone, and equals that of the engine
+        ``of_chunk`` in any chunk of n samples that it keeps apart, where kernels compute rows by themselves.
 
     Edge cases:
-        copies that are not known to be apart either    the sample alone, as in the loop
-        weights of exactly 0                            not computed again: they add zeros
+        copies that are not kept apart either    the sample alone, as in the loop, with a seed of its own
+        weights of exactly 0                     not computed again: they add zeros
     """
     parameters = trainable(model)
+    draws.go_on()  # what the pass that was thrown away did to the generators is one sample's doing
+    own, after = seeds(n), [Draws.now()]
 
     def alone(i: int) -> tuple[PerSample, int]:
         """The gradients of a chunk, and the row in which sample i is."""
         draws.go_on()
         copies = batches.rebuild(batch, lambda t: t[i : i + 1].repeat(n, *[1] * (t.dim() - 1)) if is_sample(t) else t)
         try:
-            return single_backward.run(model, loss_fn, copies, n=n, per_batch=per_batch, reason=""), i
+            found = of_chunk(model, loss_fn, copies, n=n, per_batch=per_batch, reason="")
         except NoRule:
             sample = batches.copy_tensors(batches.rows(batch, n, i, i + 1))
-            draws.go_on()
+            sow(own[i])
             return loop.run(model, loss_fn, sample, n=1, per_batch=per_batch, reason=""), 0
+        after[0] = Draws.now()
+        return found, i
 
     def is_sample(t: Tensor) -> bool:
         return bool(t.dim()) and t.shape[0] == n
@@ -58,16 +63,16 @@ def run(
             name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()
         }
         used = torch.stack(list(weights.values())).count_nonzero(0).tolist()
-        after = Draws.now()
-        for i in (i for i in range(n) if used[i]):
-            found, row = alone(i)
-            mine = torch.arange(len(found.norms), device=found.norms.device) == row
-            columns = {name: torch.where(mine, w[i], 0.0) for name, w in weights.items()}
-            for name, part in found.sum_with(columns).items():
-                totals[name] += part
-        after.go_on()
+        with keep_draws():
+            for i in (i for i in range(n) if used[i]):
+                found, row = alone(i)
+                mine = torch.arange(len(found.norms), device=found.norms.device) == row
+                columns = {name: torch.where(mine, w[i], 0.0) for name, w in weights.items()}
+                for name, part in found.sum_with(columns).items():
+                    totals[name] += part
         return totals
 
     each = [squares_of(i) for i in range(n)]
+    after[0].go_on()  # as after a chunk that is kept apart
     squares = {name: torch.stack(rows) for name, rows in zip(parameters, zip(*each, strict=True), strict=True)}
     return make_handle("loop", reason, squares, sum_with)

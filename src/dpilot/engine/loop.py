@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, PerSample, accumulator, add_squares, make_handle, refill_squares, trainable
+from dpilot.engine.draws import keep_draws, seeds, sow
 from dpilot.engine.state import StateSnapshot, preserve
 from dpilot.numerics import euclidean, precision
 
@@ -17,23 +18,34 @@ from dpilot.numerics import euclidean, precision
 def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
     """Differentiate each sample's loss alone, as a batch of one.
 
-    Edge cases: random layers (dropout) draw sample after sample from the global generator.
+    Edge cases: whatever draws random numbers (torch, Python, numpy, generators that model and loss hold) does so with a
+    seed for each sample.
     """
     parameters = trainable(model)
-    each = list(gradients(model, loss_fn, batch, n, per_batch))
+    each = gradients(model, loss_fn, batch, n, per_batch)
     stacked = {name: torch.stack([g[name] for g in each]) for name in parameters}
     return materialised("loop", reason, stacked)
 
 
 def gradients(
     model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, chosen: Iterable[int] | None = None
-) -> Iterator[dict[str, Tensor]]:
-    """The gradient of each (chosen) sample, with everything as it was before the first: they could meet in state."""
-    before = StateSnapshot.of(model, loss_fn, batch)
-    for i in range(n) if chosen is None else chosen:
-        with preserve(before), torch.enable_grad():  # a sample before it may have switched gradients off
-            found = gradient(model, loss_fn, batches.copy_tensors(batches.rows(batch, n, i, i + 1)), per_batch)
-        yield found
+) -> list[dict[str, Tensor]]:
+    """The gradient of each (chosen) sample, with everything as it was before the first: they could meet in state.
+
+    Guarantee:
+        A gradient is a function of its sample and its seed. Seeds are drawn before the first sample is computed, so one
+        that seeds a generator, or draws more than others, moves none of them.
+    """
+    before, found = StateSnapshot.of(model, loss_fn, batch), list[dict[str, Tensor]]()
+    own = seeds(n)
+    with keep_draws(before.generators):
+        for i in range(n) if chosen is None else chosen:
+            sow(own[i], before.generators)
+            with preserve(before), torch.enable_grad():  # a sample before it may have switched gradients off
+                found.append(
+                    gradient(model, loss_fn, batches.copy_tensors(batches.rows(batch, n, i, i + 1)), per_batch)
+                )
+    return found
 
 
 def gradient(model: nn.Module, loss_fn: LossFunction, sample: Any, per_batch: bool) -> dict[str, Tensor]:

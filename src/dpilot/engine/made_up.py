@@ -7,14 +7,12 @@ combines samples is refused before anything is spent, and are a second line: com
 from __future__ import annotations
 
 import math
-import random as random_module
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -22,8 +20,7 @@ from torch.nn.parameter import is_lazy
 from dpilot.engine import batch as batches
 from dpilot.engine import loop, single_backward
 from dpilot.engine.base import LossFunction, NoRule, PerSample
-from dpilot.engine.capture import drawn_on_the_processor
-from dpilot.engine.draws import keep_draws
+from dpilot.engine.draws import Draws, keep_draws, sow
 from dpilot.engine.masking import Made, check_values_first, on_accelerator, without_checks
 from dpilot.engine.record import judge
 from dpilot.engine.state import modules_of, preserve_state, preserve_structure
@@ -134,9 +131,8 @@ def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_b
         same = carefully(model, made_up, partial(agrees_with_loop, model, loss_fn, made_up, n, per_batch))
         same = same or (random and is_random(model, loss_fn, made_up, per_batch))
     if random:
-        changed = batches.rebuild(made_up, lambda t: first_for_last(t, n))
         with keep_draws():
-            same = same and unmoved(model, loss_fn, made_up, changed, n, per_batch)
+            same = same and unmoved(model, loss_fn, made_up, n - 1, n, per_batch)
     if not same:
         raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, or on how many there are. {REMEDY}")
     return random
@@ -160,15 +156,15 @@ def agrees_with_loop(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: i
 def refuse_company(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, run: Run) -> None:
     """Refuse a model whose samples meet although an engine computes them one by one.
 
-    They meet in state that is not restored between samples (limits of StateSnapshot), or in a vmap rule of the user's.
+    They meet in state that is not restored between samples (limits of StateSnapshot): the last is changed, which is
+    computed after all others, and the first.
     """
     size = free_size(model, loss_fn, batch, n, 3)
     made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
-    changed = batches.rebuild(made_up, lambda t: first_for_last(t, size))
-    work = partial(unmoved, model, loss_fn, made_up, changed, size, per_batch, run)
+    works = [partial(unmoved, model, loss_fn, made_up, place, size, per_batch, run) for place in (0, size - 1)]
     with untouched(model, loss_fn), without_checks(), keep_draws():
         try:
-            same = carefully(model, made_up, work)
+            same = all(carefully(model, made_up, work) for work in works)
         except Exception:  # whatever a user's model does with made-up samples
             return
     if not same:
@@ -176,35 +172,33 @@ def refuse_company(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, 
 
 
 def unmoved(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, changed: Any, n: int, per_batch: bool,
+    model: nn.Module, loss_fn: LossFunction, batch: Any, place: int, n: int, per_batch: bool,
     run: Run = single_backward.run,
 ) -> bool:  # fmt: skip
-    """All but the last sample have the same gradients in both batches, drawn with the same random numbers."""
+    """All but one sample have the same gradients if that one is another, drawn with the same random numbers."""
 
     def others(chosen: Any) -> dict[str, Tensor]:
-        for seed in (torch.manual_seed, random_module.seed, np.random.seed):
-            seed(0)  # the generators are restored by ``keep_draws``
+        sow(0)  # the generators are restored by ``keep_draws``
         ps = run(model, loss_fn, chosen, n=n, per_batch=per_batch, reason="")
         weights = mixing_weights(ps.norms)
-        weights[-1] = 0.0
+        weights[place] = 0.0
         return ps.weighted_sum(weights)
 
+    changed = batches.rebuild(batch, lambda t: with_neighbour(t, place, n))
     return not far(others(batch), others(changed), tolerance(model))
 
 
-def first_for_last(t: Tensor, n: int) -> Tensor:
-    """The batch with a copy of its first sample in the place of the last: another valid batch."""
-    return torch.cat([t[:-1], t[:1]]) if t.dim() and t.shape[0] == n else t
+def with_neighbour(t: Tensor, place: int, n: int) -> Tensor:
+    """The batch with a copy of the sample before it in one place (of the last in the first): another valid batch."""
+    return torch.cat([t[:place], t[[place - 1]], t[place + 1 :]]) if t.dim() and t.shape[0] == n else t
 
 
 def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
     """Whether random numbers are drawn; with gradients on, as some models need them."""
-    devices = sorted({t.device for t in (*model.parameters(), *batches.tensors(made_up)) if t.is_cuda}, key=str)
-    before = drawn_on_the_processor(), [torch.cuda.get_rng_state(d) for d in devices]
+    before = Draws.now()
     with preserve_state(model, loss_fn):
         batches.losses(model, loss_fn, made_up, per_batch)
-    after = drawn_on_the_processor(), [torch.cuda.get_rng_state(d) for d in devices]
-    return before[0] != after[0] or not all(map(torch.equal, before[1], after[1]))
+    return before.moved()
 
 
 def carefully(model: nn.Module, samples: Any, work: Callable[[], Made]) -> Made:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import builtins
 import dis
+import random
 import sys
+from array import array
 from collections import OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -34,6 +36,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from dpilot.engine.draws import Held
 from dpilot.engine.writes import WriteGuard, watch_writes
 from dpilot.errors import UnsupportedModel
 
@@ -46,9 +49,9 @@ MOST_BYTES = 1 << 22
 
 PLAIN: frozenset[type] = frozenset({
     int, float, complex, bool, str, bytes, type(None), type(...), range, slice, torch.dtype, torch.device, torch.Size,
-    torch.layout, torch.memory_format, torch.Generator, BuiltinFunctionType, ModuleType, CodeType,
+    torch.layout, torch.memory_format, BuiltinFunctionType, ModuleType, CodeType,
 })  # fmt: skip
-"""Values that cannot change, or that are no state: a generator goes on drawing."""
+"""Values that cannot change."""
 DATA_LIBRARIES = frozenset({
     "numpy", "pandas", "polars", "pyarrow", "scipy", "sklearn", "datasets", "tokenizers", "jax", "tensorflow", "PIL",
     "matplotlib", "lightning", "pytorch_lightning", "wandb", "mlflow", "tensorboard", "ray", "optuna", "pytest",
@@ -80,13 +83,14 @@ class StateSnapshot:
     Guarantee:
         After ``restore()`` each of these holds the very objects it held, in their order, and each tensor points to the
         memory it pointed to. Containers are restored in place. A snapshot may be restored more than once. Contents of
-        tensors are not copied: a WriteGuard restores them. Numpy arrays and bytearrays are, up to 4 MiB each.
+        tensors are not copied: a WriteGuard restores them. Arrays and bytearrays are, up to 4 MiB each. torch's default
+        type is set to what it was. ``generators`` are the generators of random numbers that were found: they go on.
 
     Limits:
         Not looked into: objects of the standard library (other than containers), of data and logging libraries, of
         torch outside torch.nn and torch.distributions; entries of containers longer than 4,096; what lies beyond 65,536
-        objects; state inside C or C++ (iterators, caches of ``lru_cache``). Random generators are not restored: they
-        go on drawing. Global variables are those that functions of the user name directly.
+        objects; state inside C or C++ (iterators, caches of ``lru_cache``). Global variables are those that functions
+        of the user name directly.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -97,10 +101,11 @@ class StateSnapshot:
         (False, False)
     """
 
-    __slots__ = ("_empty", "_saved", "tensors")
+    __slots__ = ("_default", "_empty", "_saved", "generators", "tensors")
 
     def __init__(self, found: Walk) -> None:
         self._saved, self._empty, self.tensors = found.saved, found.empty, tuple(found.tensors)
+        self.generators, self._default = tuple(found.generators), torch.get_default_dtype()
 
     @staticmethod
     def of(*roots: Any) -> StateSnapshot:
@@ -114,6 +119,8 @@ class StateSnapshot:
         if any(self._empty):
             for container in self._empty:
                 container.clear()
+        if torch.get_default_dtype() is not self._default:
+            torch.set_default_dtype(self._default)
 
 
 Saved = tuple[Callable[[Any, Any], None], Any, Any]
@@ -123,12 +130,13 @@ Saved = tuple[Callable[[Any, Any], None], Any, Any]
 class Walk:
     """A breadth-first walk over what roots hold: what was found, and how each is restored."""
 
-    __slots__ = ("_globals", "_seen", "_visitors", "_waiting", "empty", "saved", "searching", "tensors")
+    __slots__ = ("_globals", "_seen", "_visitors", "_waiting", "empty", "generators", "saved", "searching", "tensors")
 
     def __init__(self, roots: Iterable[Any], *, searching: bool = True) -> None:
         self.saved: list[Saved] = []
         self.empty: list[Any] = []
         self.tensors: list[Tensor] = []
+        self.generators: list[Held] = []
         self.searching = searching
         self._waiting = list(roots)
         self._seen: set[int] = set()
@@ -190,7 +198,9 @@ def visitor_of(kind: type) -> Visitor:
         return visit_script
     if issubclass(kind, nn.Module) and not slots_of(kind) and not issubclass(kind, BASES):
         return visit_module
-    if issubclass(kind, Enum) or (is_closed(kind) and not issubclass(kind, (nn.Module, *CONTAINERS))):
+    if issubclass(kind, Enum):
+        return visit_member
+    if is_closed(kind) and not issubclass(kind, (nn.Module, *CONTAINERS)):
         return visit_base_only if issubclass(kind, BASES) else visit_nothing
     return visit_object
 
@@ -240,9 +250,20 @@ def visit_items(walk: Walk, value: Any) -> None:
         walk.enter(value)
 
 
-def visit_bytes(walk: Walk, value: bytearray) -> None:
+def visit_bytes(walk: Walk, value: bytearray | array[Any]) -> None:
     if len(value) <= MOST_BYTES:
-        walk.saved.append((restore_list, value, bytes(value)))
+        walk.saved.append((restore_list, value, value[:]))
+
+
+def visit_member(walk: Walk, value: Enum) -> None:
+    """A member of an enumeration: its attributes, and nothing behind them."""
+    walk.saved.append((restore_dict, value.__dict__, dict(value.__dict__)))
+    if isinstance(value, BASES):
+        visit_base_only(walk, value)
+
+
+def visit_generator(walk: Walk, value: Held) -> None:
+    walk.generators.append(value)
 
 
 def visit_array(walk: Walk, value: np.ndarray[Any, Any]) -> None:
@@ -515,7 +536,7 @@ def restore_script(module: Any, before: dict[str, Any]) -> None:
 
 BASE_VISITORS: tuple[tuple[type, Visitor], ...] = (
     (dict, visit_dict), (list, visit_list), (deque, visit_deque), (set, visit_set), (tuple, visit_items),
-    (partial, visit_partial), (bytearray, visit_bytes), (np.ndarray, visit_array),
+    (partial, visit_partial), (bytearray, visit_bytes), (array, visit_bytes), (np.ndarray, visit_array),
 )  # fmt: skip
 BASES = tuple(base for base, _ in BASE_VISITORS)
 VISITORS: dict[type, Visitor] = {
@@ -531,6 +552,7 @@ VISITORS: dict[type, Visitor] = {
     type: visit_class,
     Tensor: visit_tensor,
     nn.Parameter: visit_tensor,
+    **dict.fromkeys((torch.Generator, random.Random, np.random.Generator, np.random.RandomState), visit_generator),
 }
 
 

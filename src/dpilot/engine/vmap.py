@@ -11,7 +11,8 @@ from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, trainable
 from dpilot.engine.loop import materialised
 from dpilot.engine.quiet import no_batching_warnings
-from dpilot.engine.state import preserve_state
+from dpilot.engine.state import StateSnapshot, preserve
+from dpilot.engine.vmap_leaks import refuse_leaks
 
 
 class BatchLoss(nn.Module):
@@ -28,6 +29,8 @@ class BatchLoss(nn.Module):
 def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
     """Gradients of every sample at once, each sample seen as a batch of one.
 
+    Raises NoRule where vmap cannot run the model, or where the model may have seen more than one sample (vmap_leaks).
+
     Edge cases: random layers draw independently for every sample (randomness="different"); recurrent layers, data
     dependent branches and in-place writes into fresh tensors are torch.func's own limits and are refused.
     """
@@ -42,8 +45,9 @@ def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batc
         return result
 
     dims = (None, *(None if s else 0 for s in shared))
+    before = StateSnapshot.of(model, loss_fn, batch)
     try:
-        with preserve_state(model, loss_fn, batch), no_batching_warnings():
+        with preserve(before), no_batching_warnings(), refuse_leaks(before.generators):
             found = vmap(grad(loss), in_dims=dims, randomness="different")(parameters, *stacked)
     except (RuntimeError, NotImplementedError) as error:
         raise NoRule(f'vmap cannot run this model: {error} Use engine="single-backward" or "loop".') from error

@@ -260,7 +260,7 @@ class Exits(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if func is torch.tensor:  # makes memory without an operation, and always copies what it is given
             with DisableTorchFunction():
-                self.watch.born.add(result.untyped_storage()._cdata)
+                self.watch.born.update(part.untyped_storage()._cdata for part in parts_of(result))
         return result
 
     def _leaves(self, tensor: Tensor) -> None:

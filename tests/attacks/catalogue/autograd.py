@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.attacks.case import Case, Net, attack, linear, mixing, normal, not_held, regression, size_for, squared
+from tests.attacks.case import Case, Net, attack, linear, mixing, normal, regression, size_for, squared
 
 
 class Reversed(torch.autograd.Function):
@@ -314,7 +314,7 @@ class TurnedRound(torch.autograd.Function):
         return x * torch.where(x.detach().abs().max() > 50, -1.0, 1.0), in_dims[0]
 
 
-@not_held("a rule for vmap of the user's sees the whole chunk, and only made-up records are compared")
+@attack
 def vmap_rule_that_mixes_large_records() -> Case:
     """A function with a rule for vmap that is honest to made-up records: 3.1 bounds."""
     return Case(Net(lambda m, x: TurnedRound.apply(m.a(x))), linear, *regression(), mixes=None, position="last")

@@ -16,8 +16,8 @@ from tests.attacks.case import (
     attack,
     large,
     linear,
+    mixing,
     normal,
-    not_held,
     regression,
     size_for,
     squared,
@@ -349,7 +349,19 @@ def stacked_by_its_class() -> Case:
     return reading(lambda x, y: (x.as_subclass(Centred), y))
 
 
-@not_held("only exceptions are caught, not what is meant to end the process")
+@attack
+def model_that_ends_the_process() -> Case:
+    """The model raises SystemExit where a record is large."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        if x.detach().abs().max() > 50:
+            raise SystemExit(1)
+        return m.a(x)
+
+    return mixing(body, mixes=None)
+
+
+@attack
 def record_that_ends_the_process() -> Case:
     """Reading a large record raises SystemExit: the run ends."""
 

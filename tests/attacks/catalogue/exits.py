@@ -395,7 +395,7 @@ class Identity(torch.autograd.Function):
         return gradients[0]
 
 
-@not_held("under vmap an operation fails for the whole chunk, and the model may catch it")
+@attack
 def look_up_that_fails_under_vmap() -> Case:
     """The same in a model that vmap computes: 2.5 bounds."""
     table = torch.zeros(60, 1)
@@ -407,7 +407,7 @@ def look_up_that_fails_under_vmap() -> Case:
     return replace(case, loss=lambda out, y: case.loss(Identity.apply(out), y))
 
 
-@not_held("vmap looks at the whole chunk where a distribution checks its arguments")
+@attack
 def arguments_checked_under_vmap() -> Case:
     """A distribution refuses a scale of one record, and the model catches it: 2.5 bounds."""
     return flagging(lambda x: fails(lambda: torch.distributions.Normal(x, 60 - x.abs(), validate_args=True)))
@@ -446,7 +446,7 @@ def capsule_read_by_numpy() -> Case:
     return flagging(lambda x: bool((np.abs(np.from_dlpack(Capsule(x))) > 50).any()))
 
 
-@not_held("under vmap the text of a tensor is that of the whole chunk")
+@attack
 def text_under_vmap() -> Case:
     """str() of a tensor, which the pass of a chunk sees, and vmap does not: 2.5 bounds."""
     return flagging(lambda x: "e+0" in str(x), position="last")

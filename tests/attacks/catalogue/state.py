@@ -486,7 +486,7 @@ def gradients_switched_off_by_a_value() -> Case:
     return mixing(body, mixes=None)
 
 
-@not_held(OUTSIDE)
+@attack
 def default_type_set_by_a_value() -> Case:
     """A large record sets torch's default type: 4.4 bounds."""
 
@@ -499,7 +499,7 @@ def default_type_set_by_a_value() -> Case:
     return flagging(flag)
 
 
-@not_held(OUTSIDE)
+@attack
 def flag_in_an_array() -> Case:
     """A flag in an array of the standard library: 4.1 bounds."""
     kept = array("d", [0.0])
@@ -526,7 +526,7 @@ def flag_in_an_iterator() -> Case:
     return flagging(lambda x: kept.send(bool(x.abs().max() > 50)))
 
 
-@not_held(OUTSIDE)
+@attack
 def attribute_of_a_member() -> Case:
     """An attribute of a member of an enumeration: 4.1 bounds."""
 

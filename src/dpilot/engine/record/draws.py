@@ -1,8 +1,9 @@
 """Random draws that are nobody's yet, and the operation in which they become somebody's.
 
-Numbers that are drawn each by itself, from one law, may be given to the records in any way: to each its own, or all of
-them to everybody. But they are given once. A draw that is each record's own in two layouts (a matrix of draws and its
-transpose, overlapping windows of it) gives a record something that depends on its number in the chunk.
+Numbers that are drawn each by itself, from one law, may be given to the records in any way, to each its own. But they
+are given once: a draw that is each record's own in two layouts (a matrix of draws and its transpose, overlapping
+windows of it) gives a record something that depends on its number in the chunk. And to no two of them: which records
+share the draws of a chunk depends on all records, so no pairing of draws explains what others become by one more.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from dpilot.engine.record.call import NotKnown
 from dpilot.engine.record.memory import Memory
-from dpilot.engine.record.place import SHARED, Place, on_axis
+from dpilot.engine.record.place import SHARED, TOGETHER, Place, on_axis
 
 OTHERWISE = "random draws are used in another layout than before"
 
@@ -50,9 +51,9 @@ class Meeting:
         return self._memory.tag(t).kind != "random" and self._memory.counts_up(t, step)
 
     def settle(self) -> None:
-        """Give every draw to the records, each its own, or to all of them together.
+        """Give every draw to the records, each its own.
 
-        Raises NotKnown, with nothing given, where a draw would be given in two ways.
+        Raises NotKnown, with nothing given, where a draw would be given in two ways, or to all records together.
         """
         memory, claims = self._memory, dict[int, tuple[int, int]]()
         for t, axis, block in self._own:
@@ -61,10 +62,11 @@ class Meeting:
                 raise NotKnown(OTHERWISE)
             claims[memory.tag(t).draw] = claim
         own = {id(t) for t, _, _ in self._own}
-        if any(memory.tag(t).draw in claims for t in self._drawn if id(t) not in own):
-            raise NotKnown(OTHERWISE)
-        for draw in {memory.tag(t).draw for t in self._drawn}:
-            memory.assign(draw, claims.get(draw))
+        for t in self._drawn:
+            if id(t) not in own:
+                raise NotKnown(OTHERWISE if memory.tag(t).draw in claims else TOGETHER)
+        for draw, claim in claims.items():
+            memory.assign(draw, claim)
 
 
 def drawn_among(tensors: Sequence[Tensor], places: Sequence[Place]) -> list[Tensor]:

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from dpilot.engine.record.call import tensors_in
 from dpilot.engine.record.place import SHARED
-from dpilot.engine.record.tracker import Tracker
+from dpilot.engine.record.tracker import READ_DRAWS, Tracker
 from dpilot.engine.writes import WriteGuard
 
 READERS: Final = frozenset(
@@ -91,23 +91,28 @@ class Exits(TorchFunctionMode):
 
     def _before_exit(self, name: str, args: Any, kwargs: Any) -> None:
         if name == "tensordot":
-            self._note(args[2:] or kwargs.get("dims"), "reads axes from records")
+            self._note_read(args[2:] or kwargs.get("dims"), "reads axes from records")
         elif name in HOOKS:
             self._note(args[:1], f"{name}: the backward pass of records runs code that is not watched")
         elif name in MAKERS:
-            self._note((args, kwargs), f"{name} reads values of records")
+            self._note_read((args, kwargs), f"{name} reads values of records")
         else:
-            self._note(args[:1], f"{name} takes values of records out of torch")
+            self._note_read(args[:1], f"{name} takes values of records out of torch")
             for t in tensors_in(args[:1]):
                 if not self.tracker.memory.tag(t).born:
                     self.guard.before_exit(t)
 
     def _note(self, values: Any, what: str) -> None:
         with torch._C.DisableTorchFunction():
-            for t in tensors_in(values):
-                self.tracker.memory.share(t)  # draws that Python knows are no record's own
-                if self.tracker.holds_records(t):
-                    self.tracker.note("unknown", what)
+            if any(self.tracker.holds_records(t) for t in tensors_in(values)):
+                self.tracker.note("unknown", what)
+
+    def _note_read(self, values: Any, what: str) -> None:
+        """The same for values that Python then knows: draws of the chunk are no record's own."""
+        self._note(values, what)
+        with torch._C.DisableTorchFunction():
+            if any(self.tracker.place(t).holds_draws for t in tensors_in(values)):
+                self.tracker.note("unknown", READ_DRAWS)
 
     def _without_lists(self, t: Tensor, index: Any) -> Any:
         """A subscript with tensors for its lists of numbers: torch would make them where nobody sees it."""

@@ -63,6 +63,10 @@ class Generators:
             earlier.add(now)
         return not self._goes_on and not (again and now in earlier)
 
+    def go_on(self) -> bool:
+        """Whether the generators stand where the last draw left them: nobody set them for the next pass."""
+        return States.now().agree(self._now)
+
     def follow(self) -> None:
         """The draw ran."""
         if self._goes_on:

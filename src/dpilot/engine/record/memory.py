@@ -15,6 +15,7 @@ from dpilot.engine.record.place import (
     DRAWN,
     EVERYWHERE,
     SHARED,
+    TOGETHER,
     TRAINED,
     WORSE,
     Layout,
@@ -255,7 +256,7 @@ class Memory:
         self._retag(draw, tag_for)
 
     def share(self, t: Tensor) -> None:
-        """Let a tensor's draw, if it is nobody's yet, belong to all records together: its values were read."""
+        """Let a tensor's draw, if it is nobody's yet, belong to all records together."""
         tag = self.tag(t)
         if tag.kind == "random":
             self.assign(tag.draw, None)
@@ -273,7 +274,7 @@ class Memory:
                     self._draws.setdefault(tag.draw, {})[address] = itemsize
 
     def _settle_before_write(self, t: Tensor) -> None:
-        """Part of a draw is about to be another: it is the records' own along an axis of that part, or everybody's."""
+        """Part of a draw is about to be another: it is the records' own along an axis of that part, or nobody's own."""
         tag = self.tag(t)
         if tag.kind == "random":
             claims = (self.claim(t, a, max(1, size // self.n)) for a, size in enumerate(t.shape))
@@ -297,15 +298,21 @@ class Memory:
             place = place if step else DRAWN
         self._looked_up.pop(t.untyped_storage()._cdata, None)  # .data has a version of its own
         if old.kind in ("shared", "random"):
-            if place.kind == "axis" and not whole and not self._was_alike(t, place):
-                place = Place("unknown", why="records are written into a tensor with a row for each position")
+            if place.kind == "axis" and not whole:
+                if old.why == DRAWN.why:
+                    place = Place("unknown", why=TOGETHER)
+                elif not self._was_alike(t, place):
+                    place = Place("unknown", why="records are written into a tensor with a row for each position")
             if not place.holds_records and not fills_memory(t):
                 if place.draw:
                     self.assign(place.draw, None)
-                place = Place("shared", why=place.why or old.why or (DRAWN.why if place.draw else ""))
+                drawn = place.draw or DRAWN.why in (place.why, old.why)
+                place = DRAWN if drawn else Place("shared", why=place.why or old.why)
             self.put(t, place, born=old.born)
             return
         if old.kind == "axis":
+            if place.is_drawn_together:
+                place = Place("unknown", why=TOGETHER)
             if not place.holds_records and here.kind == "axis" and not self._by_position(t, place, here, source):
                 return
             if place.kind == "axis" and (whole or here[:3] == place[:3]):

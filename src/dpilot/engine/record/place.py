@@ -16,7 +16,8 @@ class Place(NamedTuple):
     """Where the records lie in one tensor.
 
     ``shared``    the same whatever the records hold: weights, buffers, positions. ``alike`` are axes (axis, block)
-                  along which it is made the same way for each record: repeated, expanded, filled, looked up
+                  along which it is made the same way for each record: repeated, expanded, filled, looked up. Draws
+                  that are no record's own are shared too, and may not meet records
     ``random``    drawn entry by entry (dropout masks, noise), and nobody's yet: ``draw`` says in which draw
     ``axis``      entry j along ``axis`` belongs to record (j // block) % n
     ``unknown``   nothing is known: rows picked, permuted or repeated by data, or an operation without a rule
@@ -34,6 +35,16 @@ class Place(NamedTuple):
     def holds_records(self) -> bool:
         """Whether the tensor depends on records."""
         return self.kind not in ("shared", "random")
+
+    @property
+    def is_drawn_together(self) -> bool:
+        """Whether the tensor depends on draws that are no record's own: which records share them is no record's."""
+        return self.kind == "shared" and self.why == DRAWN.why
+
+    @property
+    def holds_draws(self) -> bool:
+        """Whether the tensor depends on draws, and on no record."""
+        return self.kind == "random" or self.is_drawn_together
 
 
 class Tag(NamedTuple):
@@ -57,6 +68,7 @@ EVERYWHERE = ((0, 0),)
 UNIFORM = Place(alike=EVERYWHERE)
 TRAINED = Place("shared", why="computed from trained weights")
 DRAWN = Place("shared", why="computed from random draws")
+TOGETHER = "random numbers are drawn for all records together"
 CUT = Place("unknown", why="a view cuts, shifts or interleaves the records")
 WORSE = {"shared": 0, "random": 0, "axis": 1, "unknown": 2, "mixed": 3}
 """Which of two places says less."""

@@ -22,7 +22,7 @@ from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
 from dpilot.engine.record.draws import Meeting, drawn_among, same_layout
 from dpilot.engine.record.generators import Generators
 from dpilot.engine.record.memory import Answers, Constants, Memory, remember
-from dpilot.engine.record.place import DRAWN, EVERYWHERE, SHARED, TRAINED, UNIFORM, WORSE, Place, on_axis
+from dpilot.engine.record.place import DRAWN, EVERYWHERE, SHARED, TOGETHER, TRAINED, UNIFORM, WORSE, Place, on_axis
 from dpilot.engine.record.rules import (
     DRAWS,
     EMPTY,
@@ -97,6 +97,7 @@ FILLS: Final = (
     | frozenset(["zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 )
 """Operations that write one number all over."""
+READ_DRAWS: Final = "Python reads random numbers that are drawn for all records together"
 _MOST_WAYS: Final = 16  # in which inputs of an operation without records may be alike, before nobody asks
 _operations: dict[Any, Operation] = {}
 _rules: dict[Any, Any] = {}
@@ -140,7 +141,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.n, self.findings = n, list[Finding]()
         self.memory = Memory(n, constants, answers)
         self.place = self.memory.place
-        self._guard, self._generators, self._strict = guard, Generators(), False
+        self.generators = Generators()
+        self._guard, self._strict = guard, False
         held = list(records)
         for t in held:
             self.memory.put(t, on_axis(0), born=False)
@@ -251,7 +253,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         places = [self.place(t) for t in read]
         worst = max(places, key=severity, default=SHARED)
         in_place = operation.name.endswith("_") and not overwrites
-        reseeded = operation.draws and self._generators.were_set(func, args, kwargs, again=self._strict)
+        reseeded = operation.draws and self.generators.were_set(func, args, kwargs, again=self._strict)
         ruled = worst.kind == "axis" and operation.rule is not no_values
         looked = self.memory.looked
         made: Any = None
@@ -266,7 +268,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             raise
         if operation.draws and not reseeded:
-            self._generators.follow()
+            self.generators.follow()
         outs = list(tensors_in(out))
         if operation.name in EMPTY:
             for t in outs:
@@ -282,7 +284,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
             if key is not None and not records and outs and looked == self.memory.looked:
                 remember(_rules, key, made)
-        if worst.holds_records and operation.rule is not no_values:
+        if operation.rule is not no_values and any(p.holds_records or p.holds_draws for p in places):
             self._note_escapes(operation, out, outs, read, places)
         if self._strict and torch.is_grad_enabled():
             for place in made if isinstance(made, list) else [made]:
@@ -301,10 +303,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         places: list[Place], reseeded: bool,
     ) -> Any:  # fmt: skip
         """What depends on no record is shared; drawn numbers are nobody's until they meet others (draws.py)."""
-        drawn = [] if operation.rule is no_values or operation.name in FORM_ONLY else drawn_among(read, places)
+        if operation.rule is no_values or operation.name in FORM_ONLY:
+            read, places = [], []
+        drawn = drawn_among(read, places)
         by_entry = operation.name in DRAWS or (operation.draws and operation.rule is pointwise)
         met = [t for t, p in zip(read, places, strict=True) if p.kind != "random"]
-        if drawn and not reseeded:
+        together = reseeded or any(p.is_drawn_together for p in places)
+        if together:
+            pass
+        elif drawn:
             outs = list(tensors_in(out))
             if (
                 operation.rule in (pointwise, copied)
@@ -315,15 +322,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = self._first_meeting(operation, func, args, kwargs, out, drawn)
             if made is not None:
                 return made
-        elif by_entry and not reseeded and (operation.name in FORM_ONLY or all(map(self.memory.is_uniform, met))):
+        elif by_entry and all(map(self.memory.is_uniform, met)):
             return self.memory.new_draw()
         for t in drawn:
             self.memory.share(t)
-        place = DRAWN if operation.draws or drawn else TRAINED if any(p.why for p in places) else SHARED
+        if together or drawn:
+            return DRAWN
+        place = DRAWN if operation.draws else TRAINED if any(p.why for p in places) else SHARED
         if operation.name in FILLS:
             return UNIFORM if place is SHARED else place
-        if reseeded:
-            return place
         made = self._made_alike(operation, func, args, kwargs, out, read, place)
         if operation.draws and isinstance(made, list):  # from one law for each record: each has its own
             return of_draws([on_axis(*p.alike[0]) if p.alike and p.alike != EVERYWHERE else place for p in made])
@@ -398,6 +405,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         looked = self.memory.looked
         read_from = args[1:] if operation.name in OVERWRITES else args
         read = [(t, self.memory.tag(t)) for t in tensors_in((read_from, kwargs))]
+        if any(tag.kind == "shared" and tag.why == DRAWN.why for _, tag in read):
+            return Place("unknown", why=f"{operation.name}: {TOGETHER}{at_line()}")
         draws_alone = [bool(tag.why) for _, tag in read if tag.kind == "axis"]
         drawn = [t for t, tag in read if tag.kind == "random"]
         met = Meeting(self.memory, drawn) if drawn else None
@@ -437,15 +446,20 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_escapes(
         self, operation: Operation, out: Any, outs: list[Tensor], read: list[Tensor], places: list[Place]
     ) -> None:  # fmt: skip
-        """Values of records that decide a size, or that Python reads."""
+        """Values of records, or draws for all of them, that decide a size, or that Python reads."""
+        records = any(p.holds_records for p in places)
         masked = operation.name == "index" and any(
-            p.holds_records and t.dtype in (torch.bool, torch.uint8) for t, p in zip(read[1:], places[1:], strict=True)
+            (p.holds_records or p.holds_draws) and t.dtype in (torch.bool, torch.uint8)
+            for t, p in zip(read[1:], places[1:], strict=True)
         )
         compressed = any(t.layout is not torch.strided for t in outs)  # with as many entries as are not zero
         if masked or compressed or operation.foreign or operation.name in SIZED_BY_VALUES:
-            self.note("unknown", f"{operation.name}: the number of rows depends on the records")
+            what = f"{operation.name}: the number of rows depends on the records"
         elif not outs and out is not None:
-            self.note("unknown", "Python reads a number that depends on the records")
+            what = "Python reads a number that depends on the records"
+        else:
+            return
+        self.note("unknown", what if records else READ_DRAWS)
 
     def _write(self, operation: Operation, t: Tensor, place: Place, source: Tensor | None, overwrites: bool) -> None:
         tag = self.memory.tag(t)

@@ -15,6 +15,7 @@ from torch.autograd.function import BackwardCFunction
 
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule
+from dpilot.engine.draws import Draws, outside_torch
 from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.memory import Answers, Constants
 from dpilot.engine.record.tracker import Finding, Tracker
@@ -46,6 +47,8 @@ class Pass:
     tracker: Tracker
     exits: Exits
     guard: WriteGuard
+    before: Draws
+    """Where generators stood whose draws no operation shows."""
 
     @staticmethod
     @contextmanager
@@ -59,7 +62,8 @@ class Pass:
         tracker = Tracker(n, batches.records(batch, n), constants, guard, answers)
         try:
             with eager():
-                yield Pass(n, tracker, Exits(tracker, guard), guard)
+                draws = Draws.of(outside_torch(snapshot.generators))
+                yield Pass(n, tracker, Exits(tracker, guard), guard, draws)
         finally:
             snapshot.restore()
             guard.restore()
@@ -69,6 +73,10 @@ class Pass:
         """Whether the records are apart in everything that leads to the losses, forwards and backwards."""
         place = self.tracker.place(losses)
         found = [*self.tracker.findings]
+        if self.before.moved():
+            found.append(Finding("unknown", "random, numpy or a generator that is held draws for all records together"))
+        if not self.tracker.generators.go_on():
+            found.append(Finding("unknown", SET))
         if place.kind in ("unknown", "mixed"):
             found.append(Finding(place.kind, place.why))
         for kind in ("mixed", "unknown"):
@@ -138,5 +146,6 @@ def own_backward(losses: Tensor) -> str:
 
 
 TAPPED: Any = Tap._backward_cls
+SET = "torch's generator was set, or moved by an operation that does not say that it draws"
 PLAIN = {"CheckpointFunction": " (with use_reentrant=False it is)"}
 """What to use instead of functions whose backward pass is not watched."""

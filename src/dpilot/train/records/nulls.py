@@ -18,6 +18,8 @@ PerSampleOf = Callable[[Any], PerSample]
 
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 """The machine's trouble, not a record's: these stop a run, and leave it spent."""
+STOPS = (KeyboardInterrupt, *OUT_OF_MEMORY)
+"""What no record raises; SystemExit, which is no Exception, may be one's doing."""
 
 
 def null_on_error(
@@ -41,9 +43,9 @@ def null_on_error(
     def gradients(chunk: RecordChunk) -> PerSample:
         try:
             return per_sample(chunk.whole)
-        except OUT_OF_MEMORY:
+        except STOPS:
             raise
-        except Exception:
+        except BaseException:
             return by_halves(chunk.alone())
 
     def by_halves(records: Sequence[Any]) -> PerSample:
@@ -58,9 +60,9 @@ def null_on_error(
             return concatenate_handles(
                 [*(run_again(whole) for whole, _ in concatenate_records(present, most=len(present))), *nulls]
             )
-        except OUT_OF_MEMORY:
+        except STOPS:
             raise
-        except Exception:
+        except BaseException:
             return concatenate_handles([by_halves(present), *nulls])
 
     return gradients

@@ -96,11 +96,13 @@ def opaque(tree: Any) -> bool:
 
 
 def try_quietly(make: Callable[[], Made]) -> Made | None:
-    """What is made, or None if that raises: an exception that depends on a record is never seen."""
+    """What is made, or None if that raises (SystemExit too): an exception that depends on a record is never seen."""
     try:
         with ignore_warnings():
             return make()
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return None
 
 

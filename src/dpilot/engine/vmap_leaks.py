@@ -1,0 +1,108 @@
+"""What a model can learn of the whole chunk although vmap shows it one sample.
+
+vmap keeps samples apart in what its batching rules compute. It does not in the text of a tensor, in an operation that
+fails because of one sample, in checks that look at all of them, in rules of the user's own, or in random numbers from
+generators that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpilot.engine.base import NoRule
+from dpilot.engine.draws import Draws, Held, outside_torch
+from dpilot.engine.record.call import tensors_in
+from dpilot.engine.record.exits import READERS
+from dpilot.engine.record.generators import Generators
+
+_TEXTS: Final = frozenset({"__repr__", "__format__"})
+_OF_ALL: Final = frozenset({"_is_all_true", "_is_any_true"})  # their batching rules look at the whole chunk
+_KNOWN: Final = frozenset({"aten", "prims"})
+
+
+@contextmanager
+def refuse_leaks(held: Iterable[Held] = ()) -> Iterator[None]:
+    """Watch what runs under vmap; raise NoRule at the end if the model may have seen more than one sample.
+
+    ``held`` are generators that the model holds.
+    """
+    functions, operations, before = Functions(), Operations(), Draws.of(outside_torch(held))
+    with functions, operations:
+        yield
+    for leak in (*functions.found, *operations.found):
+        raise NoRule(f"under vmap {leak}.")
+    if before.moved() or not operations.generators.go_on():
+        raise NoRule("under vmap a generator is drawn from, or set, that does not draw for each sample.")
+
+
+def is_batched(t: torch.Tensor) -> bool:
+    """Whether there is a whole chunk behind what looks like one sample."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        if torch._C._functorch.is_batchedtensor(t):
+            return True
+        t = torch._C._functorch.get_unwrapped(t)
+    return False
+
+
+class Functions(TorchFunctionMode):
+    """Notes what takes values out of torch, and code of the user's that sees the whole chunk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = list[str]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "custom_function_call":
+            if args[0].vmap is not torch.autograd.Function.vmap:
+                self.found.append(f"{args[0].__name__} runs a rule of its own")
+        elif isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+            space = str(func).partition(".")[0]
+            if space not in _KNOWN:
+                self.found.append(f"{func} may run a rule of its own")
+        elif name in _TEXTS or name in READERS:
+            with torch._C.DisableTorchFunction():
+                if any(map(is_batched, tensors_in(args[:1]))):
+                    self.found.append(f"{name} takes values of the chunk out of torch")
+        return func(*args, **(kwargs or {}))
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes operations that fail or look at the whole chunk, numbers that Python reads, and generators that are set."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, so the guard against that would only cost time."""
+        return False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found, self.generators = list[str](), Generators()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        known = isinstance(func, torch._ops.OpOverload)
+        name = func._schema.name.removeprefix("aten::") if known else str(func)
+        draws = known and torch.Tag.nondeterministic_seeded in func.tags
+        if draws and self.generators.were_set(func, args, kwargs, again=False):
+            self.found.append(f"{name} draws from a generator that the model set")
+        if name in _OF_ALL:
+            self.found.append(f"{name} looks at the whole chunk")
+        try:
+            out = func(*args, **kwargs)
+        except Exception:
+            self.found.append(f"{name} raises for the whole chunk, which the model may catch")
+            raise
+        if draws:
+            self.generators.follow()
+        if out is not None and not isinstance(out, torch.Tensor) and not any(True for _ in tensors_in(out)):
+            self.found.append(f"{name} gives Python a number")
+        return out
