@@ -129,3 +129,19 @@ def test_more_is_taken_off_where_sums_are_cut_off():
     )
     assert float(cores) == pytest.approx(1 - 6 * 2.0**-10, abs=1e-5)
     assert float(full) == pytest.approx(1 - 2.0**-9, abs=1e-5)
+
+
+@pytest.mark.parametrize("width", [5, 40_000])
+def test_no_more_than_the_depth_is_added_in_float32(width):
+    """2^24 and then ones: float32 loses each of them, float64 none."""
+    left, right = torch.ones(1, 4 * DEPTH), torch.ones(4 * DEPTH, width)
+    right[:DEPTH] = 2.0**24 / DEPTH
+    assert bool((head_gradients._product(left, right, torch.float64) == 2.0**24 + 3 * DEPTH).all())
+
+
+def test_null_records_have_norms_that_no_rule_weighs():
+    values = torch.tensor([[1.0, 2.0], [torch.nan, 1.0], [3.0, 4.0]])
+    blocks = FeatureBlocks.of(Features(values, torch.tensor([0, 1, -1]), CLASSES))
+    limits = residual_limits(blocks.lengths, torch.ones(1), CLASSES)
+    (gradients,) = blocks.gradients(torch.zeros(1, CLASSES, 2), limits)
+    assert torch.isfinite(gradients.norms[:3, 0]).tolist() == [True, False, False]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpilot import privacy
-from dpilot.errors import BudgetExceeded
+from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.noise import seeded_noise
 from dpilot.privacy.events import Gaussian, Repeated
 from dpilot.privacy.receipt import Receipt
@@ -215,3 +215,8 @@ def test_steps_get_noise_of_their_own():
     heads = [Head(lr=1.0, steps=4, noise_multiplier=1.0, momentum=0.0)]
     (found,) = fit(nothing, heads, size=1)
     assert float(found.double().std()) == pytest.approx(2.0, rel=0.025)
+
+
+def test_two_heads_from_one_noise_key_are_refused():
+    with pytest.raises(InvalidInput, match="same state"):
+        fit(Features.of(VALUES, LABELS, CLASSES), noises=[seeded_noise(7), seeded_noise(7)])

@@ -58,7 +58,7 @@ class DeclaredBounds:
 def parse_bounds(bounds: Any, features: int, *, target: bool = True) -> DeclaredBounds:
     """What ``bounds`` declares of ``features`` columns and, if there is a numeric one, the target.
 
-    >>> declared({"X": (0.0, [1.0, 9.0])}, 2).upper.tolist()
+    >>> parse_bounds({"X": (0.0, [1.0, 9.0])}, 2).upper.tolist()
     [1.0, 9.0, nan]
     """
     lower, upper = np.full(features + 1, np.nan), np.full(features + 1, np.nan)

@@ -62,7 +62,7 @@ class LinearProblem:
 def multiplier(problem: LinearProblem, share: float) -> float:
     """The noise multiplier of a release that may take ``share`` of the squared mu.
 
-    >>> problem = Problem(3, True, 1000.0, Budget(1.0, 1e-5))
+    >>> problem = LinearProblem(3, True, 1000.0, Budget(1.0, 1e-5))
     >>> round(multiplier(problem, 1.0), 3), round(multiplier(problem, 0.25), 3)
     (3.731, 7.461)
     """

@@ -19,14 +19,14 @@ TF32 first (which shortens them), so their products are exact and run on tensor 
 A sum in float32 rounds by its own length. Here float32 adds up at most k = 128 records, and those sums are added in
 float64. A record that is there, or null in its place, changes the roundings of its own 128 only: each of k additions
 rounds by at most 2^-24 of a sum no longer than k C, with the record and without it, so by k^2 2^-24 C = 2^-10 C in all,
-in whatever order they are added. In a secret order (``shuffle``) one record more takes a place, and who was there goes
+in whatever order they are added. In a secret order (``shuffled``) one record more takes a place, and who was there goes
 to the end: two sums of 128 change, so twice that is taken off the threshold. Tensor cores cut off by twice what others
 round, each product and each sum of four of them or more: 2.5 times as much at most, and three times is taken off
 (``test_a_record_moves_a_sum_on_tensor_cores_by_no_more_than_the_threshold``).
 
 A record put in before others moves those into other sums of 128. Adversarial records can make all their roundings lean
-one way, up to n 2^-17 C for n records; where nobody can choose the order (coins of a split, ``shuffle``) they cannot be
-built.
+one way, up to n 2^-17 C for n records; where nobody can choose the order (coins of a split, ``shuffled``) they cannot
+be built.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def accelerator_rows(size: float) -> int:
     """Rows of a block on an accelerator, for a declared size.
 
     Example:
-        >>> accelerated_rows(50_000), accelerated_rows(1.0), accelerated_rows(1e6)
+        >>> accelerator_rows(50_000), accelerator_rows(1.0), accelerator_rows(1e6)
         (53248, 2048, 126976)
     """
     needed = size + 6 * math.sqrt(size)

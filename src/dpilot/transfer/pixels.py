@@ -4,7 +4,7 @@ One image of floats among bytes makes floats of all of them in the array, and mu
 So what white is is declared, or told by each image alone: one with a value above 1 is of bytes, 0 to 255.
 
 >>> bytes_beside_a_float = torch.tensor([[[0.0, 255.0]], [[0.0, 1.0]]])
->>> scaled(bytes_beside_a_float).tolist()
+>>> scale_pixels(bytes_beside_a_float).tolist()
 [[[0.0, 1.0]], [[0.0, 1.0]]]
 """
 
