@@ -13,11 +13,10 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import nn
 
-from dpilot import Budget, Ledger, PrivateStep, Trainer, poisson_loader
+from dpilot import Budget, Ledger, PrivateStep, Trainer, poisson_loader, private_sum
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy.events import ApproxDP
 from dpilot.train import payment
-from dpilot.train import step as steps
 from dpilot.train.run import predict
 from tests.train.helpers import LOSS, data, fit, model, plan, records, same
 
@@ -44,13 +43,13 @@ class Lazy:
 @pytest.fixture
 def sums(monkeypatch):
     """The exact sums that went to the release, in order."""
-    seen, real = [], steps.release
+    seen, real = [], private_sum.release
 
     def release(total, **more):
         seen.append(torch.cat([part.flatten() for part in total[0].values()]).clone())
         return real(total, **more)
 
-    monkeypatch.setattr(steps, "release", release)
+    monkeypatch.setattr(private_sum, "release", release)
     return seen
 
 

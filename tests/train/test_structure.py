@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from dpilot import Budget, Plan, Trainer, engine
+from dpilot import Budget, Plan, Trainer, engine, private_sum
 from dpilot.engine import capture
 from dpilot.errors import InvalidInput
-from dpilot.train import step
 from dpilot.train.records.nulls import null_on_error
 from dpilot.train.records.reader import Reader
 from dpilot.train.records.spec import SpecMismatch, conform_to_spec
@@ -73,7 +72,7 @@ class Records(torch.utils.data.Dataset):
 
 def released(records, loss, name, monkeypatch):
     """The sum that a step of full batch adds noise to."""
-    seen, real = [], step.release
+    seen, real = [], private_sum.release
 
     def spy(total, **options):
         seen.append(torch.cat([t.flatten().double() for t in total[0].values()]).clone())
@@ -83,7 +82,7 @@ def released(records, loss, name, monkeypatch):
     torch.manual_seed(0)
     model = nn.Linear(3, 3)
     with monkeypatch.context() as patched:
-        patched.setattr(step, "release", spy)
+        patched.setattr(private_sum, "release", spy)
         options = {"lr": 0.1, "per_batch": True, "engine": name, "chunk_size": 8, "example": FORM, "test_seed": 1}
         Trainer(model, loss, plan, **options).fit(Records(records))
     return seen[0]
