@@ -642,6 +642,7 @@ def run_catalogue(names: list[str], timeout: int) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_catalogued_operations_make_no_false_claim() -> None:
     assert "0 false" in run_catalogue(CATALOGUED, 300)
 
