@@ -20,6 +20,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from dpilot import engine
 from dpilot.engine import capture
 from dpilot.engine.capture import NotReplayable
+from dpilot.engine.record import Pass
 from dpilot.engine.state import StateSnapshot, modules_of, preserve_state, preserve_structure, refuse_trained_loss, tops
 from dpilot.engine.writes import WriteGuard, watch_writes
 from dpilot.errors import UnsupportedModel
@@ -387,6 +388,15 @@ def test_nothing_is_left_of_a_forward_and_backward_pass(name: str) -> None:
         with preserve_state(model, distance, batch):
             run(model, distance, batch)
         assert everything(model, *batch) == before
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_left_of_a_watched_pass(name: str) -> None:
+    model, batch = MODELS[name](), records()
+    before = everything(model, *batch)
+    with Pass.over(model, distance, batch, len(batch[0])) as watched, watched.exits, watched.tracker:
+        run(model, distance, batch)
+    assert everything(model, *batch) == before
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "a statistic of a batch"])
