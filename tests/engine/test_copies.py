@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.engine import PerSample, copies, single_backward, vmap
-from dpilot.engine.draws import Draws
+from dpilot.engine.draws import GeneratorStates
 from tests.engine.conftest import DEVICE
 
 N, WORDS = 12, 50
@@ -62,9 +62,9 @@ def test_a_sample_among_copies_of_itself_is_what_it_is_among_others(kind: str, w
     model, context = build(kind)
     batch, weights = chunk(), torch.rand(N, device=DEVICE)
     with context():
-        draws = Draws.now()
+        draws = GeneratorStates.now()
         together = way(model, entropy, batch, n=N, per_batch=False, reason="")
-        sums, after = together.weighted_sum(weights), Draws.now()
+        sums, after = together.weighted_sum(weights), GeneratorStates.now()
         alone = copies.run(model, entropy, batch, n=N, per_batch=False, reason="", draws=draws, of_chunk=way)
         assert not after.moved()
         again = alone.weighted_sum(weights)
@@ -103,7 +103,7 @@ def test_the_sample_that_fails_has_its_own_gradient_and_draws_go_on() -> None:
     model.scale = 1e-9  # drawn, and too small to matter
     ids, y = chunk()
     ids[3] = WORDS
-    before = Draws.now()
+    before = GeneratorStates.now()
     found = engine.per_sample(model, entropy, (ids, y))
     assert before.moved()
     alone = engine.per_sample(model, entropy, (ids.clamp(max=WORDS - 1), y), engine="loop")

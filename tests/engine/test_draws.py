@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dpilot import engine
 from dpilot.engine import loop, vmap
 from dpilot.engine.base import NoRule, PerSample
-from dpilot.engine.draws import Draws, seeds, sow
+from dpilot.engine.draws import GeneratorStates, seeds, sow
 from dpilot.engine.record import judge
 
 N, WIDE = 5, 3
@@ -124,7 +124,7 @@ def test_a_sample_that_sets_generators_and_switches_moves_no_other(place: int) -
     model, (x, y) = Model(disturb), ones()
     torch.manual_seed(0)
     before = loop.run(model, plain, (x, y), n=N, per_batch=False, reason="")
-    after_before = Draws.now()
+    after_before = GeneratorStates.now()
     changed = x.clone()
     changed[place] = LARGE
     torch.manual_seed(0)
@@ -256,7 +256,7 @@ def test_a_chunk_that_raises_leaves_the_generators_where_they_stood() -> None:
     model, (x, y) = Fussy(catches=False), ones()
     assert engine.per_sample(model, plain, (x, y)).engine == "single-backward"
     x[1] = LARGE
-    before = Draws.now()
+    before = GeneratorStates.now()
     with pytest.raises(IndexError):
         engine.per_sample(model, plain, (x, y))
     assert not before.moved()
@@ -267,7 +267,7 @@ def test_samples_that_an_operation_fails_on_draw_their_own(large: tuple[int, ...
     model, (x, y) = Fussy(catches=True), ones()
     torch.manual_seed(1)
     before = engine.per_sample(model, plain, (x, y))
-    after_before = Draws.now()
+    after_before = GeneratorStates.now()
     x[list(large)] = LARGE
     torch.manual_seed(1)
     found = engine.per_sample(model, plain, (x, y))

@@ -17,7 +17,7 @@ from dpilot.engine import copies, loop, single_backward, vmap
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
 from dpilot.engine.capture import telling
 from dpilot.engine.check import check
-from dpilot.engine.draws import Draws
+from dpilot.engine.draws import GeneratorStates
 from dpilot.engine.made_up import carefully, examine, free_size, refuse_company, require_loss_each, untouched
 from dpilot.engine.masking import without_checks
 from dpilot.engine.state import modules_of, refuse_trained_loss
@@ -34,7 +34,7 @@ KEPT = 16
 """Choices that are remembered for a model."""
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     """The engine for a model, a loss and a form of batch, and why.
 
     ``traced``: the model is told that it is traced. ``draws``: it draws random numbers.
@@ -46,7 +46,7 @@ class Choice(NamedTuple):
     draws: bool = False
 
 
-_known: WeakKeyDictionary[nn.Module, dict[Any, Choice | UnsupportedModel]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[nn.Module, dict[Any, EngineChoice | UnsupportedModel]] = WeakKeyDictionary()
 
 
 def names() -> list[str]:
@@ -112,13 +112,20 @@ def per_sample(
 
 
 def run(
-    choice: Choice, model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, low_memory: bool
+    choice: EngineChoice,
+    model: nn.Module,
+    loss_fn: LossFunction,
+    batch: Any,
+    *,
+    n: int,
+    per_batch: bool,
+    low_memory: bool,
 ) -> PerSample:
     """The gradients by the chosen engine, or one sample at a time where it does not keep samples apart."""
     alone = partial(loop.run, model, loss_fn, batch, n=n, per_batch=per_batch)
     if choice.engine == "loop" or n == 1:
         return alone(reason=choice.reason if choice.engine == "loop" else "one sample")
-    of_chunk, before = ENGINES[choice.engine], Draws.now()
+    of_chunk, before = ENGINES[choice.engine], GeneratorStates.now()
     if choice.engine == "single-backward":
         of_chunk = partial(of_chunk, low_memory=low_memory)
     try:
@@ -146,7 +153,7 @@ def eager(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool) -> Choice:
+def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool) -> EngineChoice:
     """The engine to use and why, found on made-up samples and remembered, refusals too.
 
     It is the first line only: a pass over samples is judged by itself, whatever is remembered here.
@@ -167,7 +174,9 @@ def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: 
     return found
 
 
-def find_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool) -> Choice:
+def find_choice(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool
+) -> EngineChoice:
     """Look at the model, then try it on made-up samples."""
     refuse_problems(model)
     refuse_trained_loss(model, loss_fn)
@@ -175,7 +184,7 @@ def find_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str
         require_loss_each(model, loss_fn, batch, n, per_batch)
         draws = engine == "vmap" and require_vmap(model, loss_fn, batch, n, per_batch)
         refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[engine])
-        return Choice(engine, "asked for", draws=draws)
+        return EngineChoice(engine, "asked for", draws=draws)
     try:
         return apart(examine(model, loss_fn, batch, n, per_batch))
     except NoRule as problem:
@@ -189,10 +198,10 @@ def find_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str
     return second_choice(model, loss_fn, batch, n, per_batch, f"single-backward: {first}")
 
 
-def apart(draws: bool) -> Choice:
+def apart(draws: bool) -> EngineChoice:
     """The choice for a model that keeps samples apart."""
     checked = "" if draws else ", as one at a time on made-up samples"
-    return Choice("single-backward", f"its samples stay apart{checked}", draws=draws)
+    return EngineChoice("single-backward", f"its samples stay apart{checked}", draws=draws)
 
 
 def refuse_problems(model: nn.Module) -> None:
@@ -224,12 +233,14 @@ class Identity(NamedTuple):
         return id(self.held)
 
 
-def second_choice(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, reason: str) -> Choice:
+def second_choice(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, reason: str
+) -> EngineChoice:
     """vmap if it runs on made-up samples, else loop; refused if samples meet in it."""
     try:
-        choice = Choice("vmap", reason, draws=require_vmap(model, loss_fn, batch, n, per_batch))
+        choice = EngineChoice("vmap", reason, draws=require_vmap(model, loss_fn, batch, n, per_batch))
     except Exception:  # torch.func raises many kinds; the loop has no such limits
-        choice = Choice("loop", reason)
+        choice = EngineChoice("loop", reason)
     refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[choice.engine])
     return choice
 
@@ -240,6 +251,6 @@ def require_vmap(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, pe
     made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
     work = partial(vmap.run, model, loss_fn, made_up, n=size, per_batch=per_batch, reason="")
     with untouched(model, loss_fn), without_checks():
-        before = Draws.now()
+        before = GeneratorStates.now()
         carefully(model, made_up, work)
         return before.moved()

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from dpilot.engine.draws import Draws, processor
+from dpilot.engine.draws import GeneratorStates, processor
 from dpilot.engine.state import preserve_state
 
 Made = TypeVar("Made")
@@ -149,7 +149,7 @@ def refusing_what_replays_forget(*roots: Any) -> Iterator[None]:
     capture, after which it is restored: every replay starts from the same state. Random numbers drawn on the GPU are
     drawn anew by every replay.
     """
-    before = Draws.of(processor())
+    before = GeneratorStates.of(processor())
     with preserve_state(*roots) as guard:
         yield
         if before.moved():

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from dpilot.engine import batch as batches
 from dpilot.engine import loop
 from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, make_handle, trainable
-from dpilot.engine.draws import Draws, keep_draws, seeds, sow
+from dpilot.engine.draws import GeneratorStates, keep_draws, seeds, sow
 
 
 def run(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str, draws: Draws,
+    model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str,
+    draws: GeneratorStates,
     of_chunk: Callable[..., PerSample],
 ) -> PerSample:  # fmt: skip
     """Norms by one pass over n copies of each sample, sums by another; ``draws`` is where the chunk began to draw.
@@ -36,7 +37,7 @@ def run(
     """
     parameters = trainable(model)
     draws.go_on()  # what the pass that was thrown away did to the generators is one sample's doing
-    own, after = seeds(n), [Draws.now()]
+    own, after = seeds(n), [GeneratorStates.now()]
 
     def alone(i: int) -> tuple[PerSample, int]:
         """The gradients of a chunk, and the row in which sample i is."""
@@ -48,7 +49,7 @@ def run(
             sample = batches.copy_tensors(batches.rows(batch, n, i, i + 1))
             sow(own[i])
             return loop.run(model, loss_fn, sample, n=1, per_batch=per_batch, reason=""), 0
-        after[0] = Draws.now()
+        after[0] = GeneratorStates.now()
         return found, i
 
     def is_sample(t: Tensor) -> bool:

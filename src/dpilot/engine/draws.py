@@ -73,19 +73,19 @@ def source_of(held: Held) -> Source:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draws:
+class GeneratorStates:
     """Where generators stand, so that the same numbers can be drawn again."""
 
     states: tuple[tuple[Source, Any], ...]
 
     @staticmethod
-    def of(sources: Iterable[Source]) -> Draws:
-        return Draws(tuple((source, source.state()) for source in sources))
+    def of(sources: Iterable[Source]) -> GeneratorStates:
+        return GeneratorStates(tuple((source, source.state()) for source in sources))
 
     @staticmethod
-    def now(held: Iterable[Held] = ()) -> Draws:
+    def now(held: Iterable[Held] = ()) -> GeneratorStates:
         """Of every generator: torch's (all devices), Python's, numpy's, and those that somebody holds."""
-        return Draws.of((HOST, *devices(), *outside_torch(held)))
+        return GeneratorStates.of((HOST, *devices(), *outside_torch(held)))
 
     def go_on(self) -> None:
         """Draw from here on."""
@@ -100,7 +100,7 @@ class Draws:
 @contextmanager
 def keep_draws(held: Iterable[Held] = ()) -> Iterator[None]:
     """Leave every generator where it stands."""
-    before = Draws.now(held)
+    before = GeneratorStates.now(held)
     try:
         yield
     finally:

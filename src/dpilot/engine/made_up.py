@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from dpilot.engine import batch as batches
 from dpilot.engine import loop, single_backward
 from dpilot.engine.base import LossFunction, NoRule, PerSample
-from dpilot.engine.draws import Draws, keep_draws, sow
+from dpilot.engine.draws import GeneratorStates, keep_draws, sow
 from dpilot.engine.masking import Made, check_values_first, on_accelerator, without_checks
 from dpilot.engine.record import judge
 from dpilot.engine.state import modules_of, preserve_state, preserve_structure
@@ -195,7 +195,7 @@ def with_neighbour(t: Tensor, place: int, n: int) -> Tensor:
 
 def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
     """Whether random numbers are drawn; with gradients on, as some models need them."""
-    before = Draws.now()
+    before = GeneratorStates.now()
     with preserve_state(model, loss_fn):
         batches.losses(model, loss_fn, made_up, per_batch)
     return before.moved()

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.base import NoRule
-from dpilot.engine.draws import Draws, Held, outside_torch
+from dpilot.engine.draws import GeneratorStates, Held, outside_torch
 from dpilot.engine.record.call import tensors_in
 from dpilot.engine.record.exits import READERS
 from dpilot.engine.record.generators import Generators
@@ -32,7 +32,7 @@ def refuse_leaks(held: Iterable[Held] = ()) -> Iterator[None]:
 
     ``held`` are generators that the model holds.
     """
-    functions, operations, before = Functions(), Operations(), Draws.of(outside_torch(held))
+    functions, operations, before = Functions(), Operations(), GeneratorStates.of(outside_torch(held))
     with functions, operations:
         yield
     for leak in (*functions.found, *operations.found):

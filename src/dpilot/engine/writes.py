@@ -246,7 +246,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from tensors_in(value)
 
 
-class Exits(TorchFunctionMode):
+class HandoutMode(TorchFunctionMode):
     """Tells a guard, before memory leaves torch, whose it is."""
 
     def __init__(self, watch: Watch) -> None:
@@ -287,5 +287,5 @@ def watch_writes(guard: WriteGuard, keep: Iterable[Tensor] = ()) -> Iterator[Wri
     for tensor in keep:
         guard.before_exit(tensor)
     watch = Watch(guard)
-    with Exits(watch), watch:
+    with HandoutMode(watch), watch:
         yield guard

@@ -18,7 +18,7 @@ class NotKnown(Exception):
     """Where the records lie in the result is not known."""
 
 
-class Memory(Protocol):
+class PlaceMemory(Protocol):
     """What a rule may ask about tensors."""
 
     n: int
@@ -41,7 +41,9 @@ class Call:
 
     __slots__ = ("_arguments", "memory", "name", "outs")
 
-    def __init__(self, memory: Memory, schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def __init__(
+        self, memory: PlaceMemory, schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> None:
         self.memory, self.name = memory, schema.name.removeprefix("aten::")
         declared = schema.arguments
         self._arguments = {a.name: a.default_value for a in declared if a.has_default_value()}

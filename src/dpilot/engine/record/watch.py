@@ -15,7 +15,7 @@ from torch.autograd.function import BackwardCFunction
 
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule
-from dpilot.engine.draws import Draws, outside_torch
+from dpilot.engine.draws import GeneratorStates, outside_torch
 from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.memory import Answers, Constants
 from dpilot.engine.record.tracker import Finding, Tracker
@@ -47,7 +47,7 @@ class Pass:
     tracker: Tracker
     exits: Exits
     guard: WriteGuard
-    before: Draws
+    before: GeneratorStates
     """Where generators stood whose draws no operation shows."""
 
     @staticmethod
@@ -62,7 +62,7 @@ class Pass:
         tracker = Tracker(n, batches.records(batch, n), constants, guard, answers)
         try:
             with eager():
-                draws = Draws.of(outside_torch(snapshot.generators))
+                draws = GeneratorStates.of(outside_torch(snapshot.generators))
                 yield Pass(n, tracker, Exits(tracker, guard), guard, draws)
         finally:
             snapshot.restore()

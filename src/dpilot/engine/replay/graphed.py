@@ -141,7 +141,7 @@ class Graphed:
             except Exception as problem:  # whatever cannot be captured: waiting for the GPU, copies from the processor
                 return f"it cannot be captured ({type(problem).__name__})"
 
-    def _work(self, made_up: Any, choice: api.Choice) -> Callable[[], PerSample]:
+    def _work(self, made_up: Any, choice: api.EngineChoice) -> Callable[[], PerSample]:
         """One pass over made-up samples; the first one judges it, later ones must run the same."""
         model, loss_fn, per_batch, answers = self._model, self._loss_fn, self._per_batch, Answers()
 
