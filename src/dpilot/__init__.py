@@ -14,14 +14,14 @@ from dpilot import records
 if TYPE_CHECKING:
     from dpilot import clipping, engine, errors, linear, privacy, statistics, transfer, tune
     from dpilot.data.schema import Schema
-    from dpilot.linear.auto_regressor import AutoRegressor
+    from dpilot.fit.classifier import AutoClassifier
+    from dpilot.fit.load import load
+    from dpilot.fit.regressor import AutoRegressor
     from dpilot.privacy.budget import Budget, Cost
     from dpilot.privacy.ledger import Ledger
     from dpilot.train.own_loop import PrivateStep, poisson_loader
     from dpilot.train.plan import Plan
-    from dpilot.train.run import load
     from dpilot.train.trainer import Trainer
-    from dpilot.tune.classifier import AutoClassifier
 
 __version__ = "0.1.0"
 
@@ -49,8 +49,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AutoClassifier": "dpilot.tune.classifier",
-    "AutoRegressor": "dpilot.linear.auto_regressor",
+    "AutoClassifier": "dpilot.fit.classifier",
+    "AutoRegressor": "dpilot.fit.regressor",
     "Budget": "dpilot.privacy.budget",
     "Cost": "dpilot.privacy.budget",
     "Ledger": "dpilot.privacy.ledger",
@@ -58,7 +58,7 @@ _HOMES = {
     "PrivateStep": "dpilot.train.own_loop",
     "Schema": "dpilot.data.schema",
     "Trainer": "dpilot.train.trainer",
-    "load": "dpilot.train.run",
+    "load": "dpilot.fit.load",
     "poisson_loader": "dpilot.train.own_loop",
 }
 _PACKAGES = ("clipping", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")

@@ -11,6 +11,7 @@ hardened one (integer grid, discrete Gaussian) is a fourth class with the same t
 from __future__ import annotations
 
 import os
+import struct
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,16 @@ class Noise(Protocol):
     def choice(self, log_weights: Floats) -> int: ...
 
 
+class Witness(Protocol):
+    """Remembers what every release of a resumable run covered, so that no noise ever covers two different sums.
+
+    ``note`` is called with a public name of the key and a keyed hash of the exact values, before any noise is made; it
+    raises where the key covered other values before.
+    """
+
+    def note(self, name: bytes, covered: bytes) -> None: ...
+
+
 class SystemNoise:
     """Float noise from a key that the operating system gives anew for every release.
 
@@ -78,18 +89,22 @@ class KeyedNoise:
     Guarantee:
         Two releases never share a stream, because the chain moves on under a lock before the noise is used. A state is
         used by one source: ``spawn`` gives another source a key of its own, ``surrender`` gives the state itself away
-        and ends this source.
+        and ends this source. With a ``witness``, which spawned sources share, a replay that comes to other values than
+        the run it repeats is refused before the same noise covers them.
 
     Edge cases:
         In a forked child it refuses to work, and it cannot be copied or pickled: two processes would add the same
         noise, and the difference of two releases would have none.
     """
 
-    __slots__ = ("_lock", "_process", "_stamp", "_state", "_surrendered")
+    __slots__ = ("_lock", "_process", "_stamp", "_state", "_surrendered", "_witness")
 
-    def __init__(self, state: Chain | None = None, *, stamp: str = NOT_HARDENED) -> None:
+    def __init__(
+        self, state: Chain | None = None, *, stamp: str = NOT_HARDENED, witness: Witness | None = None
+    ) -> None:
         self._state = Chain(fresh_key("noise")) if state is None else state
         self._stamp = stamp
+        self._witness = witness
         self._process = os.getpid()
         self._surrendered = False
         self._lock = Lock()
@@ -104,14 +119,15 @@ class KeyedNoise:
         return self._state
 
     def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
-        return add_gaussian(values, noise_multiplier * bound, self._advance())
+        scale = noise_multiplier * bound
+        return add_gaussian(values, scale, self._advance("noise", values, scale))
 
     def choice(self, log_weights: Floats) -> int:
-        return gumbel_choice(log_weights, self._advance())
+        return gumbel_choice(log_weights, self._advance("noise", [log_weights]))
 
     def spawn(self) -> KeyedNoise:
         """A source of its own, from a key that this one gives out once; the same seed gives the same ones in turn."""
-        return KeyedNoise(Chain(self._advance("spawn").bytes(KEY_BYTES)), stamp=self._stamp)
+        return KeyedNoise(Chain(self._advance("spawn").bytes(KEY_BYTES)), stamp=self._stamp, witness=self._witness)
 
     def surrender(self) -> Chain:
         """The state, for another process to go on from; this source adds no noise any more."""
@@ -120,9 +136,11 @@ class KeyedNoise:
             self._surrendered = True
         return self._state
 
-    def _advance(self, purpose: str = "noise") -> np.random.Generator:
+    def _advance(self, purpose: str, covered: Sequence[Any] = (), scale: float = 0.0) -> np.random.Generator:
         with self._lock:
             self._check_usable()
+            if covered and self._witness is not None:
+                self._witness.note(bytes.fromhex(self._state.token("witness")), _covered(self._state, covered, scale))
             generator = self._state.generator(purpose)
             self._state = self._state.next()
         return generator
@@ -144,6 +162,14 @@ class KeyedNoise:
             "a noise source is copied or pickled: expected one holder, as a copy repeats its noise. "
             "Store its .state in a secret file and build KeyedNoise(state) once."
         )
+
+
+def _covered(chain: Chain, values: Sequence[Any], scale: float) -> bytes:
+    """A hash of the exact values, keyed by this position: once the chain moved on nobody can test a guess with it."""
+    made = blake2b(struct.pack("<d", scale), key=chain.generator("witness").bytes(KEY_BYTES), digest_size=32)
+    for value in values:
+        made.update(np.ascontiguousarray(value.detach().cpu().numpy() if is_tensor(value) else value).data)
+    return made.digest()
 
 
 def seeded_noise(seed: int) -> KeyedNoise:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,7 +97,8 @@ class FitRecord:
     ``privacy``: epsilon, delta, unit, and how the total was found. ``data``: what was declared of the records.
     ``plan``: the final run's plan. ``decisions``: one sentence for each choice that was made. ``thresholds``: the
     clipping threshold of each step. ``ledger``: its entries as plain data. ``curves``: named series of points, such as
-    the fitted step size against epsilon. ``unprotected``: what the guarantee does not cover, in words.
+    the fitted step size against epsilon. ``unprotected``: what the guarantee does not cover, in words. ``health``: the
+    noisy shares of usable records, in all and by column.
     """
 
     privacy: dict[str, Any]
@@ -108,6 +111,23 @@ class FitRecord:
     stamps: tuple[str, ...]
     unprotected: tuple[str, ...]
     curves: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    health: dict[str, Any] | None = None
+
+    @classmethod
+    def of(
+        cls, *, epsilon: float, delta: float, accounting: str, unprotected: tuple[str, ...], head: str = "", **rest: Any
+    ) -> FitRecord:
+        """The record of a fit that cost (epsilon, delta) in all; ``head``: its ledger's, ``rest``: the other fields."""
+        names = ("dpilot", "torch", "numpy")
+        privacy = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "unit": unit(unprotected),
+            "accounting": accounting,
+            **({"head": head} if head else {}),
+            "versions": {"python": platform.python_version(), **{name: version(name) for name in names}},
+        }
+        return cls(**{"thresholds": (), **rest, "privacy": privacy, "unprotected": unprotected})
 
     def write_report(self, path: str | Path) -> Path:
         """Write the report, one HTML page, to ``path`` and return it; it costs nothing."""

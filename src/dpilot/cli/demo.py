@@ -13,8 +13,8 @@ from dpilot.cli import console
 from dpilot.cli.fit import REPORT, show_metrics
 
 if TYPE_CHECKING:
+    from dpilot.fit.model import FittedModel
     from dpilot.records import FitRecord
-    from dpilot.tune.pilot.autopilot_table import TableResult
 
 LEDGER: Final = "ledger"
 MARK: Final = "dpilot-demo.txt"
@@ -35,21 +35,20 @@ def demo(
         console.line("UCI Adult, 48,842 people: who earns more than 50,000 dollars; women and men are compared.")
         console.line(f"One budget for everything, tuning and figures included: epsilon {epsilon:g}.\n")
     fitted = _fit(path, schema, epsilon, run, quiet=json)
-    fitted.table_run().save(run)
-    report = _report(fitted.result.record, folder / REPORT)
+    report = _report(fitted.record, folder / REPORT)
     seconds = time.perf_counter() - started
     if json:
-        console.json(_plain(fitted.result.record, report, run, seconds))
+        console.json(_plain(fitted.record, report, run, seconds))
     else:
-        _show(fitted.result.record, report, run, seconds)
+        _show(fitted.record, report, run, seconds)
 
 
-def _fit(path: Path, schema: Any, epsilon: float, run: Path, *, quiet: bool) -> TableResult:
-    from dpilot.tune.pilot.autopilot_table import autopilot_table
-    from dpilot.tune.pilot.outcome import silent
+def _fit(path: Path, schema: Any, epsilon: float, run: Path, *, quiet: bool) -> FittedModel:
+    from dpilot.fit.learners.base import silent
+    from dpilot.fit.table import fit_table
 
     tell = silent if quiet else lambda text: console.line(f"  {text}")
-    return autopilot_table(path, schema, epsilon=epsilon, run_folder=run, tell=tell)
+    return fit_table(path, schema, epsilon=epsilon, run_folder=run, tell=tell)
 
 
 def _prepare_folder(run: Path, dataset: str) -> Path:

@@ -13,28 +13,36 @@ from dpilot.cli import console
 if TYPE_CHECKING:
     from dpilot.data.files import Table
     from dpilot.data.schema import Schema
+    from dpilot.fit.model import FittedModel
+    from dpilot.fit.pipeline import FitStopped
     from dpilot.records import FitRecord, MetricRecord
-    from dpilot.tables.table_run import TableRun
 
 REPORT: Final = "report.html"
+STOPPED: Final = 4
+"""The exit code of a fit that its health check stopped."""
+_FOLDER: Final = Path("out/fit")
 
 
 def fit(
-    data: Annotated[Path, typer.Argument(help="A csv or parquet file.", show_default=False)],
-    schema: Annotated[Path, typer.Option(help="The schema, TOML or JSON; dpilot schema init writes a skeleton.")],
-    epsilon: Annotated[float, typer.Option(help="Total epsilon, everything included.")],
+    data: Annotated[Path | None, typer.Argument(help="A csv or parquet file.", show_default=False)] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="The schema, TOML or JSON; dpilot schema init writes a skeleton.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Total epsilon, everything included.")] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, if the schema does not say.")] = None,
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
     allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
     protected: Annotated[str | None, typer.Option(help="The column whose groups are compared.")] = None,
-    model: Annotated[str, typer.Option(help="logistic, mlp, or auto: the autopilot tunes its step.")] = "logistic",
-    epochs: Annotated[float | None, typer.Option(help="Passes over the records, on average; 10 by default.")] = None,
+    model: Annotated[str, typer.Option(help="auto (tunes itself), logistic, linear or mlp.")] = "auto",
+    epochs: Annotated[float | None, typer.Option(help="The most passes over the records of one run.")] = None,
     held_out: Annotated[
         float | None, typer.Option(help="Share of the records kept apart for the metrics; 0.1, or 0.05 to 0.1 by auto.")
     ] = None,
     size: Annotated[str, typer.Option(help='"public", "private", or the number of records, declared.')] = "public",
+    stop_below: Annotated[float, typer.Option(help="Stop if fewer records than this share can be used.")] = 0.5,
     ledger: Annotated[Path | None, typer.Option(help="The data set's ledger; made if it is not there.")] = None,
-    out: Annotated[Path, typer.Option(help="The run folder.")] = Path("out/fit"),
+    out: Annotated[Path, typer.Option(help="The run folder.")] = _FOLDER,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted fit in this run folder.")] = None,
     encoding: Annotated[str, typer.Option(help="The encoding of a csv file.")] = "utf-8",
     delimiter: Annotated[str, typer.Option(help="What stands between the columns of a csv file.")] = ",",
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
@@ -42,82 +50,131 @@ def fit(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train a private model of a table, score it on held-out records, and write the run folder with its report."""
-    from dpilot.data.files import Table
     from dpilot.data.schema import Schema
+    from dpilot.errors import InvalidInput
 
+    if resume is not None:
+        if data is not None:
+            raise InvalidInput("DATA is given beside --resume: expected one of them, as the run folder names its data.")
+        _go_on(resume, json=json)
+        return
+    if data is None or schema is None or epsilon is None:
+        absent = [
+            name for name, given in (("DATA", data), ("--schema", schema), ("--epsilon", epsilon)) if given is None
+        ]
+        raise InvalidInput(f"{' and '.join(absent)} not given: expected dpilot fit DATA --schema FILE --epsilon E.")
     declared = Schema.load(schema)
-    roles = declared.with_roles(target=target, protected=protected)
-    table = Table.open(data, roles, encoding=encoding, delimiter=delimiter)
-    amount = int(size) if size.isdecimal() else size
     given: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
         "allow_large_delta": allow_large_delta,
+        "size": int(size) if size.isdecimal() else size,
         "target": target,
         "protected": protected,
-        "epochs": epochs,
-        "model": "logistic" if model == "auto" else model,
-    } | ({} if held_out is None else {"held_out": held_out})
+    }
+    chosen: dict[str, Any] = {"model": model, "epochs": epochs, "held_out": held_out, "device": device}
+    table = _open(data, declared, given, encoding=encoding, delimiter=delimiter)
     if dry_run:
-        _rehearse(table, declared, amount, given, json=json)
+        _rehearse(table, declared, {**given, **chosen}, json=json)
         return
-    _check(table, declared, amount, given, out)
-    how: dict[str, Any] = {"size": amount, "ledger": ledger, "run_folder": out, "device": device, **given}
-    run = _autopilot(table, declared, how, quiet=json) if model == "auto" else _train(table, declared, how)
-    _show(run.record, run.record.write_report(out / REPORT), out, json=json)
+    _check(table, declared, {**given, **chosen}, out)
+    _fit(table, declared, {**given, **chosen, "ledger": ledger, "stop_below": stop_below}, out, resume=False, json=json)
 
 
-def _train(table: Table, schema: Schema, how: dict[str, Any]) -> TableRun:
-    from dpilot.tables.fitting import fit_table
+def _open(data: Path, schema: Schema, given: dict[str, Any], *, encoding: str, delimiter: str) -> Table:
+    from dpilot.data.files import Table
 
-    with console.training_bar() as bar:
-        return fit_table(table, schema, progress=bar, **how)
-
-
-def _autopilot(table: Table, schema: Schema, how: dict[str, Any], *, quiet: bool) -> TableRun:
-    from dpilot.tune.pilot.autopilot_table import autopilot_table
-    from dpilot.tune.pilot.defaults import AutopilotOptions
-    from dpilot.tune.pilot.outcome import silent
-
-    options = AutopilotOptions(held_out=how.pop("held_out", None), epochs=how.pop("epochs"))
-    how.pop("model")
-    run = autopilot_table(table, schema, options=options, tell=silent if quiet else console.line, **how).table_run()
-    run.save(how["run_folder"])
-    return run
+    roles = schema.with_roles(target=given["target"], protected=given["protected"])
+    return Table.open(data, roles, encoding=encoding, delimiter=delimiter)
 
 
-def _check(data: Table, schema: Schema, size: str | int, given: dict[str, Any], out: Path) -> None:
+def _go_on(folder: Path, *, json: bool) -> None:
+    """Repeat an interrupted fit with the arguments that it began with: what is paid is not paid again."""
+    from dpilot.data.schema import Schema
+    from dpilot.errors import InvalidInput
+    from dpilot.fit.folder import read_arguments
+
+    given = read_arguments(folder)
+    data, schema = given.pop("data"), Schema.from_dict(given.pop("schema"))
+    if data is None:
+        raise InvalidInput(f"{folder} holds a fit of a table in memory: go on with it from Python, by the same call.")
+    encoding, delimiter = given.pop("encoding"), given.pop("delimiter")
+    table = _open(Path(data), schema, given, encoding=encoding, delimiter=delimiter)
+    _fit(table, schema, given, folder, resume=True, json=json)
+
+
+def _fit(table: Table, schema: Schema, how: dict[str, Any], out: Path, *, resume: bool, json: bool) -> None:
+    from dpilot.fit.learners.base import silent
+    from dpilot.fit.pipeline import FitStopped
+    from dpilot.fit.table import fit_table
+
+    try:
+        with console.training_bar() as bar:
+            run = fit_table(
+                table, schema, run_folder=out, resume=resume, progress=bar, tell=silent if json else console.line, **how
+            )
+    except FitStopped as stopped:
+        _show_stopped(stopped, json=json)
+        raise typer.Exit(STOPPED) from None
+    _show(run, run.record.write_report(out / REPORT), out, json=json)
+
+
+def _check(data: Table, schema: Schema, given: dict[str, Any], out: Path) -> None:
     """Refuse what is wrong before a bar is drawn or anything is spent; the folder must hold nothing."""
     from dpilot.errors import InvalidInput
-    from dpilot.tables.fitting import declare_fit
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"out is {str(out)!r}: expected a folder that is empty or not there. Name another.")
-    declare_fit(data, schema, size, **given)
+    _plan(data, schema, given)
 
 
-def _rehearse(data: Table, schema: Schema, size: str | int, given: dict[str, Any], *, json: bool) -> None:
-    from dpilot.tables.fitting import declare_fit
-    from dpilot.tables.rehearsing import rehearse
+def _plan(data: Table, schema: Schema, given: dict[str, Any]) -> Any:
+    """The very plan that the fit will take."""
+    from dpilot.fit.declaration import FitOptions
+    from dpilot.fit.pipeline import declare_fit, plan_fit
 
-    declared, _ = declare_fit(data, schema, size, **given)
-    rehearsal = rehearse(declared)
-    total = {"epsilon": declared.budget.epsilon, "delta": declared.budget.delta}
+    rest = dict(given)
+    options = FitOptions(**{name: rest.pop(name) for name in ("model", "epochs", "held_out", "device")})
+    declared, _ = declare_fit(data, schema, options=options, **rest)
+    return plan_fit(declared, "basic")
+
+
+def _rehearse(data: Table, schema: Schema, given: dict[str, Any], *, json: bool) -> None:
+    from dpilot.fit.rehearsal import rehearse
+
+    plan = _plan(data, schema, given)
+    rehearsal = rehearse(plan).to_dict()
+    total = {"epsilon": plan.declared.budget.epsilon, "delta": plan.declared.budget.delta}
     if json:
-        console.json({"dry_run": True, **total, **rehearsal.to_dict()})
+        console.json({"dry_run": True, **total, **rehearsal})
         return
-    facts = {**total, **{name: value for name, value in rehearsal.to_dict().items() if name != "reasons"}}
+    stages = rehearsal.pop("stages")
+    reasons = rehearsal.pop("reasons")
+    facts = {**total, **rehearsal}
     console.table("Dry run on made-up records: nothing was read or spent", ["what", "value"], list(facts.items()))
-    for reason in rehearsal.reasons:
+    rows = [[stage["purpose"], stage["part"] or "all", stage["event"]] for stage in stages]
+    console.table("What will be paid before records are read", ["stage", "records", "event"], rows)
+    for reason in reasons:
         console.line(f"- {reason}")
 
 
-def _show(record: FitRecord, report: Path, out: Path, *, json: bool) -> None:
+def _show_stopped(stopped: FitStopped, *, json: bool) -> None:
+    if json:
+        cost, left = ({"epsilon": each.epsilon, "delta": each.delta} for each in (stopped.cost, stopped.left))
+        console.json({"stopped": True, "health": stopped.health.to_dict(), "spent": cost, "left": left})
+        return
+    console.line(f"Stopped: {stopped}")
+
+
+def _show(run: FittedModel, report: Path, out: Path, *, json: bool) -> None:
+    record = run.record
     if json:
         console.json(
             {
                 **record.privacy,
                 "metrics": [_metric_dict(metric) for metric in record.metrics],
+                "health": record.health,
+                "stopped": False,
                 "decisions": list(record.decisions),
                 "unprotected": list(record.unprotected),
                 "stamps": list(record.stamps),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dpilot.data.files import Table
-    from dpilot.tables.table_run import TableRun
+    from dpilot.fit.model import FittedModel
 
 
 def predict(
@@ -28,9 +28,9 @@ def predict(
 ) -> None:
     """One prediction a record, in the order of DATA; empty where a record is outside the declared domain."""
     from dpilot.data.files import Table
-    from dpilot.tables.table_run import load_table
+    from dpilot.fit.model import load_fit
 
-    fitted = load_table(run)
+    fitted = load_fit(run)
     _check_ending(out)
     table = Table.open(data, fitted.schema.inputs_only(), encoding=encoding, delimiter=delimiter)
     rows = _write(fitted, table, out)
@@ -53,7 +53,7 @@ def _check_ending(out: Path) -> None:
         raise InvalidInput(f"out is {str(out)!r}: expected a .csv or .parquet file in a folder that is there.")
 
 
-def _write(fitted: TableRun, table: Table, out: Path) -> int:
+def _write(fitted: FittedModel, table: Table, out: Path) -> int:
     import pandas as pd
 
     from dpilot.errors import InvalidInput
@@ -67,7 +67,7 @@ def _write(fitted: TableRun, table: Table, out: Path) -> int:
     return len(predictions)
 
 
-def _predictions(fitted: TableRun, table: Table) -> Iterator[pd.DataFrame]:
+def _predictions(fitted: FittedModel, table: Table) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     target = fitted.schema.target

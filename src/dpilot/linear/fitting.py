@@ -68,9 +68,9 @@ class FitPlan:
     stages: dict[str, Event]
     sized: Callable[[Rows, CommittedRun], float]
 
-    def run(self, rows: Rows, run: CommittedRun) -> tuple[Solution, Scaling, float]:
-        """The coefficients, the scaling and the size to divide by: all released."""
-        size = self.sized(rows, run)
+    def run(self, rows: Rows, run: CommittedRun, size: float | None = None) -> tuple[Solution, Scaling, float]:
+        """The coefficients, the scaling and the size to divide by, all released; ``size`` if it was bought before."""
+        size = self.sized(rows, run) if size is None else size
         scaling = self._scaling(rows, size, run)
         intercept, width = self.problem.intercept, self.problem.width + 1
         table = rows.map(lambda values: _standardise(values, scaling, intercept), width)
@@ -168,18 +168,30 @@ def fit_rows(
 
 
 def plan_fit(
-    problem: LinearProblem, declared: DeclaredBounds, method: Method, *, numeric_target: bool = True, taken: float = 0.0
+    problem: LinearProblem,
+    declared: DeclaredBounds,
+    method: Method,
+    *,
+    numeric_target: bool = True,
+    taken: float = 0.0,
+    buys_size: bool = True,
 ) -> FitPlan:
-    """Every noise multiplier of a fit, of what ``taken`` leaves of the squared mu."""
+    """Every noise multiplier of a fit, of what ``taken`` leaves of the squared mu.
+
+    A size that is not known is bought by the fit, unless ``buys_size`` is False: then ``FitPlan.run`` is given it.
+    """
     wanted = _select_columns(declared, numeric_target)
     scaling, target = plan_scaling(problem, int(wanted.sum())), None
     if scaling and scaling.level != "quartiles" and problem.intercept and wanted[-1]:  # too dear for all together
         alone = problem.hopeless and getattr(method, "abstains", False)  # then it predicts one value for all
         scaling, target = plan_scaling(problem, int(wanted[:-1].sum())), plan_target(problem, alone=alone)
-    sized, stages = size_of(problem)
+    sized, stages = size_of(problem) if buys_size else ((lambda *_: 1.0), {})
     bought_plans = {"scale": scaling, "target": target}
     stages |= {name: plan.event for name, plan in bought_plans.items() if plan}
-    shares = [_SIZE_SHARE if problem.size is None else 0.0, *(plan.share for plan in bought_plans.values() if plan)]
+    shares = [
+        _SIZE_SHARE if buys_size and problem.size is None else 0.0,
+        *(plan.share for plan in bought_plans.values() if plan),
+    ]
     left = 1 - taken - sum(shares)
     stages |= method.stages(problem, left)
     return FitPlan(problem, declared, method, numeric_target, scaling, target, left, stages, sized)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
-from dpilot.noise import KeyedNoise, SystemNoise, seeded_noise
+from dpilot.noise import KeyedNoise, SystemNoise, Witness, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler, check_source
@@ -22,7 +22,7 @@ from dpilot.train import payment
 from dpilot.train.averages import Average
 from dpilot.train.averages import average as average_of
 from dpilot.train.checkpoint import files
-from dpilot.train.checkpoint.secret import Secret, SecretFile, WitnessedNoise
+from dpilot.train.checkpoint.secret import Secret, SecretFile
 from dpilot.train.checkpoint.store import MANIFEST, CheckpointWriter, Manifest, StoredRun
 from dpilot.train.job import Job
 from dpilot.train.optimizers import OWN, MakeOptimizer
@@ -217,16 +217,16 @@ class Trainer:
         if stored.steps_taken == job.plan.steps:
             return _close(where, manifest, job, stored, book, file)
         place = manifest.seq, manifest.stage
-        with closing(file):
-            file.open(fresh=False)
+        with closing(file.log):
+            file.log.open(fresh=False)
             kept = _own_secret(where, manifest, stored, file).at(stored.steps_taken)
-            noise = KeyedNoise(kept.noise, stamp=manifest.stamp)
+            noise = KeyedNoise(kept.noise, stamp=manifest.stamp, witness=file.log)
             sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=kept.sampling)
             taken = stored.steps_taken
             with payment.resume_payment(job.plan, book, *place, taken) as paid, annotate_errors(book, where):
                 known = job.form(dataset)
                 reader = _reader(job, dataset, job.first_form(dataset) if known is None else known)
-                state = job.start(WitnessedNoise(noise, file), paid.receipt, reader.form)
+                state = job.start(noise, paid.receipt, reader.form)
                 stored.restore_into(state)
                 writer = CheckpointWriter(where, manifest, file, kept.seal)
                 _take_steps(job, state, paid, reader, sampler, noise, writer)
@@ -242,17 +242,19 @@ def _train(
     job: Job, terms: RunTerms, paid: Payment, reader: Reader, sampler: PoissonSampler
 ) -> tuple[TrainingState, str]:
     """All steps of a new run, with or without checkpoints; its state at the end, and the stamp of its noise."""
-    noise = terms.noise()
     if terms.folder is None or terms.secret is None:
+        noise = terms.noise()
         state = job.start(noise, paid.receipt, reader.form)
         _take_steps(job, state, paid, reader, sampler, noise, None)
         return state, noise.stamp
     terms.folder.mkdir(parents=True, exist_ok=True)
-    with closing(SecretFile(terms.secret)) as file:
-        file.open(fresh=True)
+    file = SecretFile(terms.secret)
+    with closing(file.log):
+        file.log.open(fresh=True)
+        noise = terms.noise(file.log)
         key = noise.state.generator("seal").bytes(KEY_BYTES)
         writer = CheckpointWriter(terms.folder, _manifest(job, terms, paid, noise), file, key)
-        state = job.start(WitnessedNoise(noise, file), paid.receipt, reader.form)
+        state = job.start(noise, paid.receipt, reader.form)
         files.write(terms.folder / MANIFEST, writer.manifest.to_json().encode())
         writer.write(state, sampler, noise)
         _take_steps(job, state, paid, reader, sampler, noise, writer)
@@ -367,9 +369,12 @@ class RunTerms:
         if not self.secret.parent.is_dir() and self.secret.parent != self.folder.resolve().parent:
             raise InvalidInput(f"{self.secret.parent} is not a folder: expected one for the secret. Make it first.")
 
-    def noise(self) -> KeyedNoise:
+    def noise(self, witness: Witness | None = None) -> KeyedNoise:
         """Fresh noise from the system, or the stamped noise of a test."""
-        return KeyedNoise() if self.test_seed is None else seeded_noise(self.test_seed)
+        if self.test_seed is None:
+            return KeyedNoise(witness=witness)
+        seeded = seeded_noise(self.test_seed)
+        return KeyedNoise(seeded.state, stamp=seeded.stamp, witness=witness)
 
     def coins(self) -> Chain | None:
         """The batches of a test are those of its seed; otherwise the sampler finds its own key."""

@@ -7,16 +7,16 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
 _HOMES = {
     "Always": "space",
-    "AutoClassifier": "classifier",
     "Box": "candidate",
     "Candidate": "candidate",
     "Choice": "space",
-    "AutopilotResult": "pilot.outcome",
+    "AutopilotResult": "pilot",
     "LogUniform": "space",
     "ModuleTask": "module_task",
     "ProbeTask": "probe_task",
@@ -25,11 +25,11 @@ _HOMES = {
     "Task": "task",
     "Tuned": "record",
     "Uniform": "space",
-    "autopilot": "pilot.autopilot",
+    "autopilot": "pilot",
     "budget_split_grid": "grid",
     "compare": "comparison",
     "grid_oracle": "grid",
-    "head_options": "pilot.defaults",
+    "head_options": "defaults",
     "linear_scaling": "scaling",
     "plan_scaling": "scaling_plan",
     "private_selection": "select",
@@ -40,6 +40,8 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "AutoClassifier":  # lives in fit, above: the root knows where
+        return sys.modules["dpilot"].AutoClassifier
     if name in _HOMES:
         return getattr(import_module(f"dpilot.tune.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'dpilot.tune' has no attribute {name!r}")

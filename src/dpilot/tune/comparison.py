@@ -13,7 +13,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.selection import selection
-from dpilot.tune.pilot.defaults import AutopilotOptions
+from dpilot.tune.defaults import AutopilotOptions
 from dpilot.tune.scaling_plan import SHARES
 from dpilot.tune.scoring import score_noise
 

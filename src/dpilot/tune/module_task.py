@@ -18,6 +18,7 @@ from dpilot.clipping import Clipping
 from dpilot.data.splits import Split
 from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import Draws
+from dpilot.metrics.counts import Scored
 from dpilot.noise import SystemNoise
 from dpilot.records import StepRecord
 from dpilot.sampling import check_source
@@ -172,6 +173,24 @@ class ModuleTask:
         with secret_randomness(noise, "scores"):
             codes = np.concatenate(list(self._codes(model, objective)))
         return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
+
+    def predictions(self, model: nn.Module) -> Scored:
+        """Held-out records with the probabilities that ``model`` gives them; one that does not compute is null.
+
+        Sensitive: for the door only.
+        """
+        with secret_randomness(self.noise(), "figures"):
+            rows = list(map_records(self.held_out, self.evaluation_form, partial(self._probabilities, model)))
+        whole = torch.cat([torch.zeros(0, 1 + self.classes, dtype=torch.float64), *rows]).numpy()
+        return Scored(whole[:, 0], whole[:, 1:])
+
+    def _probabilities(self, model: nn.Module, chunk: Any) -> Tensor:
+        """Class and probabilities of some records."""
+        inputs, labels, *_ = chunk
+        probabilities = torch.softmax(predict(model, inputs).double(), 1)
+        if probabilities.shape != (len(labels), self.classes):
+            raise ValueError("not one probability a class and record")
+        return torch.cat([labels.double().cpu()[:, None], probabilities], 1)
 
     def exact_table(self, model: nn.Module, objective: str) -> Floats:
         return exact_counts(np.concatenate(list(self._codes(model, objective))), self.cells(objective))

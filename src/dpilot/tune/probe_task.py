@@ -14,6 +14,7 @@ from dpilot._arrays import Floats
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws
+from dpilot.metrics.counts import Scored
 from dpilot.noise import SystemNoise
 from dpilot.sampling import PoissonSampler
 from dpilot.statistics.histogram import table
@@ -130,6 +131,14 @@ class ProbeTask:
         shape = (self.cells(objective), 2)
         codes = self._codes(model, objective)
         return table(codes, shape=shape, noise_multiplier=noise_multiplier, receipt=receipt, noise=self.noise())
+
+    def predictions(self, model: Tensor) -> Scored:
+        """Held-out records with the probabilities that ``model`` gives them. Sensitive: for the door only."""
+        held_out, groups = self.held_out, self.groups
+        with torch.no_grad():
+            probabilities = torch.softmax((held_out.values @ model.to(held_out.values)).double(), 1)
+        group = None if groups is None else groups.double().cpu().numpy()
+        return Scored(held_out.labels.double().cpu().numpy(), probabilities.cpu().numpy(), group)
 
     def exact_table(self, model: Tensor, objective: str) -> Floats:
         return exact_counts(self._codes(model, objective), self.cells(objective))

@@ -20,6 +20,7 @@ from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
+from dpilot.records import StepRecord
 from dpilot.sampling import PoissonSampler
 from dpilot.train import dry_run
 from dpilot.train.job import Job
@@ -136,14 +137,16 @@ class TrialRun:
     state: TrainingState
     sampler: PoissonSampler
 
-    def run_steps(self) -> None:
-        """All its steps, each on the next batch of its own sampler."""
+    def run_steps(self, report: Callable[[StepRecord], None] | None = None) -> None:
+        """All its steps, each on the next batch of its own sampler; ``report`` is called with the record of each."""
         assert self.job.options.chunk_size is not None
         reader = self.job.reader(self.dataset, self.job.form(self.dataset))
         for batch in self.sampler.batches(len(self.dataset)):
             chain = self.sampler.state
             self.sampler.claim(batch)
-            self.state.step(chain, reader.chunks(batch.chunks(self.job.options.chunk_size)))
+            record = self.state.step(chain, reader.chunks(batch.chunks(self.job.options.chunk_size)))
+            if report is not None:
+                report(record)
 
 
 def _outputs(job: Job, dataset: Any) -> Tensor:

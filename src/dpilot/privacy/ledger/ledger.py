@@ -15,8 +15,8 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
 from html import escape
 from pathlib import Path
@@ -217,12 +217,17 @@ class Ledger:
             raise InvalidInput("stages is empty: expected at least one (purpose, event).")
         return Committed(self._book, spending.admit(self._book, planned, _share(delta)))
 
-    def committed(self, seq: int | None = None) -> Committed:
-        """The commitment in row ``seq`` again, or the only one: for a process that did not make it."""
+    def committed(
+        self, seq: int | None = None, *, repeat: Callable[[], AbstractContextManager[None]] | None = None
+    ) -> Committed:
+        """The commitment in row ``seq`` again, or the only one: for a process that did not make it.
+
+        ``repeat`` is for one that replays an interrupted run exactly (``Committed``).
+        """
         found = [each.seq for each in self._book.history().commitments if seq in (None, each.seq)]
         if len(found) != 1:
             raise InvalidInput(f"seq is {seq!r}: expected the row of a commitment, one of those in entries().")
-        return Committed(self._book, found[0])
+        return Committed(self._book, found[0], repeat)
 
     @contextmanager
     def resume(self, seq: int, stage: int = 0, *, drawn: Event | None = None) -> Iterator[Receipt]:

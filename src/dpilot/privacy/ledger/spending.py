@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from decimal import Decimal
 
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
@@ -23,11 +23,17 @@ class Committed:
     """The stages of the commitment in row ``seq``, each of which runs once.
 
     It can stand in for a ledger where only ``reserve`` is called: a trainer does not know the difference.
+
+    With ``repeat`` it is that of a process which goes on with an interrupted run by an EXACT replay of all of it: same
+    noise, same batches. A stage that began is resumed, and one that ended hands out its receipt again, inside the
+    context that ``repeat()`` opens, in which only releases that were made before may be made.
     """
 
-    def __init__(self, book: Book, seq: int) -> None:
+    def __init__(self, book: Book, seq: int, repeat: Callable[[], AbstractContextManager[None]] | None = None) -> None:
         self.seq = seq
         self._book = book
+        self._repeat = repeat
+        self._repeated: set[int] = set()
 
     def entries(self) -> tuple[Entry, ...]:
         """The entries of these stages."""
@@ -36,7 +42,7 @@ class Committed:
     @contextmanager
     def stage(self, purpose: str) -> Iterator[Receipt]:
         """Begin the next planned stage called ``purpose``."""
-        waiting = [entry for entry in self.entries() if entry.purpose == purpose and entry.state == "planned"]
+        waiting = [entry for entry in self.entries() if entry.purpose == purpose and self._waits(entry)]
         if not waiting:
             raise BudgetExceeded(f"no stage {purpose!r} is waiting: it was not committed, or has begun already.")
         entry = waiting[0]
@@ -48,9 +54,38 @@ class Committed:
         self, event: Event, *, purpose: str, part: str | None = None, split: str | None = None
     ) -> Iterator[Receipt]:
         """Begin the planned stage that is exactly this; on disk before the body runs."""
-        lock = begin(self._book, Stage(purpose, event, part, split), self.seq)
-        with run_stage(self._book, lock, event) as receipt:
+        stage = Stage(purpose, event, part, split)
+        begun = [
+            entry
+            for entry in self.entries()
+            if entry.state != "planned" and self._waits(entry) and stage == _stage_of(entry)
+        ]
+        if begun:
+            self._repeated.add(begun[0].stage)
+            with self._run_again(begun[0]) as receipt:
+                yield receipt
+            return
+        with run_stage(self._book, begin(self._book, stage, self.seq), event) as receipt:
             yield receipt
+
+    def _waits(self, entry: Entry) -> bool:
+        """Whether the stage has not begun; in a replay, whether this process has not come to it."""
+        return entry.state == "planned" if self._repeat is None else entry.stage not in self._repeated
+
+    @contextmanager
+    def _run_again(self, entry: Entry) -> Iterator[Receipt]:
+        assert self._repeat is not None
+        if entry.state == "reserved":
+            lock, event = resume(self._book, entry.seq, entry.stage, None)
+            with run_stage(self._book, lock, event, resumed=True) as receipt:
+                yield receipt
+        else:
+            with self._repeat(), closing(Receipt(entry.event)) as receipt:
+                yield receipt
+
+
+def _stage_of(entry: Entry) -> Stage:
+    return Stage(entry.purpose, entry.event, entry.part, entry.split)
 
 
 def admit(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> int:

@@ -1,4 +1,4 @@
-"""What scikit-learn users pass to a classifier, converted to what the autopilot reads: a table, an array or images."""
+"""What scikit-learn users pass, as tables that a schema describes: arrays, frames with a target beside them, labels."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
+from dpilot.data.column import Column
 from dpilot.data.frames import Frame
-from dpilot.data.reading import codes as cell_codes
-from dpilot.data.schema import Column, Schema
+from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 
-__all__ = ["TARGET", "Labels", "array_frame", "array_schema", "is_images", "join_target", "schema_codes"]
+__all__ = [
+    "TARGET",
+    "Labels",
+    "array_frame",
+    "class_schema",
+    "is_images",
+    "join_target",
+    "number_schema",
+    "regression_schema",
+]
 
 TARGET: Final = "y"
 
@@ -42,10 +51,10 @@ class Labels:
         return [None if np.isnan(code) else str(int(code)) for code in self.codes]
 
 
-def array_schema(columns: int, classes: int) -> Schema:
+def class_schema(columns: int, classes: int) -> Schema:
     """Numbers x0, x1, ... whose bounds are bought, and the place of the class as the target.
 
-    >>> schema = array_schema(2, 3)
+    >>> schema = class_schema(2, 3)
     >>> schema.to_buy, schema.target.categories
     (('x0', 'x1'), ('0', '1', '2'))
     """
@@ -54,8 +63,29 @@ def array_schema(columns: int, classes: int) -> Schema:
     return Schema({**numeric, TARGET: target})
 
 
+def number_schema(columns: int) -> Schema:
+    """Numbers x0, x1, ... and a number as the target; a record with a value that is none is null."""
+    numeric = {f"x{place}": Column(f"x{place}", "numeric", bounds="buy", missing="null") for place in range(columns)}
+    return Schema({**numeric, TARGET: _number_to_buy(TARGET)})
+
+
+def regression_schema(schema: Schema, frame: Any) -> Schema:
+    """The schema of a frame whose target comes beside it: a target that is not declared is a number to be bought.
+
+    Edge cases:
+        a protected column that the frame lacks    is ignored: there are no groups to compare
+    """
+    columns = dict(schema.columns)
+    if schema.protected is not None and Frame.of(frame).names[schema.protected.name] != 1:
+        columns[schema.protected.name] = Column(schema.protected.name, role="ignored")
+    if not schema.has_target:
+        name = next(each for each in (TARGET, "target", "the target of this fit") if each not in columns)
+        columns[name] = _number_to_buy(name)
+    return Schema(columns, schema.missing_values)
+
+
 def array_frame(values: Floats, target: Any = None) -> dict[str, Any]:
-    """The columns of an array by the names of ``array_schema``."""
+    """The columns of an array by the names of the schemas above."""
     frame = {f"x{place}": column for place, column in enumerate(values.T)}
     return frame if target is None else {**frame, TARGET: target}
 
@@ -79,13 +109,10 @@ def join_target(frame: Any, y: Any, schema: Schema) -> dict[str, Any]:
     return {**columns, target: y}
 
 
-def schema_codes(y: Any, schema: Schema) -> Floats:
-    """The code of each label by the schema; nan for any other."""
-    column = schema.target
-    codes = cell_codes(Frame.of({column.name: y}).cells(column), column.categories or (), schema.missing_values)
-    return np.where(codes >= 0, codes.astype(np.float64), np.nan)
-
-
 def is_images(X: Any) -> bool:
     """Whether X is an array of three or four dimensions: a fact of the table, not of a record."""
     return getattr(X, "ndim", 2) in (3, 4)
+
+
+def _number_to_buy(name: str) -> Column:
+    return Column(name, "numeric", bounds="buy", role="target")

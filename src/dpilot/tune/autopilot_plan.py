@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,16 +10,17 @@ from dpilot.metrics.counts import counts_event
 from dpilot.privacy.batch_rule import batch_rule
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.calibrate import noise_multiplier
-from dpilot.privacy.events import Event
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.ledger import Stage
-from dpilot.tables.declaration import EPOCHS
-from dpilot.tables.planning import LEAST_STEPS, METRICS, batch_candidates
-from dpilot.tune.pilot.defaults import SCORE_SHARE, AutopilotOptions, StepDefaults, head_defaults, module_defaults
+from dpilot.tune.defaults import SCORE_SHARE, AutopilotOptions, StepDefaults, head_defaults, module_defaults
 from dpilot.tune.scaling_plan import TOO_NOISY, ScalingPlan, plan_scaling
 from dpilot.tune.task import HELD_OUT
 
-__all__ = ["PilotPlan", "Purchases", "plan_heads", "plan_module"]
+__all__ = ["EPOCHS", "LEAST_STEPS", "METRICS", "AutopilotPlan", "batch_candidates", "plan_heads", "plan_module"]
+
+EPOCHS: Final = 10.0
+LEAST_STEPS: Final = 100
+METRICS: Final = "held-out metrics"
 
 _ROUNDED: Final = 1 - 1e-9  # so that squares add up to no more than the whole in floats
 _NOT_ASKED: Final = "no trials: none were asked for, so all of the budget goes to the final run."
@@ -31,19 +31,11 @@ _NOT_KNOWN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Purchases:
-    """What is bought before training, from all records: stages, and what they take of mu^2 together."""
-
-    stages: Mapping[str, Event]
-    share: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PilotPlan:
-    """Purchases, trials, scores, final run and figures: one commitment.
+class AutopilotPlan:
+    """Trials, scores, final run and figures, of what ``taken`` leaves of the squared mu of ``budget``.
 
     Guarantee:
-        On either part, what is bought from all records and what is spent on the part cost no more than ``budget``
+        On either part, what was taken from all records and what is spent on the part cost no more than ``budget``
         together. Disjoint parts compose in parallel, so both may use all of it.
     """
 
@@ -51,22 +43,21 @@ class PilotPlan:
     held_out: float
     scaling: ScalingPlan
     metrics_noise: float
-    bought: Purchases
+    taken: float
     options: AutopilotOptions
     reason: str
 
     def stages(self, split: str | None) -> list[Stage]:
         """Everything that will happen, for ``ledger.commit``."""
-        purchases = [Stage(name, event) for name, event in self.bought.stages.items()]
         figures = Stage(METRICS, counts_event(self.metrics_noise), HELD_OUT, split)
-        return [*purchases, *self.scaling.stages(split), figures]
+        return [*self.scaling.stages(split), figures]
 
     @property
     def tuning_share(self) -> float:
         """The part of mu^2 that trials take from the final run."""
-        return self.scaling.share * (1 - self.bought.share)
+        return self.scaling.share * (1 - self.taken)
 
-    def resize(self, size: float, classes: int) -> PilotPlan:
+    def resize(self, size: float, classes: int) -> AutopilotPlan:
         """The same price with the walk of a size that was released: full batch, so steps may follow from it."""
         mu = 1 / self.scaling.final.noise_multiplier
         defaults = head_defaults(mu, size * (1 - self.held_out), classes, self.options.epochs)
@@ -80,8 +71,8 @@ def plan_heads(
     classes: int,
     cells: int,
     options: AutopilotOptions,
-    bought: Purchases | None = None,
-) -> PilotPlan:
+    taken: float = 0.0,
+) -> AutopilotPlan:
     """Linear heads on unit rows, full batch; ``size`` None is one still to be bought, and makes no trials.
 
     Example:
@@ -92,8 +83,7 @@ def plan_heads(
         ()
     """
     budget.check_size(size)
-    taken = bought or Purchases({})
-    left = _budget_after(budget, taken.share)
+    left = _budget_after(budget, taken)
     known = 10_000 if size is None else size
     held_out = options.share_held_out(budget, known)
     defaults = head_defaults(gdp_mu(left), known * (1 - held_out), classes, options.epochs)
@@ -103,10 +93,10 @@ def plan_heads(
         "full batch: every step reads every record, which needs no sampling and adds up exactly; "
         f"{few} steps, more (up to {most}) where a step would pass {largest:g}"
     )
-    return PilotPlan(budget, held_out, scaling, _metrics_noise(left, scaling), taken, options, reason)
+    return AutopilotPlan(budget, held_out, scaling, _metrics_noise(left, scaling), taken, options, reason)
 
 
-def plan_module(budget: Budget, *, size: float, cells: int, options: AutopilotOptions) -> tuple[PilotPlan, float]:
+def plan_module(budget: Budget, *, size: float, cells: int, options: AutopilotOptions) -> tuple[AutopilotPlan, float]:
     """A module on Poisson batches: batch and steps by the batch rule; also the sampling rate.
 
     Example:
@@ -126,7 +116,14 @@ def plan_module(budget: Budget, *, size: float, cells: int, options: AutopilotOp
         budget, defaults, options, held_out=size * held_out, cells=cells, never=_reason(options, size), rate=rate
     )
     figures = _metrics_noise(budget, scaling)
-    return PilotPlan(budget, held_out, scaling, figures, Purchases({}), options, advice.reason), rate
+    return AutopilotPlan(budget, held_out, scaling, figures, 0.0, options, advice.reason), rate
+
+
+def batch_candidates(size: int, epochs: float, most_steps: int = 2_000) -> list[int]:
+    """Powers of two between the most and the least steps, and the size itself if none fits."""
+    least = epochs * size / most_steps
+    powers = [2**k for k in range(size.bit_length()) if least <= 2**k < size]
+    return [power for power in powers if epochs * size / power >= LEAST_STEPS] or powers[:1] or [size]
 
 
 def _scaling(

@@ -11,28 +11,29 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
-from dpilot.data.encoder import Encoder
-from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
-from dpilot.linear.auto_regressor import RegressionScore
+from dpilot.fit.arrays import Labels, array_frame, class_schema, is_images, join_target
+from dpilot.fit.declaration import FitOptions
+from dpilot.fit.estimators import PrivateScore, check_schema, fit_estimator, test_seed_of
+from dpilot.fit.figures import softmax
+from dpilot.fit.health import Health
+from dpilot.fit.model import FittedModel
+from dpilot.fit.pipeline import declare_fit
+from dpilot.fit.source import category_codes
 from dpilot.linear.classifier import codes, resolve_classes
 from dpilot.linear.fitting import noise_of, resolve_size
 from dpilot.linear.inputs import features, features_and_target, loose, target_cells
 from dpilot.linear.model import products
 from dpilot.linear.problem import Privacy, commit_stages
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
+from dpilot.metrics.figures import Figures
 from dpilot.metrics.scores import scores
-from dpilot.noise import KeyedNoise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Stage, as_ledger
+from dpilot.privacy.ledger import Stage
 from dpilot.records import FitRecord
 from dpilot.transfer.scattering import scattered
-from dpilot.tune.pilot.autopilot import autopilot
-from dpilot.tune.pilot.autopilot_table import TableResult, autopilot_table, unit_rows
-from dpilot.tune.pilot.classifier_inputs import Labels, array_frame, array_schema, is_images, join_target, schema_codes
-from dpilot.tune.pilot.defaults import AutopilotOptions
-from dpilot.tune.pilot.outcome import AutopilotResult, Figures
+from dpilot.tune.pilot import autopilot
 
 __all__ = ["AutoClassifier"]
 
@@ -57,6 +58,10 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predicting, a null record gets equal probabilities, so the first class. A missing number is no such thing.
         ``score`` is exact, for records that are public; ``private_score`` buys noisy figures of private ones.
         ``epochs`` is the most passes over the records of one run. ``random_state`` fixes the noise: for tests only.
+        Where fewer than ``stop_below`` of the records can be used, by a noisy count that costs at most 2 %
+        (``health_``), FitStopped is raised and nothing else is paid. ``checkpoint`` is a folder: a fit that is
+        interrupted goes on from there, without paying again, when ``fit`` is called again on the same records; a
+        finished fit is saved in it.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -83,6 +88,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epochs: float | None = None,
         device: str | None = None,
         random_state: Any = None,
+        checkpoint: Any = None,
+        stop_below: float = 0.5,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -96,6 +103,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.epochs = epochs
         self.device = device
         self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.stop_below = stop_below
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit on the records (X, y), charging the ledger first; without ``y`` the schema's target is a column of X."""
@@ -108,9 +117,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """The probability of each class; post-processing of what was released."""
         check_is_fitted(self)
-        logits = products(self._rows(X), self.coef_)
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))[:, : self.classes_.size]
-        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+        logits = np.nan_to_num(self._logits(X), nan=0.0)[:, : self.classes_.size]
+        return softmax(logits)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The likeliest class of each row."""
@@ -128,7 +136,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def private_score(
         self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None
-    ) -> RegressionScore:
+    ) -> PrivateScore:
         """Noisy figures of private records, for an (epsilon, delta) of their own.
 
         Without a ``delta`` it is that of the fit. Charged to ``ledger``, or to the estimator's where none is given:
@@ -148,7 +156,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 probabilities = np.column_stack([probabilities, np.zeros(len(probabilities))])
             scored = Scored(target, probabilities)
             counts = noisy_counts(scored, layout, noise_multiplier=sigma, receipt=receipt, noise=noise)
-        return RegressionScore(scores(counts), costs[0])
+        return PrivateScore(scores(counts), costs[0])
 
     def report(self, path: str | Path) -> Path:
         """Write the report of the fit, one HTML page; it costs nothing."""
@@ -156,32 +164,65 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         record: FitRecord = self.record_
         return record.write_report(path)
 
+    def save(self, folder: str | Path) -> Path:
+        """Write the fitted model to ``folder``, as data; ``dpilot.load(folder)`` predicts from it."""
+        check_is_fitted(self)
+        if self.fitted_ is None:
+            raise InvalidInput("a model of images has no run folder yet: expected one of a table or an array.")
+        fitted: FittedModel = self.fitted_
+        return fitted.save(folder)
+
     def _fit_table(self, X: Any, y: Any) -> Self:
         if self.classes is not None:
             raise InvalidInput("classes are given beside a schema: expected None, as the schema declares the target's.")
+        check_schema(self.schema)
         table = join_target(X, y, self.schema)
-        fitted = self._autopilot(table, self.schema, Frame.of(table).length, protected=self.protected)
-        columns = fitted.encoder.schema.features
+        columns = self.schema.features
+        self._fit(table, self.schema, protected=self.protected)
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
-        self.classes_ = np.asarray(fitted.encoder.schema.target.categories, dtype=object)
-        self.encoder_: Encoder | None = fitted.encoder
-        return self._keep(fitted.result)
+        self.classes_ = np.asarray(self.schema.target.categories, dtype=object)
+        return self
 
     def _fit_array(self, X: Any, y: Any) -> Self:
         values, labels = features_and_target(self, X, y)
         known, unprotected = self._labels(labels)
-        schema = array_schema(values.shape[1], len(known.names))
-        table, names = array_frame(values, known.cells()), known.names
-        fitted = self._autopilot(table, schema, len(values), class_names=names, unprotected=unprotected)
-        self.classes_, self.encoder_ = known.classes, fitted.encoder
-        return self._keep(fitted.result)
+        schema = class_schema(values.shape[1], len(known.names))
+        table = array_frame(values, known.cells())
+        self._fit(table, schema, class_names=known.names, unprotected=unprotected, labels=tuple(known.classes.tolist()))
+        self.classes_ = known.classes
+        return self
+
+    def _fit(self, table: Any, schema: Any, *, labels: tuple[Any, ...] | None = None, **more: Any) -> None:
+        options = FitOptions("auto", self.epochs, None, self.objective, self.device)
+        given: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "allow_large_delta": self.allow_large_delta,
+        }
+        declared, source = declare_fit(table, schema, size=self.size, options=options, **given, **more)
+            table, schema, allow_large_delta=self.allow_large_delta, options=options, **given, **more
+        )
+        if declared.task.numeric:
+            raise InvalidInput(
+                f"the target {declared.task.target.name!r} is numeric: expected classes. See AutoRegressor."
+            )
+        result = fit_estimator(self, declared, source, labels=labels)
+        self.fitted_: FittedModel | None = result.model
+        self.encoder_ = result.model.reader
+        self.coef_ = result.model.predictor.weights  # type: ignore[attr-defined]
+        self.record_, self.metrics_ = result.model.record, Figures(result.metrics)
+        self.health_: Health | None = result.health
+        self.privacy_ = Privacy(
+            declared.budget, result.cost, result.entries, declared.unprotected, " ".join(result.model.record.stamps)
+        )
 
     def _fit_images(self, X: Any, y: Any) -> Self:
         known, unprotected = self._labels(target_cells(y))
         labels = np.nan_to_num(known.codes, nan=-1.0)
-        options = AutopilotOptions(self.objective, epochs=self.epochs)  # refused before the features are computed
-        budget, arguments = self._budget(len(X)), self._fit_arguments(len(X))
+        options = FitOptions("auto", self.epochs, None, self.objective, self.device)
+        size = resolve_size(self.size, max(len(X), 1))
+        budget = Budget.of_size(self.epsilon, self.delta, size, allow_large_delta=self.allow_large_delta)
         result = autopilot(
             scattered(X, labels, len(known.names)),
             budget=budget,
@@ -189,61 +230,33 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             objective=options.objective,
             epochs=options.epochs,
             unprotected=unprotected,
-            **arguments,
+            size=self.size,
+            ledger=self.ledger,
+            device=self.device,
+            test_seed=test_seed_of(self.random_state),
         )
-        self.classes_, self.encoder_, self.shape_ = known.classes, None, tuple(X.shape[1:])
-        return self._keep(result)
+        tuned = result.tuned
+        self.classes_, self.shape_, self.fitted_ = known.classes, tuple(X.shape[1:]), None
+        self.coef_ = result.model.double().cpu().numpy()
+        self.record_, self.metrics_, self.health_ = result.record, Figures(result.metrics), None
+        self.privacy_ = Privacy(tuned.budget, tuned.spent, tuned.entries, tuned.unprotected, " ".join(tuned.stamps))
+        return self
 
     def _labels(self, labels: NDArray[Any]) -> tuple[Labels, tuple[str, ...]]:
         classes, unprotected = resolve_classes(self.classes, labels)
         return Labels(classes, codes(labels, classes)), unprotected
 
-    def _budget(self, length: int) -> Budget:
-        """The total for so many records, if their number is public."""
-        size = resolve_size(self.size, max(length, 1))
-        return Budget.of_size(self.epsilon, self.delta, size, allow_large_delta=self.allow_large_delta)
-
-    def _autopilot(self, table: Any, schema: Any, length: int, **more: Any) -> TableResult:
-        return autopilot_table(
-            table,
-            schema,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            allow_large_delta=self.allow_large_delta,
-            options=AutopilotOptions(self.objective, epochs=self.epochs),
-            **self._fit_arguments(length),
-            **more,
-        )
-
-    def _fit_arguments(self, length: int) -> dict[str, Any]:
-        """The arguments of every kind of fit."""
-        noise = noise_of(self.random_state)
-        seed = int(noise.state.generator("autopilot").integers(2**31)) if isinstance(noise, KeyedNoise) else None
-        return {
-            "size": self.size,
-            "ledger": None if self.ledger is None else as_ledger(self.ledger, self._budget(length)),
-            "device": self.device,
-            "test_seed": seed,
-        }
-
-    def _keep(self, result: AutopilotResult) -> Self:
-        tuned = result.tuned
-        self.coef_ = result.model.double().cpu().numpy()
-        self.record_ = result.record
-        self.metrics_ = Figures(result.metrics)
-        self.privacy_ = Privacy(tuned.budget, tuned.spent, tuned.entries, tuned.unprotected, " ".join(tuned.stamps))
-        return self
-
-    def _rows(self, X: Any) -> Floats:
-        if self.encoder_ is None:
-            if tuple(np.shape(X)[1:]) != self.shape_:
-                raise InvalidInput(f"images have the shape {np.shape(X)[1:]}: expected {self.shape_}, as fitted.")
-            return np.asarray(scattered(X, np.zeros(len(X)), 2).values.double().numpy())
-        return unit_rows(self.encoder_, X if self.schema is not None else array_frame(features(self, X)))
+    def _logits(self, X: Any) -> Floats:
+        if self.fitted_ is not None:
+            return self.fitted_.outputs(X if self.schema is not None else array_frame(features(self, X)))
+        if tuple(np.shape(X)[1:]) != self.shape_:
+            raise InvalidInput(f"images have the shape {np.shape(X)[1:]}: expected {self.shape_}, as fitted.")
+        return products(np.asarray(scattered(X, np.zeros(len(X)), 2).values.double().numpy()), self.coef_)
 
     def _codes(self, y: Any) -> Floats:
         if self.schema is not None:
-            return schema_codes(y, self.schema)
+            column = self.schema.target
+            return category_codes({column.name: y}, column, self.schema)
         return codes(target_cells(y), self.classes_)
 
     def __sklearn_tags__(self) -> Any:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.encoder import Encoder
+from dpilot.data.schema import Schema
 
-__all__ = ["Expansion", "on_log_scale"]
+__all__ = ["Rows", "features_of", "on_log_scale"]
 
 _TENTS: Final = 8
 
@@ -45,36 +46,46 @@ def on_log_scale(values: Floats, lower: float, upper: float, octaves: int = 10) 
 
 
 @dataclass(frozen=True, slots=True)
-class Expansion:
-    """Encoded features with the log place and the tents of every numeric column appended.
+class Rows:
+    """Encoded features as a model sees them: with the log place and the tents of every numeric column appended.
 
     Guarantee:
-        Row by row, and from the encoder's declared bounds alone. A null row (nan) stays null; every entry is in [-1, 1]
+        Row by row, and from declared or bought bounds alone. A null row (nan) stays null; every entry is in [-1, 1]
         otherwise. A missing number adds nothing.
+
+    Edge cases:
+        more than 64 numbers    would make many thousand columns: the features as they are, and a constant
 
     Example:
         >>> from dpilot.data.schema import Schema
         >>> age = {"type": "numeric", "bounds": [0, 100], "missing": "null"}
-        >>> wide = Expansion(Encoder(Schema.from_dict({"columns": {"age": age}})))
-        >>> wide.width, wide.apply(np.array([[-1.0]], dtype=np.float32)).round(1).tolist()
+        >>> wide = features_of(Schema.from_dict({"columns": {"age": age}}))
+        >>> wide.width, wide.widen(np.array([[-1.0]], dtype=np.float32)).round(1).tolist()
         (10, [[-1.0, -1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
     """
 
     encoder: Encoder
 
     @property
+    def expands(self) -> bool:
+        """Whether numbers get more shapes."""
+        return len(self._numeric()) <= 64
+
+    @property
     def width(self) -> int:
-        return self.encoder.width + (1 + _TENTS) * len(self._numeric())
+        return self.encoder.width + ((1 + _TENTS) * len(self._numeric()) if self.expands else 1)
 
     @property
     def mean_square(self) -> float:
         """About the squared length of a row, by declaration: 1 a category, 1/3 a spread number, 1/2 its tents."""
         columns = self.encoder.schema.features
         numbers = len(self._numeric())
-        return 1.0 + (len(columns) - numbers) + numbers * (2 / 3 + 2 / 3)
+        return 1.0 + (len(columns) - numbers) + numbers * (2 / 3 + 2 / 3 if self.expands else 1 / 3)
 
-    def apply(self, features: Features) -> Features:
-        """The rows, widened."""
+    def widen(self, features: Features) -> Features:
+        """The rows as a model sees them."""
+        if not self.expands:
+            return np.column_stack([features, np.ones(len(features), dtype=np.float32)])
         made = [features]
         for place, column in self._numeric():
             made.append(_shapes(features, place, column))
@@ -84,6 +95,11 @@ class Expansion:
         """Each numeric column, and where its scaled number is among the encoded features."""
         places = {name: place for place, name in enumerate(self.encoder.names)}
         return [(places[column.name], column) for column in self.encoder.schema.features if column.type == "numeric"]
+
+
+def features_of(schema: Schema) -> Rows:
+    """How the features of a schema whose bounds are known are widened."""
+    return Rows(Encoder(schema))
 
 
 def _shapes(features: Features, place: int, column: Column) -> Features:

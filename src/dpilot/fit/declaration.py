@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from dpilot import _validate
 from dpilot.data.column import Column
@@ -14,19 +14,15 @@ from dpilot.metrics.residuals import Groups
 from dpilot.privacy.budget import Budget
 from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME
 
-__all__ = ["EPOCHS", "HELD_OUT", "MODELS", "PARTS", "FitDeclaration", "TableTask", "declare", "resolve_size"]
-
-MODELS: Final = ("logistic", "mlp")
-PARTS: Final = ("train", "held-out")
-HELD_OUT: Final = 0.1
-EPOCHS: Final = 10.0
+__all__ = ["Declaration", "FitOptions", "FitTask", "declare", "resolve_size"]
 
 
 @dataclass(frozen=True, slots=True)
-class TableTask:
-    """What is predicted, and what is compared, by the schema."""
+class FitTask:
+    """What is predicted, and what is compared, by the schema; ``class_names`` where figures call classes otherwise."""
 
     schema: Schema
+    class_names: tuple[str, ...] | None = None
 
     @property
     def target(self) -> Column:
@@ -43,10 +39,9 @@ class TableTask:
         return len(self.target.categories or ("",))
 
     @property
-    def half_range(self) -> float:
-        """Half of what is declared for a numeric target."""
-        lower, upper = self.target.interval
-        return (upper - lower) / 2
+    def interval(self) -> tuple[float, float] | None:
+        """The declared bounds of a numeric target; None where they are to be bought."""
+        return self.target.interval if isinstance(self.target.bounds, tuple) else None
 
     @property
     def groups(self) -> Groups | None:
@@ -61,12 +56,33 @@ class TableTask:
         """What is counted of held-out records, where the target has classes."""
         groups = self.schema.protected
         named = groups.categories if groups is not None and groups.categories else ("",)
-        return Layout(self.target.categories or (), named, "" if groups is None else groups.name)
+        classes = self.class_names or self.target.categories or ()
+        return Layout(classes, named, "" if groups is None else groups.name)
 
 
 @dataclass(frozen=True, slots=True)
-class FitDeclaration:
-    """Schema, budget, size and kind of a fit; ``size`` is None while it is still to be bought.
+class FitOptions:
+    """What may be chosen of a fit beside its budget: model, compute, objective of the tuning, share held out, device.
+
+    ``epochs``: the most passes over the records of one run. ``held_out``: None leaves it to the learner.
+    """
+
+    model: str = "auto"
+    epochs: float | None = None
+    held_out: float | None = None
+    objective: str = "accuracy"
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.held_out is not None:
+            _validate.open_unit("It is the share kept apart for the metrics.", held_out=self.held_out)
+        if self.epochs is not None:
+            object.__setattr__(self, "epochs", _validate.positive(epochs=self.epochs))
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """Schema, budget, size and options of a fit; ``size`` is None while it is still to be bought.
 
     Guarantee:
         Nothing in it comes from a record's value. The number of records is in it only where the caller made it public,
@@ -76,20 +92,20 @@ class FitDeclaration:
     schema: Schema
     budget: Budget
     size: int | None
-    held_out: float
-    epochs: float
-    model: str
+    options: FitOptions
+    name: str
     unprotected: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] | None = None
 
     @property
-    def task(self) -> TableTask:
-        return TableTask(self.schema)
+    def task(self) -> FitTask:
+        return FitTask(self.schema, self.class_names)
 
     @property
-    def shares(self) -> dict[str, float]:
-        """The expected shares of the parts."""
-        return dict(zip(PARTS, (1 - self.held_out, self.held_out), strict=True))
+    def public_size(self) -> bool:
+        """Whether the number of records was taken from the data."""
+        return PUBLISHED_SIZE in self.unprotected
 
 
 def declare(
@@ -100,29 +116,25 @@ def declare(
     allow_large_delta: bool = False,
     size: int | None,
     public_size: bool,
-    target: str | None = None,
-    protected: str | None = None,
-    held_out: float = HELD_OUT,
-    epochs: float | None = None,
-    model: str = "logistic",
-) -> FitDeclaration:
-    """Check what the caller declares, and fill in the defaults."""
-    if not isinstance(schema, Schema):
-        raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
-    roles = schema.with_roles(target=target, protected=protected)
-    _check_roles(roles)
+    name: str,
+    options: FitOptions,
+    class_names: tuple[str, ...] | None = None,
+    unprotected: tuple[str, ...] = (),
+) -> Declaration:
+    """Check what the caller declares, and fill in the defaults; ``unprotected`` is what else was published."""
+    _check_roles(schema)
     budget = Budget.of_size(epsilon, delta, size, allow_large_delta=allow_large_delta)
     rule = "min(1e-5, 1/(10 size))" if size is not None else "where the size is bought"
     given = f"delta {budget.delta:.3g} is the default, {rule}." if delta is None else None
-    return FitDeclaration(
-        schema=roles,
+    return Declaration(
+        schema=schema,
         budget=budget,
         size=size,
-        held_out=_validate.open_unit("It is the share kept apart for the metrics.", held_out=held_out),
-        epochs=EPOCHS if epochs is None else _validate.positive(epochs=epochs),
-        model=_validate.one_of(MODELS, model=model),
-        unprotected=(PUBLISHED_SIZE, RUNNING_TIME) if public_size else (RUNNING_TIME,),
+        options=options,
+        name=name,
+        unprotected=(*unprotected, *((PUBLISHED_SIZE, RUNNING_TIME) if public_size else (RUNNING_TIME,))),
         notes=tuple(each for each in (given, budget.check_size(size)) if each),
+        class_names=class_names,
     )
 
 
@@ -143,12 +155,11 @@ def resolve_size(size: Any, length: int) -> tuple[int | None, bool]:
 
 
 def _check_roles(schema: Schema) -> None:
-    target, group = schema.target, schema.protected
+    group = schema.protected
     if not schema.features:
         raise InvalidInput("no column is a feature: expected one or more beside the target.")
     if group is not None and group.type != "categorical":
         raise InvalidInput(
             f"protected is {group.name!r}, a {group.type} column: expected a categorical one. Declare its groups."
         )
-    if target.type == "numeric" and target.name in schema.to_buy:
-        raise InvalidInput(f"the bounds of the target {target.name!r} are to be bought: expected declared ones.")
+    _ = schema.target

@@ -1,0 +1,7 @@
+"""From a table, an array or pictures to a private model: one pipeline for every learner.
+
+    declare -> plan -> health -> commit -> buy -> train -> score -> record
+
+``pipeline`` is that line; ``learners/`` says what is trained. ``fit_table``, ``AutoClassifier``, ``AutoRegressor`` and
+the command line are doors to it. May import tune, train, transfer, linear and what is below; nothing below imports it.
+"""

@@ -1,0 +1,73 @@
+"""What the two estimators share: the checkpoint folder, the noise of tests, and scores that are paid for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpilot import _validate
+from dpilot.data.schema import Schema
+from dpilot.fit.declaration import Declaration
+from dpilot.fit.folder import ARGUMENTS
+from dpilot.fit.keys import FitKeys
+from dpilot.fit.model import FIT
+from dpilot.fit.pipeline import FitResult, run_fit
+from dpilot.fit.source import TableSource
+from dpilot.fit.table import keep, resumable
+from dpilot.linear.fitting import noise_of
+from dpilot.linear.problem import Privacy
+from dpilot.metrics.metric import Metric
+from dpilot.noise import KeyedNoise
+
+__all__ = ["PrivateScore", "check_schema", "fit_estimator", "test_seed_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateScore:
+    """Noisy figures of private records, and what they cost."""
+
+    metrics: tuple[Metric, ...]
+    privacy: Privacy
+
+    def __getitem__(self, name: str) -> Metric:
+        return {each.name: each for each in self.metrics}[_validate.one_of([m.name for m in self.metrics], name=name)]
+
+
+def check_schema(schema: Any) -> None:
+    """Refuse what is no schema."""
+    if not isinstance(schema, Schema):
+        _validate.refuse("schema", schema, "a Schema", "See Schema.from_toml.")
+
+
+def test_seed_of(random_state: Any) -> int | None:
+    """A seed from the estimator's ``random_state``, which is warned of; None for noise of the operating system."""
+    noise = noise_of(random_state)
+    return int(noise.state.generator("fit").integers(2**31)) if isinstance(noise, KeyedNoise) else None
+
+
+def fit_estimator(
+    estimator: Any, declared: Declaration, source: TableSource, *, labels: tuple[Any, ...] | None = None
+) -> FitResult:
+    """Fit by the estimator's own parameters: in its checkpoint folder, where it has one.
+
+    Edge cases:
+        an unfinished fit in the folder    goes on, if its parameters are the same
+    """
+    seed = test_seed_of(estimator.random_state)
+    how: dict[str, Any] = {"ledger": estimator.ledger, "stop_below": estimator.stop_below}
+    if estimator.checkpoint is None:
+        return _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), **how), labels)
+    folder = Path(estimator.checkpoint)
+    resume = (folder / ARGUMENTS).exists() and not (folder / FIT).exists()
+    names = ("schema", "classes", "ledger", "random_state", "checkpoint")
+    settings = {name: value for name, value in estimator.get_params().items() if name not in names}
+    arguments = {"estimator": type(estimator).__name__, **settings, "declared": declared.schema.to_dict(), "seed": seed}
+    with resumable(folder, arguments, resume=resume, test_seed=seed) as begun:
+        result = _with_labels(run_fit(declared, source, folder=begun, **how), labels)
+        keep(result, begun)
+        return result
+
+
+def _with_labels(result: FitResult, labels: tuple[Any, ...] | None) -> FitResult:
+    return result if labels is None else replace(result, model=replace(result.model, labels=labels))

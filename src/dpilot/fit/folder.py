@@ -1,0 +1,95 @@
+"""The run folder of a fit that can go on after a crash: its arguments inside, its key in a secret file outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dpilot.errors import InvalidInput
+from dpilot.fit.keys import FitKeys
+from dpilot.fit.model import FIT
+from dpilot.keys import fresh_key
+from dpilot.noise import NOT_HARDENED, seeded_noise
+from dpilot.train.checkpoint import files
+from dpilot.train.checkpoint.witness import WitnessLog, read_private
+from dpilot.train.trainer import secret_path
+
+__all__ = ["ARGUMENTS", "RunFolder", "open_folder", "read_arguments"]
+
+ARGUMENTS: Final = "arguments.json"
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunFolder:
+    """A folder that holds an unfinished fit, its randomness, and, where it goes on, the log of what it released."""
+
+    path: Path
+    keys: FitKeys
+    log: WitnessLog
+    resumed: bool
+
+    def finish(self) -> None:
+        """The fit is saved: nothing is left that could undo its noise."""
+        files.remove(secret_path(self.path, None))
+        self.log.delete()
+
+    def discard(self) -> None:
+        """The fit was stopped by what it found: there is nothing to go on with."""
+        self.finish()
+        files.remove(self.path / ARGUMENTS)
+
+
+def read_arguments(folder: Path) -> dict[str, Any]:
+    """The arguments of the unfinished fit in ``folder``, or InvalidInput that says what is there instead."""
+    if (folder / FIT).exists():
+        raise InvalidInput(f"{folder} holds a finished fit: there is nothing to go on with. dpilot.load reads it.")
+    try:
+        data = json.loads((folder / ARGUMENTS).read_text())
+    except (OSError, json.JSONDecodeError) as problem:
+        raise InvalidInput(f"{folder} holds no fit to go on with ({problem}): expected {ARGUMENTS}.") from None
+    if not isinstance(data, dict) or data.pop("format", None) != _FORMAT:
+        raise InvalidInput(f"{folder / ARGUMENTS} is not of format {_FORMAT}: a newer dpilot may have written it.")
+    return data
+
+
+@contextmanager
+def open_folder(
+    folder: Path, arguments: dict[str, Any], *, resume: bool, test_seed: int | None = None
+) -> Iterator[RunFolder]:
+    """Begin a fit in an empty ``folder``, or go on with the one that was interrupted there.
+
+    Guarantee:
+        The key is on disk, for its owner only, before anything is paid. A fit goes on with the arguments that it began
+        with, or not at all; one process at a time.
+    """
+    secret = secret_path(folder, None)
+    log = WitnessLog(secret.with_name(secret.name + ".releases"))
+    stamp = NOT_HARDENED if test_seed is None else seeded_noise(test_seed).stamp
+    if resume:
+        if read_arguments(folder) != arguments:
+            raise InvalidInput(f"{folder} holds a fit with other arguments: expected those it began with.")
+        key = bytes.fromhex(read_private(secret)["key"])
+    else:
+        _check_empty(folder, secret)
+        key = fresh_key("fit") if test_seed is None else seeded_noise(test_seed).state.key
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write(secret, json.dumps({"format": _FORMAT, "key": key.hex()}).encode(), mode=0o600)
+        files.write(folder / ARGUMENTS, json.dumps({"format": _FORMAT, **arguments}, indent=1).encode())
+    try:
+        log.open(fresh=not resume)
+        yield RunFolder(folder, FitKeys.of(key, stamp=stamp, witness=log), log, resume)
+    finally:
+        log.close()
+
+
+def _check_empty(folder: Path, secret: Path) -> None:
+    if (folder / ARGUMENTS).exists() or (folder / FIT).exists() or secret.exists():
+        raise InvalidInput(
+            f"{folder} holds a fit, or its secret lies beside it: go on with it (dpilot fit --resume {folder}), or "
+            "name another folder."
+        )

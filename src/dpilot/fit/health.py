@@ -1,0 +1,202 @@
+"""The first release of a fit: what share of the records can be used, in all and by column, for a small price.
+
+A category that is written wrongly in the schema makes records null, silently, since no message may depend on one
+record. A noisy count says so before the rest of the budget is spent. It is a commitment of its own: a fit that stops
+here costs this and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpilot import _validate
+from dpilot._arrays import Floats
+from dpilot.data.column import Column
+from dpilot.data.frames import Frame
+from dpilot.data.reading import ABSENT, WRONG, codes, numbers
+from dpilot.data.schema import Schema
+from dpilot.fit.declaration import Declaration
+from dpilot.fit.source import TableSource
+from dpilot.mechanism import Draws, Noise, gaussian_event, release
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.events import Event
+from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
+
+__all__ = ["Health", "NoisyShare", "health_event", "health_noise", "release_health", "split_budget"]
+
+SHARE: Final = 0.02
+"""Of epsilon, or in a ledger that adds Gaussians of the squared mu: what health takes."""
+
+_MOST_FLAWS: Final = 4
+_QUANTILE: Final = 1.96
+_CERTAIN: Final = 3.3  # standard deviations between a flawless table and the limit, or it is not judged
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyShare:
+    """A released share of the records with its 95 % interval: ``what`` of ``column`` ("" for all)."""
+
+    what: str
+    column: str
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.0%} ({self.low:.0%} to {self.high:.0%})"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Noisy shares of records: ``usable`` in all, and ``flaws`` by column and kind; whether the fit stops here.
+
+    ``judged`` says whether the noise lets one tell a flawless table from one below the limit.
+    """
+
+    usable: NoisyShare
+    flaws: tuple[NoisyShare, ...]
+    stop_below: float
+    judged: bool
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the usable share is below the limit, and the noise is small enough to say so."""
+        return self.judged and self.usable.value < self.stop_below
+
+    @property
+    def loud(self) -> tuple[NoisyShare, ...]:
+        """Flaws that are surely there, in more than a tenth of the records."""
+        return tuple(each for each in self.flaws if each.low > 0.1)
+
+    def sentences(self) -> tuple[str, ...]:
+        """What a person should read."""
+        head = f"About {self.usable} of the records can be used."
+        if not self.judged:
+            head = f"Too few records for this budget to say how many can be used ({self.usable})."
+        return (head, *(f"Column {each.column!r}: {each.what} in about {each} of the records." for each in self.loud))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON and records."""
+        plain = {"stop_below": self.stop_below, "judged": self.judged, "stopped": self.stopped}
+        return {"usable": asdict(self.usable), "columns": [asdict(each) for each in self.flaws], **plain}
+
+
+def split_budget(budget: Budget, bound: str) -> tuple[Budget, Budget]:
+    """The budgets of health and of the rest, which add up to ``budget`` under the ledger's ``bound``.
+
+    Under "gdp" squared mu add; elsewhere epsilons and deltas do. The rest is rounded down, so that sums in floats stay
+    within the total.
+    """
+    if bound == "gdp":
+        mu, delta = gdp_mu(budget), budget.delta
+        health, rest = (gdp_epsilon(mu * math.sqrt(part) * (1 - 1e-9), delta) for part in (SHARE, 1 - SHARE))
+        return _with(budget, health, delta), _with(budget, rest, delta)
+    epsilon, delta = budget.epsilon * (1 - 1e-12), budget.delta * (1 - 1e-12)
+    return (
+        _with(budget, SHARE * epsilon, SHARE * delta),
+        _with(budget, (1 - SHARE) * epsilon, (1 - SHARE) * delta),
+    )
+
+
+def health_noise(budget: Budget) -> float:
+    """The noise multiplier of the release, which takes all of ``budget``."""
+    return (1 + 1e-9) / gdp_mu(budget)
+
+
+def health_event(noise_multiplier: float) -> Event:
+    """What ``release_health`` costs: one Gaussian."""
+    return gaussian_event(noise_multiplier)
+
+
+def release_health(
+    source: TableSource,
+    declared: Declaration,
+    *,
+    noise_multiplier: float,
+    stop_below: float,
+    receipt: Draws,
+    noise: Noise,
+) -> Health:
+    """Count usable records and flaws, with noise.
+
+    ::
+
+        a record adds    sqrt(1/2) to the usable ones, if it is, or, where the size is not public, sqrt(1/4) there and
+                         to all;  sqrt(1/2) min(1, c / sqrt(k)) / c to each of its k flaws, c = 2 (four flaws) or fewer
+
+    Guarantee:
+        The joint vector moves by at most 1 when a record is added or removed: the squares add up to at most 1/2 + 1/2.
+        What a record adds is a function of its own cells and of the schema.
+    """
+    coordinates = [(column, what) for column in source.schema.used for what in _kinds(column)]
+    most = math.sqrt(min(_MOST_FLAWS, len(source.schema.used)))
+    weight = math.sqrt(0.5 if declared.public_size else 0.25)
+    sums = np.zeros(2 + len(coordinates))
+    for usable, flaws in _inspect(source):
+        flawed = np.sqrt(flaws.sum(axis=1))
+        scale = np.minimum(1.0, most / np.maximum(flawed, 1.0)) * math.sqrt(0.5) / most
+        sums[0] += weight * usable.sum()
+        sums[1] += 0.0 if declared.public_size else weight * usable.size
+        sums[2:] += scale @ flaws
+    noisy = release(sums, bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
+    records, of_all = noise_multiplier / weight, noise_multiplier * most / math.sqrt(0.5)
+    total = float(declared.size or 1) if declared.public_size else max(noisy[1] / weight, 1.0)
+    usable_share, deviation = noisy[0] / weight / total, records / total
+    if not declared.public_size:
+        deviation *= math.sqrt(1 + min(max(usable_share, 0.0), 1.0) ** 2)
+    found = zip(coordinates, noisy[2:] * most / math.sqrt(0.5) / total, strict=True)
+    return Health(
+        usable=_noisy_share("usable", "", usable_share, deviation),
+        flaws=tuple(_noisy_share(what, column.name, value, of_all / total) for (column, what), value in found),
+        stop_below=_validate.share("It is a share of the records.", stop_below=stop_below),
+        judged=1 - _CERTAIN * deviation >= stop_below,
+    )
+
+
+def _with(budget: Budget, epsilon: float, delta: float) -> Budget:
+    return Budget(epsilon, delta, allow_large_delta=budget.allow_large_delta)
+
+
+def _noisy_share(what: str, column: str, value: float, deviation: float) -> NoisyShare:
+    low, high = (min(max(value + sign * _QUANTILE * deviation, 0.0), 1.0) for sign in (-1, 1))
+    return NoisyShare(what, column, min(max(float(value), 0.0), 1.0), low, high)
+
+
+def _kinds(column: Column) -> dict[str, bool]:
+    """What can be wrong with a cell of ``column``, and whether that makes its record null."""
+    missing = {"missing": column.missing == "null"}
+    if column.categories is not None:
+        return {**missing, "unknown class" if column.role == "target" else "unknown category": True}
+    outside = {"outside bounds": column.outside == "null"} if isinstance(column.bounds, tuple) else {}
+    return {**missing, "no number": True, **outside}
+
+
+def _inspect(source: TableSource) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+    """For each record of a frame, whether it can be used, and its flaws. Sensitive: for the door only."""
+    columns = source.schema.used
+    fatal = np.array([each for column in columns for each in _kinds(column).values()])
+    for frame in source.frames():
+        table = Frame.of(frame)
+        flaws = np.column_stack([flaw for column in columns for flaw in _flaws(table, column, source.schema)])
+        usable: NDArray[np.bool_] = np.logical_not(flaws[:, fatal].any(axis=1))
+        yield usable, flaws.astype(np.float64)
+
+
+def _flaws(table: Frame, column: Column, schema: Schema) -> list[NDArray[np.bool_]]:
+    """In the order of ``_kinds``."""
+    cells = table.cells(column)
+    if column.categories is not None:
+        found = codes(cells, column.categories, schema.missing_values)
+        return [found == ABSENT, found == WRONG]
+    values = numbers(cells, schema.missing_values)
+    flaws = [np.isnan(values), np.isinf(values)]
+    if isinstance(column.bounds, tuple):
+        lower, upper = column.bounds
+        flaws.append(np.isfinite(values) & ((values < lower) | (values > upper)))
+    return flaws

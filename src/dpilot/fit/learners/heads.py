@@ -1,0 +1,143 @@
+"""The autopilot's linear head on rows of unit length: trials, a law through them, and one run where it points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpilot._arrays import Floats
+from dpilot.data.encoder import Encoder
+from dpilot.data.schema import Schema
+from dpilot.fit.declaration import Declaration
+from dpilot.fit.expansion import Rows, features_of
+from dpilot.fit.figures import CountFigures, HeldOutFigures
+from dpilot.fit.learners.base import PaidRun, Parts, Trained
+from dpilot.fit.purchases import Purchases
+from dpilot.fit.source import Reader
+from dpilot.linear.model import products
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.ledger import Stage
+from dpilot.transfer.features import Features
+from dpilot.tune.autopilot_plan import AutopilotPlan, plan_heads
+from dpilot.tune.autopilot_record import curves_of, explain, plan_of
+from dpilot.tune.defaults import AutopilotOptions
+from dpilot.tune.pilot import HEAD_CLIPPING, cells_of, run_trials
+from dpilot.tune.probe_task import THRESHOLD, ProbeTask
+
+__all__ = ["HeadPredictor", "Heads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Logistic regression on unit rows of the widened features, full batch, its step size tuned.
+
+    Which model a table gets costs nothing: it is this one whatever the data.
+    """
+
+    gaussian: bool = True
+
+    def purchases(self, declared: Declaration, budget: Budget) -> Purchases:
+        return Purchases.plan(declared, budget)
+
+    def plan(self, declared: Declaration, budget: Budget, purchases: Purchases) -> HeadsPlan:
+        chosen, task = declared.options, declared.task
+        options = AutopilotOptions(chosen.objective, chosen.held_out, epochs=chosen.epochs)
+        groups = 0 if declared.schema.protected is None else len(task.layout.groups)
+        plan = plan_heads(
+            budget,
+            size=declared.size,
+            classes=task.outputs,
+            cells=cells_of(options.objective, task.outputs, groups),
+            options=options,
+            taken=purchases.share,
+        )
+        return HeadsPlan(declared, plan, CountFigures(task, plan.metrics_noise))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsPlan:
+    """Trials, scores and the final run."""
+
+    declared: Declaration
+    plan: AutopilotPlan
+    figures: HeldOutFigures
+
+    @property
+    def held_out(self) -> float:
+        return self.plan.held_out
+
+    def stages(self, split: str) -> list[Stage]:
+        return self.plan.scaling.stages(split)
+
+    def reader(self, schema: Schema) -> Reader:
+        return Encoder(schema)
+
+    def train(self, parts: Parts, run: PaidRun) -> Trained:
+        rows, classes = features_of(parts.reader.schema), self.declared.task.outputs
+        plan = self.plan if self.declared.size is not None else self.plan.resize(run.size, classes)
+        task = self._task(parts, rows, run)
+        outcome = run_trials(plan, task, run.committed, run.tell)
+        shapes = "each number in ten shapes" if rows.expands else "numbers as they are"
+        model = f"logistic regression on rows of unit length, {shapes}: chosen without looking, so it costs nothing"
+        about = {"clipping": "constant", "threshold": THRESHOLD, "optimizer": "momentum", "model": "linear head"}
+        return Trained(
+            predictor=HeadPredictor(outcome.model.double().cpu().numpy(), rows),
+            figures=self.figures,
+            plan={**plan_of(plan, outcome), **about},
+            decisions=explain(plan, outcome, clipping=HEAD_CLIPPING, model=model),
+            curves=curves_of(plan, outcome),
+            details=outcome,
+        )
+
+    def shorten(self, size: float, rows: int) -> tuple[HeadsPlan, float]:
+        return self, size / rows
+
+    def _task(self, parts: Parts, rows: Rows, run: PaidRun) -> ProbeTask:
+        """Both parts as unit rows."""
+        classes, share = self.declared.task.outputs, self.plan.held_out
+        train, held_out = (
+            Features.of(rows.widen(part.features), part.target, classes).unit()
+            for part in (parts.train, parts.held_out)
+        )
+        group = parts.held_out.group
+        return ProbeTask(
+            train,
+            held_out,
+            run.size * (1 - share),
+            run.size * share,
+            run.split,
+            None if group is None else torch.from_numpy(group),
+            0 if group is None else len(self.declared.task.layout.groups),
+            device=self.declared.options.device,
+            noise=run.keys.noise.spawn,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadPredictor:
+    """Weights (d, classes) on unit rows of the widened features."""
+
+    weights: Floats
+    rows: Rows
+    kind: str = "head"
+
+    def outputs(self, rows: Any) -> Floats:
+        """Logits, nan in the row of a null record."""
+        values = self.rows.widen(rows).astype(np.float64)
+        known = np.isfinite(values).all(axis=1, keepdims=True)
+        values = np.where(known, values, 0.0)
+        lengths = np.linalg.norm(values, axis=1, keepdims=True)
+        return np.where(known, products(values / np.where(lengths > 0, lengths, 1.0), self.weights), np.nan)
+
+    def state(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        return {}, {"weights": torch.from_numpy(self.weights)}
+
+    @classmethod
+    def load(cls, plain: Mapping[str, Any], tensors: Mapping[str, Any], schema: Schema) -> HeadPredictor:
+        """The predictor that ``state`` describes."""
+        del plain
+        return cls(tensors["weights"].numpy(), features_of(schema))

@@ -1,0 +1,144 @@
+"""Self-tuned private least squares: ``LinearRegression(method="auto")`` as a learner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpilot import _validate
+from dpilot._arrays import Floats
+from dpilot.data.encoder import Encoder
+from dpilot.data.schema import Schema
+from dpilot.fit.declaration import Declaration
+from dpilot.fit.figures import HeldOutFigures, ReachFigures
+from dpilot.fit.learners.base import TRAIN, PaidRun, Parts, Trained, kept_apart
+from dpilot.fit.purchases import Purchases
+from dpilot.fit.source import PlainColumns, Reader
+from dpilot.linear.declared_bounds import parse_bounds
+from dpilot.linear.fitting import FitPlan, plan_fit
+from dpilot.linear.methods import METHODS
+from dpilot.linear.model import LinearModel
+from dpilot.linear.problem import CommittedRun, LinearProblem
+from dpilot.linear.rows import MemoryRows
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.ledger import Stage
+
+__all__ = ["LeastSquares", "LinearPredictor"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeastSquares:
+    """Least squares by the method "auto"; what is not declared of its columns it standardises itself.
+
+    Where every feature is a number whose bounds are to be bought, values are read as they are: their centre and width
+    are cheaper than bounds. Else bounds are bought, and features encoded, as for every learner.
+    """
+
+    gaussian: bool = True
+
+    def purchases(self, declared: Declaration, budget: Budget) -> Purchases:
+        return Purchases.plan(declared, budget, bounds_too=not _is_plain(declared.schema))
+
+    def plan(self, declared: Declaration, budget: Budget, purchases: Purchases) -> LeastSquaresPlan:
+        options, schema = declared.options, declared.schema.inputs_only()
+        if options.epochs is not None:
+            _validate.refuse("epochs", options.epochs, "None", "Least squares sets its own number of steps.")
+        if options.device not in (None, "cpu"):
+            _validate.refuse("device", options.device, 'None or "cpu"', "Least squares runs on the CPU.")
+        held_out = 0.1 if options.held_out is None else options.held_out
+        names = _names(schema)
+        size = None if declared.size is None else float(max(round((1 - held_out) * declared.size), 1))
+        problem = LinearProblem(len(names), True, size, budget)
+        declared_bounds = parse_bounds(_bounds(declared, names), len(names))
+        plan = plan_fit(problem, declared_bounds, METHODS["auto"], taken=purchases.share, buys_size=False)
+        return LeastSquaresPlan(declared, plan, held_out, ReachFigures(declared.task, _scored(problem, purchases)))
+
+
+@dataclass(frozen=True, slots=True)
+class LeastSquaresPlan:
+    """The stages of ``linear.fitting`` on the training part."""
+
+    declared: Declaration
+    plan: FitPlan
+    held_out: float
+    figures: HeldOutFigures
+
+    def stages(self, split: str) -> list[Stage]:
+        return [Stage(name, event, TRAIN, split) for name, event in self.plan.stages.items()]
+
+    def reader(self, schema: Schema) -> Reader:
+        return PlainColumns(schema) if _is_plain(self.declared.schema) else Encoder(schema)
+
+    def train(self, parts: Parts, run: PaidRun) -> Trained:
+        assert isinstance(self.figures, ReachFigures)
+        table = np.column_stack([parts.train.features.astype(np.float64), np.asarray(parts.train.target)])
+        paid = CommittedRun(run.committed, run.keys.noise.spawn())
+        size = max(run.size * (1 - self.held_out), 1.0)
+        solution, scaling, _ = self.plan.run(MemoryRows.of(table), paid, size)
+        model = LinearModel.of(solution.theta, scaling, intercept=True)
+        return Trained(
+            predictor=LinearPredictor(model),
+            figures=replace(self.figures, center=model.target_center, width=model.target_width),
+            plan={"model": "linear regression", "method": "auto", "choice": solution.choice},
+            decisions=(kept_apart(self.held_out), f"auto settled for: {solution.choice}."),
+            details=solution,
+        )
+
+    def shorten(self, size: float, rows: int) -> tuple[LeastSquaresPlan, float]:
+        return self, size / rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearPredictor:
+    """A released linear model in the units of the data."""
+
+    model: LinearModel
+    kind: str = "least squares"
+
+    def outputs(self, rows: Any) -> Floats:
+        """The predicted number; what is missing counts as the centre of its column."""
+        with np.errstate(all="ignore"):
+            return self.model.predict(np.asarray(rows, dtype=np.float64))[:, None]
+
+    def state(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        fields = asdict(self.model)
+        arrays = {name: torch.from_numpy(value) for name, value in fields.items() if isinstance(value, np.ndarray)}
+        return {name: value for name, value in fields.items() if name not in arrays}, arrays
+
+    @classmethod
+    def load(cls, plain: Mapping[str, Any], tensors: Mapping[str, Any], schema: Schema) -> LinearPredictor:
+        """The predictor that ``state`` describes."""
+        del schema
+        low, high = plain["target_range"]
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        return cls(LinearModel(**{**plain, "target_range": (low, high), **arrays}))
+
+
+def _is_plain(schema: Schema) -> bool:
+    """Whether every feature is a number whose bounds nobody declares."""
+    return set(schema.inputs_only().to_buy) == {column.name for column in schema.features}
+
+
+def _names(schema: Schema) -> tuple[str, ...]:
+    """The encoded columns, known before the bounds are bought."""
+    if _is_plain(schema):
+        return tuple(column.name for column in schema.features)
+    return Encoder(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0)))).names
+
+
+def _bounds(declared: Declaration, names: tuple[str, ...]) -> Any:
+    """Encoded numbers lie in [-1, 1], indicators in [0, 1]; plain ones are not known, nor is a target to be bought."""
+    limits = {"y": declared.task.interval}
+    if _is_plain(declared.schema):
+        return limits
+    numeric = {column.name for column in declared.schema.features if column.categories is None}
+    return {"X": ([-1.0 if name in numeric else 0.0 for name in names], 1.0), **limits}
+
+
+def _scored(problem: LinearProblem, purchases: Purchases) -> LinearProblem:
+    """The problem that figures of held-out records may take all of: what purchases from all records leave."""
+    return problem if purchases.share == 0 else replace(problem, budget=purchases.rest(problem.budget))

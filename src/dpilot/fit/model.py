@@ -1,0 +1,167 @@
+"""A fitted model: what reads records for it, what was released, and what it cost; saved and loaded as data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save
+
+from dpilot._arrays import Floats
+from dpilot.data.encoder import Encoder
+from dpilot.data.schema import Schema
+from dpilot.errors import InvalidInput
+from dpilot.fit.arrays import array_frame
+from dpilot.fit.declaration import FitTask
+from dpilot.fit.figures import exact_figures, softmax
+from dpilot.fit.health import Health
+from dpilot.fit.learners.base import Predictor
+from dpilot.fit.learners.heads import HeadPredictor
+from dpilot.fit.learners.least_squares import LinearPredictor
+from dpilot.fit.learners.networks import NetworkPredictor
+from dpilot.fit.source import PlainColumns, Reader, TableSource, read_records
+from dpilot.privacy.ledger import Ledger
+from dpilot.records import FitRecord, MetricRecord
+from dpilot.train.checkpoint import files
+from dpilot.train.payment import LEDGER
+
+__all__ = ["FIT", "FittedModel", "load_fit"]
+
+FIT: Final = "fit.json"
+MODEL: Final = "model.safetensors"
+READER: Final = "encoder.json"
+_PREDICTORS: Final[dict[str, Any]] = {
+    "head": HeadPredictor, "network": NetworkPredictor, "least squares": LinearPredictor,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class FittedModel:
+    """What a fit returns. Everything in it was declared or released, and may be shown.
+
+    Edge cases:
+        A record outside the declared domain has no prediction: None, and probabilities of nan. Nothing is raised.
+    """
+
+    schema: Schema
+    reader: Reader = field(repr=False)
+    predictor: Predictor = field(repr=False)
+    record: FitRecord = field(repr=False)
+    health: Health | None = field(default=None, repr=False)
+    ledger: Ledger | None = field(default=None, repr=False)
+    labels: tuple[Any, ...] | None = None  # what an array calls its classes
+
+    @property
+    def task(self) -> FitTask:
+        return FitTask(self.schema)
+
+    @property
+    def metrics(self) -> tuple[MetricRecord, ...]:
+        return self.record.metrics
+
+    @property
+    def epsilon(self) -> float:
+        """The total, everything included."""
+        return float(self.record.privacy["epsilon"])
+
+    @property
+    def delta(self) -> float:
+        return float(self.record.privacy["delta"])
+
+    def outputs(self, frame: Any) -> Floats:
+        """The numbers the model gives for each record of a frame; nan for a record outside the declared domain."""
+        given = array_frame(frame) if isinstance(frame, np.ndarray) and frame.ndim == 2 else frame
+        features = self.reader.encode_features(given)
+        known = np.isfinite(features).all(axis=1, keepdims=True)
+        return np.where(known, self.predictor.outputs(features), np.nan)
+
+    def predict(self, frame: Any) -> NDArray[Any]:
+        """The class, or the number, of each record of a frame; None for a record outside the declared domain."""
+        found = self.outputs(frame)
+        known = np.isfinite(found).all(axis=1)
+        predicted = np.full(len(found), None, dtype=object)
+        if self.task.numeric:
+            predicted[known] = found[known, 0]
+        else:
+            classes = self.labels or self.schema.target.categories or ()
+            best = np.argmax(found[known, : len(classes)], axis=1)
+            predicted[known] = np.asarray(classes, dtype=object)[best]
+        return predicted
+
+    def predict_proba(self, frame: Any) -> Floats:
+        """The probability of each class, in the schema's order; nan for a record outside the declared domain."""
+        if self.task.numeric:
+            raise InvalidInput(f"the target {self.schema.target.name!r} is numeric: expected classes. Use predict.")
+        return softmax(self.outputs(frame))
+
+    def score_public(self, source: Any) -> tuple[MetricRecord, ...]:
+        """Every figure of a table that is declared public, exactly: nothing is added, and nothing is protected."""
+        records = read_records(TableSource.of(source, self.schema), self.reader)
+        outputs = self.predictor.outputs(records.features)
+        outputs = np.where(np.isfinite(records.features).all(axis=1, keepdims=True), outputs, np.nan)
+        found = exact_figures(self.task, records, outputs if self.task.numeric else softmax(outputs))
+        return tuple(metric.record() for metric in found)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report of the fit, one HTML page; it costs nothing."""
+        return self.record.write_report(path)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write model, schema, plan, record and ledger entries to ``folder``, as data; ``fit.json`` last.
+
+        Edge cases:
+            another fit in the folder    refused
+            a ledger of the fit's own    is copied there; one that was given stays where it is
+        """
+        where = Path(folder)
+        if (where / FIT).exists() and (where / FIT).read_text() != self.record.to_json():
+            raise InvalidInput(f"{where} holds another fit: expected an empty folder or this fit's own.")
+        where.mkdir(parents=True, exist_ok=True)
+        plain, tensors = self.predictor.state()
+        files.write(where / MODEL, save(dict(tensors)))
+        reader = "plain" if isinstance(self.reader, PlainColumns) else "encoder"
+        described = {
+            "reader": reader, "features": self.reader.schema.to_dict(), "predictor": self.predictor.kind,
+            "labels": _plain_labels(self.labels), "state": plain,
+        }  # fmt: skip
+        files.write(where / READER, json.dumps(described, indent=1).encode())
+        files.write(where / "schema.toml", self.schema.to_toml().encode())
+        files.write(where / "plan.json", json.dumps(self.record.plan, indent=1).encode())
+        files.write(where / "ledger.json", json.dumps(self.record.ledger, indent=1).encode())
+        if self.ledger is not None and self.ledger.path != (where / LEDGER).resolve():
+            shutil.copyfile(self.ledger.path, where / LEDGER)
+        files.write(where / FIT, self.record.to_json().encode())
+        return where
+
+
+def load_fit(folder: str | Path) -> FittedModel:
+    """The fit that ``FittedModel.save`` wrote: tensors and JSON, nothing is executed."""
+    where = Path(folder)
+    try:
+        record = FitRecord.from_json((where / FIT).read_text())
+        schema = Schema.from_toml(where / "schema.toml")
+        described: Mapping[str, Any] = json.loads((where / READER).read_text())
+        features = Schema.from_dict(described["features"])
+        kind = _PREDICTORS[described["predictor"]]
+        predictor = kind.load(described["state"], load_file(where / MODEL), features)
+        labels = None if described["labels"] is None else tuple(described["labels"])
+        reader: Reader = PlainColumns(features) if described["reader"] == "plain" else Encoder(features)
+    except (OSError, ValueError, TypeError, KeyError) as problem:
+        raise InvalidInput(f"{where} holds no fit of a table ({problem}): expected what dpilot fit wrote.") from None
+    return FittedModel(schema, reader, predictor, record, labels=labels)
+
+
+def _plain_labels(labels: tuple[Any, ...] | None) -> list[Any] | None:
+    """The classes as JSON holds them; refused where they are neither texts nor numbers."""
+    if labels is None:
+        return None
+    plain = [each.item() if isinstance(each, np.generic) else each for each in labels]
+    if not all(isinstance(each, str | int | float) for each in plain):
+        raise InvalidInput("the classes are neither texts nor numbers: expected those, as only they can be saved.")
+    return plain

@@ -1,0 +1,275 @@
+"""One fit: declare -> plan -> health -> commit -> buy -> train -> score -> record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dpilot.data.schema import Schema
+from dpilot.errors import InvalidInput
+from dpilot.fit import learners
+from dpilot.fit.declaration import Declaration, FitOptions, declare, resolve_size
+from dpilot.fit.figures import softmax
+from dpilot.fit.folder import RunFolder
+from dpilot.fit.health import SHARE, Health, health_event, health_noise, release_health, split_budget
+from dpilot.fit.keys import FitKeys
+from dpilot.fit.learners.base import HELD_OUT, TRAIN, Learner, LearnerPlan, PaidRun, Parts, Tell, Trained, silent
+from dpilot.fit.model import FittedModel
+from dpilot.fit.payment import Payments, open_payments
+from dpilot.fit.purchases import Purchases
+from dpilot.fit.source import TableSource, read_records, take
+from dpilot.metrics.metric import Metric
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
+from dpilot.records import FitRecord
+from dpilot.train.progress import Progress
+
+__all__ = ["METRICS", "FitPlan", "FitResult", "FitStopped", "declare_fit", "plan_fit", "run_fit"]
+
+METRICS: Final = "held-out metrics"
+_HOW: Final = (
+    "the health check, then everything else that touched the records, tuning included, in one commitment, composed on "
+    "each part; the larger of both parts' totals"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FitPlan:
+    """What a fit will cost and do, fixed from declared numbers: health, purchases, training and figures.
+
+    Guarantee:
+        Health and the rest together cost no more than the declared budget in a ledger of ``bound``. On each part, what
+        is bought from all records and what is spent on the part cost no more than ``rest``; disjoint parts compose in
+        parallel, so both may use all of it.
+    """
+
+    declared: Declaration
+    health: Budget
+    rest: Budget
+    purchases: Purchases
+    learned: LearnerPlan
+
+    def health_stages(self, name: str) -> list[Stage]:
+        """The first commitment; ``name`` is that of the fit's key."""
+        return [Stage(f"health of fit {name}", health_event(health_noise(self.health)))]
+
+    def stages(self, split: str) -> list[Stage]:
+        """The second commitment: all of the rest."""
+        figures = Stage(METRICS, self.learned.figures.event, HELD_OUT, split)
+        return [*self.purchases.stages, *self.learned.stages(split), figures]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The expected shares of the parts."""
+        return {TRAIN: 1 - self.learned.held_out, HELD_OUT: self.learned.held_out}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FitResult:
+    """The model, and what else a door may want to keep of what was released."""
+
+    model: FittedModel
+    trained: Trained = field(repr=False)
+    metrics: tuple[Metric, ...] = field(repr=False)
+    entries: tuple[Entry, ...] = field(repr=False)
+    cost: Cost
+    health: Health
+
+
+class FitStopped(InvalidInput):
+    """The health of the data was below the limit: the fit stopped, and only the health check was paid."""
+
+    def __init__(self, health: Health, cost: Cost, left: Cost) -> None:
+        self.health, self.cost, self.left = health, cost, left
+        flaws = " ".join(health.sentences()[1:])
+        super().__init__(
+            f"only about {health.usable} of the records can be used, below the limit of {health.stop_below:.0%}: "
+            f"stopped after the health check, which cost epsilon {cost.epsilon:.3g}; {left.epsilon:.6g} is left. "
+            f"{flaws} Correct the schema (dpilot schema check), or lower the limit (stop_below, --stop-below)."
+        )
+
+
+def declare_fit(
+    source: Any,
+    schema: Any,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    allow_large_delta: bool = False,
+    size: str | int = "public",
+    target: str | None = None,
+    protected: str | None = None,
+    options: FitOptions | None = None,
+    class_names: tuple[str, ...] | None = None,
+    unprotected: tuple[str, ...] = (),
+) -> tuple[Declaration, TableSource]:
+    """What is declared of a fit, and the table it is of; its length is read only if it is public."""
+    if not isinstance(schema, Schema):
+        raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
+    roles = schema.with_roles(target=target, protected=protected)
+    table = TableSource.of(source, roles)
+    known, public = resolve_size(size, table.length() if size == "public" else 0)
+    declared = declare(
+        roles,
+        epsilon=epsilon,
+        delta=delta,
+        allow_large_delta=allow_large_delta,
+        size=known,
+        public_size=public,
+        name=table.name,
+        options=options or FitOptions(),
+        class_names=class_names,
+        unprotected=unprotected,
+    )
+    return declared, table
+
+
+def plan_fit(declared: Declaration, bound: str, learner: Learner | None = None) -> FitPlan:
+    """Everything that decides the privacy of a fit that is paid in a ledger of ``bound``."""
+    chosen = learner or learners.learner(declared.options.model, declared.task)
+    health, rest = split_budget(declared.budget, bound)
+    purchases = chosen.purchases(declared, rest)
+    return FitPlan(declared, health, rest, purchases, chosen.plan(declared, rest, purchases))
+
+
+@np.errstate(all="ignore")  # whatever the caller set: an underflow would reveal one record
+def run_fit(
+    declared: Declaration,
+    source: TableSource,
+    *,
+    ledger: Ledger | str | Path | None = None,
+    folder: RunFolder | None = None,
+    keys: FitKeys | None = None,
+    learner: Learner | None = None,
+    stop_below: float = 0.5,
+    tell: Tell = silent,
+    progress: Progress | None = None,
+) -> FitResult:
+    """Carry out a fit, new or interrupted; ``folder`` is where it can go on from after a crash.
+
+    Guarantee:
+        All noise is fixed from declared numbers. The price of the health check is in the ledger before a value is read,
+        and that of all the rest, as one commitment, once the health is known and before anything else is released.
+        Training reads the part "train" only, figures the part "held-out" only. No value of a record raises, but for
+        FitStopped, which a noisy release decides; and all that leaves is declared or released.
+    """
+    chosen = learner or learners.learner(declared.options.model, declared.task)
+    keys = keys or (FitKeys.draw() if folder is None else folder.keys)
+    repeat = folder.log.frozen if folder is not None and folder.resumed else None
+    home = None if folder is None else folder.path
+    plan = plan_fit(declared, _bound_of(ledger, chosen), chosen)
+    payments = open_payments(ledger, declared.budget, declared.name, home, gaussian=chosen.gaussian, repeat=repeat)
+    health = _check_health(plan, source, payments, keys, stop_below, tell)
+    split = keys.split(plan.shares)
+    committed = payments.commit(plan.stages(split.id), plan.rest)
+    cost = payments.cost(declared.budget)
+    size = plan.purchases.buy_size(source, declared, committed, keys.noise.spawn())
+    reader = plan.learned.reader(plan.purchases.buy_bounds(source, size, committed, keys.noise.spawn()))
+    records = read_records(source, reader)
+    places = split.indices(len(records.features))
+    parts = Parts(take(records, places[TRAIN]), take(records, places[HELD_OUT]), reader)
+    del records
+    run = PaidRun(committed, keys, split.id, size, cost, tell, progress)
+    trained = plan.learned.train(parts, run)
+    outputs = trained.predictor.outputs(parts.held_out.features)
+    with committed.stage(METRICS) as receipt:
+        metrics = trained.figures.release(
+            parts.held_out, outputs if declared.task.numeric else softmax(outputs), receipt, keys.noise.spawn()
+        )
+    tell(f"held-out {metrics[0].name} {metrics[0].value:.3f}, noise included")
+    entries = _entries(plan, keys, payments, committed)
+    record = _record(plan, trained, metrics, health, entries, payments, size, keys.noise.stamp)
+    bought = {name: reader.schema.columns[name].interval for name in declared.schema.inputs_only().to_buy}
+    schema = declared.schema.with_bounds(bought) if plan.purchases.bounds_noise is not None else declared.schema
+    own = payments.book if payments.own else None
+    return FitResult(
+        FittedModel(schema, reader, trained.predictor, record, health, own), trained, metrics, entries, cost, health
+    )
+
+
+def _bound_of(ledger: Ledger | str | Path | None, learner: Learner) -> str:
+    """How the ledger adds commitments up: that of one's own by squared mu, where all is Gaussian."""
+    if isinstance(ledger, Ledger):
+        return ledger.bound
+    if ledger is None:
+        return "gdp" if learner.gaussian else "basic"
+    return Ledger.read(ledger).bound if Path(ledger).exists() else "basic"
+
+
+def _check_health(
+    plan: FitPlan, source: TableSource, payments: Payments, keys: FitKeys, stop_below: float, tell: Tell
+) -> Health:
+    """Pay for the health check alone, release it, and stop where it is below the limit."""
+    stages = plan.health_stages(keys.name)
+    committed = payments.commit(stages, plan.health)
+    with committed.stage(stages[0].purpose) as receipt:
+        health = release_health(
+            source,
+            plan.declared,
+            noise_multiplier=health_noise(plan.health),
+            stop_below=stop_below,
+            receipt=receipt,
+            noise=keys.noise.spawn(),
+        )
+    for sentence in health.sentences():
+        tell(sentence)
+    if health.stopped:
+        (entry,) = committed.entries()
+        raise FitStopped(health, entry.cost, payments.book.remaining())
+    return health
+
+
+def _entries(plan: FitPlan, keys: FitKeys, payments: Payments, committed: Committed) -> tuple[Entry, ...]:
+    (health,) = plan.health_stages(keys.name)
+    first = (entry for entry in payments.book.entries() if entry.purpose == health.purpose)
+    return (*first, *committed.entries())
+
+
+def _record(
+    plan: FitPlan, trained: Trained, metrics: tuple[Metric, ...], health: Health, entries: tuple[Entry, ...],
+    payments: Payments, size: float, stamp: str,
+) -> FitRecord:  # fmt: skip
+    declared, cost = plan.declared, payments.cost(plan.declared.budget)
+    group = declared.schema.protected
+    classes = declared.class_names or declared.task.target.categories
+    return FitRecord.of(
+        epsilon=cost.epsilon,
+        delta=cost.delta,
+        accounting=_HOW,
+        head=payments.book.head(),
+        data={
+            "name": declared.name,
+            "size": round(size),
+            "held_out": plan.learned.held_out,
+            "target": declared.task.target.name,
+            "classes": None if classes is None else list(classes),
+            "protected": None if group is None else group.name,
+            "features": [column.name for column in declared.schema.features],
+            "bought_bounds": list(declared.schema.to_buy),
+        },
+        plan={"model": declared.options.model, **trained.plan},
+        decisions=_decisions(plan, trained, health),
+        metrics=tuple(metric.record() for metric in metrics),
+        thresholds=trained.thresholds,
+        ledger=tuple(entry.as_dict() for entry in entries),
+        stamps=(stamp,),
+        unprotected=declared.unprotected,
+        curves=trained.curves,
+        health=health.to_dict(),
+    )
+
+
+def _decisions(plan: FitPlan, trained: Trained, health: Health) -> tuple[str, ...]:
+    """The choices of the fit in the order they were made, after what the learner says in short, if it does."""
+    first, *others = trained.decisions
+    summary, rest = ((first,), others) if first.startswith("In short") else ((), trained.decisions)
+    return (
+        *summary,
+        *plan.declared.notes,
+        f"{SHARE:.0%} of the budget went to the health check. {health.sentences()[0]}",
+        *plan.purchases.reasons,
+        *rest,
+    )

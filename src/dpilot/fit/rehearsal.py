@@ -1,0 +1,124 @@
+"""A fit on made-up records, from the schema alone: the plan it will take, how long, how much memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from dpilot.data.column import Column
+from dpilot.data.schema import Schema
+from dpilot.errors import BudgetExceeded
+from dpilot.fit.keys import FitKeys
+from dpilot.fit.learners.base import PaidRun, Parts
+from dpilot.fit.pipeline import FitPlan
+from dpilot.fit.source import TableSource, read_records, take
+from dpilot.privacy.budget import Cost
+from dpilot.privacy.ledger import Stage
+from dpilot.privacy.receipt import Receipt
+
+__all__ = ["Rehearsal", "rehearse", "synthetic_records"]
+
+_ROWS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a fit would be: its stages and numbers, and about how long and how large. Nothing was spent.
+
+    ``seconds`` are those on a machine that does nothing else, ``seconds_if_as_busy`` those by the clock, with as much
+    going on beside it as during the rehearsal.
+    """
+
+    size: int
+    features: int
+    held_out: float
+    stages: tuple[dict[str, Any], ...]
+    seconds: float
+    seconds_if_as_busy: float
+    megabytes: float
+    reasons: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+
+def rehearse(plan: FitPlan) -> Rehearsal:
+    """Read, train and score a few made-up records by the plan of the fit, and reckon from their time.
+
+    Guarantee:
+        No value of the table is read, and no ledger of it is touched: what is trained was made from the schema.
+    """
+    declared, size = plan.declared, float(plan.declared.size or 10_000)
+    known = declared.schema.with_bounds(dict.fromkeys(declared.schema.inputs_only().to_buy, (-1.0, 1.0)))
+    short, factor = plan.learned.shorten(size, _ROWS)
+    reader = short.reader(known.inputs_only() if plan.purchases.bounds_noise is not None else plan.purchases.schema)
+    source = TableSource.of(synthetic_records(known, _ROWS), declared.schema)
+    reading = _seconds(lambda: read_records(source, reader))
+    records = read_records(source, reader)
+    keys = FitKeys.draw()
+    split = keys.split(plan.shares)
+    train, held_out = (take(records, places) for places in split.indices(_ROWS).values())
+    parts = Parts(train, held_out, reader)
+    committed: Any = _Unpaid(short.stages(split.id))
+    run = PaidRun(committed, keys, split.id, float(_ROWS), Cost(0.0, 0.0))
+    training = _seconds(lambda: short.train(parts, run), warm=False)
+    passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
+    clock, processor = (passes * reading / _ROWS * size + training * factor).tolist()
+    stages = [*plan.health_stages(""), *plan.stages("")]
+    return Rehearsal(
+        size=round(size),
+        features=records.features.shape[1],
+        held_out=plan.learned.held_out,
+        stages=tuple(_describe(stage) for stage in stages),
+        seconds=min(clock, processor),  # the processor's counts every thread, the clock's every other process
+        seconds_if_as_busy=clock,
+        megabytes=12 * size * records.features.shape[1] * 4 / 1e6,
+        reasons=plan.purchases.reasons,
+    )
+
+
+def synthetic_records(schema: Schema, rows: int, seed: int = 0) -> dict[str, Any]:
+    """Records drawn evenly from what the schema declares, target and groups too."""
+    rng = np.random.default_rng(seed)
+    return {column.name: _draw(column, rows, rng) for column in schema.used}
+
+
+def _draw(column: Column, rows: int, rng: np.random.Generator) -> Any:
+    if column.categories is not None:
+        return np.asarray(column.categories, dtype=object)[rng.integers(len(column.categories), size=rows)]
+    return rng.uniform(*(column.interval if isinstance(column.bounds, tuple) else (-1.0, 1.0)), size=rows)
+
+
+class _Unpaid:
+    """Stands in for a commitment: receipts for made-up records, which have no budget to keep."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self._waiting = list(stages)
+
+    @contextmanager
+    def stage(self, purpose: str) -> Iterator[Receipt]:
+        for place, stage in enumerate(self._waiting):
+            if stage.purpose == purpose:
+                yield Receipt(self._waiting.pop(place).event)
+                return
+        raise BudgetExceeded(f"no stage {purpose!r} is waiting: it was not planned.")
+
+
+def _describe(stage: Stage) -> dict[str, Any]:
+    return {"purpose": stage.purpose.split(" of fit")[0], "part": stage.part, "event": repr(stage.event)}
+
+
+def _seconds(work: Callable[[], Any], *, warm: bool = True) -> Any:
+    """Seconds by the clock and on the processor: the median of three after a first run, which loads code."""
+    times = []
+    for _ in range(4 if warm else 1):
+        start = np.array([time.perf_counter(), time.process_time()])
+        work()
+        times.append(np.array([time.perf_counter(), time.process_time()]) - start)
+    return np.median(times[1:], axis=0) if warm else times[0]

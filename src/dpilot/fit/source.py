@@ -1,0 +1,139 @@
+"""Where the records of a fit come from, and how they are read: each by itself, by the schema and its own coin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpilot._arrays import Floats
+from dpilot.data.bounds import raw_numbers
+from dpilot.data.column import Column
+from dpilot.data.encoder import Encoded
+from dpilot.data.files import Table
+from dpilot.data.frames import Frame
+from dpilot.data.reading import codes
+from dpilot.data.schema import Schema
+from dpilot.errors import InvalidInput
+
+__all__ = ["PlainColumns", "Reader", "TableSource", "category_codes", "read_records", "take"]
+
+
+class Reader(Protocol):
+    """Turns the cells of records into rows of numbers; a row with a value that is not finite is the null record."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+    def encode_features(self, frame: Any) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainColumns:
+    """The numbers of the features as they are, for a learner that finds their bounds itself."""
+
+    schema: Schema
+
+    def encode_features(self, frame: Any) -> Floats:
+        return raw_numbers(frame, self.schema, tuple(column.name for column in self.schema.features))
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """A table, in a file or in memory, whose columns were checked against the schema; no value has been read.
+
+    ``frames()`` gives the records anew each time it is called, some at a time.
+    """
+
+    table: Any
+    schema: Schema
+    name: str
+
+    @classmethod
+    def of(cls, given: Any, schema: Schema) -> TableSource:
+        """The table at a path, an opened file (read by its own dialect), a data frame, or a mapping of columns."""
+        if isinstance(given, Table):
+            dialect = given.dialect
+            table = Table.open(given.path, schema, encoding=dialect.encoding, delimiter=dialect.delimiter)
+            return cls(table, schema, table.path.stem)
+        if isinstance(given, str | Path):
+            table = Table.open(given, schema)
+            return cls(table, schema, table.path.stem)
+        frame = Frame.of(given)
+        absent = [column.name for column in schema.used if frame.names[column.name] != 1]
+        if absent:
+            raise InvalidInput(f"columns {absent[:5]!r} of the schema are not once in the table: expected each once.")
+        return cls(given, schema, "a table in memory")
+
+    def length(self) -> int:
+        """The number of records, null ones too."""
+        return self.table.length() if isinstance(self.table, Table) else Frame.of(self.table).length
+
+    def frames(self) -> Iterator[Any]:
+        yield from self.table.frames() if isinstance(self.table, Table) else (self.table,)
+
+    def blanks(self) -> Iterator[Floats]:
+        """A zero for each record, in pieces: what a count of the records counts."""
+        yield from (np.zeros(Frame.of(frame).length) for frame in self.frames())
+
+
+def read_records(source: TableSource, reader: Reader) -> Encoded:
+    """All records in one piece, read a frame at a time; the null record is a row of nan with a target of nan.
+
+    Guarantee:
+        A row is a function of its own record and of the schema; a record added at the end moves no other. Whatever a
+        record holds, nothing is raised.
+
+    Edge cases:
+        a numeric target    is in its own unit; outside declared bounds it makes the record null, or is pulled in where
+                            the schema says "clamp"
+    """
+    pieces = [_read_frame(frame, source.schema, reader) for frame in source.frames()]
+    targets, groups = ([getattr(piece, name) for piece in pieces] for name in ("target", "group"))
+    return Encoded(
+        np.concatenate([piece.features for piece in pieces]),
+        np.concatenate(targets),
+        None if groups[0] is None else np.concatenate(groups),
+    )
+
+
+def take(records: Encoded, places: NDArray[np.int64]) -> Encoded:
+    """The records at ``places``."""
+    target = None if records.target is None else records.target[places]
+    return Encoded(records.features[places], target, None if records.group is None else records.group[places])
+
+
+def category_codes(frame: Any, column: Column, schema: Schema) -> Floats:
+    """The place of each cell among the declared categories; nan for a cell that is missing or none of them."""
+    found = codes(Frame.of(frame).cells(column), column.categories or (), schema.missing_values)
+    return np.where(found >= 0, found.astype(np.float64), np.nan)
+
+
+def _read_frame(frame: Any, schema: Schema, reader: Reader) -> Encoded:
+    features = reader.encode_features(frame)
+    target = _read_target(frame, schema)
+    group = None if schema.protected is None else category_codes(frame, schema.protected, schema)
+    others = [target] if group is None else [target, group]
+    null = ~np.isfinite(features).all(axis=1) | ~np.isfinite(others).all(axis=0)
+    features[null] = np.nan
+    for values in others:
+        values[null] = np.nan
+    return Encoded(features, target, group)
+
+
+def _read_target(frame: Any, schema: Schema) -> Floats:
+    """The code of each record's class, or its number; nan where it is missing or wrong."""
+    column = schema.target
+    if column.categories is not None:
+        return category_codes(frame, column, schema)
+    values = raw_numbers(frame, schema, (column.name,))[:, 0]
+    if not isinstance(column.bounds, tuple):
+        return values
+    lower, upper = column.bounds
+    if column.outside == "clamp":
+        return np.clip(values, lower, upper)
+    return np.where((values >= lower) & (values <= upper), values, np.nan)

@@ -1,0 +1,152 @@
+"""``fit_table``: a private model of a table in a file or in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dpilot.data.files import Table
+from dpilot.data.schema import Schema
+from dpilot.fit.declaration import FitOptions
+from dpilot.fit.folder import RunFolder, open_folder
+from dpilot.fit.keys import FitKeys
+from dpilot.fit.learners.base import Tell, silent
+from dpilot.fit.learners.networks import Network, Step, data_free_step
+from dpilot.fit.model import FittedModel
+from dpilot.fit.pipeline import FitResult, FitStopped, declare_fit, run_fit
+from dpilot.privacy.ledger import Ledger
+from dpilot.train.progress import Progress
+
+__all__ = ["fit_table", "keep", "resumable"]
+
+
+def fit_table(
+    source: Any,
+    schema: Schema,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    allow_large_delta: bool = False,
+    target: str | None = None,
+    protected: str | None = None,
+    epochs: float | None = None,
+    model: str = "auto",
+    objective: str = "accuracy",
+    held_out: float | None = None,
+    size: str | int = "public",
+    stop_below: float = 0.5,
+    ledger: Ledger | str | Path | None = None,
+    run_folder: str | Path | None = None,
+    resume: bool = False,
+    step: Step = data_free_step,
+    device: str | None = None,
+    tell: Tell = silent,
+    progress: Progress | None = None,
+    test_seed: int | None = None,
+) -> FittedModel:
+    """A private model of a table, with its held-out figures, for one total (epsilon, delta).
+
+    Args:
+        source: the path of a csv or parquet file, an opened one, or a data frame.
+        schema: what is declared of its columns.
+        epochs: the most passes over the records of one run.
+        model: "auto" (a tuned linear head for classes, least squares for numbers), "logistic", "linear" or "mlp".
+        objective: what tuning aims at, for "auto" and classes.
+        held_out: the share of the records for figures; the learner's default where None.
+        stop_below: the usable share of records below which the fit stops after its health check.
+        ledger: where it is paid; without one a ledger of this fit's own is made and saved with it.
+        run_folder: where the fit is saved; it can go on from there after a crash, with ``resume``.
+        step: the step size of a network, from declared numbers; by default it is data-free.
+        test_seed: fixes noise and coins, and stamps the record as not private.
+
+    Raises:
+        InvalidInput: an argument is wrong; nothing was paid.
+        BudgetExceeded: the ledger does not hold the whole price.
+        FitStopped: too few records can be used; only the health check was paid.
+
+    Guarantee:
+        That of ``pipeline.run_fit``.
+
+    Edge cases:
+        delta left out     min(1e-5, 1/(10 size)), or 1e-6 where the size is bought, and the record says so
+        delta >= 1/size    refused unless ``allow_large_delta``
+        size = "private"   a noisy count is bought; sampling rate and steps are then fixed without it
+        a ledger again     a new split is drawn, and the price is added to what was spent: the old split would cost as
+                           much, since a fit spends its epsilon on each part, and rows may have moved since
+
+    Example:
+        ``run = fit_table("adult.parquet", Schema.load("adult.toml"), epsilon=1.0); run.predict(frame)``
+    """
+    options = FitOptions(model, epochs, held_out, objective, device)
+    declared, table = declare_fit(
+        source,
+        schema,
+        epsilon=epsilon,
+        delta=delta,
+        allow_large_delta=allow_large_delta,
+        size=size,
+        target=target,
+        protected=protected,
+        options=options,
+    )
+    learner = None if step is data_free_step else Network("mlp" if model == "mlp" else "linear", step)
+    how: dict[str, Any] = {
+        "ledger": ledger, "learner": learner, "stop_below": stop_below, "tell": tell, "progress": progress
+    }  # fmt: skip
+    if run_folder is None:
+        return run_fit(declared, table, keys=FitKeys.draw(test_seed), **how).model
+    arguments = {
+        **_describe_source(source),
+        "schema": schema.to_dict(),
+        "ledger": _path_of(ledger),
+        "epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta, "size": size,
+        "target": target, "protected": protected, "epochs": epochs, "model": model, "objective": objective,
+        "held_out": held_out, "stop_below": stop_below, "device": device, "test_seed": test_seed,
+    }  # fmt: skip
+    with resumable(Path(run_folder), arguments, resume=resume, test_seed=test_seed) as begun:
+        result = run_fit(declared, table, folder=begun, **how)
+        return keep(result, begun)
+
+
+@contextmanager
+def resumable(
+    folder: Path, arguments: dict[str, Any], *, resume: bool, test_seed: int | None = None
+) -> Iterator[RunFolder]:
+    """A run folder that an interrupted fit can go on from; whatever interrupts it says what is paid and how."""
+    plain = json.loads(json.dumps(arguments, default=str))
+    with open_folder(folder, plain, resume=resume, test_seed=test_seed) as begun:
+        try:
+            yield begun
+        except FitStopped:
+            begun.discard()
+            raise
+        except BaseException as problem:
+            problem.add_note(
+                f"What the fit has paid stays spent. It can go on from {folder}: dpilot fit --resume {folder}, or the "
+                "same call again with checkpoint= or resume=True."
+            )
+            raise
+
+
+def keep(result: FitResult, folder: RunFolder) -> FittedModel:
+    """Save a finished fit in its folder, and leave no secret."""
+    result.model.save(folder.path)
+    folder.finish()
+    return result.model
+
+
+def _path_of(ledger: Ledger | str | Path | None) -> str | None:
+    if ledger is None:
+        return None
+    return str(ledger.path if isinstance(ledger, Ledger) else Path(ledger).resolve())
+
+
+def _describe_source(source: Any) -> dict[str, Any]:
+    if isinstance(source, Table):
+        dialect = source.dialect
+        plain = {"encoding": dialect.encoding, "delimiter": dialect.delimiter}
+        return {"data": str(Path(source.path).resolve()), **plain}
+    return {"data": str(Path(source).resolve()) if isinstance(source, str | Path) else None}

@@ -1,0 +1,82 @@
+"""The story of an autopilot run: each decision in a sentence, curves, and what a report is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dpilot.privacy.receipt import step_noise_multiplier
+from dpilot.tune.autopilot_plan import AutopilotPlan
+from dpilot.tune.candidate import Candidate
+from dpilot.tune.defaults import MOMENTUM
+from dpilot.tune.scaling import Search
+
+__all__ = ["Outcome", "curves_of", "explain", "plan_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What trials and final run released: the model, where the law pointed, and what its trials found."""
+
+    model: Any = field(repr=False)
+    candidate: Candidate
+    search: Search
+    notes: tuple[str, ...]
+
+
+def explain(plan: AutopilotPlan, outcome: Outcome, *, clipping: str, model: str) -> tuple[str, ...]:
+    """The choices of the run in the order they were made, the whole run in one sentence first."""
+    scaling = plan.scaling
+    return (
+        _summary(plan, outcome, clipping),
+        f"{100 * plan.held_out:.2g} % of the records, each by a secret coin, are kept apart: scores of trials and the "
+        "figures are read on them, and take nothing from the budget of training.",
+        f"{plan.reason[0].upper()}{plan.reason[1:].rstrip('.')}.",
+        f"{clipping[0].upper()}{clipping[1:]}.",
+        *(f"{note[0].upper()}{note[1:]}" for note in (*outcome.search.notes, *outcome.notes)),
+        f"The final run has epsilon {scaling.final_epsilon:.4g}; {plan.tuning_share:.1%} of mu^2 went to tuning.",
+        f"Model: {model}.",
+    )
+
+
+def _summary(plan: AutopilotPlan, outcome: Outcome, clipping: str) -> str:
+    steps = outcome.candidate.steps
+    tried = " and ".join(f"{r / steps:.3g} at epsilon {epsilon:.2g}" for epsilon, r in outcome.search.law.points)
+    how = f"extrapolated from {tried}" if tried else "data-free"
+    first, clipped = (each.split(":")[0] for each in (plan.reason, clipping))
+    return (
+        f"In short: {first}, {steps} steps; {clipped}; step size {outcome.candidate.lr:.3g}, {how}; "
+        f"{plan.tuning_share:.1%} of mu^2 went to tuning."
+    )
+
+
+def plan_of(plan: AutopilotPlan, outcome: Outcome) -> dict[str, Any]:
+    """The final run's plan as plain data."""
+    final, steps = plan.scaling.final, outcome.candidate.steps
+    each = step_noise_multiplier(final.noise_multiplier, steps) if final.sample_rate == 1 else final.noise_multiplier
+    return {
+        "sample_rate": final.sample_rate,
+        "steps": steps,
+        "noise_multiplier": each,
+        "lr": outcome.candidate.lr,
+        "momentum": MOMENTUM,
+        "trials": len(outcome.search.trials),
+        "tuning_share": plan.tuning_share,
+        "objective": plan.options.objective,
+    }
+
+
+def curves_of(plan: AutopilotPlan, outcome: Outcome) -> dict[str, tuple[tuple[float, float], ...]]:
+    """Step size against epsilon, at the final number of steps: the law, the trials, and the final run."""
+    if not outcome.search.trials:
+        return {}
+    steps, law = outcome.candidate.steps, outcome.search.law
+    grid = np.geomspace(plan.scaling.epsilons[0] / 2, plan.budget.epsilon, 40)
+    name = "step size against epsilon"
+    return {
+        f"{name}: fitted": tuple((float(epsilon), law.predict(float(epsilon)) / steps) for epsilon in grid),
+        f"{name}: trials": tuple((each.epsilon, each.candidate.r / steps) for each in outcome.search.trials),
+        f"{name}: final run": ((plan.scaling.final_epsilon, outcome.candidate.r / steps),),
+    }

@@ -1,1 +1,0 @@
-"""The autopilot: options and data-free defaults, the plan of everything, its run, and the record of it."""
