@@ -14,7 +14,7 @@ from dpilot.privacy.gaussian import gdp_epsilon
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features, centred, private_center
 from dpilot.tune import Box, Candidate, LogUniform, ProbeTask, Space, Tuned, head_options, linear_scaling
-from dpilot.tune.pilot.defaults import default_held_out
+from dpilot.tune.defaults import default_held_out
 from dpilot.tune.rivals.data_free import train_without_tuning
 
 CENTER = 0.02

@@ -14,7 +14,7 @@ from benchmarks.tune.threshold import RATIOS, best, by_ratio
 from dpilot import Budget
 from dpilot.transfer.features import Features
 from dpilot.tune import head_options
-from dpilot.tune.pilot.defaults import head_defaults
+from dpilot.tune.defaults import head_defaults
 
 
 def _surface() -> Surface:

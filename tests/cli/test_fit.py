@@ -9,7 +9,7 @@ import pytest
 
 from dpilot import Ledger
 from dpilot.cli.main import main
-from tests.tables.helpers import SCHEMA, SIZE, frame
+from tests.fit.helpers import SCHEMA, SIZE, frame
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from dpilot import Budget, Plan, PrivateStep, Trainer, poisson_loader
 from dpilot.data.splits import Split
 from dpilot.linear import AutoRegressor, LinearRegression, LogisticRegression, PrivateStandardScaler
-from dpilot.tables.fitting import fit_table
+from dpilot.fit.table import fit_table
 from dpilot.transfer import Features, fit_probe
 from dpilot.tune import (
     Always,
@@ -32,7 +32,7 @@ from dpilot.tune import (
     random_search,
     train_at,
 )
-from tests.tables.helpers import SCHEMA, frame
+from tests.fit.helpers import SCHEMA, frame
 
 SIZE = 200
 LOSS = nn.CrossEntropyLoss(reduction="none")

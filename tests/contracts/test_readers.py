@@ -30,10 +30,10 @@ from dpilot.data.files import Table
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.linear import LinearRegression, LogisticRegression
-from dpilot.linear.auto_regressor import AutoRegressor
+from dpilot import AutoRegressor
 from dpilot.linear.classifier import codes
 from dpilot.linear.inputs import features_and_target, target_cells
-from dpilot.tables.fitting import fit_table
+from dpilot.fit.table import fit_table
 from dpilot.train.records.reader import Reader
 from dpilot.transfer.features import Features
 from dpilot.transfer.probing import fit_probe

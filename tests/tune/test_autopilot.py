@@ -20,7 +20,7 @@ from dpilot.transfer.features import Features
 from dpilot.tune import autopilot
 from dpilot.tune.pilot import outcome as outcomes
 from dpilot.tune.pilot.autopilot_table import autopilot_table
-from dpilot.tune.pilot.defaults import AutopilotOptions, head_defaults, head_options, head_walk, module_lr
+from dpilot.tune.defaults import AutopilotOptions, head_defaults, head_options, head_walk, module_lr
 from dpilot.tune.pilot.pilot_plan import Purchases, plan_heads, plan_module
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.scaling_plan import plan_scaling

@@ -14,11 +14,10 @@ from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import Labels, array_frame, class_schema, is_images, join_target
 from dpilot.fit.declaration import FitOptions
-from dpilot.fit.estimators import PrivateScore, check_schema, fit_estimator, test_seed_of
+from dpilot.fit.estimators import PrivateScore, check_schema, declare_estimator, fit_estimator, test_seed_of
 from dpilot.fit.figures import softmax
 from dpilot.fit.health import Health
 from dpilot.fit.model import FittedModel
-from dpilot.fit.pipeline import declare_fit
 from dpilot.fit.source import category_codes
 from dpilot.linear.classifier import codes, resolve_classes
 from dpilot.linear.fitting import noise_of, resolve_size
@@ -194,15 +193,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _fit(self, table: Any, schema: Any, *, labels: tuple[Any, ...] | None = None, **more: Any) -> None:
-        options = FitOptions("auto", self.epochs, None, self.objective, self.device)
-        given: dict[str, Any] = {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "allow_large_delta": self.allow_large_delta,
-        }
-        declared, source = declare_fit(table, schema, size=self.size, options=options, **given, **more)
-            table, schema, allow_large_delta=self.allow_large_delta, options=options, **given, **more
-        )
+        declared, source = declare_estimator(self, table, schema, objective=self.objective, **more)
         if declared.task.numeric:
             raise InvalidInput(
                 f"the target {declared.task.target.name!r} is numeric: expected classes. See AutoRegressor."

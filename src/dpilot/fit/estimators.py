@@ -8,11 +8,11 @@ from typing import Any
 
 from dpilot import _validate
 from dpilot.data.schema import Schema
-from dpilot.fit.declaration import Declaration
+from dpilot.fit.declaration import Declaration, FitOptions
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.model import FIT
-from dpilot.fit.pipeline import FitResult, run_fit
+from dpilot.fit.pipeline import FitResult, declare_fit, run_fit
 from dpilot.fit.source import TableSource
 from dpilot.fit.table import keep, resumable
 from dpilot.linear.fitting import noise_of
@@ -20,7 +20,7 @@ from dpilot.linear.problem import Privacy
 from dpilot.metrics.metric import Metric
 from dpilot.noise import KeyedNoise
 
-__all__ = ["PrivateScore", "check_schema", "fit_estimator", "test_seed_of"]
+__all__ = ["PrivateScore", "check_schema", "declare_estimator", "fit_estimator", "test_seed_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,22 @@ def test_seed_of(random_state: Any) -> int | None:
     """A seed from the estimator's ``random_state``, which is warned of; None for noise of the operating system."""
     noise = noise_of(random_state)
     return int(noise.state.generator("fit").integers(2**31)) if isinstance(noise, KeyedNoise) else None
+
+
+def declare_estimator(
+    estimator: Any, table: Any, schema: Schema, *, objective: str = "accuracy", **more: Any
+) -> tuple[Declaration, TableSource]:
+    """What the estimator's parameters declare of a fit of ``table``; ``more``: arguments of ``declare_fit``."""
+    return declare_fit(
+        table,
+        schema,
+        epsilon=estimator.epsilon,
+        delta=estimator.delta,
+        allow_large_delta=estimator.allow_large_delta,
+        size=estimator.size,
+        options=FitOptions("auto", estimator.epochs, None, objective, estimator.device),
+        **more,
+    )
 
 
 def fit_estimator(

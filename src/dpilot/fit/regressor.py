@@ -12,10 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame, join_target, number_schema, regression_schema
-from dpilot.fit.declaration import FitOptions
-from dpilot.fit.estimators import PrivateScore, check_schema, fit_estimator
+from dpilot.fit.estimators import PrivateScore, check_schema, declare_estimator, fit_estimator
 from dpilot.fit.model import FittedModel
-from dpilot.fit.pipeline import declare_fit
 from dpilot.linear.fitting import noise_of
 from dpilot.linear.inputs import features, features_and_target, loose, numbers, target_numbers
 from dpilot.linear.model import LinearModel
@@ -97,15 +95,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first."""
         table, schema = self._table(X, y)
-        options = FitOptions("auto", self.epochs, None, "accuracy", self.device)
-        given: dict[str, Any] = {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "allow_large_delta": self.allow_large_delta,
-        }
-        declared, source = declare_fit(table, schema, size=self.size, options=options, **given)
-            table, schema, allow_large_delta=self.allow_large_delta, options=options, protected=None, **given
-        )
+        declared, source = declare_estimator(self, table, schema)
         result = fit_estimator(self, declared, source)
         model: LinearModel = result.model.predictor.model  # type: ignore[attr-defined]
         self.fitted_, self.model_ = result.model, model

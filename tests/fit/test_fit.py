@@ -23,7 +23,7 @@ from dpilot.tables.planning import plan_fit
 from dpilot.tables.preparing import TableSource
 from dpilot.tables.rehearsing import rehearse, synthetic_records
 from dpilot.tables.table_run import load_table
-from tests.tables.helpers import SCHEMA, SIZE, events, frame, numeric_frame, numeric_schema
+from tests.fit.helpers import SCHEMA, SIZE, events, frame, numeric_frame, numeric_schema
 
 
 def fit(source=None, schema=SCHEMA, **options):

@@ -9,9 +9,9 @@ import pytest
 
 import dpilot
 from dpilot.data.schema import Schema
-from dpilot.tables.fitting import fit_table
+from dpilot.fit.table import fit_table
 from dpilot.tables.table_run import load_table
-from tests.tables.helpers import SCHEMA, frame, numeric_frame, numeric_schema
+from tests.fit.helpers import SCHEMA, frame, numeric_frame, numeric_schema
 
 
 def test_what_is_shown_and_saved_is_the_price_of_the_whole_fit(tmp_path):

@@ -11,8 +11,8 @@ import pytest
 
 from dpilot.audit.neighbours import Pair
 from dpilot.data.schema import Schema
-from dpilot.tables.fitting import fit_table
-from tests.tables.helpers import SCHEMA, frame
+from dpilot.fit.table import fit_table
+from tests.fit.helpers import SCHEMA, frame
 from tests.thin import thin
 
 GOOD = {"number": "77", "signal": "0.5", "kind": "a", "site": "north", "outcome": "yes"}
