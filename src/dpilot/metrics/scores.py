@@ -24,12 +24,12 @@ def scores(counts: Counts) -> tuple[Metric, ...]:
         >>> from dpilot.metrics.counts import Layout
         >>> counts = Counts(Layout(("no", "yes")), np.array([[[50.0, 10.0], [10.0, 30.0]]]), deviation=0.0)
         >>> [(each.name, each.of, round(each.value, 3)) for each in scores(counts)][:3]
-        [('accuracy', '', 0.8), ('macro accuracy', '', 0.792), ('worst-class accuracy', '', 0.75)]
+        [('accuracy', '', 0.8), ('share of the most common class', '', 0.6), ('accuracy above that share', '', 0.2)]
     """
-    overall = [accuracy(counts), macro(counts), worst_class(counts)]
+    overall = [accuracy(counts), *most_common_class(counts), macro(counts), worst_class(counts)]
     ranked = [] if counts.scores is None else [auc(counts)]
     grouped = [*group_accuracies(counts), worst_group(counts)] if len(counts.layout.groups) > 1 else []
-    fair = [parity(counts)] if len(counts.layout.groups) > 1 and counts.layout.has_scores else []
+    fair = [parity(counts), *gaps(counts)] if len(counts.layout.groups) > 1 and counts.layout.has_scores else []
     return (*overall, *ranked, *grouped, *fair, *class_accuracies(counts), *confusion(counts))
 
 
@@ -37,6 +37,40 @@ def accuracy(counts: Counts) -> Metric:
     """The share of records whose class is predicted."""
     rate = _right(counts.predictions)
     return metric("accuracy", "", rate.value, counts.deviation, rate.interval)
+
+
+def most_common_class(counts: Counts) -> tuple[Metric, Metric]:
+    """The share of records in the most common class, as predicting it always would get right, and how far above it is.
+
+    ::
+
+        accuracy - share = (right outside the class - wrong inside it) / records
+
+    Edge cases:
+        Which class is the most common is itself read from noisy counts. The largest of noisy shares is on average too
+        high; the interval of the share allows for it.
+    """
+    table = counts.predictions.sum(axis=0)
+    groups, classes = counts.predictions.shape[0], table.shape[0]
+    cells = groups * classes
+    shares = [
+        Proportion(float(row.sum()), float(table.sum() - row.sum()), cells, cells * (classes - 1)) for row in table
+    ]
+    best = int(np.argmax([share.value for share in shares]))
+
+    def ends(spread: Spread) -> Interval:
+        alone = [share.interval(spread) for share in shares]
+        shared = [share.interval(spread, classes) for share in shares]
+        found = max(low for low, _ in shared), max(high for _, high in alone)
+        return interval.hull(shares[best].value, found)
+
+    share = metric("share of the most common class", "", shares[best].value, counts.deviation, ends)
+    right = float(np.trace(table) - table[best, best])
+    wrong = float(table[best].sum() - table[best, best])
+    counted = (classes - 1) * groups  # cells on either side of the difference
+    margin = interval.Difference(right, wrong, float(table.sum()), counted, counted, cells * classes)
+    above = metric("accuracy above that share", "", margin.value, counts.deviation, margin.interval)
+    return share, above
 
 
 def macro(counts: Counts) -> Metric:
@@ -107,6 +141,29 @@ def parity(counts: Counts) -> Metric:
         return interval.hull(value, interval.lowest(alone, shared))
 
     return metric("demographic parity", counts.layout.attribute, value, counts.deviation, ends)
+
+
+def gaps(counts: Counts) -> tuple[Metric, Metric]:
+    """Equal opportunity and false positives: how far apart the groups' shares predicted the second class are.
+
+    The first of records that are of the second class (true positive rates), the other of those that are not.
+
+    Edge cases:
+        Noise makes a gap look larger than it is; the interval allows for it.
+    """
+    names = {"equal opportunity gap": 1, "false positive gap": 0}
+    return tuple(_gap(name, counts, place) for name, place in names.items())  # type: ignore[return-value]
+
+
+def _gap(name: str, counts: Counts, true: int) -> Metric:
+    rates = [Proportion(float(table[true, 1]), float(table[true, 0])) for table in counts.predictions]
+    value = max(rate.value for rate in rates) - min(rate.value for rate in rates)
+
+    def ends(spread: Spread) -> Interval:
+        lows, highs = zip(*(rate.interval(spread, len(rates)) for rate in rates), strict=True)
+        return interval.hull(value, (max(0.0, max(lows) - min(highs)), max(highs) - min(lows)))
+
+    return metric(name, counts.layout.attribute, value, counts.deviation, ends)
 
 
 def _worst(name: str, counts: Counts, rates: list[Proportion]) -> Metric:
