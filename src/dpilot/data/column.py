@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NoReturn
 
 from dpilot import _validate
 from dpilot.data import values
+from dpilot.data.column_types import TYPES, State, type_of
 from dpilot.errors import InvalidInput
 
 BUY: Final = "buy"
@@ -105,6 +106,13 @@ class Column:
         return self.role != "ignored"
 
     @property
+    def null_states(self) -> tuple[State, ...]:
+        """What a cell of it makes the whole record null by being."""
+        missing = (State.MISSING,) if self.missing == "null" else ()
+        outside = (State.OUTSIDE,) if self.outside == "null" else ()
+        return (*missing, *outside, State.UNKNOWN, State.UNREADABLE)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The bounds, once they are known."""
         if not isinstance(self.bounds, tuple):
@@ -123,12 +131,12 @@ class Column:
     def _settle_type(self) -> None:
         if self.type is None and self.role == "ignored":
             return
-        remedy = 'Write "numeric" with bounds, or "categorical" with categories'
+        remedy = "Write " + ", or ".join(f'"{name}" with {each.domain}' for name, each in TYPES.items())
         if self.type is None:
             self._refuse(f"type is missing. {remedy}")
-        self._one_of("type", ("numeric", "categorical"), remedy)
-        if self.role == "protected" and self.type != "categorical":
-            self._refuse("it is protected and numeric: groups are compared by categories. Declare it categorical")
+        self._one_of("type", tuple(TYPES), remedy)
+        if self.role == "protected" and not type_of(self).has_groups:
+            self._refuse(f"it is protected and {self.type}: groups are compared by categories. Declare it categorical")
 
     def _parse_bounds(self) -> Bounds:
         given: Any = self.bounds

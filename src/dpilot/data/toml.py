@@ -1,6 +1,6 @@
 """Schemas as TOML: plain data written so that ``tomllib`` reads the same back, and a skeleton to fill in.
 
->>> print(dumps({"missing_values": ["", "NA"]}, {"age": {"type": "numeric", "bounds": [17.0, 90.0]}}), end="")
+>>> print(dumps({"missing_values": ["", "NA"]}, {"columns.age": {"type": "numeric", "bounds": [17.0, 90.0]}}), end="")
 missing_values = ["", "NA"]
 <BLANKLINE>
 [columns.age]
@@ -29,13 +29,29 @@ _SKELETON: Final = """\
 """
 
 
-def dumps(top: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> str:
-    """The keys of ``top``, then one table [columns.NAME] for each column, in their order."""
-    blocks = ["".join(f"{key(name)} = {_value(value)}\n" for name, value in top.items())] if top else []
-    for name, declared in columns.items():
-        lines = "".join(f"{key(each)} = {_value(value)}\n" for each, value in declared.items())
-        blocks.append(f"[columns.{key(name)}]\n{lines}")
+def dumps(top: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """The keys of ``top``, then one table for each header (see ``header``), in their order."""
+    blocks = [_lines(top)] if top else []
+    blocks += [f"[{name}]\n{_lines(declared)}" for name, declared in tables.items()]
     return "\n".join(blocks)
+
+
+def header(name: str) -> str:
+    """The header of the table that declares one column.
+
+    >>> header("age"), header("pay, net")
+    ('columns.age', 'columns."pay, net"')
+    """
+    return f"columns.{key(name)}"
+
+
+def indent(text: str) -> str:
+    """Lines to add to a schema, as messages show them below their sentence.
+
+    >>> indent("[defaults]\\nothers = 1\\n")
+    '    [defaults]\\n    others = 1'
+    """
+    return "\n".join(f"    {line}" for line in text.splitlines() if line)
 
 
 def skeleton(names: Iterable[str]) -> str:
@@ -62,6 +78,10 @@ def string(value: str) -> str:
     "say \\"hi\\"\\n"
     """
     return '"' + _CONTROL.sub(lambda found: _ESCAPES.get(found[0], f"\\u{ord(found[0]):04x}"), value) + '"'
+
+
+def _lines(declared: Mapping[str, Any]) -> str:
+    return "".join(f"{key(name)} = {_value(value)}\n" for name, value in declared.items())
 
 
 def _value(value: Any) -> str:

@@ -1,0 +1,123 @@
+"""Names of a schema against the names of a table: wildcards, near misses, and columns that nobody declared.
+
+Only names are looked at. They are facts of the container and public, with one exception: a csv file without a header
+shows its first record as names, so the names of a table are told only where they are plainly those of the schema.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from dpilot.data import toml
+from dpilot.data.column import Column
+from dpilot.errors import InvalidInput
+
+__all__ = ["check_declared", "check_there", "expand", "find", "is_wildcard"]
+
+_SHOWN: Final = 5
+
+
+def is_wildcard(name: str) -> bool:
+    """Whether a name of a schema can stand for several columns: * any text, ? one character, [ab] one of these.
+
+    >>> is_wildcard("pixel_*"), is_wildcard("pixel_1")
+    (True, False)
+    """
+    return any(character in name for character in "*?[")
+
+
+def expand(columns: Mapping[str, Column], names: Iterable[str]) -> dict[str, Column]:
+    """The columns with every wildcard replaced by the ``names`` it stands for, at its place, in the table's order."""
+    there = tuple(dict.fromkeys(names))
+    known = set(there)
+    wild = [key for key in columns if key not in known and is_wildcard(key)]
+    matches: dict[str, list[str]] = {key: [] for key in wild}
+    for name in (each for each in there if each not in columns and wild):
+        found = [key for key in wild if fnmatchcase(name, key)]
+        if len(found) > 1:
+            raise InvalidInput(
+                f"column {name!r} is meant by the wildcards {found[0]!r} and {found[1]!r}: expected one of them. Give it "
+                f"an entry of its own, [{toml.header(name)}], or make the wildcards narrower."
+            )
+        for key in found:
+            matches[key].append(name)
+    expanded: dict[str, Column] = {}
+    for key, column in columns.items():
+        if key in matches:
+            expanded |= {name: dataclasses.replace(column, name=name) for name in matches[key]}
+        else:
+            expanded[key] = column
+    return expanded
+
+
+def find(columns: Mapping[str, Column], name: str) -> Column | None:
+    """The entry that declares ``name``: its own, or that of the wildcard that stands for it."""
+    return columns[name] if name in columns else expand(columns, [name]).get(name)
+
+
+def check_there(
+    declared: Mapping[str, Column], expanded: Mapping[str, Column], names: Sequence[str], source: str
+) -> None:
+    """Refuse a column of the schema that is used and not in the table, and a wildcard that stands for none."""
+    known = set(names)
+    missing = [name for name, column in expanded.items() if column.used and name not in known]
+    empty = [
+        key
+        for key, column in declared.items()
+        if column.used and key not in expanded and not any(fnmatchcase(name, key) for name in names)
+    ]
+    if not missing and not empty:
+        return
+    hints = _near_misses(missing, list(expanded), names)
+    wild = f" ({', '.join(map(repr, empty[:_SHOWN]))}: a wildcard that stands for no column)" if empty else ""
+    raise InvalidInput(
+        f"columns {_listed([*missing, *empty])} of the schema are not in {source}: expected them in its header{wild}. "
+        f"{hints}Check the names, the delimiter and that there is a header."
+    )
+
+
+def check_declared(columns: Mapping[str, Column], names: Sequence[str], source: str) -> None:
+    """Refuse a column of the table that has no entry in the schema, with the lines to add."""
+    strange = [name for name in names if name not in columns]
+    if not strange:
+        return
+    raise InvalidInput(
+        f"columns {_listed(strange)} of {source} have no entry in the schema: expected one for each. "
+        'Give those that are not needed role = "ignored", all at once by the first two lines, or each by its own:\n'
+        + toml.indent(ignored_lines(strange[:_SHOWN]))
+    )
+
+
+def ignored_lines(names: Iterable[str]) -> str:
+    """Lines of a schema that leave columns out: all that are not named, or each of ``names``."""
+    return "\n".join(toml.dumps({}, {header: declared}) for header, declared in _ignored(names))
+
+
+def _ignored(names: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    yield "defaults", {"others": "ignored"}
+    yield from ((toml.header(name), {"role": "ignored"}) for name in names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{list(names[:_SHOWN])!r}" + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _near_misses(missing: Sequence[str], declared: Sequence[str], names: Sequence[str]) -> str:
+    """Names of the table that are close to missing ones, where at least half of the schema's names are in it."""
+    plain = {_plain(name): name for name in names}
+    found = sum(_plain(name) in plain for name in declared)
+    if 2 * found < len(declared):
+        return ""  # this may be a record, not a header
+    free = [each for each in plain if plain[each] not in declared]
+    near = ((name, difflib.get_close_matches(_plain(name), free, 1)) for name in missing[:_SHOWN])
+    pairs = [f"{plain[match[0]]!r} for {name!r}" for name, match in near if match]
+    return f"Did you mean {', '.join(pairs)}? " if pairs else ""
+
+
+def _plain(name: str) -> str:
+    """A name without case, blanks and signs."""
+    return "".join(filter(str.isalnum, name.casefold())) or name
