@@ -21,7 +21,7 @@ from dpilot.data.column_types import TYPES, State, type_of
 from dpilot.errors import InvalidInput
 
 BUY: Final = "buy"
-_NARROWEST: Final = 1e-300  # what floats can still divide into parts
+NARROWEST: Final = 1e-300  # what floats can still divide into parts
 
 Bounds = tuple[float, float] | Literal["buy"] | None
 
@@ -154,8 +154,8 @@ class Column:
             self._refuse(f"bounds are {_quote(given)}: expected {rule}")
         if not math.isfinite(float(pair[1]) - float(pair[0])):
             self._refuse(f"bounds are {_quote(given)}: expected an interval of finite width")
-        if float(pair[1]) - float(pair[0]) < _NARROWEST:
-            self._refuse(f"bounds are {_quote(given)}: expected a width of {_NARROWEST} or more. Choose a larger unit")
+        if float(pair[1]) - float(pair[0]) < NARROWEST:
+            self._refuse(f"bounds are {_quote(given)}: expected a width of {NARROWEST} or more. Choose a larger unit")
         return float(pair[0]), float(pair[1])
 
     def _parse_categories(self) -> tuple[str, ...] | None:

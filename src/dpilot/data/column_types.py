@@ -26,11 +26,12 @@ from dpilot.data.reading import ABSENT, WRONG, codes, numbers
 if TYPE_CHECKING:
     from dpilot.data.column import Column
 
-__all__ = ["TYPES", "ColumnType", "Reading", "State", "States", "type_of"]
+__all__ = ["NULL", "TYPES", "ColumnType", "Reading", "State", "States", "type_of"]
 
 States = NDArray[np.int8]
 Block = NDArray[np.float32]
 
+NULL: Final = "the record is null"
 _SHOWN: Final = 8  # categories that a sentence lists
 
 
@@ -83,6 +84,8 @@ class ColumnType(Protocol):
 
     def describe(self, column: Column, /) -> str: ...
 
+    def describe_outside(self, column: Column, /) -> str: ...
+
     def invent(self, column: Column, /) -> dict[str, str]: ...
 
 
@@ -115,6 +118,11 @@ class _Numeric:
             return "numbers, whose bounds are bought: private quantiles, paid from the budget"
         lower, upper = column.bounds
         return f"numbers from {lower:.12g} to {upper:.12g}"
+
+    def describe_outside(self, column: Column) -> str:
+        if column.outside == "clamp":
+            return f"Beyond them: put on the nearest bound; no number: {NULL}"
+        return f"Beyond them, or no number: {NULL}"
 
     def invent(self, column: Column) -> dict[str, str]:
         if not isinstance(column.bounds, tuple):
@@ -159,6 +167,9 @@ class _Categorical:
         kind = "classes" if column.role == "target" else "categories"
         more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
         return f"one of {len(listed)} {kind} ({', '.join(map(repr, listed[:_SHOWN]))}{more})"
+
+    def describe_outside(self, column: Column) -> str:
+        return f"An unknown {'class' if column.role == 'target' else 'category'}: {NULL}"
 
     def invent(self, column: Column) -> dict[str, str]:
         listed, strange = column.categories or (), "no such value"

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
-from dpilot.data.column_types import Reading, State, type_of
+from dpilot.data.column_types import State, type_of
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
+from dpilot.data.states import null_cells, read_column
 from dpilot.errors import InvalidInput
 
 _FORMAT: Final = {"kind": "dpilot encoder", "version": 1}
@@ -96,7 +97,7 @@ class Encoder:
         others = [*groups, schema.target] if schema.has_target else list(groups)
         read = {column.name: read_column(column, table, schema) for column in others}
         for column in others:
-            null |= null_cells(column, read[column.name])
+            null |= null_cells(column, read[column.name].states)
         features[null] = np.nan
         values = {name: np.where(null, np.nan, reading.values) for name, reading in read.items()}
         target = values[schema.target.name] if schema.has_target else None
@@ -140,18 +141,8 @@ class Encoder:
             type_of(column).fill(part, reading.values)
             if column.missing == "indicator":
                 part[:, -1] = reading.states == State.MISSING
-            null |= null_cells(column, reading)
+            null |= null_cells(column, reading.states)
         return features, null
-
-
-def read_column(column: Column, table: Frame, schema: Schema) -> Reading:
-    """The cells of one column of a table, as its type reads them."""
-    return type_of(column).read(table.cells(column), column, schema.missing_values)
-
-
-def null_cells(column: Column, reading: Reading) -> NDArray[np.bool_]:
-    """Where a cell makes its whole record null."""
-    return np.asarray(np.isin(reading.states, column.null_states))
 
 
 def _width(column: Column) -> int:

@@ -72,8 +72,8 @@ class Defaults:
 class Schema:
     """All columns of a table, in their order, and the texts that mean "missing" in a csv file.
 
-    A name may be a wildcard, as "pixel_*": it stands for all columns of that kind once ``resolve`` has seen the names of
-    a table. ``defaults`` say what becomes of columns that are not named.
+    A name may be a wildcard, as "pixel_*": it stands for all columns of that kind once ``resolve`` has seen the names
+    of a table. ``defaults`` say what becomes of columns that are not named.
 
     Guarantee:
         Everything an encoder does is a function of the schema and of one record (privacy rules 8 and 21).
@@ -175,8 +175,8 @@ class Schema:
         if len(found) > 1:
             names = [column.name for column in found]
             raise InvalidInput(
-                f"protected columns are {names[:5]!r}: expected one here. Give the others another role, or compare their "
-                "groups in a fit of their own."
+                f"protected columns are {names[:5]!r}: expected one here. Give the others another role, or compare "
+                "their groups in a fit of their own."
             )
         return found[0] if found else None
 

@@ -11,7 +11,7 @@ bounds = [17, 90]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dpilot.data.values import WHOLE
@@ -19,14 +19,17 @@ from dpilot.data.values import WHOLE
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _CONTROL: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 _SKELETON: Final = """\
-# Made from the names of the columns alone; no value was read. For every column, replace "?" and fill in its domain
+# {origin} For every column, replace "?" and fill in its domain
 # from what is known about it (a form, a manual, the law), not from looking at the records:
 #   type = "numeric" and bounds = [lower, upper]; or bounds = "buy", which spends part of the budget on them
 #   type = "categorical" and categories = ["all", "values", "it can have"]
 #   role = "target", "protected" (groups are compared by it) or "ignored"; without it, a feature
 #   missing = "null" where a record without the value is no record at all; without it, an indicator column
+# [columns."pixel_*"] declares all columns so named. Columns without an entry are refused, or left out by
+#   [defaults] and below it others = "ignored"
 # Texts that mean "missing", besides the empty one: missing_values = ["", "NA"], above the columns.
 """
+NAMES_ALONE: Final = "Made from the names of the columns alone; no value was read."
 
 
 def dumps(top: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> str:
@@ -54,16 +57,26 @@ def indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines() if line)
 
 
-def skeleton(names: Iterable[str]) -> str:
-    """A TOML text with one table for each column, which no one can mistake for a finished schema.
+def skeleton(
+    columns: Mapping[str, Mapping[str, Any]],
+    *,
+    top: Mapping[str, Any] | None = None,
+    remarks: Mapping[str, str] | None = None,
+    origin: str = NAMES_ALONE,
+) -> str:
+    """A TOML text with one table for each column, which no one can mistake for a finished schema while it has "?".
 
-    >>> print(skeleton(["age"]).rpartition("#")[2].partition("\\n")[2])
+    >>> print(skeleton({"age": {"type": "?"}}, remarks={"age": "in years"}).rpartition("columns.\\n")[2])
     <BLANKLINE>
-    [columns.age]
+    [columns.age]  # in years
     type = "?"
     <BLANKLINE>
     """
-    return _SKELETON + "".join(f'\n[columns.{key(name)}]\ntype = "?"\n' for name in names)
+    blocks = [_SKELETON.format(origin=origin)] + ([_lines(top)] if top else [])
+    for name, declared in columns.items():
+        remark = f"  # {remarks[name]}" if remarks and name in remarks else ""
+        blocks.append(f"[{header(name)}]{remark}\n{_lines(declared)}")
+    return "\n".join(blocks)
 
 
 def key(name: str) -> str:

@@ -40,8 +40,8 @@ def expand(columns: Mapping[str, Column], names: Iterable[str]) -> dict[str, Col
         found = [key for key in wild if fnmatchcase(name, key)]
         if len(found) > 1:
             raise InvalidInput(
-                f"column {name!r} is meant by the wildcards {found[0]!r} and {found[1]!r}: expected one of them. Give it "
-                f"an entry of its own, [{toml.header(name)}], or make the wildcards narrower."
+                f"column {name!r} is meant by the wildcards {found[0]!r} and {found[1]!r}: expected one of them. Give "
+                f"it an entry of its own, [{toml.header(name)}], or make the wildcards narrower."
             )
         for key in found:
             matches[key].append(name)
