@@ -160,23 +160,29 @@ def _roles(declared: Schema) -> dict[str, Any]:
 
 
 def _show_check(rows: Sequence[InventedRow], shares: SampleShares | None, findings: Sequence[Finding]) -> None:
-    shown = [row for row in rows if not row.what.startswith("category") or row.what == "category 1" or row.unexpected]
-    console.table(
-        "Invented cells, each in a record that is fine otherwise",
-        ["column", "cell", "as", "becomes"],
-        [[row.column, row.what, "nothing" if row.cell is None else repr(row.cell), row.becomes] for row in shown],
-    )
-    if shares is not None:
+    if shares is None:
+        _show_invented(rows)
+    else:
         states = ("fine", "missing", "outside", "unknown", "unreadable", "null")
         console.table(
             f"Shares of the {shares.records:,} records of the public sample",
             ["column", *states],
             [[column.name, *(f"{getattr(column, state):.2%}" for state in states)] for column in shares.columns],
         )
-    problems = [finding for finding in findings if finding.is_problem]
     for finding in findings:
         console.line(f"{'problem' if finding.is_problem else 'note'}: {finding}")
-    console.line(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}, {len(findings) - len(problems)} notes")
+    problems = sum(finding.is_problem for finding in findings)
+    console.line(f"Problems: {problems}. Notes: {len(findings) - problems}.")
+
+
+def _show_invented(rows: Sequence[InventedRow]) -> None:
+    """One category stands for those of its column: they are all read alike, unless something is wrong."""
+    shown = [row for row in rows if not row.what.startswith("category") or row.what == "category 1" or row.unexpected]
+    console.table(
+        "Invented cells, each in a record that is fine otherwise",
+        ["column", "cell", "as", "becomes"],
+        [[row.column, row.what, "nothing" if row.cell is None else repr(row.cell), row.becomes] for row in shown],
+    )
 
 
 def _origin(codebook: Path | None, sample: Path | None) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from dpilot import _validate
 from dpilot.data import toml, values
 from dpilot.data.cells import UNREADABLE, plain
 from dpilot.data.codebook import Codebook, CodebookEntry
@@ -211,8 +211,12 @@ def _examples(column: ColumnShares, declared: Column) -> str:
     if declared.categories is None:
         remedy = "Widen the bounds, " if column.outside else "Correct the type, "
         return f', such as {listed}. {remedy}say missing_values, or outside = "clamp".'
-    near = _validate.suggest(column.wrong[0][0], declared.categories, ". Add them to the categories.")
-    return f", such as {listed}{near}"
+    return f", such as {listed}. {_misspelt(column.wrong[0][0], declared.categories)}"
+
+
+def _misspelt(text: str, categories: Sequence[str]) -> str:
+    near = difflib.get_close_matches(text, categories, 1)
+    return f"The schema has {near[0]!r}: is it misspelt?" if near else "Add what is missing to the categories."
 
 
 def _disagreements(column: Column, entry: CodebookEntry, schema: Schema) -> Iterator[tuple[str, bool]]:
@@ -256,8 +260,8 @@ def _category_disagreements(categories: tuple[str, ...], entry: CodebookEntry) -
     absent = [each for key, each in described.items() if key not in known]
     strange = [each for key, each in known.items() if key not in described]
     if absent:
-        near = _validate.suggest(absent[0], strange, ". Add what is missing.")
-        yield f"{absent[:_SHOWN]!r} of the codebook are no categories of the schema, so null records{near}", True
+        told = f"{absent[:_SHOWN]!r} of the codebook are no categories of the schema, so null records."
+        yield f"{told} {_misspelt(absent[0], strange)}", True
     if strange:
         yield f"{strange[:_SHOWN]!r} of the schema are not in the codebook.", False
 

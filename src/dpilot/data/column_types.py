@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
+from dpilot.data import values
 from dpilot.data.cells import UNREADABLE, Cells
 from dpilot.data.reading import ABSENT, WRONG, codes, numbers
 
@@ -97,15 +98,15 @@ class _Numeric:
     has_groups: Final = False
 
     def read(self, cells: Cells, column: Column, missing: Sequence[str]) -> Reading:
-        values = numbers(cells, missing)
-        states = np.zeros(values.shape, dtype=np.int8)
-        states[np.isnan(values)] = State.MISSING
-        states[np.isinf(values)] = State.UNREADABLE
+        read = numbers(cells, missing)
+        states = np.zeros(read.shape, dtype=np.int8)
+        states[np.isnan(read)] = State.MISSING
+        states[np.isinf(read)] = State.UNREADABLE
         if isinstance(column.bounds, tuple):
             lower, upper = column.bounds
-            states[((values < lower) | (values > upper)) & np.isfinite(values)] = State.OUTSIDE
-            values = np.clip((np.clip(values, lower, upper) - lower) / (upper - lower) * 2 - 1, -1.0, 1.0)
-        return Reading(np.where(states == State.UNREADABLE, np.nan, values), states)
+            states[((read < lower) | (read > upper)) & np.isfinite(read)] = State.OUTSIDE
+            read = np.clip((np.clip(read, lower, upper) - lower) / (upper - lower) * 2 - 1, -1.0, 1.0)
+        return Reading(np.where(states == State.UNREADABLE, np.nan, read), states)
 
     def names(self, column: Column) -> list[str]:
         return [column.name]
@@ -128,14 +129,10 @@ class _Numeric:
         if not isinstance(column.bounds, tuple):
             return {"a number": "0", "no number": "a text"}
         lower, upper = column.bounds
-        width = upper - lower
-        return {
-            "the lower bound": repr(lower),
-            "the upper bound": repr(upper),
-            "below": repr(lower - width / 10),
-            "above": repr(upper + width / 10),
-            "no number": "a text",
-        }
+        tenth = (upper - lower) / 10
+        below, above = min(lower - tenth, np.nextafter(lower, -np.inf)), max(upper + tenth, np.nextafter(upper, np.inf))
+        cells = {"the lower bound": lower, "the upper bound": upper, "below": below, "above": above}
+        return {**{what: values.text(cell) or "" for what, cell in cells.items()}, "no number": "a text"}
 
 
 class _Categorical:
@@ -173,7 +170,7 @@ class _Categorical:
 
     def invent(self, column: Column) -> dict[str, str]:
         listed, strange = column.categories or (), "no such value"
-        while strange in listed:
+        while strange in map(values.key, listed):
             strange += "!"
         return {**{f"category {place + 1}": each for place, each in enumerate(listed)}, "unknown": strange}
 

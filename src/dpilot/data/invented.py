@@ -4,10 +4,10 @@
 >>> schema = Schema({"age": Column("age", "numeric", bounds=(0, 100), missing="null")})
 >>> for row in invent_rows(schema):
 ...     print(row.what, "|", row.cell, "|", row.becomes)
-the lower bound | 0.0 | age = -1
-the upper bound | 100.0 | age = 1
-below | -10.0 | the record is null
-above | 110.0 | the record is null
+the lower bound | 0 | age = -1
+the upper bound | 100 | age = 1
+below | -10 | the record is null
+above | 110 | the record is null
 no number | a text | the record is null
 missing | | the record is null
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from dpilot.data.schema import Schema
 
 __all__ = ["InventedRow", "invent_rows"]
 
-_DECLARED = ("the lower bound", "the upper bound", "a number", "category")
+_DECLARED: Final = ("the lower bound", "the upper bound", "a number", "category")
 
 
 @dataclass(frozen=True, slots=True)
