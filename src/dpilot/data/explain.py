@@ -34,7 +34,8 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """All of it in one line."""
-        name = f"{self.name} (all columns so named)" if is_wildcard(self.name) else self.name
+        name = self.name if self.name.isprintable() else repr(self.name)
+        name += " (all columns so named)" if is_wildcard(self.name) else ""
         if not self.expects:
             return f"{name}: {self.role}."
         return f"{name}: {self.role}; {self.expects}. {self.otherwise}. Missing: {self.missing}."

@@ -52,7 +52,7 @@ class Frame:
         others = [name for name in self.names if not isinstance(name, str)]
         if others and schema.defaults.others == "refused":
             raise InvalidInput(
-                f"the column {others[0]!r} of the table has no text for a name: expected one. Rename it."
+                f"the column {others[0]!r} of the table is not named by a text: expected one. Rename it."
             )
         apart = tuple(beside)
         resolved = schema.resolve([*(name for name in self.names if isinstance(name, str)), *apart])
