@@ -62,7 +62,7 @@ def schemas(draw: st.DrawFn) -> Schema:
     """One feature or more, perhaps a target, and up to two protected columns."""
     roles = {"x": "feature", "c": "feature"}
     roles |= {"t": "target"} if draw(st.booleans()) else {}
-    roles |= dict.fromkeys(("g", "h")[:draw(st.integers(0, 2))], "protected")
+    roles |= dict.fromkeys(("g", "h")[: draw(st.integers(0, 2))], "protected")
     columns = {name: draw(used_columns(name, role)) for name, role in roles.items()}
     return Schema(columns, tuple(draw(st.lists(st.sampled_from(["", "NA", "-5", "1"]), unique=True))))
 
