@@ -145,7 +145,7 @@ def test_a_header_is_checked_without_a_value(schema: Path, tmp_path: Path, capsy
     assert run(capsys, "check", schema, "--header", tmp_path / "good.csv")[0] == 0
     code, out, _ = run(capsys, "check", schema, "--header", tmp_path / "bad.csv")
     assert code == 2
-    assert '    [columns.note]\n    role = "ignored"\n' in out
+    assert '\n    columns.note = {role = "ignored"}\n' in out
     assert "SECRET" not in out
 
 
@@ -194,12 +194,16 @@ def test_a_schema_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest
         assert "column 'age': type is '?'" in err
 
 
-def test_lines_to_add_stand_below_an_error(schema: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "t.csv").write_text("age,score_1,ill,note\n")
-    plain = tmp_path / "plain.toml"
-    plain.write_text(SCHEMA.replace("score_*", "score_1"))
-    assert main(["fit", str(tmp_path / "t.csv"), "--schema", str(plain), "--epsilon", "1"]) == 2
-    first, *lines = capsys.readouterr().err.splitlines()
-    assert first.startswith("error: columns ['note'] of t.csv have no entry in the schema")
-    added = tomllib.loads("\n".join(lines))
-    assert added == {"defaults": {"others": "ignored"}, "columns": {"note": {"role": "ignored"}}}
+def test_an_undeclared_column_stops_a_fit_with_the_line_to_add(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema, table = tmp_path / "plain.toml", tmp_path / "t.csv"
+    schema.write_text(SCHEMA.replace("score_*", "score_1"))
+    table.write_text("age,score_1,ill,note\n")
+    assert main(["fit", str(table), "--schema", str(schema), "--epsilon", "1"]) == 2
+    err = capsys.readouterr().err
+    assert "columns ['note'] of t.csv have no entry in the schema" in err
+    for line in ('defaults.others = "ignored"', 'columns.note = {role = "ignored"}'):
+        assert line in err
+        schema.write_text(f"{line}\n{SCHEMA.replace('score_*', 'score_1')}")
+        assert run(capsys, "check", schema, "--header", table)[0] == 0

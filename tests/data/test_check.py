@@ -154,8 +154,8 @@ def test_disagreements_with_a_codebook(tmp_path: Path) -> None:
         ("sex", "['Femal'] of the schema are not in the codebook.", False),
         (
             "new",
-            "the codebook describes it, the schema does not. Add:\n"
-            '    [columns.new]\n    type = "numeric"\n    bounds = [0, 1]',
+            "the codebook describes it, the schema does not. Write at the top of the schema: "
+            'columns.new = {type = "numeric", bounds = [0, 1]}',
             False,
         ),
     ]

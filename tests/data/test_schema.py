@@ -96,6 +96,7 @@ def test_the_schema_of_the_manual() -> None:
         ({**NUMERIC, "bound": [0, 1]}, "did you mean 'bounds'"),
         ({"type": "categorical", "classes": ["a", "b"]}, "did you mean 'categories'"),
         ({**NUMERIC, "zzz": 1}, "known are type, bounds"),
+        ({**NUMERIC, "columns": {"y": {}}}, "expected it at the top, above all columns"),
         ("numeric", "expected a table"),
     ],
 )

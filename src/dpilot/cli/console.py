@@ -75,11 +75,8 @@ def _clock(seconds: float) -> str:
 
 
 def fail(message: str) -> None:
-    """An error, in one line on standard error; lines to add to a file, which messages indent, stand below it."""
-    sentence, *lines = str(message).split("\n    ")
-    print("error: " + " ".join(sentence.split()), file=sys.stderr)
-    for each in lines:
-        print(f"    {each}", file=sys.stderr)
+    """An error, in one line on standard error."""
+    print("error: " + " ".join(str(message).split()), file=sys.stderr)
 
 
 def _cell(value: object) -> str:

@@ -84,11 +84,11 @@ def check_numeric(column: Any, name: object) -> None:
     """
     holds = _no_numbers(column)
     if holds is not None:
-        header = toml.header(str(name))
         declared = {"role": "ignored"} if holds in ("dates", "lists") else _CATEGORICAL
         raise InvalidInput(
             f"{name} is a column of {holds}: expected numbers, as no schema says what else it means. Declare it, as "
-            f"[{header}] of a schema does, or encode or drop it:\n" + toml.indent(toml.dumps({}, {header: declared}))
+            f"[{toml.header(str(name))}] of a schema or by one line at its top, or encode or drop it:"
+            f"{toml.indent([toml.line(str(name), declared)])}"
         )
 
 

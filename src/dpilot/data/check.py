@@ -167,8 +167,8 @@ def check_codebook(schema: Schema, codebook: Codebook) -> Iterator[Finding]:
         column = find(schema.columns, name)
         if column is None:
             if schema.defaults.others == "refused":
-                lines = toml.dumps({}, {toml.header(name): entry.to_dict()})
-                text = f"the codebook describes it, the schema does not. Add:\n{toml.indent(lines)}"
+                line = toml.line(name, entry.to_dict())
+                text = f"the codebook describes it, the schema does not. Write at the top of the schema: {line}"
                 yield Finding(name, text, is_problem=False)
         elif column.used:
             yield from (Finding(name, text, bad) for text, bad in _disagreements(column, entry, schema))

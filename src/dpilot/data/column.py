@@ -74,6 +74,8 @@ class Column:
             raise InvalidInput(f"column {name!r} is {declared!r}: expected a table of its type, bounds and so on.")
         known = [field.name for field in fields(cls) if field.name != "name"]
         for key in declared:
+            if key in ("columns", "defaults", "missing_values"):
+                raise InvalidInput(f"column {name!r}: {key!r} is inside it: expected it at the top, above all columns.")
             if key not in known:
                 others = f"; known are {', '.join(known)}."
                 hint = _validate.suggest(_ALIASES.get(key, key), known, others)

@@ -11,7 +11,7 @@ bounds = [17, 90]
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from dpilot.data.values import WHOLE
@@ -48,13 +48,18 @@ def header(name: str) -> str:
     return f"columns.{key(name)}"
 
 
-def indent(text: str) -> str:
-    """Lines to add to a schema, as messages show them below their sentence.
+def line(name: str, declared: Mapping[str, Any]) -> str:
+    """The entry of one column in one line, for the top of a schema, above its tables.
 
-    >>> indent("[defaults]\\nothers = 1\\n")
-    '    [defaults]\\n    others = 1'
+    >>> line("note", {"role": "ignored"})
+    'columns.note = {role = "ignored"}'
     """
-    return "\n".join(f"    {line}" for line in text.splitlines() if line)
+    return f"{header(name)} = {{{', '.join(f'{key(each)} = {_value(value)}' for each, value in declared.items())}}}"
+
+
+def indent(lines: Iterable[str]) -> str:
+    """Lines to add to a schema, as messages show them below their sentence."""
+    return "".join(f"\n    {each}" for each in lines)
 
 
 def skeleton(

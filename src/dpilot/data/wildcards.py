@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -85,21 +85,11 @@ def check_declared(columns: Mapping[str, Column], names: Sequence[str], source: 
     strange = [name for name in names if name not in columns]
     if not strange:
         return
+    lines = ['defaults.others = "ignored"', *(toml.line(name, {"role": "ignored"}) for name in strange[:_SHOWN])]
     raise InvalidInput(
-        f"columns {_listed(strange)} of {source} have no entry in the schema: expected one for each. "
-        'Give those that are not needed role = "ignored", all at once by the first two lines, or each by its own:\n'
-        + toml.indent(ignored_lines(strange[:_SHOWN]))
+        f"columns {_listed(strange)} of {source} have no entry in the schema: expected one for each. If they are not "
+        f"needed, add one line at the top of the schema for all of them, or one for each:{toml.indent(lines)}"
     )
-
-
-def ignored_lines(names: Iterable[str]) -> str:
-    """Lines of a schema that leave columns out: all that are not named, or each of ``names``."""
-    return "\n".join(toml.dumps({}, {header: declared}) for header, declared in _ignored(names))
-
-
-def _ignored(names: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    yield "defaults", {"others": "ignored"}
-    yield from ((toml.header(name), {"role": "ignored"}) for name in names)
 
 
 def _listed(names: Sequence[str]) -> str:
