@@ -25,9 +25,9 @@ _SKELETON: Final = """\
 #   type = "categorical" and categories = ["all", "values", "it can have"]
 #   role = "target", "protected" (groups are compared by it) or "ignored"; without it, a feature
 #   missing = "null" where a record without the value is no record at all; without it, an indicator column
-# [columns."pixel_*"] declares all columns so named. Columns without an entry are refused, or left out by
-#   [defaults] and below it others = "ignored"
-# Texts that mean "missing", besides the empty one: missing_values = ["", "NA"], above the columns.
+# [columns."pixel_*"] declares all columns so named. Above the columns go
+#   defaults.others = "ignored" to leave out all columns without an entry; without it, such a column is an error
+#   missing_values = ["", "NA"] for texts that mean "missing", besides the empty one
 """
 NAMES_ALONE: Final = "Made from the names of the columns alone; no value was read."
 
@@ -71,7 +71,7 @@ def skeleton(
 ) -> str:
     """A TOML text with one table for each column, which no one can mistake for a finished schema while it has "?".
 
-    >>> print(skeleton({"age": {"type": "?"}}, remarks={"age": "in years"}).rpartition("columns.\\n")[2])
+    >>> print(skeleton({"age": {"type": "?"}}, remarks={"age": "in years"}).rpartition("empty one\\n")[2])
     <BLANKLINE>
     [columns.age]  # in years
     type = "?"
