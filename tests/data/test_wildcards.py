@@ -56,6 +56,8 @@ def test_two_wildcards_for_one_column_are_refused() -> None:
         schema_of("pixel_*", "*_1").resolve(["pixel_1"])
     assert "[columns.pixel_1]" in str(refused.value)
     assert list(schema_of("pixel_*", "*_1", "pixel_1").resolve(["pixel_1"]).columns) == ["pixel_1"]
+    with pytest.raises(InvalidInput, match="is meant by the wildcards"):
+        schema_of("pixel_*", "*_1").with_roles(target="pixel_1")
 
 
 def test_a_wildcard_that_stands_for_nothing_is_refused_unless_it_is_ignored() -> None:
@@ -127,11 +129,11 @@ def test_a_near_miss_is_told_where_the_names_are_plainly_those_of_a_header() -> 
 
 @given(st.lists(st.text(min_size=3), min_size=1, max_size=5, unique=True))
 def test_a_first_line_that_may_be_a_record_is_never_shown(cells: list[str]) -> None:
-    declared = [f"column {place}" for place in range(7)]
+    declared = [*(f"column {place}" for place in range(7)), "*", "?*"]
     with pytest.raises(InvalidInput) as refused:
         schema_of(*declared).resolve(cells)
     with pytest.raises(InvalidInput) as other:
-        schema_of(*declared).resolve(["something else"])
+        schema_of(*declared).resolve(["something else", "and more"])
     assert str(refused.value) == str(other.value)
 
 

@@ -246,7 +246,8 @@ class Schema:
         """
         there = tuple(names)
         columns = wildcards.expand(self.columns, there)
-        wildcards.check_there(self.columns, columns, there, source)
+        wildcards.check_there(self.columns, columns, there, source)  # first: until it passes, names may be a record's
+        wildcards.check_single(self.columns, there)
         if self.defaults.others == "refused":
             wildcards.check_declared(columns, there, source)
         return dataclasses.replace(self, columns=columns or self.columns)

@@ -16,7 +16,7 @@ from dpilot.data import toml
 from dpilot.data.column import Column
 from dpilot.errors import InvalidInput
 
-__all__ = ["check_declared", "check_there", "expand", "find", "is_wildcard"]
+__all__ = ["check_declared", "check_single", "check_there", "expand", "find", "is_wildcard"]
 
 _SHOWN: Final = 5
 
@@ -32,19 +32,7 @@ def is_wildcard(name: str) -> bool:
 
 def expand(columns: Mapping[str, Column], names: Iterable[str]) -> dict[str, Column]:
     """The columns with every wildcard replaced by the ``names`` it stands for, at its place, in the table's order."""
-    there = tuple(dict.fromkeys(names))
-    known = set(there)
-    wild = [key for key in columns if key not in known and is_wildcard(key)]
-    matches: dict[str, list[str]] = {key: [] for key in wild}
-    for name in (each for each in there if each not in columns and wild):
-        found = [key for key in wild if fnmatchcase(name, key)]
-        if len(found) > 1:
-            raise InvalidInput(
-                f"column {name!r} is meant by the wildcards {found[0]!r} and {found[1]!r}: expected one of them. Give "
-                f"it an entry of its own, [{toml.header(name)}], or make the wildcards narrower."
-            )
-        for key in found:
-            matches[key].append(name)
+    matches = _matches(columns, names)
     expanded: dict[str, Column] = {}
     for key, column in columns.items():
         if key in matches:
@@ -55,8 +43,32 @@ def expand(columns: Mapping[str, Column], names: Iterable[str]) -> dict[str, Col
 
 
 def find(columns: Mapping[str, Column], name: str) -> Column | None:
-    """The entry that declares ``name``: its own, or that of the wildcard that stands for it."""
-    return columns[name] if name in columns else expand(columns, [name]).get(name)
+    """The entry that declares ``name``: its own, or that of the one wildcard that stands for it."""
+    if name in columns:
+        return columns[name]
+    check_single(columns, [name])
+    return expand(columns, [name]).get(name)
+
+
+def check_single(columns: Mapping[str, Column], names: Iterable[str]) -> None:
+    """Refuse two wildcards that stand for one column."""
+    holders: dict[str, str] = {}
+    for key, matched in _matches(columns, names).items():
+        for name in matched:
+            other = holders.setdefault(name, key)
+            if other != key:
+                raise InvalidInput(
+                    f"column {name!r} is meant by the wildcards {other!r} and {key!r}: expected one of them. Give it "
+                    f"an entry of its own, [{toml.header(name)}], or make the wildcards narrower."
+                )
+
+
+def _matches(columns: Mapping[str, Column], names: Iterable[str]) -> dict[str, list[str]]:
+    """The names that each wildcard stands for; a key that is itself one of the names is no wildcard."""
+    there = dict.fromkeys(names)
+    free = [name for name in there if name not in columns]
+    wild = [key for key in columns if key not in there and is_wildcard(key)]
+    return {key: [name for name in free if fnmatchcase(name, key)] for key in wild}
 
 
 def check_there(
