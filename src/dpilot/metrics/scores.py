@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 
 import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.metrics import interval
-from dpilot.metrics.counts import Counts
+from dpilot.metrics.counts import Counts, pool
 from dpilot.metrics.interval import Interval, Proportion, Spread
 from dpilot.metrics.metric import Metric, metric
 from dpilot.metrics.ranking import auc
@@ -28,9 +29,22 @@ def scores(counts: Counts) -> tuple[Metric, ...]:
     """
     overall = [accuracy(counts), *most_common_class(counts), macro(counts), worst_class(counts)]
     ranked = [] if counts.scores is None else [auc(counts)]
-    grouped = [*group_accuracies(counts), worst_group(counts)] if len(counts.layout.groups) > 1 else []
-    fair = [parity(counts), *gaps(counts)] if len(counts.layout.groups) > 1 and counts.layout.has_scores else []
-    return (*overall, *ranked, *grouped, *fair, *class_accuracies(counts), *confusion(counts))
+    return (*overall, *ranked, *_fairness(counts), *class_accuracies(counts), *confusion(counts))
+
+
+def scores_by(counts: Sequence[Counts]) -> tuple[Metric, ...]:
+    """Every figure of the counts by several attributes: those of all records once, then those of each attribute."""
+    if len(counts) == 1:
+        return scores(counts[0])
+    return (*scores(pool(counts)), *(each for one in counts for each in _fairness(one, one.layout.attribute)))
+
+
+def _fairness(counts: Counts, of: str = "") -> list[Metric]:
+    """The figures of one attribute's groups; ``of`` names it where there are several."""
+    if len(counts.layout.groups) < 2:
+        return []
+    found = [*group_accuracies(counts), worst_group(counts, of)]
+    return [*found, parity(counts), *gaps(counts)] if counts.layout.has_scores else found
 
 
 def accuracy(counts: Counts) -> Metric:
@@ -89,9 +103,9 @@ def worst_class(counts: Counts) -> Metric:
     return _worst("worst-class accuracy", counts, _by_class(counts))
 
 
-def worst_group(counts: Counts) -> Metric:
+def worst_group(counts: Counts, of: str = "") -> Metric:
     """The least of the groups' accuracies; on average too low, as the worst class's."""
-    return _worst("worst-group accuracy", counts, _by_group(counts))
+    return _worst("worst-group accuracy", counts, _by_group(counts), of)
 
 
 def class_accuracies(counts: Counts) -> list[Metric]:
@@ -166,7 +180,7 @@ def _gap(name: str, counts: Counts, true: int) -> Metric:
     return metric(name, counts.layout.attribute, value, counts.deviation, ends)
 
 
-def _worst(name: str, counts: Counts, rates: list[Proportion]) -> Metric:
+def _worst(name: str, counts: Counts, rates: list[Proportion], of: str = "") -> Metric:
     value = min(rate.value for rate in rates)
 
     def ends(spread: Spread) -> Interval:
@@ -174,7 +188,7 @@ def _worst(name: str, counts: Counts, rates: list[Proportion]) -> Metric:
         shared = [rate.interval(spread, len(rates)) for rate in rates]
         return interval.hull(value, interval.lowest(alone, shared))
 
-    return metric(name, "", value, counts.deviation, ends)
+    return metric(name, of, value, counts.deviation, ends)
 
 
 def _by_class(counts: Counts) -> list[Proportion]:
