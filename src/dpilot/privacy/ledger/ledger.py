@@ -29,7 +29,7 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import folding, places, spending
 from dpilot.privacy.ledger.book import Book
-from dpilot.privacy.ledger.history import Entry, History, Stage, text
+from dpilot.privacy.ledger.history import Entry, Extension, History, Stage, text
 from dpilot.privacy.ledger.spending import Committed, find_price
 from dpilot.privacy.ledger.store import Store
 from dpilot.privacy.ranks import check_alone
@@ -70,11 +70,30 @@ class Ledger:
         store = Store(_local(path))
         text("dataset", dataset)
         if not store.path.exists():
-            check_alone()
-            store.create("open", _first_row(dataset, budget, mode, bound))
+            cls.create(store.path, dataset=dataset, budget=budget, mode=mode, bound=bound)
         book = Book.of(store)
         _check_same(book.history(), dataset, budget, mode, bound)
         return cls(book)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        dataset: str,
+        budget: Budget | None,
+        mode: str | None = None,
+        bound: str | None = None,
+    ) -> bool:
+        """Make a ledger where nothing is yet; False if something is there, which is left as it is.
+
+        Guarantee:
+            of processes that create at once one gets True, and its terms stand; the others find its ledger.
+        """
+        store = Store(_local(path))
+        check_alone()
+        first = _first_row(dataset, budget, mode, bound)
+        return not store.path.exists() and store.create("open", first)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Ledger:
@@ -132,6 +151,10 @@ class Ledger:
     def entries(self) -> tuple[Entry, ...]:
         """Every stage of every commitment, in order."""
         return self._book.history().entries()
+
+    def extensions(self) -> tuple[Extension, ...]:
+        """Every time the total was raised, with the reason, in order."""
+        return self._book.history().extensions
 
     def head(self) -> str:
         """``count:hash`` of the last row: kept elsewhere, it lets ``verify`` see a file that was rewritten whole."""
