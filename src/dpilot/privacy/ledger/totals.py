@@ -47,7 +47,7 @@ class Balance:
 
     @property
     def usable(self) -> float:
-        """The epsilon that is left, rounded down to six digits; 0 where only roundings are, or no delta to go with it."""
+        """The epsilon that is left, rounded down to six digits; 0 for a mere rounding, or where delta is used up."""
         total, left = self.total, self.left
         shown = float(show_down(left.epsilon))
         usable = shown > 1e-6 * total.epsilon and left.delta >= 0.5 * total.delta * shown / total.epsilon
