@@ -16,7 +16,7 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
-from dpilot.privacy.notices import warn_of_refusal, warn_unledgered
+from dpilot.privacy.notices import warn_of_refusal
 
 __all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier"]
 
@@ -125,8 +125,6 @@ def commit_stages(
         numpy raises and warns of no number in the body, whatever the caller set by ``np.seterr``: that would tell of
         one record.
     """
-    if ledger is None:
-        warn_unledgered(budget)
     with (
         warn_of_refusal(),
         commitment(stages, budget, ledger, dataset="one fit", size=None) as (made, cost),

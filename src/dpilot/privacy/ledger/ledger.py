@@ -32,6 +32,7 @@ from dpilot.privacy.ledger.book import Book
 from dpilot.privacy.ledger.history import Entry, Extension, History, Stage, text
 from dpilot.privacy.ledger.spending import Committed, find_price
 from dpilot.privacy.ledger.store import Store
+from dpilot.privacy.notices import warn_unledgered
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
 
@@ -318,12 +319,14 @@ def commitment(
 
     Edge cases:
         size         the declared number of records, for which delta must be small; None where it is to be bought
-        no ledger    a precommitted one of ``budget``, named ``dataset``, is made, and dropped after the body
+        no ledger    a precommitted one of ``budget``, named ``dataset``, is made, and dropped after the body; a
+                     PrivacyWarning says that nothing else is counted
         a ledger     is charged what it makes of the stages; the cost that comes out is the whole ``budget``
     """
     budget.check_size(size)
     with tempfile.TemporaryDirectory(prefix="dpilot-") as folder:
         if ledger is None:
+            warn_unledgered(budget)
             book = Ledger.open(Path(folder) / "own.ledger", dataset=dataset, budget=budget, mode="precommitted")
         else:
             book = as_ledger(ledger, budget)
