@@ -79,6 +79,7 @@ def test_the_two_budgets_of_a_split_never_cost_more_than_the_whole(epsilon: floa
     parts = split_budget(whole, share)
     for write in (round_up, to_decimal):  # as an accountant's result is written, and as a declared number is
         assert sum(write(part.epsilon) for part in parts) <= to_decimal(epsilon)
+        assert write(parts[0].epsilon) <= to_decimal(share) * to_decimal(epsilon)
     assert sum(to_decimal(part.delta) for part in parts) <= to_decimal(delta)
     assert all(part.allow_large_delta for part in parts)
     assert parts[0].epsilon == pytest.approx(share * epsilon, rel=1e-12)
