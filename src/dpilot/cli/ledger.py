@@ -10,6 +10,7 @@ import typer
 
 from dpilot.cli import console
 from dpilot.errors import InvalidInput, LedgerError
+from dpilot.privacy._decimals import show_down, show_up
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Balance, Entry, Ledger, dataset_name, extend_total, find_ledger, reopen
 from dpilot.privacy.ledger.discovery import FOLDER, SUFFIX, check_data
@@ -59,19 +60,19 @@ def list_ledgers(
         raise InvalidInput(f"the folder is {str(where)!r}: expected one that is there.")
     found: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}
-    for path in sorted(where.glob(f"*{SUFFIX}")):
+    for file in sorted(where.glob(f"*{SUFFIX}")):
         try:
-            found[str(path)] = _facts(Ledger.read(path))
+            found[str(file)] = _facts(Ledger.read(file))
         except LedgerError as problem:
-            problems[str(path)] = str(problem)
+            problems[str(file)] = str(problem)
     if json:
         console.json({"ledgers": [{"file": path, **facts} for path, facts in found.items()], "problems": problems})
     elif found:
-        amounts = ("budget", "spent", "remaining")
-        rows = [
-            [Path(path).name, facts["dataset"], *(facts[amount]["epsilon"] for amount in amounts), facts["commitments"]]
-            for path, facts in found.items()
-        ]
+        shown = (("budget", show_down), ("spent", show_up), ("remaining", show_down))
+        rows = []
+        for path, facts in found.items():
+            amounts = [write(facts[part]["epsilon"]) for part, write in shown]
+            rows.append([Path(path).name, facts["dataset"], *amounts, facts["commitments"]])
         columns = ("file", "data set", "total epsilon", "spent", "left", "commitments")
         console.table(f"ledgers in {where}", columns, rows)
     else:
@@ -94,8 +95,8 @@ def show(data: Data, json: Json = False) -> None:
     spent, left, budget = facts["spent"], facts["remaining"], facts["budget"]
     console.line(f"data set  {facts['dataset']}, {facts['mode']}, bound {facts['bound']}")
     console.line(f"budget    epsilon {budget['epsilon']:g} at delta {budget['delta']:g}")
-    console.line(f"spent     epsilon {spent['epsilon']:.6g} at delta {spent['delta']:.3g}")
-    console.line(f"left      epsilon {left['epsilon']:.6g} at delta {left['delta']:.3g}")
+    console.line(f"spent     epsilon {show_up(spent['epsilon'])} at delta {spent['delta']:.3g}")
+    console.line(f"left      epsilon {show_down(left['epsilon'])} at delta {left['delta']:.3g}")
     console.line(f"head      {facts['head']}")
     for each in extensions:
         total = f"epsilon {each.budget.epsilon:g} at delta {each.budget.delta:.3g}"

@@ -119,10 +119,10 @@ class _Source:
         """Where its ledger is, or will be."""
         folder = environment.get(FOLDER)
         if not folder:
-            return self.path.with_name(self.stem + SUFFIX)
-        text = os.fspath(self.path.with_name(self.stem)) + "/" * self.is_folder
+            return self.path.parent / (self.stem + SUFFIX)
+        text = os.fspath(self.path.parent / self.stem) + "/" * self.is_folder
         digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-        return Path(folder) / f"{self.stem[:60]}-{digest[:16]}{SUFFIX}"
+        return Path(folder).expanduser() / f"{self.stem[:60]}-{digest[:16]}{SUFFIX}"
 
     def folders(self) -> Iterator[_Source]:
         """The folders it lies in, the nearest first; the root has no name for a ledger."""

@@ -294,7 +294,9 @@ def as_ledger(ledger: Ledger | str | os.PathLike[str], budget: Budget, dataset: 
     if isinstance(ledger, Ledger):
         return ledger
     path = Path(ledger)
-    return reopen(path) if path.exists() else Ledger.open(path, dataset=dataset or path.stem, budget=budget)
+    if not path.exists():
+        Ledger.create(path, dataset=dataset or path.stem, budget=budget)  # or another process does, meanwhile
+    return reopen(path)
 
 
 def reopen(path: str | os.PathLike[str]) -> Ledger:

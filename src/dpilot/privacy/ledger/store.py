@@ -213,7 +213,10 @@ def _explain_errors(path: Path) -> Iterator[None]:
     except FileExistsError:
         raise
     except OSError as problem:
-        raise LedgerError(f"{path} cannot be used ({problem.strerror}): expected a writable local folder.") from problem
+        raise LedgerError(
+            f"{path} cannot be used ({problem.strerror}): expected a writable local folder. Name one by --ledger (in "
+            "Python ledger=) or DPILOT_LEDGERS."
+        ) from problem
     except LedgerError as problem:
         raise LedgerError(f"{path}: {problem}") from problem
 
