@@ -18,7 +18,8 @@ from dpilot.cli.main import main
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
 from dpilot.privacy._decimals import above, round_up, to_decimal
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.events import ApproxDP, Gaussian, PureDP
+from dpilot.privacy.calibrate import noise_multiplier
+from dpilot.privacy.events import ApproxDP, Gaussian, PoissonSampled, PureDP, Repeated
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import (
     Balance,
@@ -263,3 +264,13 @@ def test_processes_that_create_and_spend_at_once_share_one_ledger(tmp_path: Path
     assert sum(out == "True\n" for out, _ in said) == 1
     assert sum("BudgetExceeded" in err for _, err in said) == 1
     assert 2.99 < Ledger.read(path).spent().epsilon <= 3.0
+
+
+def test_calibrated_plans_fill_the_total_too(tmp_path: Path) -> None:
+    for _ in range(3):
+        opened = open_for_fit(tmp_path / "a", dataset="x", budget=Budget(0.1, 1e-6), total=0.3, size=1000)
+        health, rest = split_budget(opened.budget, HEALTH)
+        sigma = noise_multiplier(rest, sample_rate=0.01, steps=200)
+        opened.commit([("health", PureDP(health.epsilon))], health)
+        opened.commit([("fit", Repeated(PoissonSampled(0.01, Gaussian(sigma)), 200), "train", "s")], rest)
+    assert opened.balance().spent.epsilon > 0.29
