@@ -19,6 +19,7 @@ from dpilot.linear.fitting import noise_of
 from dpilot.linear.problem import Privacy
 from dpilot.metrics.metric import Metric
 from dpilot.noise import KeyedNoise
+from dpilot.privacy.notices import warn_of_refusal
 
 __all__ = ["PrivateScore", "check_schema", "declare_estimator", "fit_estimator", "test_seed_of"]
 
@@ -58,6 +59,7 @@ def declare_estimator(
         allow_large_delta=estimator.allow_large_delta,
         size=estimator.size,
         options=FitOptions("auto", estimator.epochs, None, objective, estimator.device),
+        ledger=estimator.ledger,
         **more,
     )
 
@@ -73,14 +75,15 @@ def fit_estimator(
     seed = test_seed_of(estimator.random_state)
     how: dict[str, Any] = {"ledger": estimator.ledger, "stop_below": estimator.stop_below}
     if estimator.checkpoint is None:
-        return _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), **how), labels)
+        with warn_of_refusal():
+            return _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), **how), labels)
     folder = Path(estimator.checkpoint)
     resume = (folder / ARGUMENTS).exists() and not (folder / FIT).exists()
     names = ("schema", "classes", "ledger", "random_state", "checkpoint")
     settings = {name: value for name, value in estimator.get_params().items() if name not in names}
     arguments = {"estimator": type(estimator).__name__, **settings, "declared": declared.schema.to_dict(), "seed": seed}
-    with resumable(folder, arguments, resume=resume, test_seed=seed) as begun:
-        result = _with_labels(run_fit(declared, source, folder=begun, **how), labels)
+    with warn_of_refusal(), resumable(folder, arguments, declared, resume=resume, test_seed=seed) as begun:
+        result = _with_labels(run_fit(begun.settle(declared), source, folder=begun, **how), labels)
         keep(result, begun)
         return result
 

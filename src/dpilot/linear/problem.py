@@ -16,8 +16,8 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
-from dpilot.records import unit
 from dpilot.privacy.notices import warn_of_refusal
+from dpilot.records import unit
 
 __all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier"]
 
