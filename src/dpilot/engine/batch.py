@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,25 +91,27 @@ def rows(batch: Any, n: int, start: int, stop: int) -> Any:
     return rebuild(batch, lambda t: t[start:stop] if t.dim() and t.shape[0] == n else t)
 
 
-def lists(tree: Any) -> list[list[Any] | tuple[Any, ...]]:
-    """Every list and tuple of a batch that holds neither tensors nor further containers, such as texts."""
+def lists(tree: Any) -> list[Any]:
+    """Every list and tuple of a batch that holds neither tensors nor further containers, such as texts, and arrays."""
+    if isinstance(tree, np.ndarray) and tree.ndim:
+        return [tree]
     if isinstance(tree, Mapping):
         return [found for value in tree.values() for found in lists(value)]
     if not isinstance(tree, (tuple, list)):
         return []
-    if tree and not any(isinstance(value, (Tensor, Mapping, tuple, list)) for value in tree):
+    if tree and not any(isinstance(value, (Tensor, Mapping, tuple, list, np.ndarray)) for value in tree):
         return [tree]
     return [found for value in tree for found in lists(value)]
 
 
 def refuse_lists(batch: Any, n: int) -> None:
-    """Refuse a list with an entry for each of n samples, and texts in any sequence of so many.
+    """Refuse a list or numpy array with an entry for each of n samples, and a tuple of so many texts.
 
     Python would read those of all samples at once, and no operation would show it.
     """
     for found in lists(batch):
         texts = all(isinstance(value, (str, bytes)) for value in found)
-        if len(found) == n and (texts or isinstance(found, list)):
+        if len(found) == n and (texts or not isinstance(found, tuple)):
             held = type(found[0]).__name__
             remedy = (
                 "Make them tensors where records are read, or leave them out; what all samples share may be a tuple."
