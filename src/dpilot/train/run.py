@@ -172,9 +172,9 @@ def _fill(inputs: Any, n: int, start: int, rows: int) -> Any:
     return batches.rebuild(inputs, lambda t: t[places.to(t.device)] if t.dim() and t.shape[0] == n else t)
 
 
-def refuse_combined(model: nn.Module, made_up: Any) -> None:
-    """Refuse a model that combines made-up inputs in ``predict``: in a score one record would change another's."""
-    verdict = _judge_made_up(model, made_up)
+def refuse_combined(model: nn.Module, public: Any) -> None:
+    """Refuse a model that combines records in ``predict``: in a score one of them would change another's."""
+    verdict = _judge(model, _fill(public, batches.tensors(public)[0].shape[0], 0, _ROWS[0]))
     if verdict.kind == "mixed":
         raise UnsupportedModel(
             f"the model combines records where it does not train, and they are scored: {verdict.why}. Expected outputs "
@@ -184,10 +184,13 @@ def refuse_combined(model: nn.Module, made_up: Any) -> None:
 
 def _judge_made_up(model: nn.Module, inputs: Any) -> Verdict:
     """Whether made-up inputs in the form of these stay apart where the model does not train."""
-    n, least = batches.tensors(inputs)[0].shape[0], _ROWS[0]
-    made_up = batches.synthetic(inputs, n, least, torch.Generator().manual_seed(0))
+    n = batches.tensors(inputs)[0].shape[0]
+    return _judge(model, batches.synthetic(inputs, n, _ROWS[0], torch.Generator().manual_seed(0)))
+
+
+def _judge(model: nn.Module, rows: Any) -> Verdict:
     with _evaluation(model):
-        return judge_outputs(_call, model, made_up, least)
+        return judge_outputs(_call, model, rows, _ROWS[0])
 
 
 @contextmanager
