@@ -7,13 +7,13 @@ import time
 
 import pandas as pd
 import pytest
+from dpilot.tables.table_run import load_table
 
 from dpilot import Budget, Ledger
 from dpilot.cli.main import main
 from dpilot.data import bundled
 from dpilot.privacy.events import Gaussian
 from dpilot.records import FitRecord
-from dpilot.tables.table_run import load_table
 
 
 @pytest.fixture

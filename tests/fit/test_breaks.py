@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
+from dpilot.tables.table_run import load_table
 
 import dpilot
 from dpilot.data.schema import Schema
 from dpilot.fit.table import fit_table
-from dpilot.tables.table_run import load_table
 from tests.fit.helpers import SCHEMA, frame, numeric_frame, numeric_schema
 
 

@@ -9,13 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from dpilot import Budget, Ledger
-from dpilot.data.schema import Schema
-from dpilot.errors import BudgetExceeded, InvalidInput
-from dpilot.privacy import accountant
-from dpilot.privacy import events as known_events
-from dpilot.privacy.events import Composed
 from dpilot.tables import fitting, rehearsing
 from dpilot.tables.declaration import declare
 from dpilot.tables.fitting import declare_fit, fit_table
@@ -23,6 +16,13 @@ from dpilot.tables.planning import plan_fit
 from dpilot.tables.preparing import TableSource
 from dpilot.tables.rehearsing import rehearse, synthetic_records
 from dpilot.tables.table_run import load_table
+
+from dpilot import Budget, Ledger
+from dpilot.data.schema import Schema
+from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.privacy import accountant
+from dpilot.privacy import events as known_events
+from dpilot.privacy.events import Composed
 from tests.fit.helpers import SCHEMA, SIZE, events, frame, numeric_frame, numeric_schema
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from dpilot import Ledger
-from dpilot.errors import InvalidInput
 from dpilot.tables.table_run import load_table
 from dpilot.tune.pilot.autopilot import draw_split
 from dpilot.tune.pilot.autopilot_table import autopilot_table
+
+from dpilot import Ledger
+from dpilot.errors import InvalidInput
 from dpilot.tune.defaults import AutopilotOptions
 from dpilot.tune.task import HELD_OUT
 from tests.tune.pilot_cases import SCHEMA, frame

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from dpilot.linear.sources import Described
 from sklearn.base import clone
 
 from dpilot import Budget, Ledger
@@ -19,7 +20,6 @@ from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.linear import AutoRegressor
 from dpilot.linear.problem import LinearProblem
 from dpilot.linear.scoring import noisy_scores, score_event
-from dpilot.linear.sources import Described
 from dpilot.mechanism import seeded_noise
 from dpilot.privacy.accountant import gdp_epsilon, gdp_mu
 from dpilot.privacy.receipt import Receipt

@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from dpilot.tune.pilot.autopilot_table import autopilot_table
+from dpilot.tune.pilot.pilot_plan import Purchases, plan_heads, plan_module
 
 from dpilot import Budget, Ledger
 from dpilot.errors import BudgetExceeded, InvalidInput
@@ -18,10 +20,8 @@ from dpilot.records import FitRecord
 from dpilot.report import page
 from dpilot.transfer.features import Features
 from dpilot.tune import autopilot
-from dpilot.tune.pilot import outcome as outcomes
-from dpilot.tune.pilot.autopilot_table import autopilot_table
 from dpilot.tune.defaults import AutopilotOptions, head_defaults, head_options, head_walk, module_lr
-from dpilot.tune.pilot.pilot_plan import Purchases, plan_heads, plan_module
+from dpilot.tune.pilot import outcome as outcomes
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.scaling_plan import plan_scaling
 from dpilot.tune.scoring import score_noise

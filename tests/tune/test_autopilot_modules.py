@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from dpilot.tune.pilot.learners import Heads, Modules
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpilot.tune import ModuleTask
-from dpilot.tune.pilot.learners import Heads, Modules
 from tests.tune.helpers import LOSS, probe
 
 

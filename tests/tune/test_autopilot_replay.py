@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from dpilot.tune.pilot.autopilot_table import autopilot_table
 
 from dpilot.audit.neighbours import Pair
-from dpilot.tune.pilot.autopilot_table import autopilot_table
 from dpilot.tune.defaults import AutopilotOptions
 from dpilot.tune.task import HELD_OUT, TRAIN
 from tests.tune.pilot_cases import BUDGET, LOUD, PROMISED, SCHEMA, SMALL, arrays, frame, heads, key_that_puts, module

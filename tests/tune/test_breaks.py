@@ -9,6 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from dpilot.tune.pilot.autopilot_table import autopilot_table
+from dpilot.tune.pilot.learners import Modules
 from torch import nn
 
 from dpilot import Budget, Ledger, tune
@@ -18,8 +20,6 @@ from dpilot.errors import InvalidInput
 from dpilot.privacy.receipt import Receipt
 from dpilot.train.run import predict
 from dpilot.tune import AutoClassifier, ModuleTask, classifier
-from dpilot.tune.pilot.autopilot_table import autopilot_table
-from dpilot.tune.pilot.learners import Modules
 from dpilot.tune.task import Outlay, fixed_noise
 from tests.tune.helpers import LOSS, LOUD, arrays, dataset, with_keys
 
@@ -263,9 +263,9 @@ def test_which_records_are_scored_together_follows_from_their_places(count, monk
     data = torch.utils.data.TensorDataset(torch.randn(count, 3), torch.zeros(count, dtype=torch.long))
     task, model, sizes = module_task(lambda: nn.Linear(3, 2), data, data), nn.Linear(3, 2), []
 
-    def noted(model, inputs):
+    def noted(model, inputs, **options):
         sizes.append(len(inputs))
-        return predict(model, inputs)
+        return predict(model, inputs, **options)
 
     monkeypatch.setattr("dpilot.tune.module_task.predict", noted)
     monkeypatch.setattr("dpilot.tune.pilot.learners.predict", noted)
@@ -283,8 +283,8 @@ def test_one_more_held_out_record_changes_no_bit_of_what_others_are_scored_by(co
     inputs, model = torch.randn(count + 1, 240), nn.Sequential(nn.Linear(240, 100), nn.Linear(100, 2))
     labels, outputs = torch.zeros(count + 1, dtype=torch.long), []
 
-    def noted(model, inputs):
-        outputs.append(predict(model, inputs))
+    def noted(model, inputs, **options):
+        outputs.append(predict(model, inputs, **options))
         return outputs[-1]
 
     monkeypatch.setattr("dpilot.tune.module_task.predict", noted)
