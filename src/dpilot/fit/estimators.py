@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dpilot import _validate
 from dpilot.data.schema import Schema
+from dpilot.errors import InvalidInput
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.fit.keys import FitKeys
@@ -21,7 +23,7 @@ from dpilot.metrics.metric import Metric
 from dpilot.noise import KeyedNoise
 from dpilot.privacy.notices import warn_of_refusal
 
-__all__ = ["PrivateScore", "check_schema", "declare_estimator", "fit_estimator", "test_seed_of"]
+__all__ = ["PrivateScore", "check_schema", "declare_estimator", "fit_estimator", "refuse_arguments", "test_seed_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,17 @@ def check_schema(schema: Any) -> None:
     """Refuse what is no schema."""
     if not isinstance(schema, Schema):
         _validate.refuse("schema", schema, "a Schema", "See Schema.from_toml.")
+
+
+def refuse_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse what ``fit`` does not take, weights of records above all."""
+    if "sample_weight" in given:
+        raise InvalidInput(
+            "sample_weight is given: expected none, as every record counts alike, and a weight would multiply what one "
+            'record can move. Leave it out; for rare classes see objective="macro".'
+        )
+    if given:
+        raise InvalidInput(f"fit takes no {sorted(given)[0]!r}: expected X and y alone.")
 
 
 def test_seed_of(random_state: Any) -> int | None:
