@@ -27,7 +27,7 @@ from dpilot.transfer.features import Features
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.transfer.joint import JointHeads, clip_heads
 from tests.clipping import contract
-from tests.statistics.helpers import Listener
+from tests.tapes import NoiseFree
 
 SIGMAS = (0.5, 3.0, 700.0)
 JOINT = JointHeads(SIGMAS, (1.0, 0.1, 50.0), (Receipt(Gaussian(1.0)),) * 3)
@@ -213,7 +213,7 @@ def release(pieces: list[PerSampleGradients], receipt: Receipt, state: Histogram
 
 
 def test_gradients_and_extras_are_one_release_of_the_rules_bound() -> None:
-    state, listener = HistogramClip(0.7, 0.1), Listener()
+    state, listener = HistogramClip(0.7, 0.1), NoiseFree()
     pieces: list[PerSampleGradients] = [RowGradients(part, ROW_WEIGHTS, pull) for part in np.array_split(ROWS, 3)]
     receipt = Receipt(Gaussian(2.0))
     with tape(listener):

@@ -27,7 +27,7 @@ from dpilot.records import FitRecord
 from dpilot.report.page import render
 from dpilot.tape import tape
 from tests.linear.helpers import EXTREMES, line, released, table, with_record
-from tests.statistics.helpers import Listener
+from tests.tapes import NoiseFree
 
 SCHEMA = Schema.from_dict(
     {
@@ -126,7 +126,7 @@ def test_each_record_is_in_one_part_only():
     apart = AutoRegressor(random_state=3).fit(X, moved)
     assert np.array_equal(plain.coef_, apart.coef_)
     assert metric(plain, "RMSE") != metric(apart, "RMSE")
-    heard = Listener()
+    heard = NoiseFree()
     with tape(heard):
         AutoRegressor(random_state=3).fit(X, y)
     counts = heard.entries[-2].inputs[0]

@@ -19,6 +19,7 @@ from dpilot.transfer.features import Features
 from dpilot.transfer.head_gradients import FeatureBlocks, HeadGradients, residual_limits
 from dpilot.transfer.joint import clip_heads
 from dpilot.transfer.probe import Head, fit_heads
+from tests.tapes import Recorder
 
 GENERATOR = np.random.default_rng(11)
 WIDTH, CLASSES, MANY = 5, 4, 1 << 20
@@ -218,28 +219,14 @@ def test_a_head_that_was_not_paid_for_is_not_fitted(short):
         fit_heads(Features.of(VALUES, LABELS, CLASSES), HEADS, receipts=[Receipt(e) for e in events], size=9)
 
 
-class Listener:
-    """Remembers what passes through the door."""
-
-    def __init__(self):
-        self.entries = []
-
-    def release(self, entry, outputs):
-        self.entries.append(entry)
-        return outputs()
-
-    def key(self, purpose, fresh):
-        return fresh()
-
-
 def test_what_passes_the_door_costs_what_the_receipts_cost():
-    listener = Listener()
-    with tape(listener):
+    recorder = Recorder()
+    with tape(recorder):
         fit(Features.of(VALUES, LABELS, CLASSES))
-    together = math.hypot(*(1 / entry.event.noise_multiplier for entry in listener.entries))
+    together = math.hypot(*(1 / entry.event.noise_multiplier for entry in recorder.entries))
     paid = math.hypot(*(math.sqrt(head.steps) / head.noise_multiplier for head in HEADS))
     assert together == pytest.approx(paid, rel=1e-9)
-    assert [len(entry.inputs) for entry in listener.entries] == [1, 1, 1]
+    assert [len(entry.inputs) for entry in recorder.entries] == [1, 1, 1]
 
 
 def test_a_head_of_known_noise_costs_what_gaussian_privacy_says():
