@@ -418,7 +418,7 @@ def largest_in_a_script(x: Tensor) -> float:
     return max(values)
 
 
-@not_held("tolist inside a script reads memory without an operation")
+@not_held("tolist inside a script reads memory without an operation", but_by="vmap loop one")
 def list_inside_a_script() -> Case:
     """tolist, inside TorchScript: 2.5 bounds."""
     with warnings.catch_warnings():
@@ -440,7 +440,7 @@ class Capsule:
         return 1, 0
 
 
-@not_held("to_dlpack hands out memory without a function or an operation that could be watched")
+@not_held("to_dlpack hands out memory without a function or an operation that could be watched", but_by="vmap loop one")
 def capsule_read_by_numpy() -> Case:
     """torch.utils.dlpack.to_dlpack, and numpy: 2.5 bounds."""
     return flagging(lambda x: bool((np.abs(np.from_dlpack(Capsule(x))) > 50).any()))
