@@ -14,5 +14,6 @@ def thin(cases: Iterable[Any], every: int) -> list[Any]:
 
 
 def _slow(case: Any) -> Any:
-    values = case if isinstance(case, tuple) else (case,)
-    return pytest.param(*values, marks=pytest.mark.slow)
+    if hasattr(case, "marks"):  # made by pytest.param
+        return pytest.param(*case.values, id=case.id, marks=(*case.marks, pytest.mark.slow))
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
