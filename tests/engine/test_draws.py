@@ -17,6 +17,7 @@ from dpilot.engine import loop, vmap
 from dpilot.engine.base import NoRule, PerSample
 from dpilot.engine.draws import GeneratorStates, seeds, sow
 from dpilot.engine.record import judge
+from tests.functions import Identity
 
 N, WIDE = 5, 3
 LARGE = 100.0
@@ -164,20 +165,8 @@ doubled.register_vmap(lambda info, in_dims, x: (2 * x, in_dims[0]))
 doubled.register_autograd(lambda ctx, grad: 2 * grad)
 
 
-class OwnRule(torch.autograd.Function):
+class OwnRule(Identity):
     """The identity, with a rule for vmap of its own."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0]
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
