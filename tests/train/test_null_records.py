@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from dpilot import PrivateStep, Trainer, poisson_loader
-from dpilot.tape import tape
-from tests.tapes import Recorder
+from tests.tapes import exact_sum
 from tests.train.helpers import LOSS, model, plan, records
 
 INPUTS, LABELS = records(40)
@@ -50,15 +49,6 @@ def loop(dataset, net=None, loss=LOSS, workers=0, collate_fn=None, **more):
 
 def loop_with_worker(dataset, **more):
     loop(dataset, workers=1, **more)
-
-
-def exact_sum(run, *args, **options):
-    """The vector that the only release of a run adds noise to: gradients and extras, each record at most 1 long."""
-    recorder = Recorder()
-    with tape(recorder):
-        run(*args, **options)
-    (entry,) = recorder.entries
-    return np.concatenate([part.ravel() for part in entry.inputs])
 
 
 def distance(one, other):
