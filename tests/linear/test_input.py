@@ -25,6 +25,7 @@ from dpilot.linear import (
 )
 from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.methods import METHODS
+from tests.data.raising import raising_cells
 from tests.linear.helpers import line
 
 RNG = np.random.default_rng(0)
@@ -200,6 +201,7 @@ ODD = {
     "larger than floats": 10**400,
     "array": np.ones(2),
     "a tuple without a hash": ([1], 2),
+    **{f"{kind} that ends the process": cell for kind, cell in raising_cells(SystemExit).items()},
 }
 ROWS = np.random.default_rng(0).normal(size=(300, 2))
 LABELS = (ROWS[:, 0] > 0).astype(int).tolist()

@@ -68,7 +68,7 @@ class Modules:
     def _probabilities(self, model: nn.Module, chunk: Any) -> Tensor:
         """Class and probabilities of some records."""
         inputs, labels, *_ = chunk
-        probabilities = torch.softmax(predict(model, inputs).double(), 1)
+        probabilities = torch.softmax(predict(model, inputs, protected=True).double(), 1)
         if probabilities.shape != (len(labels), self.task.classes):
             raise ValueError("not one probability a class and record")
         return torch.cat([labels.double().cpu()[:, None], probabilities], 1)
