@@ -59,8 +59,9 @@ def test_every_rule_resumes_exactly(rule, tmp_path):
     assert found.record == expected.record
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw"])
-@pytest.mark.parametrize("every", [1, 3, 100])
+@pytest.mark.parametrize(
+    ("every", "name"), thin([(n, name) for n in (1, 3, 100) for name in ("sgd", "momentum", "adam", "adamw")], 3)
+)
 def test_optimizers_averages_dropout_and_schedules_resume_exactly(name, every, tmp_path):
     more = {"optimizer": name, "lr": 0.02, "average": "ema", "schedule": "cosine"}
     stopped(tmp_path / "run", 5, net=model(dropout=0.3), checkpoint_every=every, **more)
