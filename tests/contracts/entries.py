@@ -18,12 +18,12 @@ from dpilot.transfer import Features, fit_probe
 from dpilot.tune import (
     Always,
     AutoClassifier,
-    Box,
     Candidate,
     LogUniform,
     ModuleTask,
     ProbeTask,
     ScalingLaw,
+    SearchBox,
     Space,
     autopilot,
     budget_split_grid,
@@ -36,7 +36,7 @@ from tests.fit.helpers import SCHEMA, frame
 
 SIZE = 200
 LOSS = nn.CrossEntropyLoss(reduction="none")
-BOX = Box((0.1, 10.0), (2, 2))
+BOX = SearchBox((0.1, 10.0), (2, 2))
 SPACE = Space(LogUniform(0.1, 1.0), Always(2))
 EPSILON = 5.0
 

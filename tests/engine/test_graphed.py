@@ -16,6 +16,7 @@ from dpilot.engine import Graphed, capture, measure
 from dpilot.engine.replay import graphed
 from dpilot.errors import InvalidInput
 from tests.contracts.zoo import DEVICE, ZOO, N, build, cross_entropy
+from tests.thin import thin
 
 ROWS = N + 3
 
@@ -72,7 +73,7 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float = 
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:.*RNN module weights")
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", thin(ZOO, 3))
 def test_a_model_of_the_zoo_is_replayed_as_it_is_launched(name: str) -> None:
     case = build(name, torch.float32)
     gradients = Graphed(case.model, case.loss, rows=ROWS, per_batch=case.per_batch)

@@ -92,6 +92,31 @@ def test_a_mean_over_the_labels_of_all_samples_is_refused_however_they_are_count
         engine.per_sample(Sequence(scripted), mean_count(kind), ids_and_labels(), per_batch=True)
 
 
+def own_mean(model: nn.Module, batch: Batch) -> Tensor:
+    y = batch["labels"]
+    each = F.cross_entropy(model(batch["ids"]).flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+    return each.sum(1) / (y != -100).sum(1).clamp_min(1)
+
+
+@pytest.mark.usefixtures("where")
+def test_a_mean_over_a_samples_own_labels_is_taken() -> None:
+    assert torch.isfinite(engine.per_sample(Sequence(False), own_mean, ids_and_labels(), per_batch=True).norms).all()
+
+
+def mean_mask(out: Tensor, y: tuple[Tensor, Tensor]) -> Tensor:
+    labels, mask = y
+    losses = F.cross_entropy(out.transpose(1, 2), labels, reduction="none") * mask
+    return losses.sum(1) * mask.shape[0] / mask.sum()
+
+
+@pytest.mark.usefixtures("where")
+def test_a_mean_over_the_mask_of_all_samples_is_refused() -> None:
+    made = ids_and_labels()
+    batch = made["ids"], (made["labels"], torch.rand(4, 6) < 0.5)
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Sequence(False), mean_mask, batch)
+
+
 def picked(model: nn.Module, batch: Batch) -> Tensor:
     """Divides by the mean count of rows that are picked by number: whose they are is not known."""
     y = batch["labels"]
@@ -393,9 +418,19 @@ def looked_up(model: nn.Module, batch: Batch) -> Tensor:
     return model(batch["ids"]).flatten(1).gather(1, batch["labels"]).sum(1)
 
 
+def looked_up_where_it_is_one(model: nn.Module, batch: Batch) -> Tensor:
+    y = batch["labels"]
+    return (model(batch["ids"]).flatten(1).gather(1, y.clamp_min(0)) * (y >= 0)).sum(1) / (y >= 0).float().mean()
+
+
 @pytest.mark.usefixtures("where")
-def test_a_label_that_is_looked_up_refuses_no_model() -> None:
-    assert engine.per_sample(Sequence(False), looked_up, ids_and_labels(), per_batch=True).engine == "single-backward"
+def test_a_label_that_is_looked_up_is_never_negative() -> None:
+    """On a GPU -100 as an index would end the process; a loss that guards against it is judged with it."""
+    gradients = engine.per_sample(Sequence(False), looked_up, ids_and_labels(), per_batch=True)
+    assert gradients.engine == "single-backward"
+    assert torch.isfinite(gradients.norms).all()
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Sequence(False), looked_up_where_it_is_one, ids_and_labels(), per_batch=True)
 
 
 def test_a_model_that_cannot_be_looked_at_is_judged_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,6 +552,38 @@ def test_every_buffer_is_put_back_however_it_was_written(write: Any, name: str) 
         assert float(model.seen) == 5e8
         assert model.seen.shape == ()
         assert model.later is None
+
+
+class Counts(nn.Module):
+    """Counts the ids it saw, or the records."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.embed, self.head = what, nn.Embedding(10, 3), nn.Linear(3, 2)
+        self.register_buffer("seen", torch.zeros(10))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.what == "ids":
+            self.seen += torch.bincount(ids.flatten(), minlength=10)
+        elif self.what == "rows":
+            self.seen += ids.shape[0]
+        return self.head(self.embed(ids).mean(1))
+
+
+def class_loss(out: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(out, y, reduction="none")
+
+
+@pytest.mark.parametrize("name", ["auto", "single-backward", "vmap", "loop"])
+@pytest.mark.parametrize("what", ["ids", "rows"])
+def test_no_engine_leaves_a_count_in_a_buffer(what: str, name: str) -> None:
+    model = Counts(what)
+    if name == "vmap" and what == "ids":
+        pytest.skip("torch.func cannot run this model")
+    batch = torch.randint(2, 10, (6, 4)), torch.randint(2, (6,))
+    with suppress(UnsupportedModel):  # refusing is as good
+        engine.per_sample(model, class_loss, batch, name).weighted_sum(torch.ones(6))
+    assert torch.equal(model.seen, torch.zeros(10))
 
 
 @pytest.mark.parametrize("start", [0.0, 5.0])

@@ -20,14 +20,14 @@ from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.linear import AutoRegressor
 from dpilot.linear.problem import LinearProblem
 from dpilot.linear.scoring import noisy_scores, score_event
-from dpilot.mechanism import seeded_noise
+from dpilot.mechanism import SYSTEM, seeded_noise
 from dpilot.privacy.accountant import gdp_epsilon, gdp_mu
 from dpilot.privacy.receipt import Receipt
 from dpilot.records import FitRecord
 from dpilot.report.page import render
 from dpilot.tape import tape
 from tests.linear.helpers import EXTREMES, line, released, table, with_record
-from tests.statistics.helpers import Listener
+from tests.tapes import NoiseFree
 
 SCHEMA = Schema.from_dict(
     {
@@ -71,15 +71,24 @@ def test_both_parts_together_cost_the_budget_and_no_more():
     assert {entry.state for entry in privacy.entries} == {"committed"}
 
 
-@pytest.mark.parametrize("record", EXTREMES)
-def test_one_more_record_moves_releases_within_their_bounds_and_nothing_else(record):
-    rows = table(300, 2)
+@pytest.mark.parametrize("part", ["train", "held-out"])
+@pytest.mark.parametrize("record", [*EXTREMES, "largest"])
+def test_one_more_record_of_either_part_moves_releases_within_their_bounds_and_nothing_else(record, part, monkeypatch):
+    values = table(300, 2) * 1e-3
+    drawn = Split.indices
 
-    def fit(values):
-        model = AutoRegressor(size=300).fit(values[:, :-1], values[:, -1])
+    def forced(split, length):
+        found = {name: places[places < 300] for name, places in drawn(split, length).items()}
+        return {**found, part: np.append(found[part], np.arange(300, length))}
+
+    monkeypatch.setattr(Split, "indices", forced)
+
+    def fit(given):
+        model = AutoRegressor(size=300).fit(given[:, :-1], given[:, -1])
         return released(model), model.record().metrics
 
-    found = replay(fit, rows, with_record(rows, *EXTREMES[record]))
+    odd = {**EXTREMES, "largest": (0.0, 1.7e308)}[record]
+    found = replay(fit, values, with_record(values, *odd))
     assert found.differences == ()
     assert found.releases > 10
 
@@ -117,7 +126,7 @@ def test_each_record_is_in_one_part_only():
     apart = AutoRegressor(random_state=3).fit(X, moved)
     assert np.array_equal(plain.coef_, apart.coef_)
     assert metric(plain, "RMSE") != metric(apart, "RMSE")
-    heard = Listener()
+    heard = NoiseFree()
     with tape(heard):
         AutoRegressor(random_state=3).fit(X, y)
     counts = heard.entries[-2].inputs[0]
@@ -164,6 +173,16 @@ def test_scores_do_not_depend_on_a_few_far_targets():
     p = y + 0.5 * rng.normal(size=20_000)
     far = np.append(y, [1e9, -1e300, np.nan, np.inf])
     assert scores(far, np.append(p, [0.0] * 4)) == pytest.approx([0.5, 0.75], abs=0.05)
+
+
+def test_a_target_far_beyond_the_reach_gives_no_warning():
+    problem = LinearProblem(1, True, 100.0, Budget(1.0, 1e-5))
+
+    def score(target):
+        options = {"center": 0.0, "width": 1e-3, "problem": problem, "receipt": Receipt(score_event(problem))}
+        return [each.value for each in noisy_scores(target, np.zeros(target.size), noise=SYSTEM, **options)]
+
+    assert replay(score, np.array([1e-3]), np.array([1e-3, 1.7e308])).differences == ()
 
 
 def test_targets_beyond_the_reach_are_pulled_in_and_counted():

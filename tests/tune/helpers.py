@@ -14,12 +14,12 @@ from dpilot import Budget, tape
 from dpilot.keys import KEY_BYTES
 from dpilot.statistics import table
 from dpilot.transfer.features import Features
-from dpilot.tune import Box, ProbeTask
+from dpilot.tune import ProbeTask, SearchBox
 from dpilot.tune.task import fixed_noise
 
 BUDGET = Budget(1.0, 1e-5)
 LOUD = Budget(50.0, 1e-5)  # little noise, so that few records are enough
-BOX = Box((0.1, 10.0), (2, 8))
+BOX = SearchBox((0.1, 10.0), (2, 8))
 LOSS = nn.CrossEntropyLoss(reduction="none")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -223,8 +222,11 @@ def five_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots)
 @cache
 def compile_kernels() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
-    written, triton = import_module("dpilot.numerics.triton_kernels"), import_module("triton")
+    import triton
+
+    from dpilot.numerics import triton_gram, triton_kernels
+
     names = "gram_sums", "weighted", "on_grid", "norm_sums", "row_sums", "truncate_and_sum"
-    tiled = import_module("dpilot.numerics.triton_gram")
-    products = triton.jit(tiled.gram_products, do_not_specialize=["samples", "tokens"])
-    return SimpleNamespace(gram_products=products, **{name: triton.jit(getattr(written, name)) for name in names})
+    products = triton.jit(triton_gram.gram_products, do_not_specialize=["samples", "tokens"])
+    others = {name: triton.jit(getattr(triton_kernels, name)) for name in names}
+    return SimpleNamespace(gram_products=products, **others)

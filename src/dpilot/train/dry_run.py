@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -63,15 +63,25 @@ def chunk_size(per_sample: PerSampleOf, form: Any, expected: float, *, per_batch
     Every size is timed twice, in turns, so that a busy moment of the machine does not decide. The result changes
     rounding, memory and time, never privacy.
     """
+    return largest_fast_size(lambda size: seconds_a_chunk(per_sample, form, size, per_batch), expected)
+
+
+def largest_fast_size(
+    seconds_of: Callable[[int], float | None], expected: float, *, patience: float = _PATIENCE
+) -> int:
+    """The largest power of two whose chunk, by ``seconds_of``, computes about as many records a second as any.
+
+    No larger chunk is tried behind one that takes more than ``patience`` seconds, or None: that does not fit.
+    """
     needed = 1 << math.ceil(math.log2(max(expected * 1.25, 1)))
     rates: dict[int, float] = {}
     for _ in range(2):
         for size in _powers_of_two(min(_SMALLEST, needed), min(needed, _LARGEST)):
-            seconds = seconds_a_chunk(per_sample, form, size, per_batch)
+            seconds = seconds_of(size)
             if seconds is None:
                 break
             rates[size] = max(rates.get(size, 0.0), size / seconds)
-            if seconds > _PATIENCE:
+            if seconds > patience:
                 break
     best = max(rates.values(), default=0.0)
     return max((size for size, rate in rates.items() if rate >= _ABOUT * best), default=min(_SMALLEST, needed))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -111,8 +110,11 @@ def _sum_pieces(left: Tensor, right: Tensor, tiles: tuple[int, int], stages: int
 @cache
 def compile_kernels() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
-    written, triton = import_module("dpilot.transfer.triton_heads"), import_module("triton")
-    return SimpleNamespace(**{name: triton.jit(getattr(written, name)) for name in ("clip_residuals", "deep_product")})
+    import triton
+
+    from dpilot.transfer.triton_heads import clip_residuals, deep_product
+
+    return SimpleNamespace(clip_residuals=triton.jit(clip_residuals), deep_product=triton.jit(deep_product))
 
 
 _WORTH_IT: Final = 10  # times: recording costs about as much as a few of them

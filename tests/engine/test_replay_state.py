@@ -1,4 +1,7 @@
-"""Breaks of replayed chunks that were found by attack and must stay mended; on the CPU work is run again instead."""
+"""Replayed chunks read containers of every structure as launched ones do, and no buffer keeps anything of a chunk.
+
+On the CPU work is run again instead of replayed.
+"""
 
 from __future__ import annotations
 

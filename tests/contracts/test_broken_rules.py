@@ -235,7 +235,12 @@ def case_of(name: str) -> Any:
 
 
 NOT_ON_A_GPU = {"sums ignore the weights", "broadcast sums are squared"}
-PAIRS = [(what, model) for what, mutation in MUTATIONS.items() for model in mutation.models]
+PAIRS = [
+    pytest.param(what, model, marks=() if model == mutation.models[0] else pytest.mark.slow)
+    for what, mutation in MUTATIONS.items()
+    for model in mutation.models
+]
+"""One model a mutation in ``make test``; the others are slow."""
 
 
 @pytest.mark.parametrize(("what", "model"), PAIRS)

@@ -1,8 +1,7 @@
-"""Breaks that were found by attack and must stay mended."""
+"""No scale of inputs and errors makes a norm smaller than what is added: not by underflow, overflow or flushing."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator
 
@@ -15,41 +14,8 @@ from dpilot.engine import measure
 from dpilot.engine.base import inflate
 from dpilot.engine.layers import conv, gram
 from dpilot.engine.layers.linear import Product
-from dpilot.errors import UnsupportedModel
 from dpilot.numerics import precision
 from tests.contracts.zoo import DEVICE
-
-
-def cross_entropy(out: Tensor, y: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(out, y, reduction="none")
-
-
-class Counts(nn.Module):
-    """Remembers which ids it saw, how many records, or their sum."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self.what, self.embed, self.head = what, nn.Embedding(10, 3), nn.Linear(3, 2)
-        self.register_buffer("seen", torch.zeros(10))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        if self.what == "ids":
-            self.seen += torch.bincount(ids.flatten(), minlength=10)
-        elif self.what == "rows":
-            self.seen += ids.shape[0]
-        return self.head(self.embed(ids).mean(1))
-
-
-@pytest.mark.parametrize("name", ["auto", "single-backward", "vmap", "loop"])
-@pytest.mark.parametrize("what", ["ids", "rows"])
-def test_no_buffer_remembers_the_samples(what: str, name: str) -> None:
-    model = Counts(what)
-    if name == "vmap" and what == "ids":
-        pytest.skip("torch.func cannot run this model")
-    batch = torch.randint(2, 10, (6, 4)), torch.randint(2, (6,))
-    with contextlib.suppress(UnsupportedModel):  # refusing is as good
-        engine.per_sample(model, cross_entropy, batch, name).weighted_sum(torch.ones(6))
-    assert torch.equal(model.seen, torch.zeros(10))
 
 
 class Tokens(nn.Module):
@@ -59,51 +25,6 @@ class Tokens(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.head(self.embed(ids))
-
-
-def divided_by_all_labels(out: Tensor, y: Tensor) -> Tensor:
-    losses = nn.functional.cross_entropy(out.transpose(1, 2), y, reduction="none", ignore_index=-100).sum(1)
-    return losses / (y != -100).sum(1).float().mean()
-
-
-def divided_by_own_labels(out: Tensor, y: Tensor) -> Tensor:
-    losses = nn.functional.cross_entropy(out.transpose(1, 2), y, reduction="none", ignore_index=-100).sum(1)
-    return losses / (y != -100).sum(1).clamp_min(1)
-
-
-def masked_by_all(out: Tensor, y: tuple[Tensor, Tensor]) -> Tensor:
-    labels, mask = y
-    losses = nn.functional.cross_entropy(out.transpose(1, 2), labels, reduction="none") * mask
-    return losses.sum(1) * mask.shape[0] / mask.sum()
-
-
-def test_a_loss_divided_by_labels_of_all_samples_is_refused() -> None:
-    batch = torch.randint(10, (4, 6)), torch.randint(5, (4, 6))
-    engine.per_sample(Tokens(), divided_by_own_labels, batch)
-    with pytest.raises(UnsupportedModel, match="depends on the others"):
-        engine.per_sample(Tokens(), divided_by_all_labels, batch)
-
-
-def looked_up(out: Tensor, y: Tensor) -> Tensor:
-    return out.flatten(1).gather(1, y).sum(1)
-
-
-def cleaned(out: Tensor, y: Tensor) -> Tensor:
-    return (out.flatten(1).gather(1, y.clamp_min(0)) * (y >= 0)).sum(1) / (y >= 0).float().mean()
-
-
-def test_a_label_that_is_looked_up_is_never_negative() -> None:
-    """On a GPU -100 as an index would end the process."""
-    batch = torch.randint(10, (4, 6)), torch.randint(5, (4, 6))
-    assert torch.isfinite(engine.per_sample(Tokens(), looked_up, batch).norms).all()
-    with pytest.raises(UnsupportedModel, match="depends on the others"):
-        engine.per_sample(Tokens(), cleaned, batch)
-
-
-def test_a_loss_divided_by_a_mask_of_all_samples_is_refused() -> None:
-    batch = torch.randint(10, (4, 6)), (torch.randint(5, (4, 6)), torch.rand(4, 6) < 0.5)
-    with pytest.raises(UnsupportedModel, match="depends on the others"):
-        engine.per_sample(Tokens(), masked_by_all, batch)
 
 
 @pytest.mark.parametrize("tokens", [1, 4])
@@ -262,23 +183,3 @@ def test_a_gram_matrix_that_vanishes_beside_a_large_one_hides_nothing(grade, siz
     assert (ours >= true * (1 + grade.shave)).all()
     if size >= 1e-10:
         assert (ours <= 1.01 * true).all()
-
-
-def test_a_sample_that_seeds_decides_nothing_for_those_behind_it() -> None:
-    """Each sample of the loop draws coins of its own: 3.9 bounds in a run of 12 records, where one record seeds."""
-
-    class Noisy(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = x + torch.randn(2)
-            if float(x.max()) > 50:
-                torch.manual_seed(0)
-            return super().forward(hidden)
-
-    def norms(seed: int) -> Tensor:
-        torch.manual_seed(seed)
-        return engine.per_sample(model, lambda out, y: out[:, 0] - y, (x, torch.zeros(3))).norms
-
-    model, x = Noisy(2, 1), torch.tensor([[0.0, 0.0], [99.0, 0.0], [0.0, 0.0]])
-    first, second = norms(1), norms(2)
-    assert first[0] != second[0]
-    assert first[2] != second[2]
