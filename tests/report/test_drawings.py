@@ -97,7 +97,7 @@ def test_a_line_has_no_marks_among_points() -> None:
 
 
 def test_the_picture_of_a_figure_is_in_proportion() -> None:
-    (family,) = families([MetricRecord("accuracy", "", 0.5, (0.4, 0.6), (0.3, 0.7))])
+    (family,) = families([MetricRecord("accuracy", "", 0.5, (0.45, 0.55), (0.4, 0.6))])
     (row,) = family.rows
     assert row.at == pytest.approx(50)
     assert row.noise_at is not None
