@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from dpilot.report import words
+from dpilot.report.verdict import WIDEST
 
 _LOUD: Final = 0.1
 """Of the records: a flaw that is surely above this, or unusable records, are said loudly."""
-_WIDEST: Final = 0.3
 _FIELDS: Final = ("value", "low", "high")
 
 
 class Flaw(NamedTuple):
-    """What is wrong with a share of a column's cells; ``share`` is "at most ..." where noise may be all of it."""
+    """What is wrong with a share of a column's cells; ``share`` is an end of the interval where that is wide."""
 
     column: str
     what: str
@@ -36,7 +36,7 @@ class Condition(NamedTuple):
     def alarms(self) -> tuple[str, ...]:
         """What a person must not miss."""
         flaws = (
-            f"Column {flaw.column!r}: {flaw.what} in about {flaw.share} of the records ({flaw.between})."
+            f"Column {flaw.column!r}: {flaw.what} in {flaw.share} of the records ({flaw.between})."
             for flaw in self.flaws
             if flaw.loud
         )
@@ -53,9 +53,9 @@ def condition(health: Mapping[str, Any] | None, shown: int = 20) -> Condition | 
     if health is None:
         return None
     usable, judged = health["usable"], bool(health.get("judged", True))
-    found = sorted(health["columns"], key=lambda each: -each["value"])
+    found = sorted(health["columns"], key=lambda each: (-each["value"], -each["high"]))
     flaws, rest = tuple(map(_flaw, found[:shown])), found[shown:]
-    loud = judged and usable["high"] < 1 - _LOUD
+    loud = usable["high"] < 1 - _LOUD
     most = words.at_most(max((each["high"] for each in rest), default=0.0))
     return Condition(_usable(usable, judged=judged, loud=loud), loud, flaws, len(rest), most)
 
@@ -78,14 +78,29 @@ def _is_share(share: object) -> bool:
 
 
 def _usable(usable: Mapping[str, Any], *, judged: bool, loud: bool) -> str:
-    between = words.between(usable["low"], usable["high"], words.percent)
-    if not judged or usable["high"] - usable["low"] > _WIDEST:
+    between = _between(usable)
+    if not judged and not loud:
         return f"Too few records for this budget to say how many could be used: anything from {between}."
-    about = f"{'Only about' if loud else 'About'} {words.percent(usable['value'])}"
-    return f"{about} of the records could be used ({between})."
+    share = between if _is_wide(usable) else f"about {words.percent(usable['value'])}"
+    text = f"{f'only {share}' if loud else share} of the records could be used"
+    return f"{text[0].upper()}{text[1:]}{'' if _is_wide(usable) else f' ({between})'}."
 
 
 def _flaw(found: Mapping[str, Any]) -> Flaw:
-    low, high = found["low"], found["high"]
-    share = words.percent(found["value"]) if low > 0 else f"at most {words.at_most(high)}"
-    return Flaw(found["column"], found["what"], share, words.between(low, high, words.percent), low > _LOUD)
+    return Flaw(found["column"], found["what"], _share(found), _between(found), found["low"] > _LOUD)
+
+
+def _share(found: Mapping[str, Any]) -> str:
+    if found["low"] <= 0:
+        return f"at most {words.at_most(found['high'])}"
+    if _is_wide(found):
+        return f"at least {words.at_least(found['low'])}"
+    return f"about {words.percent(found['value'])}"
+
+
+def _is_wide(found: Mapping[str, Any]) -> bool:
+    return bool(found["high"] - found["low"] > WIDEST)
+
+
+def _between(found: Mapping[str, Any]) -> str:
+    return words.between(found["low"], found["high"], words.percent)

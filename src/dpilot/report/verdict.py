@@ -22,7 +22,8 @@ from dpilot.report import words
 from dpilot.report.kinds import key, kind
 
 UNTOLD: Final = "cannot be told"
-_WIDEST: Final = 0.3
+WIDEST: Final = 0.3
+"""An interval of a share that is wider says nothing."""
 _FAR: Final = 0.1
 _ABOVE: Final = "accuracy_above_that_share"
 _COMMON: Final = "share_of_the_most_common_class"
@@ -78,18 +79,18 @@ def _against_most_common(found: Mapping[str, MetricRecord], untold: frozenset[Me
     common = found.get(_COMMON)
     share = "" if common is None or common in untold else words.percent(common.value)
     rival = f"predicting the most common class always{f', which is right for about {share}' if share else ''}"
-    short = f"most common class {share}; " if share else ""
+    known, it = (f"most common class {share}; ", "it") if share else ("", "the most common class")
     if low > 0:
         sentence = f"The accuracy is surely above that of {rival}: by {points}."
-        return Verdict(f"{short}surely above it, by {points}", sentence, sure=True)
+        return Verdict(f"{known}surely above {it}, by {points}", sentence, sure=True)
     if high < 0:
         sentence = f"The accuracy is surely below that of {rival}: the difference is {points}."
-        return Verdict(f"{short}surely below it ({points})", sentence, sure=True)
+        return Verdict(f"{known}surely below {it} ({points})", sentence, sure=True)
     sentence = (
         f"It cannot be told whether the model is better than {rival}: the difference lies anywhere from {points}. More "
         "records, a larger epsilon or a larger held-out share would tell."
     )
-    return Verdict(f"{short}whether above it cannot be told", sentence, sure=False)
+    return Verdict(f"{known}whether above {it} cannot be told", sentence, sure=False)
 
 
 def _against_mean(r2: MetricRecord) -> Verdict:
@@ -123,7 +124,7 @@ def _is_wide(metric: MetricRecord) -> bool:
     if form == "size":
         return low <= 0 < high
     if form == "explained":
-        return low < 0 < high and width > _WIDEST
+        return low < 0 < high and width > WIDEST
     if key(metric.name) == "confusion" and low <= 0 and width > _FAR:
         return True
-    return form in ("share", "score") and width > _WIDEST
+    return form in ("share", "score") and width > WIDEST
