@@ -239,3 +239,15 @@ def test_every_event_has_words() -> None:
     told = [entries.describe(known.to_dict(event)) for event in all_of_them]
     assert not any("{" in text for text in told)
     assert set(known._ALLOWED) <= set(entries._SENTENCES)
+
+
+def test_several_attributes_share_the_tables_of_their_figures() -> None:
+    names = ("group accuracy", "worst-group accuracy", "demographic parity", "equal opportunity gap")
+    groups = {"group accuracy": ("sex = f", "sex = m", "race = x")}
+    found = families([metric(name, 0.8, of) for name in names for of in groups.get(name, ("sex", "race"))])
+    assert [(family.title, [row.label for row in family.rows]) for family in found] == [
+        ("Accuracy by group", ["sex = f", "sex = m", "race = x"]),
+        ("Worst group", ["sex", "race"]),
+        ("Demographic parity", ["sex", "race"]),
+        ("Equal opportunity gap", ["sex", "race"]),
+    ]
