@@ -144,7 +144,6 @@ def run_fit(
         metrics = trained.figures.release(
             parts.held_out, outputs if declared.task.numeric else softmax(outputs), receipt, keys.noise.spawn()
         )
-    tell(f"held-out {metrics[0].name} {metrics[0].value:.3f}, noise included")
     entries = _entries(plan, keys, payments, committed)
     record = _record(plan, trained, metrics, health, entries, payments, size, keys.noise.stamp)
     own = payments.book if payments.own else None

@@ -18,6 +18,7 @@ from dpilot.fit.learners.base import PaidRun, Parts
 from dpilot.fit.pipeline import FitPlan
 from dpilot.fit.source import TableSource, read_records, take
 from dpilot.privacy.budget import Cost
+from dpilot.privacy.events import to_dict
 from dpilot.privacy.ledger import Stage
 from dpilot.privacy.receipt import Receipt
 
@@ -111,7 +112,7 @@ class _Unpaid:
 
 
 def _describe(stage: Stage) -> dict[str, Any]:
-    return {"purpose": stage.purpose.split(" of fit")[0], "part": stage.part, "event": repr(stage.event)}
+    return {"purpose": stage.purpose.split(" of fit")[0], "part": stage.part, "event": to_dict(stage.event)}
 
 
 def _seconds(work: Callable[[], Any], *, warm: bool = True) -> Any:
