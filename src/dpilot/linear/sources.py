@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from dpilot.data.frames import Frame
 from dpilot.data.reading import codes
 from dpilot.data.schema import Column, Schema
 from dpilot.errors import InvalidInput
+from dpilot.linear.declared_bounds import DeclaredBounds, parse_bounds
 from dpilot.linear.inputs import target_numbers
 from dpilot.linear.problem import CommittedRun, LinearProblem, multiplier
 from dpilot.linear.scoring import Grouped
@@ -132,12 +133,18 @@ class Described:
         return len(self._bare().names)
 
     @property
-    def bounds(self) -> Any:
-        """Encoded numbers lie in [-1, 1], indicators in [0, 1]; the target in its own bounds, or to be bought."""
+    def bounds(self) -> DeclaredBounds:
+        """Encoded numbers lie in [-1, 1], indicators in [0, 1]; the target in its own bounds, or to be bought.
+
+        Bought bounds lie close, and indicators are scaled by theirs: what was declared of numbers is an outer limit.
+        """
+        names = self._bare().names
         numeric = {column.name for column in self.schema.features if column.categories is None}
-        lower = [-1.0 if name in numeric else 0.0 for name in self._bare().names]
+        lower = [-1.0 if name in numeric else 0.0 for name in names]
         known = self.column is not None and isinstance(self.column.bounds, tuple)
-        return {"X": (lower, 1.0), "y": self.column.bounds if known and self.column else None}
+        target = self.column.bounds if known and self.column else None
+        scaled = [name not in numeric or name in self.schema.to_buy for name in names]
+        return replace(parse_bounds({"X": (lower, 1.0), "y": target}, len(names)), scaled=np.array([*scaled, False]))
 
     @property
     def share(self) -> float:
