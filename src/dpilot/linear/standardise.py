@@ -50,7 +50,7 @@ _PARTS: Final = {
     "mean": (0.4, 0.25, 0.35),  # median, how far from it, mean within that
 }
 _GRIDS: Final = {"quartiles": (_COARSE, _FINE), "mean": (_CENTRES,), "median": (_CENTRES,)}  # of the first multipliers
-_MEAN_REACH: Final = 1.5  # widths at which the target is pulled in for its mean
+_MEAN_REACH: Final = 2.5  # widths at which the target is pulled in for its mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ def plan_centre(problem: LinearProblem, share: float, *, bounded: bool) -> Stand
     """
     if _finds_median(problem, share * _PARTS["mean"][0]):
         return _plan_level(problem, "mean", share)
-    if bounded:
-        return _plan_level(problem, "bounded mean", share)
-    return _plan_level(problem, "median" if _finds_median(problem, share) else "pooled", share)
+    if _finds_median(problem, share):
+        return _plan_level(problem, "median", share)
+    return _plan_level(problem, "bounded mean" if bounded else "pooled", share)
 
 
 def _finds_median(problem: LinearProblem, share: float) -> bool:
