@@ -1,7 +1,7 @@
 """Declared bounds of columns, and the scaling that follows from what is declared and what is bought.
 
-Bounds say where values can lie, not where they do: a column declared ten times too wide would lie in noise that goes with
-the declared width. So they are outer limits, and centre and width are bought inside them as they are without bounds.
+Bounds say where values can lie, not where they do: noise that goes with a width declared ten times too wide would hide
+the column. So they are outer limits, and centre and width are bought inside them as they are without bounds.
 """
 
 from __future__ import annotations

@@ -191,7 +191,8 @@ def buy_scaling(
         width[-1] = unknown
     features = slice(0, width.size - target)
     if plan.level == "magnitudes":
-        width[features] = _draw_together(width[features], plan.multipliers[0] * math.sqrt(rows.columns) / max(size, 1.0))
+        error = plan.multipliers[0] * math.sqrt(rows.columns) / max(size, 1.0)
+        width[features] = _draw_together(width[features], error)
     return center, np.where(width > 0, width, _fallback(width[features]))
 
 
@@ -200,12 +201,12 @@ def _draw_together(width: Floats, noise: float) -> Floats:
 
     ``noise`` is that of an octave's share of the records: about 3 times it is in the exponent of a width.
     """
-    seen = width > 0
-    exponents = np.log2(width[seen])
-    spread = float(np.var(exponents)) if seen.any() else 0.0
-    kept = max(0.0, 1 - (3 * noise) ** 2 / spread) if spread > 0 else 1.0
-    found = width.copy()
-    found[seen] = 2.0 ** (exponents.mean() + kept * (exponents - exponents.mean())) if seen.any() else 0.0
+    seen, found = width > 0, width.copy()
+    if seen.any():
+        exponents = np.log2(width[seen])
+        mean, spread = exponents.mean(), float(np.var(exponents))
+        kept = max(0.0, 1 - (3 * noise) ** 2 / spread) if spread > 0 else 1.0
+        found[seen] = 2.0 ** (mean + kept * (exponents - mean))
     return found
 
 
