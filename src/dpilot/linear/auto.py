@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -169,8 +170,13 @@ def _optimism(seen: Gram, theta: Floats, floor: float) -> float:
 
 
 def _centre(seen: Gram, intercept: bool) -> Floats:
-    """The coefficients that predict one value for all: the noisy mean, if there is an intercept."""
+    """The coefficients that predict one value for all: the noisy mean, if there is an intercept.
+
+    It moves from the centre that scaling found by what is left of it beyond twice its noise.
+    """
     theta = np.zeros(seen.width)
-    if intercept and abs(seen.cross[-1]) > 2 * seen.noise:
-        theta[-1] = seen.cross[-1] / max(float(seen.features[-1, -1]), 0.5)
+    if intercept:
+        mean = float(seen.cross[-1])
+        beyond = math.copysign(max(abs(mean) - 2 * seen.noise, 0.0), mean)
+        theta[-1] = beyond / max(float(seen.features[-1, -1]), 0.5)
     return theta
