@@ -93,13 +93,13 @@ class FitPlan:
         center, scale = np.zeros(rows.columns), np.ones(rows.columns)
         origin, unit = self.declared.units(centred=self.problem.intercept)
         inside = rows.map(lambda values: (self.declared.pull_in(values) - origin) / unit, rows.columns)
-        unknown = {} if self.declared.missing[-1] else {"unknown": _HALF}
+        unknown = np.where(self.declared.missing, np.nan, np.append(np.ones(rows.columns - 1), _HALF))
         wanted = _select_columns(self.declared, self.numeric_target)
         last = np.arange(rows.columns) == rows.columns - 1
         features = wanted & ~last if self.target else wanted
         for name, step, which in (("scale", self.scaling, features), ("target", self.target, last)):
             if step:
-                center[which], scale[which] = _buy_scaling(name, step, inside, which, size, run, unknown)
+                center[which], scale[which] = _buy_scaling(name, step, inside, which, size, run, unknown[which])
         return self.declared.scaling(origin + unit * center, unit * scale, centred=self.problem.intercept)
 
 
@@ -232,12 +232,12 @@ def _buy_scaling(
     which: NDArray[np.bool_],
     size: float,
     run: CommittedRun,
-    unknown: dict[str, float],
+    unknown: Floats,
 ) -> tuple[Floats, Floats]:
     columns = rows.map(lambda values: values[:, which], int(which.sum()))
     with run.stage(name) as receipt:
         return buy_scaling(
-            columns, plan, size=size, target=bool(which[-1]), receipt=receipt, noise=run.noise, **unknown
+            columns, plan, size=size, target=bool(which[-1]), receipt=receipt, noise=run.noise, unknown=unknown
         )
 
 

@@ -151,12 +151,13 @@ def buy_scaling(
     target: bool,
     receipt: Draws,
     noise: Noise,
-    unknown: float = _NOTHING,
+    unknown: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """Centre and width of every column of ``rows``; ``target`` says whether the last one is a target.
 
-    ``unknown`` is the width of a target of which nothing is found. Where widths alone are bought, those that differ by
-    no more than their noise are drawn together.
+    ``unknown`` are the widths of columns of which nothing is found; where that is nan, they are as wide as the others,
+    and the target has none. Where widths alone are bought, those that differ by no more than their noise are drawn
+    together.
 
     Guarantee:
         A histogram gets one entry of weight 1 for each of its k columns from a record, so it moves by at most sqrt(k)
@@ -166,10 +167,11 @@ def buy_scaling(
         record moves the sum by at most 1.
         All widths are positive and all values finite, whatever the data.
     """
+    guess = np.full(rows.columns, np.nan) if unknown is None else unknown
     if plan.level == "pooled":
-        return np.zeros(rows.columns), _pool_widths(rows, target, plan.multipliers[0], size, receipt, noise, unknown)
+        return np.zeros(rows.columns), _pool_widths(rows, target, plan.multipliers[0], size, receipt, noise, guess)
     if plan.level in ("mean", "median", "bounded mean"):
-        return _find_centre(rows, plan, size, receipt, noise, unknown)
+        return _find_centre(rows, plan, size, receipt, noise, guess)
     if plan.level == "magnitudes":
         center, width = np.zeros(rows.columns), np.zeros(rows.columns)
         narrow, least = np.ones(rows.columns, dtype=np.bool_), np.zeros(rows.columns)
@@ -187,12 +189,13 @@ def buy_scaling(
             asked, center[narrow], least[narrow], certain[narrow], plan.multipliers[-1], size, receipt, noise
         )
         width[narrow] = np.maximum(np.where(np.isfinite(spread), spread, 0.0), least[narrow])
-    if target and width[-1] == 0:
-        width[-1] = unknown
     features = slice(0, width.size - target)
     if plan.level == "magnitudes":
         error = plan.multipliers[0] * math.sqrt(rows.columns) / max(size, 1.0)
         width[features] = _draw_together(width[features], error)
+    width = np.where((width == 0) & np.isfinite(guess), guess, width)
+    if target and width[-1] == 0:
+        width[-1] = _NOTHING
     return center, np.where(width > 0, width, _fallback(width[features]))
 
 
@@ -260,22 +263,22 @@ def _spreads(
 
 
 def _find_centre(
-    rows: Rows, plan: StandardisePlan, size: float, receipt: Draws, noise: Noise, unknown: float
+    rows: Rows, plan: StandardisePlan, size: float, receipt: Draws, noise: Noise, guess: Floats
 ) -> tuple[Floats, Floats]:
     """The mean of one column within some widths of its median, and the width; as far as ``plan`` goes.
 
     The noise of a mean goes with the width it is taken within, so the median comes first: that of ranks does not.
 
     Edge cases:
-        how far values lie from the median is all noise     the median stays; the width is ``unknown``, or, where that
-                                                            is nothing, an eighth of the median's distance from 0
+        how far values lie from the median is all noise     the median stays; the width is ``guess``, or, where that
+                                                            is nan, an eighth of the median's distance from 0
     """
     if plan.level == "bounded mean":
-        return _mean(rows, np.zeros(1), np.ones(1), plan.multipliers[0], size, receipt, noise), np.full(1, unknown)
+        return _mean(rows, np.zeros(1), np.ones(1), plan.multipliers[0], size, receipt, noise), guess
     center = quantile(
         rows.chunks(), 0.5, grid=_CENTRES, noise_multiplier=plan.multipliers[0], receipt=receipt, noise=noise
     )
-    guess = np.maximum(np.abs(center) / 8, _NOTHING) if unknown == _NOTHING else np.full(1, unknown)
+    guess = np.where(np.isnan(guess), np.maximum(np.abs(center) / 8, _NOTHING), guess)
     if plan.level == "median":
         return center, guess
     search, mean = plan.multipliers[1:]
@@ -300,7 +303,7 @@ def _beyond(values: Floats, least: Floats) -> Floats:
 
 
 def _pool_widths(
-    rows: Rows, target: bool, multiplier: float, size: float, receipt: Draws, noise: Noise, unknown: float
+    rows: Rows, target: bool, multiplier: float, size: float, receipt: Draws, noise: Noise, guess: Floats
 ) -> Floats:
     """One width for all features, and the target's own."""
     # k entries of weight 1 / k in one histogram: at most 1 in L2 (all in one bin); the target's own entry is another 1
@@ -311,7 +314,7 @@ def _pool_widths(
     widths = np.full(rows.columns, common if math.isfinite(common) else 1.0)
     if target:
         own = _width(noisy[1], multiplier * bound, size, _TARGET_CERTAIN)
-        widths[-1] = own if math.isfinite(own) else unknown
+        widths[-1] = own if math.isfinite(own) else np.nan_to_num(guess[-1], nan=_NOTHING)
     return widths
 
 
