@@ -96,5 +96,6 @@ def test_a_mean_within_its_noise_moves_no_centre():
     moments = np.eye(3)
     moments[-1, :-1] = moments[:-1, -1] = [0.0, 0.3]
     assert _centre(Gram(moments, 0.2, 1.0), True).tolist() == [0.0, 0.0]
-    assert _centre(Gram(moments, 0.1, 1.0), True) == pytest.approx([0.0, 0.1])
+    assert _centre(Gram(moments, 0.1, 1.0), True) == pytest.approx([0.0, 0.3 * (1 - 4 / 9)])
+    assert _centre(Gram(moments, 0.0, 1.0), True) == pytest.approx([0.0, 0.3])
     assert _centre(Gram(moments, 0.1, 1.0), False).tolist() == [0.0, 0.0]

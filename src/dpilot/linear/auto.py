@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -172,11 +171,10 @@ def _optimism(seen: Gram, theta: Floats, floor: float) -> float:
 def _centre(seen: Gram, intercept: bool) -> Floats:
     """The coefficients that predict one value for all: the noisy mean, if there is an intercept.
 
-    It moves from the centre that scaling found by what is left of it beyond twice its noise.
+    From the centre that scaling found it moves by the part that its noise does not explain, twice over.
     """
     theta = np.zeros(seen.width)
-    if intercept:
-        mean = float(seen.cross[-1])
-        beyond = math.copysign(max(abs(mean) - 2 * seen.noise, 0.0), mean)
-        theta[-1] = beyond / max(float(seen.features[-1, -1]), 0.5)
+    mean = float(seen.cross[-1])
+    if intercept and abs(mean) > 2 * seen.noise:
+        theta[-1] = mean * (1 - (2 * seen.noise / mean) ** 2) / max(float(seen.features[-1, -1]), 0.5)
     return theta
