@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpilot.data.schema import Schema
 from dpilot.linear import AutoRegressor, LinearRegression
 from dpilot.linear.auto import _centre
 from dpilot.linear.gram_matrix import Gram
@@ -61,6 +62,16 @@ def test_small_budgets_are_no_worse_than_the_mean(bounds, n, d, epsilon):
 
 def test_the_automatic_regressor_is_no_worse_either():
     assert scores(600, 40, 0.3, 4, AutoRegressor).min() > -0.8
+
+
+@pytest.mark.parametrize(("n", "least"), [(600, -0.8), (6000, 0.1)])
+def test_a_schema_with_wide_bounds_does_not_harm(n, least):
+    number = {"type": "numeric", "bounds": [-1000.0, 3000.0]}
+    columns = dict.fromkeys("abc", number) | {"y": {**number, "role": "target"}}
+    X, y, _ = line(n, 3, noise=1.0)
+    frame = dict(zip("abc", X.T, strict=True))
+    model = AutoRegressor(0.3, schema=Schema.from_dict({"columns": columns})).fit(frame, 20.0 + y)
+    assert model.score(frame, 20.0 + y) > least
 
 
 def errors(bounds, n=2000, d=50, seeds=5):
