@@ -200,7 +200,8 @@ def test_a_schema_declares_bounds_and_categories(library):
     model = AutoRegressor(schema=SCHEMA).fit(given, y)
     assert model.score(given, y) > 0.8
     assert model.feature_names_in_.tolist() == ["age", "kind", "price"]
-    assert [entry.purpose for entry in model.privacy_.entries] == ["bounds", "gram", "gradient", "score"]
+    paid = ["bounds", "scale", "gram", "gradient", "check", "score"]
+    assert [entry.purpose for entry in model.privacy_.entries] == paid
     assert "sex=f" not in model.encoder_.names
     low, high = model.model_.target_range
     assert -300 <= low < high <= 500

@@ -170,23 +170,40 @@ def test_clones_keep_the_ledger(tmp_path):
     assert clone(LinearRegression(ledger=ledger)).ledger is ledger
 
 
-def test_declared_columns_are_not_bought():
-    bounds = {"X": (-5.0, 5.0), "y": (-9.0, 9.0)}
-    model = LinearRegression(bounds=bounds).fit(X, Y)
-    assert "scale" not in [entry.purpose for entry in model.privacy_.entries]
-    assert model.target_range_ == (-9.0, 9.0)
-    assert model.lower_.tolist() == [-5.0] * 3
-    partly = LinearRegression(bounds={"X": ([-5.0, np.nan, -5.0], [5.0, np.nan, 5.0])}).fit(X, Y)
-    assert "scale" in [entry.purpose for entry in partly.privacy_.entries]
-    assert partly.upper_[0] == 5.0
+def test_declared_bounds_are_outer_limits_of_what_is_bought():
+    bounds = {"X": ([-5.0, np.nan, -1e6], [5.0, np.nan, 1e6]), "y": (-9.0, 9.0)}
+    rows, target = np.repeat(X, 20, axis=0), np.repeat(Y, 20)
+    model = LinearRegression(bounds=bounds).fit(rows, target)
+    assert "scale" in [entry.purpose for entry in model.privacy_.entries]
+    low, high = model.target_range_
+    assert -9.0 <= low < high <= 9.0
+    assert -5.0 <= model.lower_[0] < model.upper_[0] <= 5.0
+    assert (np.abs(model.scale_ - 1) < 0.7).all()  # whatever was declared
 
 
-def test_declared_intervals_with_zero_keep_zeros():
-    found = parse_bounds({"X": ([0.0, 10.0], [1.0, 30.0]), "y": (0.0, 8.0)}, 2).scaling(
+def test_declared_as_standardised_nothing_is_bought():
+    model = LinearRegression(bounds="standardised").fit(X, Y)
+    assert not {"scale", "target"} & {entry.purpose for entry in model.privacy_.entries}
+
+
+def test_where_bounds_scale_their_columns_intervals_with_zero_keep_zeros():
+    found = parse_bounds({"X": ([0.0, 10.0], [1.0, 30.0])}, 2, target=False).scaling(
         np.zeros(3), np.ones(3), centred=True
     )
-    assert found.center.tolist() == [0.0, 20.0, 4.0]
-    assert found.scale.tolist() == [1.0, 10.0, 2.0]
+    assert found.center.tolist() == [0.0, 20.0, 0.0]
+    assert found.scale.tolist() == [1.0, 10.0, 1.0]
+
+
+@pytest.mark.parametrize("center", [-1e9, 0.0, 3.0, 1e9])
+@pytest.mark.parametrize("scale", [1e-18, 1.0, 1e9])
+def test_whatever_is_bought_intervals_lie_inside_the_declared_ones(center, scale):
+    declared = parse_bounds({"X": (1.0, 9.0), "y": (2.0, 4.0)}, 1)
+    found = declared.scaling(np.full(2, center), np.full(2, scale), centred=True)
+    assert (found.lower <= found.upper).all()
+    assert (found.lower >= declared.lower).all()
+    assert (found.upper <= declared.upper).all()
+    low, high = found.target_range
+    assert 2.0 <= low <= high <= 4.0
 
 
 ODD = {
