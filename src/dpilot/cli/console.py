@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from dpilot.train.progress import Progress, Update
 
 
@@ -57,14 +59,16 @@ def training_bar() -> Iterator[Progress]:
         TextColumn("{task.fields[text]}", markup=False),
     )
     with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("training", total=None, text="")
+        tasks: list[TaskID] = []  # none before the first step: what tunes itself has stages, not one row of steps
 
         def show(update: Update) -> None:
+            if not tasks:
+                tasks.append(bar.add_task("training", total=update.steps, text=""))
             text = (
                 f"threshold {update.record.threshold:.3g}, epsilon {update.epsilon:.3g} spent, "
                 f"{update.epsilon_left:.3g} left, {_clock(update.seconds_left)} to go"
             )
-            bar.update(task, completed=update.record.step + 1, total=update.steps, text=text)
+            bar.update(tasks[0], completed=update.record.step + 1, total=update.steps, text=text)
 
         yield show
 

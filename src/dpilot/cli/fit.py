@@ -13,6 +13,7 @@ from dpilot.cli import console
 if TYPE_CHECKING:
     from dpilot.data.files import Table
     from dpilot.data.schema import Schema
+    from dpilot.fit.declaration import Declaration
     from dpilot.fit.model import FittedModel
     from dpilot.fit.pipeline import FitStopped
     from dpilot.records import FitRecord, MetricRecord
@@ -125,24 +126,25 @@ def _check(data: Table, schema: Schema, given: dict[str, Any], out: Path) -> Non
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"out is {str(out)!r}: expected a folder that is empty or not there. Name another.")
-    _plan(data, schema, given)
+    _declare(data, schema, given)
 
 
-def _plan(data: Table, schema: Schema, given: dict[str, Any]) -> Any:
-    """The very plan that the fit will take."""
-    from dpilot.fit.declaration import FitOptions
-    from dpilot.fit.pipeline import declare_fit, plan_fit
+def _declare(data: Table, schema: Schema, given: dict[str, Any]) -> Declaration:
+    """What is declared, judged without reading a value and before torch is loaded."""
+    from dpilot.fit.declaration import FitOptions, declare_fit
 
     rest = dict(given)
     options = FitOptions(**{name: rest.pop(name) for name in ("model", "epochs", "held_out", "device")})
-    declared, _ = declare_fit(data, schema, options=options, **rest)
-    return plan_fit(declared, "basic")
+    return declare_fit(data, schema, options=options, **rest)[0]
 
 
 def _rehearse(data: Table, schema: Schema, given: dict[str, Any], *, json: bool) -> None:
+    declared = _declare(data, schema, given)
+
+    from dpilot.fit.pipeline import plan_fit
     from dpilot.fit.rehearsal import rehearse
 
-    plan = _plan(data, schema, given)
+    plan = plan_fit(declared, "basic")
     rehearsal = rehearse(plan).to_dict()
     total = {"epsilon": plan.declared.budget.epsilon, "delta": plan.declared.budget.delta}
     if json:

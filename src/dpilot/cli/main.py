@@ -1,6 +1,7 @@
 """The command line: one file a command, loaded when it is asked for.
 
-Exit codes: 0 done, 2 wrong usage or bad input, 3 budget refused. An error is one line: value, rule, remedy.
+Exit codes: 0 done, 2 wrong usage or bad input, 3 budget refused, 4 stopped by the health of the data, 130
+interrupted. An error is one line: value, rule, remedy.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import typer
 
+from dpilot import __version__
 from dpilot.cli import account, console, demo, doctor, fit, ledger, plan, predict, report, schema
 from dpilot.errors import BudgetExceeded, DpilotError
 
@@ -22,6 +25,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        console.line(f"dpilot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train models under differential privacy, tuned inside one privacy budget."""
+
+
 app.command("plan")(plan.plan)
 app.command("account")(account.account)
 app.command("doctor")(doctor.doctor)
@@ -45,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DpilotError as problem:
         console.fail(str(problem))
         return 2
+    except KeyboardInterrupt as stopped:
+        console.fail(" ".join(["interrupted.", *getattr(stopped, "__notes__", ())]))
+        return 130
     except Exception as problem:
         return _usage(problem, given)
     return result if isinstance(result, int) else 0

@@ -19,11 +19,11 @@ def plan(
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
     min_steps: Annotated[int, typer.Option(help="Fewest steps a run should have.")] = 20,
     tolerance: Annotated[float, typer.Option(help="How far above the least noise still counts as flat.")] = 0.1,
-    plot: Annotated[str, typer.Option(help="Where the plot goes; an empty text for none.")] = "plan.png",
+    plot: Annotated[str, typer.Option(help="Draw the plot to this .png, .svg or .pdf file.")] = "",
     allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Batch size, steps and noise for a budget, with the reason and a plot. Free: needs no data."""
+    """Batch size, steps and noise for a budget, with the reason, and a plot where asked. Free: needs no data."""
     from dpilot.privacy import Budget, batch_rule
 
     budgets = [Budget.of_size(value, delta, size, allow_large_delta=allow_large_delta) for value in epsilon]

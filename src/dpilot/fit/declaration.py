@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dpilot import _validate
 from dpilot.data.column import Column
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
+from dpilot.fit.source import TableSource
 from dpilot.metrics.counts import Layout
+from dpilot.metrics.objective import OBJECTIVES
 from dpilot.metrics.residuals import Groups
 from dpilot.privacy.budget import Budget
 from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME
 
-__all__ = ["Declaration", "FitOptions", "FitTask", "declare", "resolve_size"]
+__all__ = ["MODELS", "Declaration", "FitOptions", "FitTask", "declare", "declare_fit", "resolve_size"]
+
+MODELS: Final = ("auto", "logistic", "linear", "mlp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class FitOptions:
     device: str | None = None
 
     def __post_init__(self) -> None:
+        _validate.one_of(MODELS, model=self.model)
+        _validate.one_of(OBJECTIVES, objective=self.objective)
         if self.held_out is not None:
             _validate.open_unit("It is the share kept apart for the metrics.", held_out=self.held_out)
         if self.epochs is not None:
@@ -108,6 +114,41 @@ class Declaration:
         return PUBLISHED_SIZE in self.unprotected
 
 
+def declare_fit(
+    source: Any,
+    schema: Any,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    allow_large_delta: bool = False,
+    size: str | int = "public",
+    target: str | None = None,
+    protected: str | None = None,
+    options: FitOptions | None = None,
+    class_names: tuple[str, ...] | None = None,
+    unprotected: tuple[str, ...] = (),
+) -> tuple[Declaration, TableSource]:
+    """What is declared of a fit, and the table it is of; its length is read only if it is public."""
+    if not isinstance(schema, Schema):
+        raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
+    roles = schema.with_roles(target=target, protected=protected)
+    table = TableSource.of(source, roles)
+    known, public = resolve_size(size, table.length() if size == "public" else 0)
+    declared = declare(
+        roles,
+        epsilon=epsilon,
+        delta=delta,
+        allow_large_delta=allow_large_delta,
+        size=known,
+        public_size=public,
+        name=table.name,
+        options=options or FitOptions(),
+        class_names=class_names,
+        unprotected=unprotected,
+    )
+    return declared, table
+
+
 def declare(
     schema: Schema,
     *,
@@ -123,6 +164,7 @@ def declare(
 ) -> Declaration:
     """Check what the caller declares, and fill in the defaults; ``unprotected`` is what else was published."""
     _check_roles(schema)
+    _check_model(FitTask(schema), options)
     budget = Budget.of_size(epsilon, delta, size, allow_large_delta=allow_large_delta)
     rule = "min(1e-5, 1/(10 size))" if size is not None else "where the size is bought"
     given = f"delta {budget.delta:.3g} is the default, {rule}." if delta is None else None
@@ -163,3 +205,19 @@ def _check_roles(schema: Schema) -> None:
             f"protected is {group.name!r}, a {group.type} column: expected a categorical one. Declare its groups."
         )
     _ = schema.target
+
+
+def _check_model(task: FitTask, options: FitOptions) -> None:
+    """Refuse what the model cannot do, as far as declared words tell."""
+    name = task.target.name
+    if options.model == "linear" and not task.numeric:
+        raise InvalidInput(f'model is "linear" and the target {name!r} has classes: use "logistic".')
+    if options.model != "auto" and task.numeric and task.interval is None:
+        raise InvalidInput(
+            f'the bounds of the target {name!r} are to be bought: expected declared ones, or model="auto".'
+        )
+    if options.model == "auto" and task.numeric:
+        if options.epochs is not None:
+            _validate.refuse("epochs", options.epochs, "None", "Least squares sets its own number of steps.")
+        if options.device not in (None, "cpu"):
+            _validate.refuse("device", options.device, 'None or "cpu"', "Least squares runs on the CPU.")

@@ -8,11 +8,11 @@ from typing import Any
 
 from dpilot import _validate
 from dpilot.data.schema import Schema
-from dpilot.fit.declaration import Declaration, FitOptions
+from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.model import FIT
-from dpilot.fit.pipeline import FitResult, declare_fit, run_fit
+from dpilot.fit.pipeline import FitResult, run_fit
 from dpilot.fit.source import TableSource
 from dpilot.fit.table import keep, resumable
 from dpilot.linear.fitting import noise_of

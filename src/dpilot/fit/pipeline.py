@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit import learners
-from dpilot.fit.declaration import Declaration, FitOptions, declare, resolve_size
+from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import softmax
 from dpilot.fit.folder import RunFolder
 from dpilot.fit.health import SHARE, Health, health_event, health_noise, release_health, split_budget
@@ -20,14 +20,14 @@ from dpilot.fit.learners.base import HELD_OUT, TRAIN, Learner, LearnerPlan, Paid
 from dpilot.fit.model import FittedModel
 from dpilot.fit.payment import Payments, open_payments
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import TableSource, read_records, take
+from dpilot.fit.source import Reader, TableSource, read_records, take
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
 from dpilot.records import FitRecord
 from dpilot.train.progress import Progress
 
-__all__ = ["METRICS", "FitPlan", "FitResult", "FitStopped", "declare_fit", "plan_fit", "run_fit"]
+__all__ = ["METRICS", "FitPlan", "FitResult", "FitStopped", "plan_fit", "run_fit"]
 
 METRICS: Final = "held-out metrics"
 _HOW: Final = (
@@ -92,41 +92,6 @@ class FitStopped(InvalidInput):
         )
 
 
-def declare_fit(
-    source: Any,
-    schema: Any,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    allow_large_delta: bool = False,
-    size: str | int = "public",
-    target: str | None = None,
-    protected: str | None = None,
-    options: FitOptions | None = None,
-    class_names: tuple[str, ...] | None = None,
-    unprotected: tuple[str, ...] = (),
-) -> tuple[Declaration, TableSource]:
-    """What is declared of a fit, and the table it is of; its length is read only if it is public."""
-    if not isinstance(schema, Schema):
-        raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
-    roles = schema.with_roles(target=target, protected=protected)
-    table = TableSource.of(source, roles)
-    known, public = resolve_size(size, table.length() if size == "public" else 0)
-    declared = declare(
-        roles,
-        epsilon=epsilon,
-        delta=delta,
-        allow_large_delta=allow_large_delta,
-        size=known,
-        public_size=public,
-        name=table.name,
-        options=options or FitOptions(),
-        class_names=class_names,
-        unprotected=unprotected,
-    )
-    return declared, table
-
-
 def plan_fit(declared: Declaration, bound: str, learner: Learner | None = None) -> FitPlan:
     """Everything that decides the privacy of a fit that is paid in a ledger of ``bound``."""
     chosen = learner or learners.learner(declared.options.model, declared.task)
@@ -182,12 +147,22 @@ def run_fit(
     tell(f"held-out {metrics[0].name} {metrics[0].value:.3f}, noise included")
     entries = _entries(plan, keys, payments, committed)
     record = _record(plan, trained, metrics, health, entries, payments, size, keys.noise.stamp)
-    bought = {name: reader.schema.columns[name].interval for name in declared.schema.inputs_only().to_buy}
-    schema = declared.schema.with_bounds(bought) if plan.purchases.bounds_noise is not None else declared.schema
     own = payments.book if payments.own else None
     return FitResult(
-        FittedModel(schema, reader, trained.predictor, record, health, own), trained, metrics, entries, cost, health
+        FittedModel(_with_bought(declared.schema, reader), reader, trained.predictor, record, health, own),
+        trained,
+        metrics,
+        entries,
+        cost,
+        health,
     )
+
+
+def _with_bought(schema: Schema, reader: Reader) -> Schema:
+    """The declared schema with the bounds that were bought, those that a learner found otherwise left out."""
+    columns = reader.schema.columns
+    bought = {name: columns[name].interval for name in schema.to_buy if isinstance(columns[name].bounds, tuple)}
+    return schema.with_bounds(bought) if bought else schema
 
 
 def _bound_of(ledger: Ledger | str | Path | None, learner: Learner) -> str:

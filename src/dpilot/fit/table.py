@@ -10,13 +10,13 @@ from typing import Any
 
 from dpilot.data.files import Table
 from dpilot.data.schema import Schema
-from dpilot.fit.declaration import FitOptions
+from dpilot.fit.declaration import FitOptions, declare_fit
 from dpilot.fit.folder import RunFolder, open_folder
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Tell, silent
 from dpilot.fit.learners.networks import Network, Step, data_free_step
 from dpilot.fit.model import FittedModel
-from dpilot.fit.pipeline import FitResult, FitStopped, declare_fit, run_fit
+from dpilot.fit.pipeline import FitResult, FitStopped, run_fit
 from dpilot.privacy.ledger import Ledger
 from dpilot.train.progress import Progress
 

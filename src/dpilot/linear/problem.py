@@ -16,6 +16,7 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
+from dpilot.records import unit
 
 __all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier"]
 
@@ -99,7 +100,9 @@ class Privacy:
     noise: str
 
     def __str__(self) -> str:
-        lines = [f"epsilon {self.spent.epsilon:.4g}, delta {self.spent.delta:.3g} (add or remove one record)"]
+        lines = [
+            f"epsilon {self.spent.epsilon:.4g}, delta {self.spent.delta:.3g}; neighbours: {unit(self.unprotected)}"
+        ]
         lines += [f"  {e.purpose:<12} epsilon {e.cost.epsilon:.4g} alone, {e.state}" for e in self.entries]
         lines += [f"  not protected: {what}" for what in self.unprotected]
         return "\n".join([*lines, f"  noise: {self.noise}"])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dpilot import _validate
-from dpilot.errors import InvalidInput
 from dpilot.fit.declaration import FitTask
 from dpilot.fit.learners.base import Learner
 from dpilot.fit.learners.heads import Heads
 from dpilot.fit.learners.least_squares import LeastSquares
 from dpilot.fit.learners.networks import Network
 
-__all__ = ["MODELS", "Learner", "learner"]
-
-MODELS = ("auto", "logistic", "linear", "mlp")
+__all__ = ["Learner", "learner"]
 
 
 def learner(model: str, task: FitTask) -> Learner:
@@ -21,9 +17,6 @@ def learner(model: str, task: FitTask) -> Learner:
     "auto" is the autopilot's linear head for classes and self-tuned least squares for numbers; "logistic" and "linear"
     are one layer and "mlp" two, trained by private stochastic gradient descent.
     """
-    _validate.one_of(MODELS, model=model)
     if model == "auto":
         return LeastSquares() if task.numeric else Heads()
-    if model == "linear" and not task.numeric:
-        raise InvalidInput(f'model is "linear" and the target {task.target.name!r} has classes: use "logistic".')
     return Network("mlp" if model == "mlp" else "linear")

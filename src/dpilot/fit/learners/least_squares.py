@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
@@ -45,10 +44,6 @@ class LeastSquares:
 
     def plan(self, declared: Declaration, budget: Budget, purchases: Purchases) -> LeastSquaresPlan:
         options, schema = declared.options, declared.schema.inputs_only()
-        if options.epochs is not None:
-            _validate.refuse("epochs", options.epochs, "None", "Least squares sets its own number of steps.")
-        if options.device not in (None, "cpu"):
-            _validate.refuse("device", options.device, 'None or "cpu"', "Least squares runs on the CPU.")
         held_out = 0.1 if options.held_out is None else options.held_out
         names = _names(schema)
         size = None if declared.size is None else float(max(round((1 - held_out) * declared.size), 1))

@@ -17,7 +17,6 @@ from dpilot import _validate, clipping
 from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
-from dpilot.errors import InvalidInput
 from dpilot.fit.declaration import Declaration, FitTask
 from dpilot.fit.expansion import Rows, features_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
@@ -101,11 +100,6 @@ class Network:
     gaussian: bool = False
 
     def purchases(self, declared: Declaration, budget: Budget) -> Purchases:
-        if declared.task.numeric and declared.task.interval is None:
-            raise InvalidInput(
-                f"the bounds of the target {declared.task.target.name!r} are to be bought: expected declared ones, or "
-                'model="auto".'
-            )
         return Purchases.plan(declared, budget)
 
     def plan(self, declared: Declaration, budget: Budget, purchases: Purchases) -> NetworkPlan:
