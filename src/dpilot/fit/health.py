@@ -146,8 +146,8 @@ def release_health(
         sums[2:] += scale @ flaws
     noisy = release(sums, bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     records, of_all = noise_multiplier / weight, noise_multiplier * most / math.sqrt(0.5)
-    total = float(declared.size or 1) if declared.public_size else max(noisy[1] / weight, 1.0)
-    usable_share, deviation = noisy[0] / weight / total, records / total
+    total = float(declared.size or 1) if declared.public_size else max(float(noisy[1]) / weight, 1.0)
+    usable_share, deviation = float(noisy[0]) / weight / total, records / total
     if not declared.public_size:
         deviation *= math.sqrt(1 + min(max(usable_share, 0.0), 1.0) ** 2)
     found = zip(coordinates, noisy[2:] * most / math.sqrt(0.5) / total, strict=True)
