@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.frames import Frame
@@ -119,7 +118,6 @@ def release_health(
     declared: Declaration,
     *,
     noise_multiplier: float,
-    stop_below: float,
     receipt: Draws,
     noise: Noise,
 ) -> Health:
@@ -154,8 +152,8 @@ def release_health(
     return Health(
         usable=_noisy_share("usable", "", usable_share, deviation),
         flaws=tuple(_noisy_share(what, column.name, value, of_all / total) for (column, what), value in found),
-        stop_below=_validate.share("It is a share of the records.", stop_below=stop_below),
-        judged=1 - _CERTAIN * deviation >= stop_below,
+        stop_below=declared.options.stop_below,
+        judged=1 - _CERTAIN * deviation >= declared.options.stop_below,
     )
 
 
