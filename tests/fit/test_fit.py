@@ -20,10 +20,10 @@ from dpilot.privacy import accountant
 from dpilot.privacy import events as known_events
 from dpilot.privacy.events import Composed
 from dpilot.fit import rehearsal
-from dpilot.fit.declaration import FitOptions
+from dpilot.fit.declaration import FitOptions, declare_fit
 from dpilot.fit.figures import CountFigures
 from dpilot.fit.learners.networks import NetworkPlan
-from dpilot.fit.pipeline import FitPlan, declare_fit, plan_fit
+from dpilot.fit.pipeline import FitPlan, plan_fit
 from dpilot.fit.rehearsal import rehearse, synthetic_records
 from dpilot.fit.source import TableSource
 from dpilot.fit.table import fit_table
@@ -356,6 +356,7 @@ def test_a_test_seed_is_stamped(fitted):
         ({"model": "forest"}, "model"),
         ({"held_out": 1.0}, "held_out"),
         ({"model": "linear"}, "classes"),
+        ({"stop_below": 1.5}, "stop_below"),
         ({"size": 0}, "size"),
         ({"size": "some"}, "size"),
         ({"epochs": -1}, "epochs"),

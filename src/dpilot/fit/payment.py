@@ -26,6 +26,11 @@ class Payments:
     own: bool
     repeat: Callable[[], AbstractContextManager[None]] | None = None
 
+    def check_room(self, *commitments: tuple[Sequence[Stage], Budget]) -> None:
+        """Raise BudgetExceeded, and pay nothing, unless the ledger holds them all; a fit that goes on has paid."""
+        if self.repeat is None:
+            self.book.check_room(*((stages, self._delta(budget)) for stages, budget in commitments))
+
     def commit(self, stages: Sequence[Stage], budget: Budget) -> Committed:
         """Put the price of ``stages`` on disk as one commitment, or find the one that an interrupted fit made.
 
@@ -38,7 +43,10 @@ class Payments:
                 made = self.book.committed(seq, repeat=self.repeat)
                 if [(each.purpose, each.event, each.part, each.split) for each in made.entries()] == wanted:
                     return made
-        return self.book.commit(stages, delta=budget.delta if self.book.bound == "basic" else None)
+        return self.book.commit(stages, delta=self._delta(budget))
+
+    def _delta(self, budget: Budget) -> float | None:
+        return budget.delta if self.book.bound == "basic" else None
 
     def cost(self, budget: Budget) -> Cost:
         """What the fit cost: all that its own ledger says, or the budget it was given in another's."""

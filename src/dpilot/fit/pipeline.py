@@ -126,9 +126,11 @@ def run_fit(
     home = None if folder is None else folder.path
     plan = plan_fit(declared, _bound_of(ledger, chosen), chosen)
     payments = open_payments(ledger, declared.budget, declared.name, home, gaussian=chosen.gaussian, repeat=repeat)
-    health = _check_health(plan, source, payments, keys, tell)
     split = keys.split(plan.shares)
-    committed = payments.commit(plan.stages(split.id), plan.rest)
+    stages = plan.stages(split.id)
+    payments.check_room((plan.health_stages(keys.name), plan.health), (stages, plan.rest))
+    health = _check_health(plan, source, payments, keys, tell)
+    committed = payments.commit(stages, plan.rest)
     cost = payments.cost(declared.budget)
     size = plan.purchases.buy_size(source, declared, committed, keys.noise.spawn())
     reader = plan.learned.reader(plan.purchases.buy_bounds(source, size, committed, keys.noise.spawn()))

@@ -64,7 +64,7 @@ def fit_table(
 
     Raises:
         InvalidInput: an argument is wrong; nothing was paid.
-        BudgetExceeded: the ledger does not hold the whole price.
+        BudgetExceeded: the ledger does not hold the whole price; nothing was paid.
         FitStopped: too few records can be used; only the health check was paid.
 
     Guarantee:

@@ -217,6 +217,13 @@ class Ledger:
             raise InvalidInput("stages is empty: expected at least one (purpose, event).")
         return Committed(self._book, spending.admit(self._book, planned, _share(delta)))
 
+    def check_room(self, *commitments: tuple[Sequence[Stage], float | None]) -> None:
+        """Raise BudgetExceeded unless ``commit`` would admit each (stages, delta), one after the other.
+
+        Nothing is written: for who pays in turns and would not begin what cannot be ended.
+        """
+        spending.check_room(self._book, [(stages, _share(delta)) for stages, delta in commitments])
+
     def committed(
         self, seq: int | None = None, *, repeat: Callable[[], AbstractContextManager[None]] | None = None
     ) -> Committed:
