@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from dpilot.tune.pilot.autopilot_table import unit_rows
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
@@ -18,7 +19,6 @@ from dpilot.privacy import gdp_mu
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features
 from dpilot.tune.outlays import whole_outlay
-from dpilot.tune.pilot.autopilot_table import unit_rows
 
 BUDGET = Budget(1.0, 1e-5)
 

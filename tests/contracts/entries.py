@@ -12,8 +12,8 @@ from torch.utils.data import TensorDataset
 
 from dpilot import Budget, Plan, PrivateStep, Trainer, poisson_loader
 from dpilot.data.splits import Split
-from dpilot.linear import AutoRegressor, LinearRegression, LogisticRegression, PrivateStandardScaler
 from dpilot.fit.table import fit_table
+from dpilot.linear import AutoRegressor, LinearRegression, LogisticRegression, PrivateStandardScaler
 from dpilot.transfer import Features, fit_probe
 from dpilot.tune import (
     Always,

@@ -23,17 +23,16 @@ from pyarrow import parquet
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from dpilot import Budget, Ledger, Plan, PrivateStep, Trainer, poisson_loader
+from dpilot import AutoRegressor, Budget, Ledger, Plan, PrivateStep, Trainer, poisson_loader
 from dpilot.audit import replay
 from dpilot.data.encoder import Encoder
 from dpilot.data.files import Table
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
+from dpilot.fit.table import fit_table
 from dpilot.linear import LinearRegression, LogisticRegression
-from dpilot import AutoRegressor
 from dpilot.linear.classifier import codes
 from dpilot.linear.inputs import features_and_target, target_cells
-from dpilot.fit.table import fit_table
 from dpilot.train.records.reader import Reader
 from dpilot.transfer.features import Features
 from dpilot.transfer.probing import fit_probe

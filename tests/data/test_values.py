@@ -12,7 +12,6 @@ import pytest
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Column, Schema
 from dpilot.errors import InvalidInput
-from dpilot.fit.expansion import features_of
 
 
 def encoder(**declared: Any) -> Encoder:

@@ -16,9 +16,6 @@ from dpilot import Budget, Ledger
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.errors import BudgetExceeded, InvalidInput
-from dpilot.privacy import accountant
-from dpilot.privacy import events as known_events
-from dpilot.privacy.events import Composed
 from dpilot.fit import rehearsal
 from dpilot.fit.declaration import FitOptions, declare_fit
 from dpilot.fit.figures import CountFigures
@@ -27,6 +24,9 @@ from dpilot.fit.pipeline import FitPlan, plan_fit
 from dpilot.fit.rehearsal import rehearse, synthetic_records
 from dpilot.fit.source import TableSource
 from dpilot.fit.table import fit_table
+from dpilot.privacy import accountant
+from dpilot.privacy import events as known_events
+from dpilot.privacy.events import Composed
 from tests.fit.helpers import SCHEMA, SIZE, events, frame, numeric_frame, numeric_schema
 
 
