@@ -21,8 +21,8 @@ LAYERS = [
     {"statistics", "private_sum"},
     {"data", "metrics"},
     {"train", "transfer", "linear"},
-    {"tables"},
     {"tune"},
+    {"fit"},
     {"report", "diagnose", "audit"},
     {"cli"},
 ]

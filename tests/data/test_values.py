@@ -12,6 +12,7 @@ import pytest
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Column, Schema
 from dpilot.errors import InvalidInput
+from dpilot.fit.expansion import Rows
 
 
 def encoder(**declared: Any) -> Encoder:
@@ -120,4 +121,4 @@ def test_bounds_too_near_to_be_divided_are_refused(bounds: tuple[float, float]) 
 
 def test_the_narrowest_bounds_give_finite_features() -> None:
     made = encoder(type="numeric", bounds=[0, 1e-300])
-    assert np.isfinite(Expansion(made).apply(made.encode({"a": [0.0, 5e-301, 1e-300]}).features)).all()
+    assert np.isfinite(Rows(made).widen(made.encode({"a": [0.0, 5e-301, 1e-300]}).features)).all()

@@ -1,4 +1,4 @@
-"""The autopilot of a table: what it costs by another accountant, parts and groups kept apart, what is bought is used."""
+"""The tuned head of a table: its cost by another accountant, parts and groups kept apart, what is bought is used."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_both_parts_together_cost_the_budget_and_no_more():
     X, y, _ = line(500, 3)
     privacy = AutoRegressor(0.5).fit(X, y).privacy_
     assert 0.49 < privacy.spent.epsilon <= 0.5
-    assert [entry.part for entry in privacy.entries][0] is None, "the health check"
+    assert privacy.entries[0].part is None, "the health check"
     assert {entry.part for entry in privacy.entries[1:]} == {"train", "held-out"}
     assert {entry.state for entry in privacy.entries} == {"committed"}
 
