@@ -38,14 +38,14 @@ def fit(case: str, folder: Path, *, resume: bool = False, data: Any = None, **op
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """All that a finished fit left, but for times of day and hashes of them."""
+    """All that a finished fit left, but for times of day, hashes of them, and the numbers of rows, which resuming adds."""
     record = json.loads((folder / "fit.json").read_text())
     del record["privacy"]["head"]
     for row in record["ledger"]:
-        del row["time"]
+        del row["time"], row["seq"]
     book = Ledger.read(folder / "ledger")
     book.verify()
-    entries = [(each.seq > 1, each.purpose, each.event, each.part, each.state) for each in book.entries()]
+    entries = [(each.purpose, each.event, each.part, each.split, each.state) for each in book.entries()]
     model = [(folder / name).read_bytes() for name in ("model.safetensors", "encoder.json", "schema.toml")]
     return {"record": record, "spent": book.spent(), "entries": entries, "model": model}
 

@@ -242,10 +242,10 @@ def test_what_is_missing_or_foreign_is_refused(tmp_path):
 
 def test_files_of_another_format_are_refused(tmp_path):
     stopped(tmp_path / "run", 4)
-    for path in (tmp_path / ".run.secret", tmp_path / "run" / "run.json"):
+    for path, known in ((tmp_path / ".run.secret", 3), (tmp_path / "run" / "run.json", 2)):
         text = path.read_text()
-        files.write(path, text.replace('"format": 2', '"format": 99').encode(), mode=0o600)
-        with pytest.raises(InvalidInput, match="format 2"):
+        files.write(path, text.replace(f'"format": {known}', '"format": 99').encode(), mode=0o600)
+        with pytest.raises(InvalidInput, match=f"format {known}"):
             resumed(tmp_path / "run")
         files.write(path, text.encode(), mode=0o600)
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"\x80\x04K\x01.")  # a pickle is not executed
