@@ -38,7 +38,7 @@ def fit(case: str, folder: Path, *, resume: bool = False, data: Any = None, **op
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """All that a finished fit left, but for times of day, hashes of them, and the numbers of rows, which resuming adds."""
+    """All that a finished fit left, but for times of day, their hashes, and the numbers of rows: resuming adds some."""
     record = json.loads((folder / "fit.json").read_text())
     del record["privacy"]["head"]
     for row in record["ledger"]:
