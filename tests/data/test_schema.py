@@ -96,6 +96,7 @@ def test_the_schema_of_the_manual() -> None:
         ({**NUMERIC, "bound": [0, 1]}, "did you mean 'bounds'"),
         ({"type": "categorical", "classes": ["a", "b"]}, "did you mean 'categories'"),
         ({**NUMERIC, "zzz": 1}, "known are type, bounds"),
+        ({**NUMERIC, "columns": {"y": {}}}, "expected it at the top, above all columns"),
         ("numeric", "expected a table"),
     ],
 )
@@ -116,7 +117,9 @@ def test_a_column_that_contradicts_itself_is_refused_by_name(declared: object, t
         ({"x": NUMERIC}, "[columns.NAME]"),
         ({"columns": {"x": NUMERIC}, "missing_values": "NA"}, "a list of texts"),
         ({"columns": {name: {**CATEGORICAL, "role": "target"} for name in "xy"}}, "target columns are ['x', 'y']"),
-        ({"columns": {name: {**CATEGORICAL, "role": "protected"} for name in "xy"}}, "protected columns are"),
+        ({"columns": {"x": NUMERIC}, "defaults": {"others": "drop"}}, '"refused" or "ignored"'),
+        ({"columns": {"x": NUMERIC}, "defaults": {"other": "ignored"}}, "did you mean 'others'"),
+        ({"columns": {"x": NUMERIC}, "defaults": "ignored"}, "expected a table"),
     ],
 )
 def test_a_schema_that_contradicts_itself_is_refused(declared: object, told: str) -> None:
@@ -187,7 +190,9 @@ def test_roles_are_named_in_the_call() -> None:
     ]:
         with pytest.raises(InvalidInput, match=told):
             schema.with_roles(**wrong)
-    for wrong in ({"target": "x"}, {"protected": "y"}, {"target": "g"}, {"protected": "x"}):
+    with pytest.raises(InvalidInput, match="protected and numeric"):
+        named.with_roles(protected="x")
+    for wrong in ({"target": "x"}, {"protected": "y"}, {"target": "g"}):
         with pytest.raises(InvalidInput, match="the schema declares"):
             named.with_roles(**wrong)
 
@@ -197,6 +202,17 @@ def test_a_protected_column_is_a_feature_only_if_it_says_so() -> None:
     schema = Schema.from_dict(declared)
     assert [column.name for column in schema.features] == ["x", "g"]
     assert Schema.parse(schema.to_toml()) == schema
+
+
+def test_several_columns_may_be_protected() -> None:
+    declared = {name: {**CATEGORICAL, "role": "protected"} for name in "gh"} | {"x": NUMERIC, "k": CATEGORICAL}
+    schema = Schema.from_dict({"columns": declared})
+    assert [column.name for column in schema.protected_columns] == ["g", "h"]
+    with pytest.raises(InvalidInput, match=r"protected columns are \['g', 'h'\]: expected one here"):
+        _ = schema.protected
+    more = schema.with_roles(protected=["g", "k"])
+    assert [column.name for column in more.protected_columns] == ["g", "h", "k"]
+    assert Schema.from_dict({"columns": {"x": NUMERIC}}).protected_columns == ()
 
 
 def test_for_prediction_only_features_are_needed() -> None:
@@ -230,9 +246,13 @@ def columns(draw: st.DrawFn) -> dict[str, object]:
     return declared | {"missing": draw(st.sampled_from(["indicator", "null"]))}
 
 
-@given(st.dictionaries(names | awkward, columns(), min_size=1, max_size=5), st.lists(names | awkward, max_size=3))
-def test_what_is_written_is_read_back_the_same(declared: dict[str, object], absent: list[str]) -> None:
-    schema = Schema.from_dict({"columns": declared, "missing_values": absent})
+@given(
+    st.dictionaries(names | awkward, columns(), min_size=1, max_size=5),
+    st.lists(names | awkward, max_size=3),
+    st.sampled_from(["refused", "ignored"]),
+)
+def test_what_is_written_is_read_back_the_same(declared: dict[str, object], absent: list[str], others: str) -> None:
+    schema = Schema.from_dict({"columns": declared, "missing_values": absent, "defaults": {"others": others}})
     assert Schema.parse(schema.to_toml()) == schema
     assert list(Schema.parse(schema.to_toml()).columns) == list(declared)
     assert Schema.parse(schema.to_json(), form="json") == schema

@@ -33,7 +33,9 @@ def fit(
     target: Annotated[str | None, typer.Option(help="The column to predict, if the schema does not say.")] = None,
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
     allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
-    protected: Annotated[str | None, typer.Option(help="The column whose groups are compared.")] = None,
+    protected: Annotated[
+        list[str] | None, typer.Option(help="A column whose groups are compared; may be repeated.")
+    ] = None,
     model: Annotated[str, typer.Option(help="auto (tunes itself), logistic, linear or mlp.")] = "auto",
     epochs: Annotated[float | None, typer.Option(help="The most passes over the records of one run.")] = None,
     held_out: Annotated[
@@ -71,7 +73,7 @@ def fit(
         "allow_large_delta": allow_large_delta,
         "size": int(size) if size.isdecimal() else size,
         "target": target,
-        "protected": protected,
+        "protected": protected or None,
     }
     chosen: dict[str, Any] = {"model": model, "epochs": epochs, "held_out": held_out, "device": device}
     table = _open(data, declared, given, encoding=encoding, delimiter=delimiter)
@@ -83,10 +85,11 @@ def fit(
 
 
 def _open(data: Path, schema: Schema, given: dict[str, Any], *, encoding: str, delimiter: str) -> Table:
-    from dpilot.data.files import Table
+    from dpilot.data.files import Table, column_names
 
+    names = column_names(data, encoding=encoding, delimiter=delimiter)
     roles = schema.with_roles(target=given["target"], protected=given["protected"])
-    return Table.open(data, roles, encoding=encoding, delimiter=delimiter)
+    return Table.open(data, roles.resolve(names, source=data.name), encoding=encoding, delimiter=delimiter)
 
 
 def _go_on(folder: Path, *, json: bool) -> None:

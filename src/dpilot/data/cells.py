@@ -13,10 +13,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot.data import toml
 from dpilot.errors import InvalidInput
 
 Cells = NDArray[Any]
 
+_CATEGORICAL: Final = {"type": "categorical", "categories": ["all", "values", "it", "can", "have"]}
 _FINE: Final = ("ns", "ps", "fs", "as")  # units of time that Python's own types do not have
 
 
@@ -82,10 +84,11 @@ def check_numeric(column: Any, name: object) -> None:
     """
     holds = _no_numbers(column)
     if holds is not None:
+        declared = {"role": "ignored"} if holds in ("dates", "lists") else _CATEGORICAL
         raise InvalidInput(
             f"{name} is a column of {holds}: expected numbers, as no schema says what else it means. Declare it, as "
-            f'[columns.{name}] with type = "categorical" and categories = ["a", "b"], or with type = "numeric" '
-            "and bounds = [0, 1]; or encode or drop it."
+            f"[{toml.header(str(name))}] of a schema or by one line at its top, or encode or drop it:"
+            f"{toml.indent([toml.line(str(name), declared)])}"
         )
 
 

@@ -17,10 +17,11 @@ from typing import Any, Final, Literal, NoReturn
 
 from dpilot import _validate
 from dpilot.data import values
+from dpilot.data.column_types import TYPES, State, type_of
 from dpilot.errors import InvalidInput
 
 BUY: Final = "buy"
-_NARROWEST: Final = 1e-300  # what floats can still divide into parts
+NARROWEST: Final = 1e-300  # what floats can still divide into parts
 
 Bounds = tuple[float, float] | Literal["buy"] | None
 
@@ -73,6 +74,8 @@ class Column:
             raise InvalidInput(f"column {name!r} is {declared!r}: expected a table of its type, bounds and so on.")
         known = [field.name for field in fields(cls) if field.name != "name"]
         for key in declared:
+            if key in ("columns", "defaults", "missing_values"):
+                raise InvalidInput(f"column {name!r}: {key!r} is inside it: expected it at the top, above all columns.")
             if key not in known:
                 others = f"; known are {', '.join(known)}."
                 hint = _validate.suggest(_ALIASES.get(key, key), known, others)
@@ -105,6 +108,13 @@ class Column:
         return self.role != "ignored"
 
     @property
+    def null_states(self) -> tuple[State, ...]:
+        """What a cell of it makes the whole record null by being."""
+        missing = (State.MISSING,) if self.missing == "null" else ()
+        outside = (State.OUTSIDE,) if self.outside == "null" else ()
+        return (*missing, *outside, State.UNKNOWN, State.UNREADABLE)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The bounds, once they are known."""
         if not isinstance(self.bounds, tuple):
@@ -123,12 +133,12 @@ class Column:
     def _settle_type(self) -> None:
         if self.type is None and self.role == "ignored":
             return
-        remedy = 'Write "numeric" with bounds, or "categorical" with categories'
+        remedy = "Write " + ", or ".join(f'"{name}" with {each.domain}' for name, each in TYPES.items())
         if self.type is None:
             self._refuse(f"type is missing. {remedy}")
-        self._one_of("type", ("numeric", "categorical"), remedy)
-        if self.role == "protected" and self.type != "categorical":
-            self._refuse("it is protected and numeric: groups are compared by categories. Declare it categorical")
+        self._one_of("type", tuple(TYPES), remedy)
+        if self.role == "protected" and not type_of(self).has_groups:
+            self._refuse(f"it is protected and {self.type}: groups are compared by categories. Declare it categorical")
 
     def _parse_bounds(self) -> Bounds:
         given: Any = self.bounds
@@ -146,8 +156,8 @@ class Column:
             self._refuse(f"bounds are {_quote(given)}: expected {rule}")
         if not math.isfinite(float(pair[1]) - float(pair[0])):
             self._refuse(f"bounds are {_quote(given)}: expected an interval of finite width")
-        if float(pair[1]) - float(pair[0]) < _NARROWEST:
-            self._refuse(f"bounds are {_quote(given)}: expected a width of {_NARROWEST} or more. Choose a larger unit")
+        if float(pair[1]) - float(pair[0]) < NARROWEST:
+            self._refuse(f"bounds are {_quote(given)}: expected a width of {NARROWEST} or more. Choose a larger unit")
         return float(pair[0]), float(pair[1])
 
     def _parse_categories(self) -> tuple[str, ...] | None:

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
-from dpilot.data.cells import Cells
 from dpilot.data.column import Column
+from dpilot.data.column_types import State, type_of
 from dpilot.data.frames import Frame
-from dpilot.data.reading import ABSENT, WRONG, codes, numbers
 from dpilot.data.schema import Schema
+from dpilot.data.states import null_cells, read_column
 from dpilot.errors import InvalidInput
 
 _FORMAT: Final = {"kind": "dpilot encoder", "version": 1}
@@ -37,8 +37,8 @@ Features = NDArray[np.float32]
 class Encoded:
     """Encoded records, in their order: the null record is a row of nan with a target and a group of nan.
 
-    ``target`` is the code of a class, or a number scaled to [-1, 1]; ``group`` the code of the protected value; None
-    where the schema has none.
+    ``target`` is the code of a class, or a number scaled to [-1, 1]; ``group`` the code of the protected value, and an
+    array (records, columns) where several columns are protected; None where the schema has none.
     """
 
     features: Features
@@ -91,19 +91,19 @@ class Encoder:
 
     def encode(self, frame: Any) -> Encoded:
         """The records of ``frame``: a pandas or polars frame, an arrow table, or a mapping of names to columns."""
-        schema = self.schema
-        others = [schema.target] if schema.has_target else []
-        others += [schema.protected] if schema.protected else []
-        table = Frame.of(frame)
-        read = {column.name: _single(column, table.cells(column), schema) for column in others}
+        schema, table = self.schema, Frame.of(frame)
         features, null = self._features(table)
-        for values in read.values():
-            null |= ~np.isfinite(values)
+        groups = schema.protected_columns
+        others = [*groups, schema.target] if schema.has_target else list(groups)
+        read = {column.name: read_column(column, table, schema) for column in others}
+        for column in others:
+            null |= null_cells(column, read[column.name].states)
         features[null] = np.nan
-        for values in read.values():
-            values[null] = np.nan
-        target = read[schema.target.name] if schema.has_target else None
-        return Encoded(features, target, read[schema.protected.name] if schema.protected else None)
+        values = {name: np.where(null, np.nan, reading.values) for name, reading in read.items()}
+        target = values[schema.target.name] if schema.has_target else None
+        coded = [values[column.name] for column in groups]
+        group = None if not coded else coded[0] if len(coded) == 1 else np.column_stack(coded)
+        return Encoded(features, target, group)
 
     def encode_features(self, frame: Any) -> Features:
         """The features alone, for prediction: no target is asked for."""
@@ -137,51 +137,18 @@ class Encoder:
         null = np.zeros(table.length, dtype=np.bool_)
         for column, end in zip(columns, ends, strict=True):
             part = features[:, end - _width(column) : end]
-            null |= _fill(part, column, table.cells(column), self.schema)
+            reading = read_column(column, table, self.schema)
+            type_of(column).fill(part, reading.values)
+            if column.missing == "indicator":
+                part[:, -1] = reading.states == State.MISSING
+            null |= null_cells(column, reading.states)
         return features, null
 
 
 def _width(column: Column) -> int:
-    return (len(column.categories) if column.categories is not None else 1) + (column.missing == "indicator")
+    return len(_names(column))
 
 
 def _names(column: Column) -> list[str]:
-    names = [column.name]
-    if column.categories is not None:
-        names = [f"{column.name}={category}" for category in column.categories]
+    names = type_of(column).names(column)
     return [*names, f"{column.name} is missing"] if column.missing == "indicator" else names
-
-
-def _fill(block: Features, column: Column, cells: Cells, schema: Schema) -> NDArray[np.bool_]:
-    """Write one column's part of every row; where it makes the record null."""
-    if column.categories is not None:
-        found = codes(cells, column.categories, schema.missing_values)
-        known = np.flatnonzero(found >= 0)
-        block[known, found[known]] = 1
-        absent, null = found == ABSENT, found == WRONG
-    else:
-        values = _scale(column, numbers(cells, schema.missing_values))
-        absent, null = np.isnan(values), np.isinf(values)
-        block[:, 0] = np.where(absent | null, 0.0, values)
-    if column.missing == "null":
-        return np.asarray(absent | null)
-    block[:, -1] = absent
-    return np.asarray(null)
-
-
-def _single(column: Column, cells: Cells, schema: Schema) -> Floats:
-    """A target or a group as one float a record; not finite where it is missing or wrong."""
-    if column.categories is not None:
-        found = codes(cells, column.categories, schema.missing_values)
-        return np.where(found >= 0, found.astype(np.float64), np.nan)
-    return _scale(column, numbers(cells, schema.missing_values))
-
-
-def _scale(column: Column, values: Floats) -> Floats:
-    """To [-1, 1]; nan stays, and what is outside becomes inf unless it is to be clamped."""
-    lower, upper = column.interval
-    if column.outside == "clamp":
-        values = np.where(np.isinf(values), values, np.clip(values, lower, upper))
-    outside = (values < lower) | (values > upper)
-    inside = np.where(outside, lower, values)
-    return np.where(outside, np.inf, np.clip((inside - lower) / (upper - lower) * 2 - 1, -1.0, 1.0))

@@ -56,10 +56,10 @@ class Table:
         dialect = lines.Dialect(encoding, delimiter)
         where, is_parquet = _detect_format(path)
         names = _parquet_names(where) if is_parquet else lines.header(where, dialect)
-        _check_names(names, schema, where.name)
+        resolved = _check_names(names, schema, where.name)
         if is_parquet:
-            _check_types(where, schema)
-        return cls(where, schema, names, is_parquet, dialect)
+            _check_types(where, resolved)
+        return cls(where, resolved, names, is_parquet, dialect)
 
     def frames(self, rows: int = ROWS) -> Iterator[pd.DataFrame]:
         """The records, at most ``rows`` at a time, as raw cells: texts of a csv file, values of a parquet file.
@@ -141,24 +141,17 @@ def _detect_format(path: str | Path) -> tuple[Path, bool]:
     return where, start == _MAGIC
 
 
-def _check_names(names: tuple[str, ...], schema: Schema, source: str) -> None:
-    """Missing columns first: once all are there, the first line is a header, and its other names may be shown."""
-    there = set(names)
-    missing = [column.name for column in schema.used if column.name not in there]
-    if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise InvalidInput(
-            f"columns {missing[:5]!r}{more} of the schema are not in {source}: expected them in its header. "
-            "Check the names, the delimiter and that there is a header."
-        )
+def _check_names(names: tuple[str, ...], schema: Schema, source: str) -> Schema:
+    """The schema for these names: missing columns are told first, as only then the first line is surely a header."""
+    resolved = schema.resolve(names, source=source)
     _check_distinct(names, source)
-    strange = [name for name in names if name not in schema.columns]
-    if strange:
-        more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+    if resolved.used != schema.used:  # the caller would go on with columns that are in no file
+        wild = [column.name for column in schema.used if column.name not in names]
         raise InvalidInput(
-            f"columns {strange[:5]!r}{more} of {source} have no entry in the schema: expected one for each. "
-            'Give those that are not needed role = "ignored".'
+            f"{wild[0]!r} of the schema is a wildcard: expected the columns of {source} themselves. "
+            "Take schema.resolve(column_names(path)) instead."
         )
+    return resolved
 
 
 def _check_distinct(names: tuple[str, ...], source: str) -> None:

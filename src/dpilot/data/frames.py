@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dpilot.data.cells import Cells, kind, objects, plain
 from dpilot.data.column import Column
+from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 
 
@@ -42,14 +43,36 @@ class Frame:
             )
         return cls(table, len(table), Counter(names))
 
+    def resolve(self, schema: Schema, *, beside: Iterable[str] = ()) -> Schema:
+        """The schema for this table, checked by names and types: what is not declared is told before a cell is read.
+
+        ``beside`` names columns that are handed over apart, as the target. Whatever ``cells`` would refuse of the
+        table is refused here, with the lines that declare what nobody declared (``Schema.resolve``).
+        """
+        others = [name for name in self.names if not isinstance(name, str)]
+        if others and schema.defaults.others == "refused":
+            raise InvalidInput(
+                f"the column {others[0]!r} of the table is not named by a text: expected one. Rename it."
+            )
+        apart = tuple(beside)
+        resolved = schema.resolve([*(name for name in self.names if isinstance(name, str)), *apart])
+        for column in resolved.used:
+            if column.name not in apart:
+                self._single(column)
+        return resolved
+
     def cells(self, column: Column) -> Cells:
         """The plain cells of one declared column."""
+        return plain(self._single(column))
+
+    def _single(self, column: Column) -> Any:
+        """The column as the table holds it: once, and of a type that can hold what is declared."""
         if self.names[column.name] != 1:
             found = "more than once" if self.names[column.name] else "not"
             raise InvalidInput(f"column {column.name!r} of the schema is {found} in the table: expected it once.")
         values = self.table[column.name]
         check_kind(kind(values), column)
-        return plain(values)
+        return values
 
 
 def check_kind(found: str, column: Column) -> None:

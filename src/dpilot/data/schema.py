@@ -22,34 +22,69 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from dpilot import _validate
-from dpilot.data import toml
+from dpilot.data import toml, wildcards
 from dpilot.data.column import BUY, Column
 from dpilot.errors import InvalidInput
 
-__all__ = ["Column", "Schema"]
+__all__ = ["Column", "Defaults", "Schema"]
 
-_KEYS: Final = ("columns", "missing_values")
+_KEYS: Final = ("columns", "missing_values", "defaults")
+_OTHERS: Final = ("refused", "ignored")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds where a column says nothing: ``others`` are the columns of a table that the schema does not name.
+
+    "refused" (the default): such a column is an error before anything is spent. "ignored": it is never read.
+    """
+
+    others: str = "refused"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.others, str) or self.others not in _OTHERS:
+            _validate.refuse("others in [defaults]", self.others, " or ".join(f'"{each}"' for each in _OTHERS))
+
+    @classmethod
+    def from_dict(cls, declared: Any) -> Defaults:
+        """The defaults that the table [defaults] of a schema file declares."""
+        if not isinstance(declared, Mapping):
+            raise InvalidInput(f'defaults are {declared!r}: expected a table, as [defaults] with others = "ignored".')
+        for key in declared:
+            if key != "others":
+                raise InvalidInput(
+                    f"{key!r} is no key of [defaults]" + _validate.suggest(key, ("others",), "; known is others.")
+                )
+        return cls(**declared)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``from_dict`` reads: only what was not the default."""
+        return {} if self == Defaults() else {"others": self.others}
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
     """All columns of a table, in their order, and the texts that mean "missing" in a csv file.
 
+    A name may be a wildcard, as "pixel_*": it stands for all columns of that kind once ``resolve`` has seen the names
+    of a table. ``defaults`` say what becomes of columns that are not named.
+
     Guarantee:
         Everything an encoder does is a function of the schema and of one record (privacy rules 8 and 21).
 
     Edge cases:
-        At most one target and at most one protected column. An empty text that is declared a category is not missing.
+        At most one target. An empty text that is declared a category is not missing.
     """
 
     columns: Mapping[str, Column]
     missing_values: tuple[str, ...] = ("",)
+    defaults: Defaults = Defaults()
 
     def __post_init__(self) -> None:
         columns = dict(self.columns)
@@ -60,12 +95,11 @@ class Schema:
             raise InvalidInput("the schema has no columns: expected one [columns.NAME] table for each column.")
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "missing_values", _texts(self.missing_values))
-        for role in ("target", "protected"):
-            names = [column.name for column in columns.values() if column.role == role]
-            if len(names) > 1:
-                raise InvalidInput(
-                    f"{role} columns are {names[:5]!r}: expected one at most. Give the others another role."
-                )
+        targets = [column.name for column in columns.values() if column.role == "target"]
+        if len(targets) > 1:
+            raise InvalidInput(
+                f"target columns are {targets[:5]!r}: expected one at most. Give the others another role."
+            )
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
@@ -105,15 +139,17 @@ class Schema:
         if not isinstance(columns, Mapping):
             raise InvalidInput("the schema has no 'columns': expected one [columns.NAME] table for each column.")
         read = {name: Column.from_dict(name, each) for name, each in columns.items()}
-        return cls(read, declared.get("missing_values", ("",)))
+        defaults = Defaults.from_dict(declared.get("defaults", {}))
+        return cls(read, declared.get("missing_values", ("",)), defaults)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that ``from_dict`` reads."""
-        return {**self._top(), "columns": {name: column.to_dict() for name, column in self.columns.items()}}
+        return {**self._top(), **self._defaults(), "columns": self._columns()}
 
     def to_toml(self) -> str:
         """A text that ``from_toml`` reads from a file."""
-        return toml.dumps(self._top(), {name: column.to_dict() for name, column in self.columns.items()})
+        columns = {toml.header(name): declared for name, declared in self._columns().items()}
+        return toml.dumps(self._top(), {**self._defaults(), **columns})
 
     def to_json(self) -> str:
         """A text that ``from_json`` reads from a file."""
@@ -134,8 +170,20 @@ class Schema:
 
     @property
     def protected(self) -> Column | None:
-        """The column whose groups are compared, if any."""
-        return self._of("protected")
+        """The column whose groups are compared, if any; refused where there are several (``protected_columns``)."""
+        found = self.protected_columns
+        if len(found) > 1:
+            names = [column.name for column in found]
+            raise InvalidInput(
+                f"protected columns are {names[:5]!r}: expected one here. Give the others another role, or compare "
+                "their groups in a fit of their own."
+            )
+        return found[0] if found else None
+
+    @property
+    def protected_columns(self) -> tuple[Column, ...]:
+        """All columns whose groups are compared."""
+        return tuple(column for column in self.columns.values() if column.role == "protected")
 
     @property
     def features(self) -> tuple[Column, ...]:
@@ -159,43 +207,73 @@ class Schema:
             raise InvalidInput(f'bounds are given for {strange[0]!r}: expected a column with bounds = "buy".')
         return self._replace({name: {"bounds": tuple(pair), "outside": "clamp"} for name, pair in bounds.items()})
 
-    def with_roles(self, *, target: str | None = None, protected: str | None = None) -> Schema:
-        """The same with a target or a protected column named.
+    def with_roles(self, *, target: str | None = None, protected: str | Iterable[str] | None = None) -> Schema:
+        """The same with a target, or one or more protected columns, named.
 
         Edge cases:
-            Naming the column that has the role already changes nothing; another one is a contradiction, and refused.
+            Naming a column that has the role already changes nothing. Another target is a contradiction, and refused;
+            protected columns are added to those of the schema.
+            A column that a wildcard stands for gets an entry of its own, after the others.
         """
-        wanted = {"target": target, "protected": protected}
-        changes: dict[str, dict[str, Any]] = {}
-        for role, name in wanted.items():
-            if name is None or (name in self.columns and self.columns[name].role == role):
+        groups = [protected] if isinstance(protected, str) else list(protected or ())
+        wanted = [("target", target), *(("protected", name) for name in groups)]
+        changed = dict(self.columns)
+        for role, name in wanted:
+            if name is None or (name in changed and changed[name].role == role):
                 continue
-            self._check_role(role, name)
-            if name in changes:
+            if name == target and role == "protected":
                 raise InvalidInput(f"{name!r} is asked to be target and protected: expected two different columns.")
-            changes[name] = {"role": role, "missing": None, "feature": None}
-        return self._replace(changes)
+            found = self._column_for(role, name)
+            changed[name] = dataclasses.replace(found, name=name, role=role, missing=None, feature=None)
+        return dataclasses.replace(self, columns=changed)
+
+    def resolve(self, names: Iterable[str], *, source: str = "the table") -> Schema:
+        """The same for a table with columns ``names``: every wildcard replaced by the columns that it stands for.
+
+        Guarantee:
+            Only names are looked at: a fact of the container, which is not protected (docs/privacy.md).
+
+        Edge cases:
+            A name in the schema that is a column of the table is that column, whatever characters it has; an entry of
+            its own wins over a wildcard. Refused: two wildcards for one column, a column of the schema that is not
+            there and not ignored, and, unless ``defaults.others`` is "ignored", one of the table that is not named.
+            What is resolved stays as it is when it is resolved again.
+
+        Example:
+            >>> schema = Schema.parse('[columns."pixel_*"]\\ntype = "numeric"\\nbounds = [0, 255]')
+            >>> list(schema.resolve(["pixel_1", "pixel_2"]).columns)
+            ['pixel_1', 'pixel_2']
+        """
+        there = tuple(names)
+        columns = wildcards.expand(self.columns, there)
+        wildcards.check_there(self.columns, columns, there, source)  # first: until it passes, names may be a record's
+        wildcards.check_single(self.columns, there)
+        if self.defaults.others == "refused":
+            wildcards.check_declared(columns, there, source)
+        return dataclasses.replace(self, columns=columns or self.columns)
 
     def inputs_only(self) -> Schema:
         """The same for prediction: target and a protected column that is no feature need not be there."""
         others = [column.name for column in self.used if not column.is_feature]
         return self._replace({name: {"role": "ignored", "missing": None, "feature": None} for name in others})
 
-    def _check_role(self, role: str, name: str) -> None:
-        if name not in self.columns:
+    def _column_for(self, role: str, name: str) -> Column:
+        """The declaration of a column that is to have a role; refused where the schema says otherwise."""
+        found = wildcards.find(self.columns, name)
+        if found is None:
             raise InvalidInput(
                 f"{role} is {name!r}: expected a column of the schema" + _validate.suggest(name, self.columns)
             )
-        if self.columns[name].role not in ("feature", "ignored"):
-            had = self.columns[name].role
+        if found.role not in ("feature", "ignored"):
             raise InvalidInput(
-                f"{role} is {name!r}, which the schema declares as {had}. Change the schema, or the call."
+                f"{role} is {name!r}, which the schema declares as {found.role}. Change the schema, or the call."
             )
         holder = self._of(role)
-        if holder is not None:
+        if role == "target" and holder is not None:
             raise InvalidInput(
                 f"{role} is {name!r}, but the schema declares {holder.name!r}. Change the one or the other."
             )
+        return found
 
     def _of(self, role: str) -> Column | None:
         return next((column for column in self.columns.values() if column.role == role), None)
@@ -205,7 +283,13 @@ class Schema:
             name: dataclasses.replace(column, **changes[name]) if name in changes else column
             for name, column in self.columns.items()
         }
-        return Schema(changed, self.missing_values)
+        return dataclasses.replace(self, columns=changed)
+
+    def _columns(self) -> dict[str, Any]:
+        return {name: column.to_dict() for name, column in self.columns.items()}
+
+    def _defaults(self) -> dict[str, Any]:
+        return {"defaults": self.defaults.to_dict()} if self.defaults != Defaults() else {}
 
     def _top(self) -> dict[str, Any]:
         return {} if self.missing_values == ("",) else {"missing_values": list(self.missing_values)}

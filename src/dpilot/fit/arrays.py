@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -76,12 +76,13 @@ def regression_schema(schema: Schema, frame: Any) -> Schema:
         a protected column that the frame lacks    is ignored: there are no groups to compare
     """
     columns = dict(schema.columns)
-    if schema.protected is not None and Frame.of(frame).names[schema.protected.name] != 1:
-        columns[schema.protected.name] = Column(schema.protected.name, role="ignored")
+    for column in schema.protected_columns:
+        if Frame.of(frame).names[column.name] != 1:
+            columns[column.name] = Column(column.name, role="ignored")
     if not schema.has_target:
         name = next(each for each in (TARGET, "target", "the target of this fit") if each not in columns)
         columns[name] = _number_to_buy(name)
-    return Schema(columns, schema.missing_values)
+    return replace(schema, columns=columns)
 
 
 def array_frame(values: Floats, target: Any = None) -> dict[str, Any]:
@@ -90,23 +91,20 @@ def array_frame(values: Floats, target: Any = None) -> dict[str, Any]:
     return frame if target is None else {**frame, TARGET: target}
 
 
-def join_target(frame: Any, y: Any, schema: Schema) -> dict[str, Any]:
-    """The declared columns of ``frame`` with ``y`` as the target's: what a schema reads.
+def join_target(frame: Any, y: Any, schema: Schema) -> tuple[dict[str, Any], Schema]:
+    """The declared columns of ``frame`` with ``y`` as the target's, and the schema for them: what a fit reads.
 
     Edge cases:
         y None      the target is a column of the frame
     """
     table, target = Frame.of(frame), schema.target.name
-    wanted = [column.name for column in schema.used if y is None or column.name != target]
-    absent = [name for name in wanted if table.names[name] != 1]
-    if absent:
-        raise InvalidInput(f"columns {absent[:5]!r} of the schema are not once in X: expected each once.")
-    columns = {name: frame[name] for name in wanted}
+    resolved = table.resolve(schema, beside=() if y is None else (target,))
+    columns = {column.name: frame[column.name] for column in resolved.used if y is None or column.name != target}
     if y is None:
-        return columns
+        return columns, resolved
     if len(y) != table.length:
         raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
-    return {**columns, target: y}
+    return {**columns, target: y}, resolved
 
 
 def is_images(X: Any) -> bool:

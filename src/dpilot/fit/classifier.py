@@ -82,7 +82,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         size: str | int = "public",
         ledger: Any = None,
         allow_large_delta: bool = False,
-        protected: str | None = None,
+        protected: str | list[str] | None = None,
         objective: str = "accuracy",
         epochs: float | None = None,
         device: str | None = None,
@@ -175,9 +175,9 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.classes is not None:
             raise InvalidInput("classes are given beside a schema: expected None, as the schema declares the target's.")
         check_schema(self.schema)
-        table = join_target(X, y, self.schema)
-        columns = self.schema.features
-        self._fit(table, self.schema, protected=self.protected)
+        table, schema = join_target(X, y, self.schema.with_roles(protected=self.protected))
+        columns = schema.features
+        self._fit(table, schema)
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
         self.classes_ = np.asarray(self.schema.target.categories, dtype=object)

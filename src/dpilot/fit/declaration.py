@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,20 +49,16 @@ class FitTask:
         return self.target.interval if isinstance(self.target.bounds, tuple) else None
 
     @property
-    def groups(self) -> Groups | None:
-        """Whose residuals are compared, where the target is a number."""
-        column = self.schema.protected
-        if not self.numeric or column is None or column.categories is None or len(column.categories) < 2:
-            return None
-        return Groups(column.categories, column.name)
+    def groups(self) -> tuple[Groups, ...]:
+        """Whose figures are compared: the groups of each protected column."""
+        columns = self.schema.protected_columns
+        return tuple(Groups(column.categories or ("",), column.name) for column in columns)
 
     @property
-    def layout(self) -> Layout:
-        """What is counted of held-out records, where the target has classes."""
-        groups = self.schema.protected
-        named = groups.categories if groups is not None and groups.categories else ("",)
+    def layouts(self) -> tuple[Layout, ...]:
+        """What is counted of held-out records, where the target has classes: a table for each protected column."""
         classes = self.class_names or self.target.categories or ()
-        return Layout(classes, named, "" if groups is None else groups.name)
+        return tuple(Layout(classes, each.names, each.attribute) for each in self.groups) or (Layout(classes),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +123,7 @@ def declare_fit(
     allow_large_delta: bool = False,
     size: str | int = "public",
     target: str | None = None,
-    protected: str | None = None,
+    protected: str | Iterable[str] | None = None,
     options: FitOptions | None = None,
     class_names: tuple[str, ...] | None = None,
     unprotected: tuple[str, ...] = (),
@@ -134,11 +131,10 @@ def declare_fit(
     """What is declared of a fit, and the table it is of; its length is read only if it is public."""
     if not isinstance(schema, Schema):
         raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
-    roles = schema.with_roles(target=target, protected=protected)
-    table = TableSource.of(source, roles)
+    table = TableSource.of(source, schema.with_roles(target=target, protected=protected))
     known, public = resolve_size(size, table.length() if size == "public" else 0)
     declared = declare(
-        roles,
+        table.schema,
         epsilon=epsilon,
         delta=delta,
         allow_large_delta=allow_large_delta,
@@ -200,13 +196,13 @@ def resolve_size(size: Any, length: int) -> tuple[int | None, bool]:
 
 
 def _check_roles(schema: Schema) -> None:
-    group = schema.protected
     if not schema.features:
         raise InvalidInput("no column is a feature: expected one or more beside the target.")
-    if group is not None and group.type != "categorical":
-        raise InvalidInput(
-            f"protected is {group.name!r}, a {group.type} column: expected a categorical one. Declare its groups."
-        )
+    for group in schema.protected_columns:
+        if group.type != "categorical":
+            raise InvalidInput(
+                f"protected is {group.name!r}, a {group.type} column: expected a categorical one. Declare its groups."
+            )
     _ = schema.target
 
 
@@ -219,6 +215,9 @@ def _check_model(task: FitTask, options: FitOptions) -> None:
         raise InvalidInput(
             f'the bounds of the target {name!r} are to be bought: expected declared ones, or model="auto".'
         )
+    if options.objective == "worst_group" and len(task.groups) > 1:
+        names = [each.attribute for each in task.groups]
+        raise InvalidInput(f"worst_group is asked for with protected columns {names}: expected one of them.")
     if options.model == "auto" and task.numeric:
         if options.epochs is not None:
             _validate.refuse("epochs", options.epochs, "None", "Least squares sets its own number of steps.")

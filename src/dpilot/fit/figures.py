@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,11 +14,11 @@ from dpilot.fit.declaration import FitTask
 from dpilot.linear.problem import LinearProblem
 from dpilot.linear.scoring import Grouped, noisy_scores, score_event
 from dpilot.mechanism import Draws, Noise
-from dpilot.metrics.counts import Scored, counts_event, exact_counts, noisy_counts
+from dpilot.metrics.counts import Scored, counts_event, exact_counts, noisy_tables
 from dpilot.metrics.metric import Metric
 from dpilot.metrics.regression import exact_sums, noisy_sums, regression_scores, sums_event
-from dpilot.metrics.residuals import both_events, exact_residuals, noisy_residuals, residual_scores, split_noise
-from dpilot.metrics.scores import scores
+from dpilot.metrics.residuals import both_events, exact_residuals, noisy_residuals, residual_scores, table_noise
+from dpilot.metrics.scores import scores_by
 from dpilot.privacy.events import Event
 
 __all__ = ["CountFigures", "HeldOutFigures", "ReachFigures", "SumFigures", "exact_figures", "softmax"]
@@ -45,11 +45,11 @@ class CountFigures:
         return counts_event(self.noise_multiplier)
 
     def release(self, records: Encoded, outputs: Floats, receipt: Draws, noise: Noise) -> tuple[Metric, ...]:
-        scored = Scored(_target(records), outputs, records.group)
-        counts = noisy_counts(
-            scored, self.task.layout, noise_multiplier=self.noise_multiplier, receipt=receipt, noise=noise
+        layouts = self.task.layouts
+        scored = _scored(records, outputs, len(layouts))
+        return scores_by(
+            noisy_tables(scored, layouts, noise_multiplier=self.noise_multiplier, receipt=receipt, noise=noise)
         )
-        return scores(counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,19 @@ class SumFigures:
 
     @property
     def event(self) -> Event:
-        return (both_events if self.task.groups else sums_event)(self.noise_multiplier)
+        tables = len(self.task.groups)
+        return both_events(self.noise_multiplier, tables) if tables else sums_event(self.noise_multiplier)
 
     def release(self, records: Encoded, outputs: Floats, receipt: Draws, noise: Noise) -> tuple[Metric, ...]:
         half_range, pair = _scaled(self.task, records, outputs)
         paid: dict[str, Any] = {"half_range": half_range, "receipt": receipt, "noise": noise}
-        if self.task.groups is None or records.group is None:
-            return regression_scores(noisy_sums(*pair, noise_multiplier=self.noise_multiplier, **paid))
-        whole, grouped = split_noise(self.noise_multiplier)
+        groups = _grouped(self.task, records)
+        whole, each = self.noise_multiplier, 0.0
+        if groups:
+            whole, each = table_noise(self.noise_multiplier, len(groups))
         sums = noisy_sums(*pair, noise_multiplier=whole, **paid)
-        table = noisy_residuals(*pair, records.group, self.task.groups, noise_multiplier=grouped, **paid)
-        return (*regression_scores(sums), *residual_scores(table))
+        tables = (noisy_residuals(*pair, one.codes, one.groups, noise_multiplier=each, **paid) for one in groups)
+        return (*regression_scores(sums), *(figure for table in tables for figure in residual_scores(table)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,12 @@ class ReachFigures:
 
     @property
     def event(self) -> Event:
-        return score_event(self.problem, grouped=self.task.groups is not None)
+        return score_event(self.problem, attributes=len(self.task.groups))
 
     def release(self, records: Encoded, outputs: Floats, receipt: Draws, noise: Noise) -> tuple[Metric, ...]:
-        target, groups = _target(records), self.task.groups
+        target = _target(records)
         known = np.isfinite(target)
-        grouped = None
-        if groups is not None and records.group is not None:
-            grouped = Grouped(records.group[known], groups)
+        grouped = [replace(each, codes=each.codes[known]) for each in _grouped(self.task, records)]
         return noisy_scores(
             target[known],
             outputs[known, 0],
@@ -108,12 +108,14 @@ class ReachFigures:
 def exact_figures(task: FitTask, records: Encoded, outputs: Floats) -> tuple[Metric, ...]:
     """Every figure of ``records`` itself: for records that are declared public, and no others."""
     if not task.numeric:
-        return scores(exact_counts(Scored(_target(records), outputs, records.group), task.layout))
+        pairs = zip(_scored(records, outputs, len(task.layouts)), task.layouts, strict=True)
+        return scores_by([exact_counts(scored, layout) for scored, layout in pairs])
     half_range, pair = _scaled(task, records, outputs)
     whole = regression_scores(exact_sums(*pair, half_range=half_range))
-    if task.groups is None or records.group is None:
-        return whole
-    return (*whole, *residual_scores(exact_residuals(*pair, records.group, task.groups, half_range=half_range)))
+    tables = (
+        exact_residuals(*pair, each.codes, each.groups, half_range=half_range) for each in _grouped(task, records)
+    )
+    return (*whole, *(figure for table in tables for figure in residual_scores(table)))
 
 
 def softmax(outputs: Floats) -> Floats:
@@ -121,6 +123,19 @@ def softmax(outputs: Floats) -> Floats:
     with np.errstate(all="ignore"):
         weights = np.exp(outputs - outputs.max(axis=1, keepdims=True, initial=-np.inf))
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _scored(records: Encoded, outputs: Floats, tables: int) -> list[Scored]:
+    """The records by each protected column, or by none."""
+    target, group = _target(records), records.group
+    return [Scored(target, outputs, None if group is None else group[:, place]) for place in range(tables)]
+
+
+def _grouped(task: FitTask, records: Encoded) -> list[Grouped]:
+    """The group codes of the records by each protected column."""
+    if records.group is None:
+        return []
+    return [Grouped(codes, groups) for codes, groups in zip(records.group.T, task.groups, strict=True)]
 
 
 def _scaled(task: FitTask, records: Encoded, outputs: Floats) -> tuple[float, tuple[Floats, Floats]]:

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
-from dpilot.data.frames import Frame
-from dpilot.data.reading import ABSENT, WRONG, codes, numbers
-from dpilot.data.schema import Schema
+from dpilot.data.column_types import State
+from dpilot.data.states import record_states
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.source import TableSource
 from dpilot.mechanism import Draws, Noise, gaussian_event, release
@@ -132,7 +131,7 @@ def release_health(
         The joint vector moves by at most 1 when a record is added or removed: the squares add up to at most 1/2 + 1/2.
         What a record adds is a function of its own cells and of the schema.
     """
-    coordinates = [(column, what) for column in source.schema.used for what in _kinds(column)]
+    coordinates = [(column, state) for column in source.schema.used for state in _flaws(column)]
     most = math.sqrt(min(_MOST_FLAWS, len(source.schema.used)))
     weight = math.sqrt(0.5 if declared.public_size else 0.25)
     sums = np.zeros(2 + len(coordinates))
@@ -151,7 +150,9 @@ def release_health(
     found = zip(coordinates, noisy[2:] * most / math.sqrt(0.5) / total, strict=True)
     return Health(
         usable=_noisy_share("usable", "", usable_share, deviation),
-        flaws=tuple(_noisy_share(what, column.name, value, of_all / total) for (column, what), value in found),
+        flaws=tuple(
+            _noisy_share(_name(column, state), column.name, value, of_all / total) for (column, state), value in found
+        ),
         stop_below=declared.options.stop_below,
         judged=1 - _CERTAIN * deviation >= declared.options.stop_below,
     )
@@ -166,35 +167,22 @@ def _noisy_share(what: str, column: str, value: float, deviation: float) -> Nois
     return NoisyShare(what, column, min(max(float(value), 0.0), 1.0), low, high)
 
 
-def _kinds(column: Column) -> dict[str, bool]:
-    """What can be wrong with a cell of ``column``, and whether that makes its record null."""
-    missing = {"missing": column.missing == "null"}
-    if column.categories is not None:
-        return {**missing, "unknown class" if column.role == "target" else "unknown category": True}
-    outside = {"outside bounds": column.outside == "null"} if isinstance(column.bounds, tuple) else {}
-    return {**missing, "no number": True, **outside}
+def _flaws(column: Column) -> tuple[State, ...]:
+    """What can be wrong with a cell of ``column``."""
+    outside = (State.OUTSIDE,) if isinstance(column.bounds, tuple) else ()
+    unknown = () if column.categories is None else (State.UNKNOWN,)
+    return (State.MISSING, *outside, *unknown, State.UNREADABLE)
+
+
+def _name(column: Column, state: State) -> str:
+    unknown = "unknown class" if column.role == "target" else "unknown category"
+    names = {State.MISSING: "missing", State.OUTSIDE: "outside bounds", State.UNKNOWN: unknown}
+    return names.get(state, "unreadable")
 
 
 def _inspect(source: TableSource) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
     """For each record of a frame, whether it can be used, and its flaws. Sensitive: for the door only."""
-    columns = source.schema.used
-    fatal = np.array([each for column in columns for each in _kinds(column).values()])
     for frame in source.frames():
-        table = Frame.of(frame)
-        flaws = np.column_stack([flaw for column in columns for flaw in _flaws(table, column, source.schema)])
-        usable: NDArray[np.bool_] = np.logical_not(flaws[:, fatal].any(axis=1))
-        yield usable, flaws.astype(np.float64)
-
-
-def _flaws(table: Frame, column: Column, schema: Schema) -> list[NDArray[np.bool_]]:
-    """In the order of ``_kinds``."""
-    cells = table.cells(column)
-    if column.categories is not None:
-        found = codes(cells, column.categories, schema.missing_values)
-        return [found == ABSENT, found == WRONG]
-    values = numbers(cells, schema.missing_values)
-    flaws = [np.isnan(values), np.isinf(values)]
-    if isinstance(column.bounds, tuple):
-        lower, upper = column.bounds
-        flaws.append(np.isfinite(values) & ((values < lower) | (values > upper)))
-    return flaws
+        found = record_states(source.schema, frame)
+        flaws = [found.columns[column.name] == state for column in source.schema.used for state in _flaws(column)]
+        yield found.usable, np.column_stack(flaws).astype(np.float64)

@@ -206,7 +206,7 @@ def _record(
     payments: Payments, size: float, stamp: str,
 ) -> FitRecord:  # fmt: skip
     declared, cost = plan.declared, payments.cost(plan.declared.budget)
-    group = declared.schema.protected
+    groups = [each.attribute for each in declared.task.groups]
     classes = declared.class_names or declared.task.target.categories
     return FitRecord.of(
         epsilon=cost.epsilon,
@@ -219,7 +219,7 @@ def _record(
             "held_out": plan.learned.held_out,
             "target": declared.task.target.name,
             "classes": None if classes is None else list(classes),
-            "protected": None if group is None else group.name,
+            "protected": groups[0] if len(groups) == 1 else groups or None,
             "features": [column.name for column in declared.schema.features],
             "bought_bounds": list(declared.schema.to_buy),
         },

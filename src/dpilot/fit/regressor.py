@@ -72,7 +72,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         size: str | int = "public",
         ledger: Any = None,
         allow_large_delta: bool = False,
-        protected: str | None = None,
+        protected: str | list[str] | None = None,
         epochs: Any = None,
         device: Any = None,
         random_state: Any = None,
@@ -163,7 +163,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(
                 f"target is {schema.target.name!r}, which is categorical: expected numbers. Use AutoClassifier."
             )
-        table = join_target(X, target_numbers(y, len(X)), schema)
+        table, schema = join_target(X, target_numbers(y, len(X)), schema)
         self.feature_names_in_ = np.asarray([column.name for column in schema.features], dtype=object)
         self.n_features_in_ = self.feature_names_in_.size
         return table, schema

@@ -14,11 +14,10 @@ from dpilot._arrays import Floats
 from dpilot.data.bounds import raw_numbers
 from dpilot.data.column import Column
 from dpilot.data.encoder import Encoded
-from dpilot.data.files import Table
+from dpilot.data.files import Table, column_names
 from dpilot.data.frames import Frame
 from dpilot.data.reading import codes
 from dpilot.data.schema import Schema
-from dpilot.errors import InvalidInput
 
 __all__ = ["PlainColumns", "Reader", "TableSource", "category_codes", "read_records", "take"]
 
@@ -58,16 +57,13 @@ class TableSource:
         """The table at a path, an opened file (read by its own dialect), a data frame, or a mapping of columns."""
         if isinstance(given, Table):
             dialect = given.dialect
-            table = Table.open(given.path, schema, encoding=dialect.encoding, delimiter=dialect.delimiter)
-            return cls(table, schema, table.path.stem)
-        if isinstance(given, str | Path):
-            table = Table.open(given, schema)
-            return cls(table, schema, table.path.stem)
-        frame = Frame.of(given)
-        absent = [column.name for column in schema.used if frame.names[column.name] != 1]
-        if absent:
-            raise InvalidInput(f"columns {absent[:5]!r} of the schema are not once in the table: expected each once.")
-        return cls(given, schema, "a table in memory")
+            path, how = given.path, {"encoding": dialect.encoding, "delimiter": dialect.delimiter}
+        elif isinstance(given, str | Path):
+            path, how = Path(given), {}
+        else:
+            return cls(given, Frame.of(given).resolve(schema), "a table in memory")
+        resolved = schema.resolve(column_names(path, **how), source=path.name)
+        return cls(Table.open(path, resolved, **how), resolved, path.stem)
 
     def length(self) -> int:
         """The number of records, null ones too."""
@@ -89,6 +85,7 @@ def read_records(source: TableSource, reader: Reader) -> Encoded:
         record holds, nothing is raised.
 
     Edge cases:
+        protected columns   one column of group codes for each
         a numeric target    is in its own unit; outside declared bounds it makes the record null, or is pulled in where
                             the schema says "clamp"
     """
@@ -116,13 +113,12 @@ def category_codes(frame: Any, column: Column, schema: Schema) -> Floats:
 def _read_frame(frame: Any, schema: Schema, reader: Reader) -> Encoded:
     features = reader.encode_features(frame)
     target = _read_target(frame, schema)
-    group = None if schema.protected is None else category_codes(frame, schema.protected, schema)
-    others = [target] if group is None else [target, group]
-    null = ~np.isfinite(features).all(axis=1) | ~np.isfinite(others).all(axis=0)
+    coded = [category_codes(frame, column, schema) for column in schema.protected_columns]
+    null = ~np.isfinite(features).all(axis=1) | ~np.isfinite([target, *coded]).all(axis=0)
     features[null] = np.nan
-    for values in others:
+    for values in (target, *coded):
         values[null] = np.nan
-    return Encoded(features, target, group)
+    return Encoded(features, target, np.column_stack(coded) if coded else None)
 
 
 def _read_target(frame: Any, schema: Schema) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def fit_table(
     delta: float | None = None,
     allow_large_delta: bool = False,
     target: str | None = None,
-    protected: str | None = None,
+    protected: str | Sequence[str] | None = None,
     epochs: float | None = None,
     model: str = "auto",
     objective: str = "accuracy",
@@ -55,6 +55,7 @@ def fit_table(
         epochs: the most passes over the records of one run.
         model: "auto" (a tuned linear head for classes, least squares for numbers), "logistic", "linear" or "mlp".
         objective: what tuning aims at, for "auto" and classes.
+        protected: a column whose groups are compared, or several.
         held_out: the share of the records for figures; the learner's default where None.
         stop_below: the usable share of records below which the fit stops after its health check.
         ledger: where it is paid; without one a ledger of this fit's own is made and saved with it.
@@ -100,10 +101,11 @@ def fit_table(
         return run_fit(declared, table, keys=FitKeys.draw(test_seed), **how).model
     arguments = {
         **_describe_source(source),
+        "protected": [protected] if isinstance(protected, str) else protected,
         "schema": schema.to_dict(),
         "ledger": _path_of(ledger),
         "epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta, "size": size,
-        "target": target, "protected": protected, "epochs": epochs, "model": model, "objective": objective,
+        "target": target, "epochs": epochs, "model": model, "objective": objective,
         "held_out": held_out, "stop_below": stop_below, "device": device, "test_seed": test_seed,
     }  # fmt: skip
     with resumable(Path(run_folder), arguments, resume=resume, test_seed=test_seed) as begun:

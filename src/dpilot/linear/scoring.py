@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from dpilot.linear.problem import LinearProblem, multiplier
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.metrics.metric import Metric
 from dpilot.metrics.regression import noisy_sums, regression_scores
-from dpilot.metrics.residuals import Groups, noisy_residuals, residual_scores, split_noise
+from dpilot.metrics.residuals import Groups, noisy_residuals, residual_scores, table_noise
 from dpilot.privacy.events import Composed, Event, Gaussian
 
 __all__ = ["Grouped", "noisy_scores", "score_event"]
@@ -31,10 +32,13 @@ class Grouped:
     groups: Groups
 
 
-def score_event(problem: LinearProblem, *, grouped: bool = False) -> Event:
-    """What ``noisy_scores`` costs: all of the budget of ``problem``, in two Gaussians, or three with groups."""
+def score_event(problem: LinearProblem, *, attributes: int = 0) -> Event:
+    """What ``noisy_scores`` costs: all of the budget of ``problem``, in two Gaussians and one for each attribute."""
     reach, figures = _multipliers(problem)
-    return Composed(map(Gaussian, (reach, *split_noise(figures)) if grouped else (reach, figures)))
+    if not attributes:
+        return Composed(map(Gaussian, (reach, figures)))
+    whole, grouped = table_noise(figures, attributes)
+    return Composed(map(Gaussian, (reach, whole, *[grouped] * attributes)))
 
 
 def noisy_scores(
@@ -46,11 +50,11 @@ def noisy_scores(
     problem: LinearProblem,
     receipt: Draws,
     noise: Noise,
-    grouped: Grouped | None = None,
+    grouped: Sequence[Grouped] = (),
 ) -> tuple[Metric, ...]:
     """Root mean squared error and R^2, with intervals, of targets that lie about ``center`` by some ``width``.
 
-    With ``grouped`` also records, error and mean residual of each group.
+    With ``grouped`` also records, error and mean residual of each group of each attribute.
 
     A noisy histogram of distances from the centre tells how far targets reach: to the end of the last bin that stands
     out of its noise. Targets and predictions are pulled in to there, and so are errors, to half of the whole range.
@@ -63,7 +67,7 @@ def noisy_scores(
         A record whose target or prediction is not finite is the null record.
     """
     first, figures = _multipliers(problem)
-    second, third = split_noise(figures) if grouped else (figures, math.inf)
+    second, third = table_noise(figures, len(grouped)) if grouped else (figures, math.inf)
     kept = np.isfinite(target) & np.isfinite(predicted)
     with np.errstate(all="ignore"):  # what overflows is far: it is pulled in below, and no warning may tell of it
         y, p = ((values[kept] - center) / width for values in (target, predicted))
@@ -75,10 +79,8 @@ def noisy_scores(
     pair = np.clip(y / reach, -1.0, 1.0), p / reach
     paid: dict[str, Any] = {"half_range": reach * width, "receipt": receipt, "noise": noise}
     whole = regression_scores(noisy_sums(*pair, noise_multiplier=second, **paid))
-    if grouped is None:
-        return whole
-    table = noisy_residuals(*pair, grouped.codes[kept], grouped.groups, noise_multiplier=third, **paid)
-    return (*whole, *residual_scores(table))
+    tables = (noisy_residuals(*pair, each.codes[kept], each.groups, noise_multiplier=third, **paid) for each in grouped)
+    return (*whole, *(figure for table in tables for figure in residual_scores(table)))
 
 
 def _multipliers(problem: LinearProblem) -> tuple[float, float]:

@@ -12,6 +12,7 @@ accuracy read from the fine table would be noisier by the root of the bins for e
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -97,7 +98,7 @@ def noisy_counts(
     """The counts that may be shown: both tables in one release.
 
     Guarantee:
-        One record moves the joint vector by (1 - share) + share = 1 in squared L2. A Gaussian of ``noise_multiplier``.
+        That of ``noisy_tables``.
 
     Example:
         >>> from dpilot.privacy.receipt import Receipt
@@ -107,14 +108,59 @@ def noisy_counts(
         >>> bool(abs(counts.predictions[0, 1, 1] - 1000) < 20), round(counts.deviation, 3)
         (True, 2.828)
     """
-    predictions, scores = _tables(scored, layout)
-    weights = math.sqrt(1 - layout.share), math.sqrt(layout.share)
-    vector = [predictions * weights[0], *([] if scores is None else [scores * weights[1]])]
-    bound = math.hypot(*weights)
+    (counts,) = noisy_tables([scored], [layout], noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
+    return counts
+
+
+def noisy_tables(
+    scored: Sequence[Scored],
+    layouts: Sequence[Layout],
+    *,
+    noise_multiplier: float,
+    receipt: Draws,
+    noise: Noise = SYSTEM,
+) -> tuple[Counts, ...]:
+    """The counts by each of k attributes, of the same records and classes: all tables in one release.
+
+    Guarantee:
+        One record adds sqrt((1 - share) / k) to a cell of each of the k tables, and sqrt(share) to one of the score's:
+        in squared L2 the joint vector moves by (1 - share) + share = 1. A Gaussian of ``noise_multiplier``.
+
+    Edge cases:
+        One table of all attributes crossed would have marginals noisier by the root of the product of the other
+        attributes' groups, which is never less than the root of k: tables of their own are never worse.
+    """
+    share, tables = layouts[0].share, [_tables(each, layout) for each, layout in zip(scored, layouts, strict=True)]
+    weight, score_weight = math.sqrt((1 - share) / len(layouts)), math.sqrt(share)
+    scores = tables[0][1]
+    vector = [
+        *(predictions * weight for predictions, _ in tables),
+        *([] if scores is None else [scores * score_weight]),
+    ]
+    bound = math.sqrt((1 - share) + share)
     noisy = release(vector, bound=bound, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
-    spread = [bound * noise_multiplier / weight if weight else 0.0 for weight in weights]
-    ranked = noisy[1] / weights[1] if scores is not None else None
-    return Counts(layout, noisy[0] / weights[0], spread[0], ranked, spread[1])
+    ranked = None if scores is None else noisy[-1] / score_weight
+    deviation, score_deviation = (bound * noise_multiplier / each if each else 0.0 for each in (weight, score_weight))
+    return tuple(
+        Counts(layout, table / weight, deviation, ranked, score_deviation)
+        for layout, table in zip(layouts, noisy, strict=False)
+    )
+
+
+def pool(counts: Sequence[Counts]) -> Counts:
+    """The counts of all records, from the tables of several attributes: the mean of what each adds up to.
+
+    ::
+
+        a cell of all records is the sum of g_j noisy ones in table j, of variance s^2 g_j: weighted by 1 / g_j, the
+        mean has the least variance, s^2 / (1 / g_1 + ... + 1 / g_k)
+    """
+    first = counts[0]
+    weights = [1 / each.predictions.shape[0] for each in counts]
+    sums = [each.predictions.sum(axis=0, keepdims=True) for each in counts]
+    predictions = sum(weight * table for weight, table in zip(weights, sums, strict=True)) / sum(weights)
+    deviation = first.deviation / math.sqrt(sum(weights))
+    return Counts(Layout(first.layout.classes), np.asarray(predictions), deviation, first.scores, first.score_deviation)
 
 
 def exact_counts(scored: Scored, layout: Layout) -> Counts:

@@ -92,6 +92,50 @@ class Proportion:
         return roots + [end for end in (0.0, 1.0) if a * end * end + b * end + c <= 0]
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """(plus - minus) / total for two disjoint noisy counts of a noisy total, and the number of cells of each.
+
+    ::
+
+        variance of the numerator less d times the total, at the true difference d:
+            noise     s^2 (plus_cells (1 - d)^2 + minus_cells (1 + d)^2 + the other cells d^2)
+            sampling  plus + minus - d^2 total
+
+    Edge cases:
+        no records, by the noisy counts    the value is 0, and the interval says that nothing is known
+
+    Example:
+        >>> [round(end, 3) for end in Difference(30.0, 10.0, 100.0).interval(Spread(0.0, sampling=True))]
+        [0.077, 0.308]
+    """
+
+    plus: float
+    minus: float
+    total: float
+    plus_cells: int = 1
+    minus_cells: int = 1
+    cells: int = 2
+
+    @property
+    def value(self) -> float:
+        return min(max((self.plus - self.minus) / self.total, -1.0), 1.0) if self.total > 0 else 0.0
+
+    def interval(self, spread: Spread) -> Interval:
+        """The differences that the counts do not contradict, within [-1, 1]."""
+        if self.total <= 0:
+            return -1.0, 1.0
+        # (p - m - d n)^2 <= z^2 (noise + sampling), ordered by powers of d: a d^2 + b d + c <= 0
+        z2, difference = quantile() ** 2, self.plus - self.minus
+        noise, drawn = z2 * spread.deviation**2, z2 if spread.sampling else 0.0
+        a = self.total**2 - noise * self.cells + drawn * self.total
+        b = -2 * difference * self.total - 2 * noise * (self.minus_cells - self.plus_cells)
+        c = difference**2 - noise * (self.plus_cells + self.minus_cells)
+        c -= drawn * (max(self.plus, 0.0) + max(self.minus, 0.0))
+        roots = [root for root in _roots(a, b, c) if -1 <= root <= 1]
+        return hull(self.value, roots + [end for end in (-1.0, 1.0) if a + b * end + c <= 0])
+
+
 def mean(rates: Sequence[Proportion], spread: Spread) -> Interval:
     """The interval of the mean of independent rates: their distances to their own ends add by squares.
 

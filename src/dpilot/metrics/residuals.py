@@ -64,9 +64,16 @@ def split_noise(noise_multiplier: float) -> tuple[float, float]:
     return noise_multiplier / math.sqrt(1 - SHARE), noise_multiplier / math.sqrt(SHARE)
 
 
-def both_events(noise_multiplier: float) -> Event:
-    """What the figures of all records and this table cost: two Gaussians."""
-    return Composed(map(gaussian_event, split_noise(noise_multiplier)))
+def table_noise(noise_multiplier: float, tables: int) -> tuple[float, float]:
+    """The noise multipliers of the figures of all records and of each of ``tables``: together ``noise_multiplier``."""
+    whole, grouped = split_noise(noise_multiplier)
+    return whole, grouped * math.sqrt(tables)
+
+
+def both_events(noise_multiplier: float, tables: int = 1) -> Event:
+    """What the figures of all records and the tables of so many attributes cost: a Gaussian each."""
+    whole, grouped = table_noise(noise_multiplier, tables)
+    return Composed(map(gaussian_event, (whole, *[grouped] * tables)))
 
 
 def noisy_residuals(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 
 import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.metrics import interval
-from dpilot.metrics.counts import Counts
+from dpilot.metrics.counts import Counts, pool
 from dpilot.metrics.interval import Interval, Proportion, Spread
 from dpilot.metrics.metric import Metric, metric
 from dpilot.metrics.ranking import auc
@@ -24,19 +25,66 @@ def scores(counts: Counts) -> tuple[Metric, ...]:
         >>> from dpilot.metrics.counts import Layout
         >>> counts = Counts(Layout(("no", "yes")), np.array([[[50.0, 10.0], [10.0, 30.0]]]), deviation=0.0)
         >>> [(each.name, each.of, round(each.value, 3)) for each in scores(counts)][:3]
-        [('accuracy', '', 0.8), ('macro accuracy', '', 0.792), ('worst-class accuracy', '', 0.75)]
+        [('accuracy', '', 0.8), ('share of the most common class', '', 0.6), ('accuracy above that share', '', 0.2)]
     """
-    overall = [accuracy(counts), macro(counts), worst_class(counts)]
+    overall = [accuracy(counts), *most_common_class(counts), macro(counts), worst_class(counts)]
     ranked = [] if counts.scores is None else [auc(counts)]
-    grouped = [*group_accuracies(counts), worst_group(counts)] if len(counts.layout.groups) > 1 else []
-    fair = [parity(counts)] if len(counts.layout.groups) > 1 and counts.layout.has_scores else []
-    return (*overall, *ranked, *grouped, *fair, *class_accuracies(counts), *confusion(counts))
+    return (*overall, *ranked, *_fairness(counts), *class_accuracies(counts), *confusion(counts))
+
+
+def scores_by(counts: Sequence[Counts]) -> tuple[Metric, ...]:
+    """Every figure of the counts by several attributes: those of all records once, then those of each attribute."""
+    if len(counts) == 1:
+        return scores(counts[0])
+    return (*scores(pool(counts)), *(each for one in counts for each in _fairness(one, one.layout.attribute)))
+
+
+def _fairness(counts: Counts, of: str = "") -> list[Metric]:
+    """The figures of one attribute's groups; ``of`` names it where there are several."""
+    if len(counts.layout.groups) < 2:
+        return []
+    found = [*group_accuracies(counts), worst_group(counts, of)]
+    return [*found, parity(counts), *gaps(counts)] if counts.layout.has_scores else found
 
 
 def accuracy(counts: Counts) -> Metric:
     """The share of records whose class is predicted."""
     rate = _right(counts.predictions)
     return metric("accuracy", "", rate.value, counts.deviation, rate.interval)
+
+
+def most_common_class(counts: Counts) -> tuple[Metric, Metric]:
+    """The share of records in the most common class, as predicting it always would get right, and how far above it is.
+
+    ::
+
+        accuracy - share = (right outside the class - wrong inside it) / records
+
+    Edge cases:
+        Which class is the most common is itself read from noisy counts. The largest of noisy shares is on average too
+        high; the interval of the share allows for it.
+    """
+    table = counts.predictions.sum(axis=0)
+    groups, classes = counts.predictions.shape[0], table.shape[0]
+    cells = groups * classes
+    shares = [
+        Proportion(float(row.sum()), float(table.sum() - row.sum()), cells, cells * (classes - 1)) for row in table
+    ]
+    best = int(np.argmax([share.value for share in shares]))
+
+    def ends(spread: Spread) -> Interval:
+        alone = [share.interval(spread) for share in shares]
+        shared = [share.interval(spread, classes) for share in shares]
+        found = max(low for low, _ in shared), max(high for _, high in alone)
+        return interval.hull(shares[best].value, found)
+
+    share = metric("share of the most common class", "", shares[best].value, counts.deviation, ends)
+    right = float(np.trace(table) - table[best, best])
+    wrong = float(table[best].sum() - table[best, best])
+    counted = (classes - 1) * groups  # cells on either side of the difference
+    margin = interval.Difference(right, wrong, float(table.sum()), counted, counted, cells * classes)
+    above = metric("accuracy above that share", "", margin.value, counts.deviation, margin.interval)
+    return share, above
 
 
 def macro(counts: Counts) -> Metric:
@@ -55,9 +103,9 @@ def worst_class(counts: Counts) -> Metric:
     return _worst("worst-class accuracy", counts, _by_class(counts))
 
 
-def worst_group(counts: Counts) -> Metric:
+def worst_group(counts: Counts, of: str = "") -> Metric:
     """The least of the groups' accuracies; on average too low, as the worst class's."""
-    return _worst("worst-group accuracy", counts, _by_group(counts))
+    return _worst("worst-group accuracy", counts, _by_group(counts), of)
 
 
 def class_accuracies(counts: Counts) -> list[Metric]:
@@ -109,7 +157,30 @@ def parity(counts: Counts) -> Metric:
     return metric("demographic parity", counts.layout.attribute, value, counts.deviation, ends)
 
 
-def _worst(name: str, counts: Counts, rates: list[Proportion]) -> Metric:
+def gaps(counts: Counts) -> tuple[Metric, Metric]:
+    """Equal opportunity and false positives: how far apart the groups' shares predicted the second class are.
+
+    The first of records that are of the second class (true positive rates), the other of those that are not.
+
+    Edge cases:
+        Noise makes a gap look larger than it is; the interval allows for it.
+    """
+    names = {"equal opportunity gap": 1, "false positive gap": 0}
+    return tuple(_gap(name, counts, place) for name, place in names.items())  # type: ignore[return-value]
+
+
+def _gap(name: str, counts: Counts, true: int) -> Metric:
+    rates = [Proportion(float(table[true, 1]), float(table[true, 0])) for table in counts.predictions]
+    value = max(rate.value for rate in rates) - min(rate.value for rate in rates)
+
+    def ends(spread: Spread) -> Interval:
+        lows, highs = zip(*(rate.interval(spread, len(rates)) for rate in rates), strict=True)
+        return interval.hull(value, (max(0.0, max(lows) - min(highs)), max(highs) - min(lows)))
+
+    return metric(name, counts.layout.attribute, value, counts.deviation, ends)
+
+
+def _worst(name: str, counts: Counts, rates: list[Proportion], of: str = "") -> Metric:
     value = min(rate.value for rate in rates)
 
     def ends(spread: Spread) -> Interval:
@@ -117,7 +188,7 @@ def _worst(name: str, counts: Counts, rates: list[Proportion]) -> Metric:
         shared = [rate.interval(spread, len(rates)) for rate in rates]
         return interval.hull(value, interval.lowest(alone, shared))
 
-    return metric(name, "", value, counts.deviation, ends)
+    return metric(name, of, value, counts.deviation, ends)
 
 
 def _by_class(counts: Counts) -> list[Proportion]:

@@ -16,6 +16,28 @@ _LEAST: Final = "noise makes it look a little lower than it is"
 # name: what people call it, what it is, whether it is a share
 _KNOWN: Final[dict[str, tuple[str, str, bool]]] = {
     "accuracy": ("Accuracy", "the share of held-out records that the model gets right", True),
+    "share_of_the_most_common_class": (
+        "Most common class",
+        "the share of held-out records in the most common class: what predicting it always would get right",
+        True,
+    ),
+    "accuracy_above_that_share": (
+        "Above the most common class",
+        "how far the accuracy is above that; where the interval holds 0, the model cannot be said to be better",
+        True,
+    ),
+    "equal_opportunity_gap": (
+        "Equal opportunity gap",
+        "of records of the second class, the share found in the group where it is largest less that where it is "
+        "smallest; 0 % is equal; noise makes it look a little larger than it is",
+        True,
+    ),
+    "false_positive_gap": (
+        "False positive gap",
+        "of records of the first class, the share predicted the second in the group where it is largest less that "
+        "where it is smallest; 0 % is equal; noise makes it look a little larger than it is",
+        True,
+    ),
     "macro": ("Mean class accuracy", "the accuracy in each class, averaged, every class counting the same", True),
     "worst_class": ("Worst class", f"the accuracy in the class where it is lowest; {_LEAST}", True),
     "worst_group": ("Worst group", f"the accuracy in the group where it is lowest; {_LEAST}", True),

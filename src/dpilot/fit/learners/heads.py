@@ -46,7 +46,7 @@ class Heads:
     def plan(self, declared: Declaration, budget: Budget, purchases: Purchases) -> HeadsPlan:
         chosen, task = declared.options, declared.task
         options = AutopilotOptions(chosen.objective, chosen.held_out, epochs=chosen.epochs)
-        groups = 0 if declared.schema.protected is None else len(task.layout.groups)
+        groups = len(task.groups[0].names) if task.groups else 0
         plan = plan_heads(
             budget,
             size=declared.size,
@@ -103,15 +103,15 @@ class HeadsPlan:
             Features.of(rows.widen(part.features), part.target, classes).unit()
             for part in (parts.train, parts.held_out)
         )
-        group = parts.held_out.group
+        group = parts.held_out.group if self.plan.options.objective == "worst_group" else None
         return ProbeTask(
             train,
             held_out,
             run.size * (1 - share),
             run.size * share,
             run.split,
-            None if group is None else torch.from_numpy(group),
-            0 if group is None else len(self.declared.task.layout.groups),
+            None if group is None else torch.from_numpy(group[:, 0]),
+            0 if group is None else len(self.declared.task.groups[0].names),
             device=self.declared.options.device,
             noise=run.keys.noise.spawn,
         )

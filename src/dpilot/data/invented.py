@@ -1,0 +1,84 @@
+"""A schema tried on invented records: what becomes of the values at its edges, without a table.
+
+>>> from dpilot.data.schema import Column, Schema
+>>> schema = Schema({"age": Column("age", "numeric", bounds=(0, 100), missing="null")})
+>>> for row in invent_rows(schema):
+...     print(row.what, "|", row.cell, "|", row.becomes)
+the lower bound | 0 | age = -1
+the upper bound | 100 | age = 1
+below | -10 | the record is null
+above | 110 | the record is null
+no number | a text | the record is null
+missing | | the record is null
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from dpilot.data.cells import objects
+from dpilot.data.column import Column
+from dpilot.data.column_types import NULL, State, type_of
+from dpilot.data.schema import Schema
+
+__all__ = ["InventedRow", "invent_rows"]
+
+_DECLARED: Final = ("the lower bound", "the upper bound", "a number", "category")
+
+
+@dataclass(frozen=True, slots=True)
+class InventedRow:
+    """A cell of one column, in a record whose other cells are all fine, and what becomes of it."""
+
+    column: str
+    what: str
+    cell: str | None
+    state: str
+    becomes: str
+    null: bool
+
+    @property
+    def unexpected(self) -> bool:
+        """Whether a value that the schema declares is not read as one."""
+        return self.what.startswith(_DECLARED) and self.state != "fine"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+
+def invent_rows(schema: Schema) -> Iterator[InventedRow]:
+    """Cells at the edges of every column that is used: its bounds, its categories, beyond them, and missing."""
+    for column in schema.used:
+        cells: dict[str, str | None] = {**type_of(column).invent(column), "missing": _missing_text(column, schema)}
+        reading = type_of(column).read(objects(cells.values()), column, schema.missing_values)
+        for (what, cell), value, state in zip(cells.items(), reading.values, reading.states.tolist(), strict=True):
+            null = state in column.null_states
+            becomes = NULL if null else _encoded(column, value, State(state))
+            yield InventedRow(column.name, what, cell, State(state).name.lower(), becomes, null)
+
+
+def _missing_text(column: Column, schema: Schema) -> str | None:
+    """A text that a file would hold where the value is missing; None where every such text is a category."""
+    taken = column.categories or ()
+    return next((text for text in schema.missing_values if text not in taken), None)
+
+
+def _encoded(column: Column, value: float, state: State) -> str:
+    """The numbers that a model sees of one cell, as far as they are not 0."""
+    if column.role == "target" or (column.role == "protected" and not column.is_feature):
+        return f"{column.categories[int(value)]!r}" if column.categories is not None else f"{value:.4g}"
+    if column.bounds == "buy" and state != State.MISSING:
+        return f"{column.name}, scaled by the bounds that are bought"
+    if state == State.MISSING:
+        return f"{column.name} is missing = 1"
+    kind = type_of(column)
+    names = kind.names(column)
+    block = np.zeros((1, len(names)), dtype=np.float32)
+    kind.fill(block, np.array([value]))
+    shown = [f"{name} = {each:.4g}" for name, each in zip(names, block[0], strict=True) if each or len(names) == 1]
+    return ", ".join(shown)
