@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dpilot import Ledger
-from dpilot.data.splits import Split
+from dpilot.fit.declaration import FitOptions, declare_fit
 from dpilot.fit.keys import FitKeys
+from dpilot.fit.pipeline import run_fit
 from dpilot.fit.table import fit_table
 from dpilot.privacy import events as known_events
 from dpilot.tune.defaults import head_walk
@@ -17,15 +18,17 @@ from tests.tune.pilot_cases import SCHEMA, frame, second_delta
 LOUD = {"epsilon": 60.0, "delta": 1e-5, "held_out": 0.5, "epochs": 20, "test_seed": 3}
 
 
-def run_with_turned(chosen):
-    """A fit of records whose held-out labels are turned where ``chosen`` says so of their sites."""
+def turned_records(chosen):
+    """Records whose held-out labels are turned where ``chosen`` says so of their sites, by the coins of seed 3."""
     data = frame(800)
-    split = FitKeys.draw(3).split({TRAIN: 0.5, HELD_OUT: 0.5})
-    assert isinstance(split, Split)
-    places = split.indices(800)[HELD_OUT]
+    places = FitKeys.draw(3).split({TRAIN: 0.5, HELD_OUT: 0.5}).indices(800)[HELD_OUT]
     turned = places[chosen(data["site"][places])]
     data["outcome"][turned] = np.where(data["outcome"][turned] == "yes", "no", "yes")
-    return fit_table(data, SCHEMA, **LOUD)
+    return data
+
+
+def run_with_turned(chosen):
+    return fit_table(turned_records(chosen), SCHEMA, **LOUD)
 
 
 def test_held_out_records_are_scored_and_none_is_trained_on():
@@ -50,6 +53,17 @@ def test_receipts_of_each_part_are_the_total_by_a_second_accountant(size, part):
     assert second_delta(spent, fitted.epsilon) == pytest.approx(1e-5, rel=2e-3)
     assert {entry["state"] for entry in rows} == {"committed"}
     assert len({entry["seq"] for entry in rows}) == 2, "health, then the rest"
+
+
+def test_trials_score_records_in_their_own_group():
+    """All held-out records of one group are turned: the worst group is near 0; of mixed groups none would be."""
+    options = FitOptions("auto", 20, 0.5, "worst_group")
+    data = turned_records(lambda sites: sites == "south")
+    declared, source = declare_fit(data, SCHEMA, epsilon=60.0, delta=1e-5, options=options)
+    result = run_fit(declared, source, keys=FitKeys.draw(3))
+    trials = result.trained.details.search.trials
+    assert len(trials) == 6
+    assert all(each.score.value < 0.1 for each in trials)
 
 
 def test_a_ledger_of_ones_own_is_saved_with_the_run(tmp_path):

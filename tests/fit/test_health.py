@@ -179,7 +179,7 @@ def test_what_is_told_in_json():
     assert list(found) == ["usable", "columns", "stop_below", "judged", "stopped"]
     assert list(found["usable"]) == ["what", "column", "value", "low", "high"]
     columns = {(each["column"], each["what"]) for each in found["columns"]}
-    assert {("number", "missing"), ("number", "no number"), ("number", "outside bounds")} <= columns
+    assert {("number", "missing"), ("number", "unreadable"), ("number", "outside bounds")} <= columns
     assert {("kind", "unknown category"), ("outcome", "unknown class"), ("site", "missing")} <= columns
 
 

@@ -28,7 +28,8 @@ from dpilot.privacy.receipt import Receipt
 from dpilot.records import FitRecord
 from dpilot.report.page import render
 from dpilot.tape import tape
-from tests.linear.helpers import EXTREMES, line, released, table, with_record
+from tests.fit.helpers import left_on
+from tests.linear.helpers import EXTREMES, line, table, with_record
 from tests.statistics.helpers import Listener
 
 SCHEMA = Schema.from_dict(
@@ -80,7 +81,7 @@ def test_one_more_record_moves_releases_within_their_bounds_and_nothing_else(rec
 
     def fit(values):
         model = AutoRegressor(size=300).fit(values[:, :-1], values[:, -1])
-        return released(model), model.record().metrics
+        return left_on(model)
 
     found = replay(fit, rows, with_record(rows, *EXTREMES[record]))
     assert found.differences == ()
@@ -213,7 +214,7 @@ def test_a_record_outside_the_schema_is_null_and_silent(what):
 
     def fit(given):
         model = AutoRegressor(schema=SCHEMA, size=400).fit(given[0], given[1])
-        return released(model)[1:], model.coef_.tolist(), model.predict(X[:5]).tolist()
+        return left_on(model)[1:], model.coef_.tolist(), model.predict(X[:5]).tolist()
 
     found = replay(fit, (X, y), (odd, np.append(y, target)))
     assert found.differences == ()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpilot.errors import InvalidInput
+from dpilot.fit.source import IN_MEMORY
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Ledger, Stage, as_ledger
 from dpilot.train.payment import LEDGER
@@ -67,7 +68,7 @@ def open_payments(
     One's own adds squared mu where everything released is a ``gaussian``, which is exact; else epsilons of commitments.
     """
     if ledger is not None:
-        book = as_ledger(ledger, budget, name)
+        book = as_ledger(ledger, budget, None if name == IN_MEMORY else name)
         if book.mode == "precommitted":
             raise InvalidInput(
                 f"{book.path} is a precommitted ledger, which admits one commitment: expected an adaptive one, as a "
