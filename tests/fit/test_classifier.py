@@ -158,7 +158,7 @@ def test_what_is_not_declared_is_refused_before_anything_is_paid(tmp_path):
     ):
         with pytest.raises(InvalidInput):
             AutoClassifier(ledger=path, **options).fit(X, y)
-    with pytest.raises(InvalidInput, match="not once in X"):
+    with pytest.raises(InvalidInput, match="not in the table"):
         AutoClassifier(ledger=path, schema=SCHEMA).fit(pd.DataFrame({"age": [1.0]}), ["no"])
     assert not path.exists() or not Ledger.read(path).entries()
 

@@ -223,7 +223,7 @@ def test_a_record_outside_the_schema_is_null_and_silent(what):
 
 def model_rows(X, y):
     """How many records a fit would see."""
-    source = TableSource.of(join_target(X, y, SCHEMA), SCHEMA)
+    source = TableSource.of(*join_target(X, y, SCHEMA))
     known = Encoder(SCHEMA.inputs_only().with_bounds({"price": (0.0, 1000.0)}))
     return int(np.isfinite(read_records(source, known).features).all(axis=1).sum())
 

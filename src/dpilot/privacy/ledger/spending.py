@@ -40,6 +40,10 @@ class Committed:
         """The entries of these stages."""
         return tuple(entry for entry in self._book.history().entries() if entry.seq == self.seq)
 
+    def head(self) -> str:
+        """``Ledger.head`` of the ledger that it is in."""
+        return self._book.head()
+
     @contextmanager
     def stage(self, purpose: str) -> Iterator[Receipt]:
         """Begin the next planned stage called ``purpose``."""
