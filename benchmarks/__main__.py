@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import warnings
 from pathlib import Path
 
 
@@ -18,6 +19,7 @@ def main() -> None:
         raise SystemExit(2)
     name = sys.argv.pop(1)
     sys.argv[0] = f"benchmarks {name}"
+    warnings.filterwarnings("ignore", message="no ledger was given")  # the records are public
     runpy.run_module(f"benchmarks.{name}", run_name="__main__")
 
 

@@ -13,9 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpilot import mechanism
+from dpilot.audit.replay import replay
 from dpilot.errors import BudgetExceeded, InvalidInput
-from dpilot.mechanism import choose, gaussian_event, release, release_symmetric, seeded_noise, smat, svec
-from dpilot.privacy.events import ExponentialMechanism, Gaussian, PoissonSampled, Repeated
+from dpilot.mechanism import (
+    choose,
+    gaussian_event,
+    release,
+    release_sample,
+    release_symmetric,
+    seeded_noise,
+    smat,
+    svec,
+)
+from dpilot.privacy.events import ApproxDP, ExponentialMechanism, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
 from tests.distributions import REJECT, frequency_p_value, normal_p_value
 
@@ -73,6 +83,30 @@ def test_choosing_draws_its_own_kind_and_scales_by_twice_the_sensitivity():
     spy = Spy()
     assert choose(np.array([1.0, 3.0]), sensitivity=0.5, epsilon=0.2, receipt=spy, noise=spy) == 1
     assert spy.calls == [("draw", ExponentialMechanism(0.2)), ("choice", pytest.approx([0.2, 0.6]))]
+
+
+def test_a_mechanism_of_its_own_is_paid_before_it_draws_from_the_noise_it_is_handed():
+    spy, event, probes = Spy(), ApproxDP(1.0, 1e-5), pytest.fail  # nobody listens: no probe is computed
+    sample = lambda noise: noise.choice(np.zeros(2))  # noqa: E731
+    assert release_sample(sample, probes=probes, sensitivity=1.0, event=event, receipt=spy, noise=spy) == 1
+    assert spy.calls == [("draw", event), ("choice", [0.0, 0.0])]
+
+
+def test_a_mechanism_of_its_own_that_is_not_paid_does_not_run():
+    with pytest.raises(BudgetExceeded):
+        release_sample(pytest.fail, probes=pytest.fail, sensitivity=1.0, event=ApproxDP(1.0, 1e-5), receipt=paid())
+
+
+@pytest.mark.parametrize("sensitivity", [0.5, 4.0])
+def test_a_probe_of_a_mechanism_of_its_own_may_move_by_its_sensitivity(sensitivity):
+    def run(values, event=ApproxDP(1.0, 1e-5)):  # noqa: B008
+        options = {"sensitivity": sensitivity, "event": event, "receipt": Receipt(event), "noise": seeded_noise(0)}
+        return release_sample(lambda noise: 0.0, probes=lambda: np.array([values.sum()]), **options)
+
+    for move in (sensitivity, 1.1 * sensitivity):
+        found = replay(run, np.ones(3), np.array([1.0, 1.0, 1.0, move]))
+        assert found.largest == pytest.approx(move / sensitivity)
+        assert (found.differences == ()) == (move <= sensitivity)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class UnsupportedModel(DpilotError):
 
 
 class PrivacyWarning(UserWarning):
-    """What is about to come out is not private."""
+    """What a promise does not cover: noise that is fixed, a fit that no ledger counts, a fit that a ledger refused."""
 
 
 class InternalError(DpilotError):

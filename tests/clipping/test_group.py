@@ -57,9 +57,10 @@ def test_each_record_is_clipped_by_its_own_group_alone() -> None:
     assert torch.equal(together[1], torch.cat([extras for _, extras in alone]))
 
 
-def test_a_group_that_was_not_declared_makes_the_null_record() -> None:
+@pytest.mark.parametrize("norm", [0.0, 1e-37, 1.0, 1e30])
+def test_a_group_that_was_not_declared_makes_the_null_record(norm: float) -> None:
     rule = RULES[1]
-    weights, extras = rule.clip(torch.ones(3), rule.init(**PUBLIC), torch.tensor([-1, 3, 0]))
+    weights, extras = rule.clip(torch.full((3,), norm), rule.init(**PUBLIC), torch.tensor([-1, 3, 0]))
     assert weights.tolist()[:2] == [0.0, 0.0]
     assert weights[2] > 0
     assert (extras[:2] == 0).all()

@@ -117,6 +117,13 @@ def test_esipova_moves_by_fraction_minus_a_tenth() -> None:
     assert float(rule.update(state, extras.sum(0)).threshold) == pytest.approx(math.exp(0.25 - 0.1), rel=1e-6)
 
 
+@pytest.mark.parametrize(("released", "fraction"), [(1e6, 1.0), (-1e6, 0.0)])
+def test_noise_beyond_the_batch_moves_a_quantile_as_far_as_all_norms_would(released: float, fraction: float) -> None:
+    rule = clipping.Quantile(rate=0.5, target=0.3)
+    moved = rule.update(rule.init(**PUBLIC), torch.tensor([released], dtype=torch.float64))
+    assert float(moved.threshold) == pytest.approx(math.exp(0.5 * (fraction - 0.3)), rel=1e-12)
+
+
 def test_bounded_counts_above_tau_times_the_threshold() -> None:
     rule = clipping.get("bounded")
     extras = rule.clip(torch.tensor([2.4, 2.5, 2.6]), rule.init(**PUBLIC))[1][:, 0]

@@ -12,7 +12,8 @@ import pytest
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Column, Schema
 from dpilot.errors import InvalidInput
-from dpilot.fit.expansion import Rows
+from dpilot.fit.expansion import features_of
+from tests.data.raising import raising_cells
 
 
 def encoder(**declared: Any) -> Encoder:
@@ -113,6 +114,25 @@ def test_times_are_categories_whatever_their_unit(category: str) -> None:
         assert made.encode({"a": TIMES[what]}).features[0].tolist() == [0.0, 1.0]
 
 
+class Ended(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("problem", [ValueError, SystemExit, GeneratorExit, Ended])
+@pytest.mark.parametrize("kind", raising_cells(ValueError))
+def test_a_cell_that_raises_ends_nothing_and_leaves_the_others(problem: type[BaseException], kind: str) -> None:
+    cell = raising_cells(problem)[kind]
+    for made in (encoder(type="numeric", bounds=[0, 2]), encoder(type="categorical", categories=["0", "2"])):
+        found = made.encode({"a": [0, cell, 2]}).features
+        assert np.array_equal(found[[0, 2]], made.encode({"a": [0, 2]}).features)
+        assert not (found[1] > 0).any()
+
+
+def test_a_user_who_interrupts_while_a_cell_is_read_is_heard() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        encoder(type="numeric", bounds=[0, 2]).encode({"a": [0, raising_cells(KeyboardInterrupt)["float"], 2]})
+
+
 @pytest.mark.parametrize("bounds", [(0, 5e-324), (0, 5e-322), (-1e-310, 1e-310)])
 def test_bounds_too_near_to_be_divided_are_refused(bounds: tuple[float, float]) -> None:
     with pytest.raises(InvalidInput, match="expected a width of 1e-300 or more"):
@@ -121,4 +141,4 @@ def test_bounds_too_near_to_be_divided_are_refused(bounds: tuple[float, float]) 
 
 def test_the_narrowest_bounds_give_finite_features() -> None:
     made = encoder(type="numeric", bounds=[0, 1e-300])
-    assert np.isfinite(Rows(made).widen(made.encode({"a": [0.0, 5e-301, 1e-300]}).features)).all()
+    assert np.isfinite(features_of(made.schema).widen(made.encode({"a": [0.0, 5e-301, 1e-300]}).features)).all()

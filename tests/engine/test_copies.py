@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from dpilot import engine
 from dpilot.engine import PerSample, copies, single_backward, vmap
 from dpilot.engine.draws import GeneratorStates
+from tests.attacks.catalogue.edges import edge_beside_a_failure
+from tests.attacks.judge import neighbour
 from tests.engine.conftest import DEVICE
 
 N, WORDS = 12, 50
@@ -108,3 +111,12 @@ def test_the_sample_that_fails_has_its_own_gradient_and_draws_go_on() -> None:
     assert before.moved()
     alone = engine.per_sample(model, entropy, (ids.clamp(max=WORDS - 1), y), engine="loop")
     torch.testing.assert_close(found.norms, alone.norms, rtol=1e-3, atol=1e-4)
+
+
+def test_a_sample_at_an_edge_stays_beside_one_that_is_judged_otherwise() -> None:
+    """Alone its ReLUs would turn over, and its gradient would be 0."""
+    case = edge_beside_a_failure()
+    usual, beside = neighbour(replace(case, extra=tuple(t[:1] for t in case.data)), "last"), neighbour(case, "last")
+    found = [engine.per_sample(case.model, case.loss, batch) for batch in (usual, beside)]
+    assert [each.engine for each in found] == ["single-backward", "loop"]
+    assert torch.equal(found[0].norms[:-1], found[1].norms[:-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -77,9 +78,29 @@ def test_samples_that_are_combined_at_one_of_these_sizes_are_refused(size: int) 
 
 
 def test_rows_that_are_not_known_are_no_refusal_but_need_another_engine() -> None:
-    with pytest.raises(NoRule):
+    with pytest.raises(NoRule, match='Use engine="auto", which then computes one sample at a time'):
         made_up.examine(Picking(4, 2), squared, pair(), 6, False)
     assert engine.per_sample(Picking(4, 2), squared, pair()).engine != "single-backward"
+
+
+class Queued(nn.Linear):
+    """Adds what the pass before left in a queue of the standard library, which is not restored."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        self.waiting = Queue[Tensor]()
+        self.waiting.put(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.waiting.get()
+        self.waiting.put(x.detach().mean(0))
+        return super().forward(x + before)
+
+
+@pytest.mark.parametrize("way", ["auto", "loop"])
+def test_samples_that_meet_although_each_is_computed_alone_are_refused(way: str) -> None:
+    with pytest.raises(UnsupportedModel, match="also where each is computed alone"):
+        engine.per_sample(Queued(), squared, pair(), way)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

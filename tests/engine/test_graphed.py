@@ -113,6 +113,25 @@ def test_rows_beyond_the_chunk_add_exactly_nothing() -> None:
     )
 
 
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="a graph calls no forward pass that could look")
+def test_a_replayed_pass_sees_no_record_of_an_earlier_chunk() -> None:
+    seen = SimpleQueue[Tensor]()
+
+    class Looking(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.put(x.detach().clone())
+            return super().forward(x)
+
+    gradients = Graphed(Looking(6, 5), cross_entropy, rows=ROWS)
+    for n in (ROWS, 2):
+        made = gradients(chunk(n, n))
+        assert made.reason.endswith("; replayed")
+    *_, last = (seen.get() for _ in range(seen.qsize()))
+    assert torch.equal(last[:2], chunk(2, 2)[0])
+    assert len(last) == ROWS
+    assert (last[2:] == last[2]).all()  # one made-up record, repeated
+
+
 @pytest.mark.parametrize("large", [False, True], ids=["zeroed always", "zeroed when needed"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_null_sample_adds_nothing_and_moves_no_other(

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dpilot import engine
+from dpilot.engine import single_backward
+from dpilot.engine.base import NoRule
 from dpilot.errors import UnsupportedModel
 from tests.contracts.test_engines import assert_contract
 from tests.contracts.zoo import DEVICE, Case, cross_entropy, labels
@@ -112,6 +114,49 @@ def test_a_weight_inside_a_custom_function_is_refused_and_auto_takes_the_loop() 
     assert ps.engine == "loop"
     assert "Doubled" in ps.reason
     assert torch.equal(ps.norms, engine.per_sample(model, cross_entropy, batch, "loop").norms)
+
+
+class Unseen(nn.Linear):
+    """Its weight meets the samples where torch's functions are switched off: only the graph tells."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            return F.linear(x, self.weight, self.bias)
+
+
+class TimeFirst(nn.Linear):
+    """As many tokens as samples, which lie on the second axis where they meet the weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.transpose(0, 1)).sum(0)
+
+
+class AnotherAgain(nn.Linear):
+    """A checkpoint that exchanges the samples when it is run again, without any weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        calls = iter(range(2))
+
+        def activation(hidden: Tensor) -> Tensor:
+            return (hidden if next(calls) == 0 else hidden.flip(0)).tanh()
+
+        out: Tensor = checkpoint(activation, super().forward(x), use_reentrant=False)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "why"),
+    [
+        (Unseen, (4, 6), "parameter 'weight' is used where torch functions cannot be watched"),
+        (TimeFirst, (4, 4, 6), "its samples are not on the first axis"),
+        (AnotherAgain, (4, 6), "computed again in the backward pass: flip"),
+    ],
+)
+def test_one_pass_over_records_refuses_what_it_does_not_see(kind: type, shape: tuple[int, ...], why: str) -> None:
+    """The pass by itself, whatever made-up samples said before."""
+    batch = torch.randn(shape), labels()
+    with pytest.raises(NoRule, match=why):
+        single_backward.run(kind(6, 5), cross_entropy, batch, n=4, per_batch=False, reason="")
 
 
 def test_scripted_modules_are_listed() -> None:

@@ -78,9 +78,10 @@ def test_a_sample_that_is_not_finite_is_null_and_others_are_untouched(name: str,
     assert not torch.isfinite(ps.norms[1])
     others = torch.tensor([True, False, True, True])
     assert torch.equal(ps.norms[others], clean.norms[others])
-    sums = ps.weighted_sum(torch.ones(4))
     expected = clean.weighted_sum(others.float())
-    assert all(torch.equal(sums[key], expected[key]) for key in sums)
+    for weight in (1.0, math.nan, math.inf):  # whatever weight it is given
+        sums = ps.weighted_sum(torch.where(others, 1.0, weight))
+        assert all(torch.equal(sums[key], expected[key]) for key in sums)
     assert torch.isinf(ps.group_norms([list(ps.names)])[1]).all()
 
 

@@ -50,6 +50,11 @@ def rows() -> Tensor:
     return torch.arange(float(N)).unsqueeze(1).expand(N, N).contiguous()
 
 
+def bags(ids: Tensor, offsets: Tensor | None) -> Tensor:
+    """Sums of a table that is not drawn."""
+    return F.embedding_bag(ids, torch.arange(6.0).view(2, 3), offsets, mode="sum")
+
+
 def gru() -> nn.GRU:
     """Of weights that are not drawn."""
     made = nn.GRU(2, N, batch_first=True)
@@ -127,9 +132,7 @@ MIXING = {
     "gather across": lambda b: b[0].gather(1, b[1].T.contiguous().T.T),
     "records put among draws": lambda b: torch.rand(N, N).index_put((torch.tensor([0, 1]),), b[0][:, 0]),
     "randint up to records": lambda b: torch.randint_like(torch.zeros(N, N), b[1].sum() + 2),
-    "bags that run on": lambda b: F.embedding_bag(
-        b[1].flatten(), torch.randn(2, 3), torch.arange(0, 2 * N, N), mode="sum"
-    ),
+    "bags that run on": lambda b: bags(b[1].flatten(), torch.arange(0, 2 * N, N)),
     "a diagonal": lambda b: b[0].diagonal() * 1,
     "a diagonal of columns": lambda b: b[0].T.contiguous().diagonal() * 1,
     "what a failed operation leaves": lambda b: failed(b[0].clone()),
@@ -143,7 +146,9 @@ MIXING = {
     "rows written by a list": lambda b: written(b[0].clone(), [0, 1], 0.5) * 1,
     "rows of a mask": lambda b: torch.cat([b[0], b[0]])[torch.arange(2 * N) % 3 > 0][:N] * 1,
     "a table masked by records": lambda b: rows()[b[1] > 0],
-    "bags of other lengths": lambda b: F.embedding_bag(b[1].flatten(), torch.randn(2, 3), torch.arange(N), mode="sum"),
+    "bags of other lengths": lambda b: bags(b[1].flatten(), torch.arange(N)),
+    "bags of columns": lambda b: bags(b[1].T.flatten(), torch.arange(0, N * N, N)),
+    "bags that begin elsewhere": lambda b: bags(b[1].flatten(), torch.tensor([0, N, N + 1, 3 * N])),
     "rows reversed": lambda b: b[0].flip(0),
     "gather along records": lambda b: b[0].gather(0, b[1]),
     "gather of one record": lambda b: b[0].gather(0, torch.zeros(N, N, dtype=torch.long)),
@@ -199,6 +204,8 @@ APART = {
     "entries by two lists": lambda b: b[0].view(N, 2, 2)[:, [0, 1], [1, 0]],
     "written by a list": lambda b: written(b[0].clone(), (slice(None), [1]), 0.5),
     "all records by a list": lambda b: b[0][[0, 1, 2, 3]],
+    "bags of rows": lambda b: bags(b[1], None),
+    "bags as long as rows": lambda b: bags(b[1].flatten(), torch.arange(0, N * N, N)),
 }
 """Honest computations: refusing everything would be sound too."""
 

@@ -582,6 +582,18 @@ def test_a_hook_that_uses_earlier_activations_finds_none(forward: bool) -> None:
         assert seen == []
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+def test_hooks_that_a_pass_leaves_on_a_weight_are_gone(earlier: bool) -> None:
+    weight, seen = nn.Parameter(torch.ones(2)), list[str]()
+    if earlier:
+        weight.register_hook(lambda g: seen.append("earlier"))
+    with preserve_state([weight]):
+        weight.register_hook(lambda g: seen.append("hook"))
+        weight.register_post_accumulate_grad_hook(lambda p: seen.append("late hook"))
+    weight.sum().backward()
+    assert seen == ["earlier"] * earlier
+
+
 def test_containers_are_restored_in_place_with_their_order() -> None:
     held = {"b": 1, "a": [1, 2], "c": OrderedDict(x=1, y=2), "d": {1, 2}, "e": deque([1, 2], maxlen=2)}
     inner = {name: value for name, value in held.items() if name != "b"}

@@ -23,6 +23,7 @@ from dpilot.linear.tukey import _deep_point, distance, log_volumes
 from dpilot.mechanism import SYSTEM
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.receipt import Receipt
+from tests.data.raising import raising_cells
 from tests.linear.helpers import EXTREMES, released, table, with_record
 
 EPSILON, DELTA = 1.0, 1e-5
@@ -95,6 +96,7 @@ ODD = {
     "larger than floats": 10**400,
     "array": np.ones(2),
     "a tuple without a hash": ([1], 2),
+    **{f"{kind} that ends the process": cell for kind, cell in raising_cells(SystemExit).items()},
 }
 ROWS = np.random.default_rng(0).normal(size=(300, 2))
 LABELS = (ROWS[:, 0] > 0).astype(int).tolist()

@@ -19,9 +19,12 @@ from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import plan_fit
 from dpilot.linear.methods import METHODS
 from dpilot.linear.problem import LinearProblem
-from dpilot.linear.standardise import plan_scaling, plan_target
+from dpilot.linear.rows import MemoryRows
+from dpilot.linear.standardise import buy_scaling, plan_scaling, plan_target
+from dpilot.mechanism import SYSTEM
 from dpilot.privacy.accountant import gdp_mu
 from dpilot.privacy.budget import Budget
+from dpilot.privacy.receipt import Receipt
 from tests.linear.helpers import EXTREMES, moved, released, table, with_record
 
 LEVELS = {"quartiles": 4000, "magnitudes": 150, "pooled": 20}
@@ -37,6 +40,21 @@ def test_every_level_keeps_its_bounds(level, record):
     found = replay(lambda values: released(PrivateStandardScaler(size=size).fit(values)), rows, more)
     assert found.differences == ()
     assert found.releases >= 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_target_beside_the_features_is_in_the_bound_of_every_level(level):
+    size = float(LEVELS[level])
+    plan = plan_scaling(LinearProblem(3, True, size, Budget(1.0, 1e-5)), 4, whole=True)
+    assert plan.level == level
+
+    def buy(values):
+        bought = {"size": size, "target": True, "receipt": Receipt(plan.event), "noise": SYSTEM}
+        return buy_scaling(MemoryRows.of(values), plan, **bought)
+
+    moves = [replay(buy, table(200, 3), with_record(table(200, 3), *EXTREMES[record])) for record in EXTREMES]
+    assert [move.differences for move in moves] == [()] * len(moves)
+    assert max(move.largest for move in moves) > 0.4
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dpilot.noise import seeded_noise
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features, centred, extract, private_center
+from tests.data.raising import raising_cells
 
 GENERATOR = np.random.default_rng(5)
 VALUES = GENERATOR.normal(size=(12, 6)).astype(np.float32)
@@ -149,6 +150,26 @@ def test_extraction_is_the_same_whatever_the_batch():
         assert torch.allclose(extract(net, images, batch), whole, atol=1e-6)
     assert extract(net, images.numpy(), 3).requires_grad is False
     assert extract(net, images[:0]).shape == (0, 20)
+
+
+@pytest.mark.parametrize("kind", raising_cells(SystemExit))
+def test_a_value_that_ends_the_process_when_it_is_read_makes_its_own_record_null(kind):
+    cell = raising_cells(SystemExit)[kind]
+    for values in ([[1.0, 2.0], [cell, 2.0], [3.0, 4.0]], [[1.0, 2.0], cell, [3.0, 4.0]]):
+        found = Features.of(values, [0, 1, 1], classes=2)
+        assert found.values.tolist() == [[1.0, 2.0], [0.0, 0.0], [3.0, 4.0]]
+        assert found.labels.tolist() == [0, -1, 1]
+
+
+def test_every_image_is_extracted_in_a_batch_whose_size_does_not_tell_how_many_come_after():
+    def seen(n):
+        sizes = []
+        extract(lambda block: sizes.append(len(block)) or block.flatten(1), torch.ones(n, 1, 2, 2), batch=32)
+        return sizes
+
+    whole = seen(200)
+    for n in (0, 1, 7, 8, 9, 33, 199):
+        assert seen(n) == whole[: len(seen(n))]
 
 
 def test_a_module_in_training_mode_is_refused():

@@ -24,7 +24,27 @@ def test_a_declared_white_holds_for_all():
     assert scale_pixels(torch.tensor([[0.5, 2.0]]), white=2.0).tolist() == [[0.25, 1.0]]
 
 
-@pytest.mark.parametrize("odd", [np.zeros((3, 3)), "text", None, object(), np.array([["x", 1.0], [2.0, 3.0]], object)])
+class Broken:
+    """An image that ends the process when it is read."""
+
+    def __array__(self, *_, **__):
+        raise SystemExit(1)
+
+
+ODD = [
+    np.zeros((3, 3)),
+    np.zeros((1, 2)),  # numpy would repeat it to the shape of the others
+    7.0,
+    [[1.0, 2.0], [3.0]],
+    "text",
+    None,
+    object(),
+    Broken(),
+    np.array([["x", 1.0], [2.0, 3.0]], object),
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
 def test_an_image_that_is_none_is_not_a_number_and_leaves_the_others(odd):
     good = np.arange(4.0).reshape(2, 2)
     found = as_pixels([good, odd, good + 1])

@@ -12,7 +12,7 @@ from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.mechanism import seeded_noise
 from dpilot.privacy import events
 from dpilot.privacy.receipt import Receipt
-from dpilot.transfer import Features, Head, fit_heads, fit_probe
+from dpilot.transfer import Features, Head, fit_heads, fit_probe, probing
 from dpilot.transfer.features import centred
 
 BUDGET = Budget(2.0, 1e-5)
@@ -95,6 +95,21 @@ def test_a_ledger_by_path_is_charged_and_then_refuses(tmp_path):
 def test_a_public_size_is_named_as_unprotected():
     assert any("number of records" in what for what in fit_probe(rows(), BUDGET, **RECIPE).unprotected)
     assert not any("number of" in what for what in fit_probe(rows(), BUDGET, size=400, **RECIPE).unprotected)
+
+
+def test_records_of_a_declared_number_are_added_up_in_a_secret_order(monkeypatch):
+    orders = []
+
+    def listen(features, *arguments, **options):
+        orders.append(features.values[:, 0].tolist())
+        return fit_heads(features, *arguments, **options)
+
+    monkeypatch.setattr(probing, "fit_heads", listen)
+    for _ in range(2):
+        fit_probe(rows(), BUDGET, size=400, **RECIPE)
+    first, second = orders
+    assert first != second
+    assert sorted(first) == sorted(second) == sorted(rows().values[:, 0].tolist())
 
 
 def test_no_records_at_all_cost_what_any_do():

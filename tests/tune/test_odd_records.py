@@ -153,9 +153,9 @@ def test_which_records_are_scored_together_follows_from_their_places(count, monk
     data = torch.utils.data.TensorDataset(torch.randn(count, 3), torch.zeros(count, dtype=torch.long))
     task, model, sizes = module_task(lambda: nn.Linear(3, 2), data, data), nn.Linear(3, 2), []
 
-    def noted(model, inputs):
+    def noted(model, inputs, **options):
         sizes.append(len(inputs))
-        return predict(model, inputs)
+        return predict(model, inputs, **options)
 
     monkeypatch.setattr("dpilot.tune.module_task.predict", noted)
     seen = lambda: len(task.predictions(model).target)  # noqa: E731
@@ -172,8 +172,8 @@ def test_one_more_held_out_record_changes_no_bit_of_what_others_are_scored_by(co
     inputs, model = torch.randn(count + 1, 240), nn.Sequential(nn.Linear(240, 100), nn.Linear(100, 2))
     labels, outputs = torch.zeros(count + 1, dtype=torch.long), []
 
-    def noted(model, inputs):
-        outputs.append(predict(model, inputs))
+    def noted(model, inputs, **options):
+        outputs.append(predict(model, inputs, **options))
         return outputs[-1]
 
     monkeypatch.setattr("dpilot.tune.module_task.predict", noted)

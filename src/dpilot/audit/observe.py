@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from dpilot.noise import is_tensor
+from dpilot.privacy.notices import count_apart
 from dpilot.tape import Tape, tape
 
 __all__ = ["Diverged", "Observation", "observe", "plain"]
@@ -52,7 +53,13 @@ def observe(
     """Run in an empty ``folder`` of its own, with fixed global seeds and a tape, and gather what comes out."""
     lines = _Lines()
     out, err = io.StringIO(), io.StringIO()
-    with _fresh(folder), _fixed_seeds(), _capture_log(lines), warnings.catch_warnings(record=True) as warned:
+    with (
+        _fresh(folder),
+        _fixed_seeds(),
+        count_apart(),
+        _capture_log(lines),
+        warnings.catch_warnings(record=True) as warned,
+    ):
         warnings.simplefilter("always")
         with redirect_stdout(out), redirect_stderr(err), tape(listener):
             ending, value = _outcome(run, data)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dpilot.fit.declaration import Declaration
     from dpilot.fit.model import FittedModel
     from dpilot.fit.pipeline import FitStopped
+    from dpilot.privacy.ledger import Balance, OpenedLedger
     from dpilot.records import FitRecord, MetricRecord
 
 REPORT: Final = "report.html"
@@ -43,7 +44,10 @@ def fit(
     ] = None,
     size: Annotated[str, typer.Option(help='"public", "private", or the number of records, declared.')] = "public",
     stop_below: Annotated[float, typer.Option(help="Stop if fewer records than this share can be used.")] = 0.5,
-    ledger: Annotated[Path | None, typer.Option(help="The data set's ledger; made if it is not there.")] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="The data set's ledger; by default DATA's own, beside it, made where missing.")
+    ] = None,
+    total: Annotated[float | None, typer.Option(help="Total epsilon of all fits, where the ledger is made.")] = None,
     out: Annotated[Path, typer.Option(help="The run folder.")] = _FOLDER,
     resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted fit in this run folder.")] = None,
     encoding: Annotated[str, typer.Option(help="The encoding of a csv file.")] = "utf-8",
@@ -80,8 +84,23 @@ def fit(
     if dry_run:
         _rehearse(table, declared, {**given, **chosen}, json=json)
         return
-    _check(table, declared, {**given, **chosen}, out)
-    _fit(table, declared, {**given, **chosen, "ledger": ledger, "stop_below": stop_below}, out, resume=False, json=json)
+    judged = _check(table, declared, {**given, **chosen}, out)
+    opened = _open_ledger(data, ledger, judged, total)
+    if not json:
+        for sentence in opened.sentences():
+            console.line(sentence)
+    how = {**given, **chosen, "ledger": opened.ledger, "stop_below": stop_below}
+    _fit(table, declared, how, out, resume=False, json=json)
+
+
+def _open_ledger(data: Path, ledger: Path | None, judged: Declaration, total: float | None) -> OpenedLedger:
+    """The data set's own ledger, found or made; refused where the fit is over what is left there."""
+    from dpilot.privacy.ledger import dataset_name, locate_ledger, open_for_fit
+
+    path = locate_ledger(data, ledger=ledger)
+    return open_for_fit(
+        path, dataset=dataset_name(data), budget=judged.budget, total=total, size=judged.size, data=data
+    )
 
 
 def _open(data: Path, schema: Schema, given: dict[str, Any], *, encoding: str, delimiter: str) -> Table:
@@ -120,16 +139,19 @@ def _fit(table: Table, schema: Schema, how: dict[str, Any], out: Path, *, resume
     except FitStopped as stopped:
         _show_stopped(stopped, json=json)
         raise typer.Exit(STOPPED) from None
-    _show(run, run.record.write_report(out / REPORT), out, json=json)
+    from dpilot.privacy.ledger import Balance, as_ledger
+
+    balance = Balance.of(as_ledger(how["ledger"], run.budget))
+    _show(run, run.record.write_report(out / REPORT), out, balance, json=json)
 
 
-def _check(data: Table, schema: Schema, given: dict[str, Any], out: Path) -> None:
+def _check(data: Table, schema: Schema, given: dict[str, Any], out: Path) -> Declaration:
     """Refuse what is wrong before a bar is drawn or anything is spent; the folder must hold nothing."""
     from dpilot.errors import InvalidInput
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"out is {str(out)!r}: expected a folder that is empty or not there. Name another.")
-    _declare(data, schema, given)
+    return _declare(data, schema, given)
 
 
 def _declare(data: Table, schema: Schema, given: dict[str, Any]) -> Declaration:
@@ -171,7 +193,7 @@ def _show_stopped(stopped: FitStopped, *, json: bool) -> None:
     console.line(f"Stopped: {stopped}")
 
 
-def _show(run: FittedModel, report: Path, out: Path, *, json: bool) -> None:
+def _show(run: FittedModel, report: Path, out: Path, balance: Balance, *, json: bool) -> None:
     record = run.record
     if json:
         console.json(
@@ -183,6 +205,7 @@ def _show(run: FittedModel, report: Path, out: Path, *, json: bool) -> None:
                 "decisions": list(record.decisions),
                 "unprotected": list(record.unprotected),
                 "stamps": list(record.stamps),
+                "ledger": balance.as_dict(),
                 "run": str(out),
                 "report": str(report),
             }
@@ -193,6 +216,7 @@ def _show(run: FittedModel, report: Path, out: Path, *, json: bool) -> None:
     for what in record.unprotected:
         console.line(f"not protected: {what}")
     show_metrics(record, "Held-out metrics, with 95 % intervals", without=("confusion",))
+    console.line(f"Ledger: {balance}.")
     console.line(f"Run folder {out}, report {report}")
 
 

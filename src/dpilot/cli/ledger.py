@@ -1,43 +1,113 @@
-"""``dpilot ledger show|verify FILE``: what a data set has lost, and whether the record of it was touched."""
+"""``dpilot ledger``: make the ledger of a data set, see what is left, check the record of it, raise its total."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dpilot.cli import console
-from dpilot.privacy.ledger import Entry, Ledger
+from dpilot.errors import InvalidInput, LedgerError
+from dpilot.privacy._decimals import show_down, show_up
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.ledger import Balance, Entry, Ledger, dataset_name, extend_total, find_ledger, reopen
+from dpilot.privacy.ledger.discovery import FOLDER, SUFFIX, check_data
 
-app = typer.Typer(help="Look at a ledger, or check it.", no_args_is_help=True)
+app = typer.Typer(help="The ledger of a data set: make it, look at it, check it, extend it.", no_args_is_help=True)
 
-File = Annotated[Path, typer.Argument(help="The ledger file.", show_default=False)]
+Data = Annotated[Path, typer.Argument(help="The data (a file, a folder or a pattern), or the ledger itself.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Head = Annotated[str | None, typer.Option("--head", help="A head noted earlier: the ledger must have grown from it.")]
 
 
 @app.command()
-def show(file: File, json: Json = False) -> None:
-    """The total, what is left, and every entry."""
-    ledger = Ledger.read(file)
-    facts = _facts(ledger)
-    entries = ledger.entries()
+def create(
+    data: Data,
+    total: Annotated[float, typer.Option(help="Total epsilon of everything that will ever be done with the data.")],
+    delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
+    size: Annotated[int | None, typer.Option(help="The number of records, declared; without it delta is 1e-6.")] = None,
+    allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
+    json: Json = False,
+) -> None:
+    """Make the ledger of a data set, with its total fixed; one that is there already must have the same total."""
+    path = find_ledger(data)
+    if path != data:
+        check_data(data)
+    budget = Budget.of_size(total, delta, size, allow_large_delta=allow_large_delta)
+    created = Ledger.create(path, dataset=dataset_name(data), budget=budget)
+    ledger = reopen(path)
+    asked = budget if delta is not None or size is not None else Budget(total, ledger.budget.delta)
+    if not created and ledger.budget != asked:
+        raise LedgerError(
+            f"{path} exists, with {ledger.budget}, and {asked} is asked for: expected one ledger for one data set. "
+            "Use it as it is, or raise its total: dpilot ledger extend."
+        )
+    _say(ledger, f"{path} {'was made' if created else 'is there already'}", {"created": created}, json=json)
+
+
+@app.command("list")
+def list_ledgers(
+    folder: Annotated[
+        Path | None, typer.Argument(help=f"Where to look; without it {FOLDER}, or here.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> int:
+    """The ledgers in a folder: what each data set has lost and has left."""
+    where = Path(os.environ.get(FOLDER) or ".") if folder is None else folder
+    if not where.is_dir():
+        raise InvalidInput(f"the folder is {str(where)!r}: expected one that is there.")
+    found: dict[str, dict[str, Any]] = {}
+    problems: dict[str, str] = {}
+    for file in sorted(where.glob(f"*{SUFFIX}")):
+        try:
+            found[str(file)] = _facts(Ledger.read(file))
+        except LedgerError as problem:
+            problems[str(file)] = str(problem)
     if json:
-        console.json({**facts, "entries": [entry.as_dict() for entry in entries]})
+        console.json({"ledgers": [{"file": path, **facts} for path, facts in found.items()], "problems": problems})
+    elif found:
+        shown = (("budget", show_down), ("spent", show_up), ("remaining", show_down))
+        rows = []
+        for path, facts in found.items():
+            amounts = [write(facts[part]["epsilon"]) for part, write in shown]
+            rows.append([Path(path).name, facts["dataset"], *amounts, facts["commitments"]])
+        columns = ("file", "data set", "total epsilon", "spent", "left", "commitments")
+        console.table(f"ledgers in {where}", columns, rows)
+    else:
+        console.line(f"no ledger lies in {where}: dpilot ledger create DATA --total E makes one.")
+    for message in problems.values():
+        console.fail(message)
+    return 2 if problems else 0
+
+
+@app.command()
+def show(data: Data, json: Json = False) -> None:
+    """The total, what is left, and every entry."""
+    ledger = Ledger.read(_find(data))
+    facts = _facts(ledger)
+    entries, extensions = ledger.entries(), ledger.extensions()
+    if json:
+        lists = {"entries": [each.as_dict() for each in entries], "extensions": [each.as_dict() for each in extensions]}
+        console.json({**facts, **lists})
         return
     spent, left, budget = facts["spent"], facts["remaining"], facts["budget"]
     console.line(f"data set  {facts['dataset']}, {facts['mode']}, bound {facts['bound']}")
     console.line(f"budget    epsilon {budget['epsilon']:g} at delta {budget['delta']:g}")
-    console.line(f"spent     epsilon {spent['epsilon']:.6g} at delta {spent['delta']:.3g}")
-    console.line(f"left      epsilon {left['epsilon']:.6g} at delta {left['delta']:.3g}")
+    console.line(f"spent     epsilon {show_up(spent['epsilon'])} at delta {spent['delta']:.3g}")
+    console.line(f"left      epsilon {show_down(left['epsilon'])} at delta {left['delta']:.3g}")
     console.line(f"head      {facts['head']}")
+    for each in extensions:
+        total = f"epsilon {each.budget.epsilon:g} at delta {each.budget.delta:.3g}"
+        console.line(f"raised    to {total} in row {each.seq}, {each.time}: {each.reason}")
     console.table("entries", Entry.COLUMNS, [entry.cells() for entry in entries])
 
 
 @app.command()
-def verify(file: File, json: Json = False, head: Head = None) -> None:
+def verify(data: Data, json: Json = False, head: Head = None) -> None:
     """Fail if a row was altered, removed, reordered or cut off; else print the head, to be kept elsewhere."""
+    file = _find(data)
     current = Ledger.read(file).verify(head)
     if json:
         console.json({"file": str(file), "verified": True, "head": current})
@@ -45,14 +115,47 @@ def verify(file: File, json: Json = False, head: Head = None) -> None:
     console.line(f"{file}: {current.partition(':')[0]} rows, nothing altered. head {current}")
 
 
+@app.command()
+def extend(
+    data: Data,
+    total: Annotated[float, typer.Option(help="The new total epsilon, what is spent included.")],
+    reason: Annotated[str, typer.Option(help="Why; it stays in the ledger.")],
+    delta: Annotated[
+        float | None, typer.Option(help="The new total delta; without it, it grows in proportion to epsilon.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Raise the total, for good and on record: every earlier promise weakens to the new one."""
+    ledger = reopen(_find(data))
+    old = ledger.budget
+    new = extend_total(ledger, total, reason=reason, delta=delta)
+    grown = f"epsilon {old.epsilon:g} at delta {old.delta:.3g}, and is {new.epsilon:g} at {new.delta:.3g}"
+    _say(ledger, f"{ledger.path}: the total was {grown}", {"reason": reason}, json=json)
+
+
+def _find(data: Path) -> Path:
+    path = find_ledger(data)
+    if not path.exists():
+        raise LedgerError(
+            f"{path} does not exist: expected the ledger of {data}. dpilot fit makes it, or dpilot ledger create."
+        )
+    return path
+
+
+def _say(ledger: Ledger, what: str, more: dict[str, Any], *, json: bool) -> None:
+    if json:
+        console.json({"file": str(ledger.path), **_facts(ledger), **more})
+        return
+    console.line(f"{what}.")
+    console.line(f"{Balance.of(ledger)}.")
+
+
 def _facts(ledger: Ledger) -> dict[str, Any]:
-    spent, left, budget = ledger.spent(), ledger.remaining(), ledger.budget
     return {
         "dataset": ledger.dataset,
         "mode": ledger.mode,
         "bound": ledger.bound,
-        "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-        "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
-        "remaining": {"epsilon": left.epsilon, "delta": left.delta},
+        **Balance.of(ledger).as_dict(),
+        "commitments": len({entry.seq for entry in ledger.entries()}),
         "head": ledger.head(),
     }

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot.data import toml
+from dpilot.data.values import attempt
 from dpilot.errors import InvalidInput
 
 Cells = NDArray[Any]
@@ -177,17 +178,10 @@ def _times(column: Cells) -> Cells:
 
 
 def _to_list(array: Any) -> list[Any]:
-    try:
-        return array.to_pylist()  # type: ignore[no-any-return]
-    except Exception:  # one cell cannot be written as a Python value: take each by itself
-        return [_cell_at(array, place) for place in range(len(array))]
-
-
-def _cell_at(array: Any, place: int) -> Any:
-    try:
-        return array[place].as_py()
-    except Exception:
-        return UNREADABLE
+    listed: list[Any] | None = attempt(array.to_pylist, otherwise=None)
+    if listed is None:  # one cell cannot be written as a Python value: take each by itself
+        return [attempt(lambda at: array[at].as_py(), place, otherwise=UNREADABLE) for place in range(len(array))]
+    return listed
 
 
 def objects(values: Iterable[Any]) -> Cells:

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpilot._arrays import Floats, Indices
 from dpilot.data.cells import Cells
-from dpilot.data.values import key, number
+from dpilot.data.values import attempt, key, number
 
 ABSENT: Final = -1  # the code of a missing cell
 WRONG: Final = -2  # the code of a cell outside the declared categories
@@ -35,7 +35,7 @@ def numbers(cells: Cells, missing: Sequence[str]) -> Floats:
         with np.errstate(over="ignore"):
             return absent.without(cells.astype(np.float64))
     listed = cells.tolist()
-    if set(map(type, listed)) <= {str}:
+    if all(type(cell) is str for cell in listed):
         try:
             return absent.without(np.fromiter(map(float, listed), np.float64, len(listed)))
         except ValueError:  # some cell is no number: read each by itself, to the same numbers
@@ -78,6 +78,9 @@ class _Missing:
         return cls(frozenset(missing), tuple({value for value in spelled if value is not None}))
 
     def read(self, cell: Any) -> float:
+        return attempt(self._read, cell, otherwise=math.inf)
+
+    def _read(self, cell: Any) -> float:
         if isinstance(cell, bytes):
             cell = _decode(cell)
         if isinstance(cell, str) and (cell in self._texts or cell.strip() in self._texts):
@@ -105,10 +108,8 @@ def _lookup(categories: Sequence[Any], missing: Sequence[str]) -> dict[Any, int]
 
 
 def _code(cell: Any, known: dict[Any, int]) -> int:
-    try:
-        written = key(cell)
-        if written is None:
-            return WRONG
-        return known.get(written, ABSENT if written == "nan" else WRONG)
-    except Exception:  # whatever a cell is, it never raises
-        return WRONG
+    return attempt(lambda: _find(key(cell), known), otherwise=WRONG)
+
+
+def _find(written: str | None, known: dict[Any, int]) -> int:
+    return known.get(written, ABSENT if written == "nan" else WRONG)

@@ -18,6 +18,7 @@ import numpy as np
 
 from dpilot import _validate
 from dpilot._arrays import Floats, Indices
+from dpilot.data.values import attempt
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 
@@ -97,7 +98,4 @@ class Split:
 
 def _text(value: object) -> bytes:
     """The id as bytes; one constant for what cannot be written, as an error would tell of that record."""
-    try:
-        return str(value).encode("utf-8", "surrogatepass")
-    except Exception:
-        return b"\xff"
+    return attempt(lambda: str.encode(str(value), "utf-8", "surrogatepass"), otherwise=b"\xff")

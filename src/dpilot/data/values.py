@@ -16,17 +16,36 @@ from __future__ import annotations
 import datetime
 import math
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from numbers import Complex, Integral, Real
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
+
+Made = TypeVar("Made")
+Else = TypeVar("Else")
 
 WHOLE: Final = 2**53  # floats below hold every whole number; from here on two of them may be one float
 
 _TRUTH: Final = {"True": "1", "true": "1", "False": "0", "false": "0"}
 _SPELLED: Final = re.compile(r"-?(0|[1-9]\d*)(\.(0|\d*[1-9]))?([eE][+-]\d{1,3})?")  # as libraries write numbers
 _TIME: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?)?)?")
+
+
+def attempt(read: Callable[..., Made], *arguments: Any, otherwise: Else) -> Made | Else:
+    """What ``read`` makes of a record or a cell, and ``otherwise`` if that raises.
+
+    Guarantee:
+        A record's own object never raises, and never ends the process by SystemExit: either would tell of that record.
+        KeyboardInterrupt is the user's, and passes.
+    """
+    try:
+        return read(*arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return otherwise
 
 
 def number(cell: Any) -> float | None:
@@ -37,10 +56,7 @@ def number(cell: Any) -> float | None:
         True, and the text of it, is 1. A complex number is one where its imaginary part is 0. A date is none.
         Nothing raises, whatever the cell is.
     """
-    try:
-        return _number(cell)
-    except Exception:  # whatever a cell is, it never raises
-        return None
+    return attempt(_number, cell, otherwise=None)
 
 
 def key(value: Any) -> str | None:
@@ -58,10 +74,7 @@ def key(value: Any) -> str | None:
         >>> key(" a "), key("2020-01-01 00:00:00.000000"), key(datetime.date(2020, 1, 1)), key("007"), key([1])
         ('a', '2020-01-01', '2020-01-01', '007', None)
     """
-    try:
-        return _key(value)
-    except Exception:  # whatever a cell is, it never raises
-        return None
+    return attempt(_key, value, otherwise=None)
 
 
 def text(value: object) -> str | None:
@@ -72,10 +85,7 @@ def text(value: object) -> str | None:
         and must not change what the others are.
         Nothing raises, whatever the value is.
     """
-    try:
-        return _text(value)
-    except Exception:  # a cell that fails to be written must not say so
-        return None
+    return attempt(_text, value, otherwise=None)
 
 
 def is_missing(cell: Any) -> bool:

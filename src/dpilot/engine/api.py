@@ -22,7 +22,6 @@ from dpilot.engine.made_up import carefully, examine, free_size, refuse_company,
 from dpilot.engine.masking import without_checks
 from dpilot.engine.state import modules_of, refuse_trained_loss
 from dpilot.errors import UnsupportedModel
-from dpilot.numerics import precision
 
 ENGINES: dict[str, Callable[..., PerSample]] = {
     "single-backward": single_backward.run,
@@ -37,13 +36,12 @@ KEPT = 16
 class EngineChoice(NamedTuple):
     """The engine for a model, a loss and a form of batch, and why.
 
-    ``traced``: the model is told that it is traced. ``draws``: it draws random numbers.
+    ``traced``: the model is told that it is traced.
     """
 
     engine: str
     reason: str
     traced: bool = False
-    draws: bool = False
 
 
 _known: WeakKeyDictionary[nn.Module, dict[Any, EngineChoice | UnsupportedModel]] = WeakKeyDictionary()
@@ -80,6 +78,7 @@ def per_sample(
         one sample                nothing can mix: its gradient as it is
         not finite in a sample    that sample is null, the others are untouched
         scalar loss               refused: use reduction="none"
+        a text for each sample    refused, and so is any list of as many values: only tensors have rows
         BatchNorm                 refused: use replace_batch_norm
         samples are combined      refused where made-up samples show it, before a sample is read; else one at a time
         state moved by samples    the same; it is restored after the call in any case
@@ -104,6 +103,8 @@ def per_sample(
     if n == 0:
         refuse_problems(model)
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
+    if n > 1:
+        batches.refuse_lists(batch, n)
     with torch.inference_mode(False), torch.enable_grad(), eager(model):
         batch = batches.copy_tensors(batch)
         choice = choose(model, loss_fn, batch, engine, n, per_batch)
@@ -122,9 +123,9 @@ def run(
     low_memory: bool,
 ) -> PerSample:
     """The gradients by the chosen engine, or one sample at a time where it does not keep samples apart."""
-    alone = partial(loop.run, model, loss_fn, batch, n=n, per_batch=per_batch)
     if choice.engine == "loop" or n == 1:
-        return alone(reason=choice.reason if choice.engine == "loop" else "one sample")
+        reason = choice.reason if choice.engine == "loop" else "one sample"
+        return loop.run(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason)
     of_chunk, before = ENGINES[choice.engine], GeneratorStates.now()
     if choice.engine == "single-backward":
         of_chunk = partial(of_chunk, low_memory=low_memory)
@@ -132,14 +133,11 @@ def run(
         return of_chunk(model, loss_fn, batch, n=n, per_batch=per_batch, reason=choice.reason)
     except NoRule as problem:
         reason = f"this chunk: {problem}"
-        drawn = choice.draws or before.moved()
     except BaseException:
         before.go_on()  # what one sample did to the generators must not be met by those that are computed next
         raise
-    if drawn or not precision.is_full([*model.parameters(), *model.buffers(), *batches.tensors(batch)]):
-        run_copies = partial(copies.run, draws=before, of_chunk=ENGINES[choice.engine])
-        return run_copies(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason)
-    return alone(reason=reason)
+    run_copies = partial(copies.run, draws=before, of_chunk=of_chunk)
+    return run_copies(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason)
 
 
 @contextmanager
@@ -182,9 +180,10 @@ def find_choice(
     refuse_trained_loss(model, loss_fn)
     if engine in ("vmap", "loop"):
         require_loss_each(model, loss_fn, batch, n, per_batch)
-        draws = engine == "vmap" and require_vmap(model, loss_fn, batch, n, per_batch)
+        if engine == "vmap":
+            require_vmap(model, loss_fn, batch, n, per_batch)
         refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[engine])
-        return EngineChoice(engine, "asked for", draws=draws)
+        return EngineChoice(engine, "asked for")
     try:
         return apart(examine(model, loss_fn, batch, n, per_batch))
     except NoRule as problem:
@@ -201,7 +200,7 @@ def find_choice(
 def apart(draws: bool) -> EngineChoice:
     """The choice for a model that keeps samples apart."""
     checked = "" if draws else ", as one at a time on made-up samples"
-    return EngineChoice("single-backward", f"its samples stay apart{checked}", draws=draws)
+    return EngineChoice("single-backward", f"its samples stay apart{checked}")
 
 
 def refuse_problems(model: nn.Module) -> None:
@@ -238,19 +237,18 @@ def second_choice(
 ) -> EngineChoice:
     """vmap if it runs on made-up samples, else loop; refused if samples meet in it."""
     try:
-        choice = EngineChoice("vmap", reason, draws=require_vmap(model, loss_fn, batch, n, per_batch))
+        require_vmap(model, loss_fn, batch, n, per_batch)
+        choice = EngineChoice("vmap", reason)
     except Exception:  # torch.func raises many kinds; the loop has no such limits
         choice = EngineChoice("loop", reason)
     refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[choice.engine])
     return choice
 
 
-def require_vmap(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> bool:
-    """Raise what vmap raises on made-up samples; whether the model draws random numbers."""
+def require_vmap(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> None:
+    """Raise what vmap raises on made-up samples."""
     size = free_size(model, loss_fn, batch, n, 2)
     made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
     work = partial(vmap.run, model, loss_fn, made_up, n=size, per_batch=per_batch, reason="")
     with untouched(model, loss_fn), without_checks():
-        before = GeneratorStates.now()
         carefully(model, made_up, work)
-        return before.moved()

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,6 +91,34 @@ def rows(batch: Any, n: int, start: int, stop: int) -> Any:
     return rebuild(batch, lambda t: t[start:stop] if t.dim() and t.shape[0] == n else t)
 
 
+def lists(tree: Any) -> list[Any]:
+    """Every list and tuple of a batch that holds neither tensors nor further containers, such as texts, and arrays."""
+    if isinstance(tree, np.ndarray) and tree.ndim:
+        return [tree]
+    if isinstance(tree, Mapping):
+        return [found for value in tree.values() for found in lists(value)]
+    if not isinstance(tree, (tuple, list)):
+        return []
+    if tree and not any(isinstance(value, (Tensor, Mapping, tuple, list, np.ndarray)) for value in tree):
+        return [tree]
+    return [found for value in tree for found in lists(value)]
+
+
+def refuse_lists(batch: Any, n: int) -> None:
+    """Refuse a list or numpy array with an entry for each of n samples, and a tuple of so many texts.
+
+    Python would read those of all samples at once, and no operation would show it.
+    """
+    for found in lists(batch):
+        texts = all(isinstance(value, (str, bytes)) for value in found)
+        if len(found) == n and (texts or not isinstance(found, tuple)):
+            held = type(found[0]).__name__
+            remedy = (
+                "Make them tensors where records are read, or leave them out; what all samples share may be a tuple."
+            )
+            refuse("batch", f"with {n} of {held} in a {type(found).__name__}", "a tensor with a row a sample", remedy)
+
+
 def copy_tensors(batch: Any) -> Any:
     """The same with every tensor in memory of its own: around a slice of a chunk or of a data set lie other samples.
 
@@ -127,8 +156,8 @@ def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any
 
 
 def fill_up(batch: Any, n: int, count: int) -> Any:
-    """A batch of n with copies of its first sample behind it, ``count`` in all; one more for each tensor that all
-    samples share and that has as many rows, so that it is not taken for samples.
+    """A batch of n with copies of its first sample behind it, ``count`` in all; one more for each tensor, or list, that
+    all samples share and that has as many rows, so that it is not taken for samples.
 
     Made-up samples would not do: a model may refuse what no sample holds, and a full chunk has none.
 
@@ -136,7 +165,7 @@ def fill_up(batch: Any, n: int, count: int) -> Any:
         >>> fill_up((torch.ones(2, 1), torch.zeros(3)), 2, 3)[0].shape
         torch.Size([4, 1])
     """
-    shared = {t.shape[0] for t in tensors(batch) if t.dim() and t.shape[0] != n}
+    shared = {t.shape[0] for t in tensors(batch) if t.dim() and t.shape[0] != n} | set(map(len, lists(batch)))
     while count in shared:
         count += 1
 

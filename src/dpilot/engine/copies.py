@@ -1,9 +1,10 @@
 """A chunk that an engine does not keep apart: each sample as a whole chunk of copies of itself.
 
-That a chunk is computed otherwise than others is one sample's doing, and must not move the rest. In half precision a
-sample alone is rounded otherwise than in a chunk, by 2^-9 of its gradient: some 256 equal samples move by a bound. And
-it would draw other random numbers. So each is computed by the same kernels on the same shapes, with the draws of the
-chunk, in its own row: what it is in any other chunk.
+That a chunk is computed otherwise than others is one sample's doing, and must not move the rest. A sample alone is
+rounded otherwise than in a chunk: in half precision by 2^-9 of its gradient, so that some 256 equal samples move by a
+bound, and in any precision a unit that stands at the edge of a ReLU, a sign or a rounding turns over, so that every
+sample at such an edge moves by its own bound. And it would draw other random numbers. So each is computed by the same
+kernels on the same shapes, with the draws of the chunk, in its own row: what it is in any other chunk.
 """
 
 from __future__ import annotations

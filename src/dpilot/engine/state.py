@@ -504,7 +504,10 @@ def restore_tensor(now: Tensor, before: TensorState) -> None:
         restore_leaf(now, before)
     if now._backward_hooks is not before.hooks:
         now._backward_hooks = before.hooks
-    if now._post_accumulate_grad_hooks is not before.late_hooks:
+    late = now._post_accumulate_grad_hooks
+    if late is not before.late_hooks:
+        if late is not None:
+            late.clear()  # torch goes on calling what was registered, whatever the attribute is set to
         now._post_accumulate_grad_hooks = before.late_hooks
 
 

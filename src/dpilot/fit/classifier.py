@@ -14,7 +14,14 @@ from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import Labels, array_frame, class_schema, is_images, join_target
 from dpilot.fit.declaration import FitOptions
-from dpilot.fit.estimators import PrivateScore, check_schema, declare_estimator, fit_estimator, test_seed_of
+from dpilot.fit.estimators import (
+    PrivateScore,
+    check_schema,
+    declare_estimator,
+    fit_estimator,
+    refuse_arguments,
+    test_seed_of,
+)
 from dpilot.fit.figures import softmax
 from dpilot.fit.health import Health
 from dpilot.fit.model import FittedModel
@@ -105,8 +112,9 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.checkpoint = checkpoint
         self.stop_below = stop_below
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, **unknown: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first; without ``y`` the schema's target is a column of X."""
+        refuse_arguments(unknown)
         if self.schema is not None:
             return self._fit_table(X, y)
         if self.protected is not None:

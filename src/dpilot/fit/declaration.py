@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dpilot import _validate
@@ -15,6 +16,7 @@ from dpilot.metrics.counts import Layout
 from dpilot.metrics.objective import OBJECTIVES
 from dpilot.metrics.residuals import Groups
 from dpilot.privacy.budget import Budget
+from dpilot.privacy.ledger import Ledger, fit_budget
 from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME
 
 __all__ = ["MODELS", "Declaration", "FitOptions", "FitTask", "declare", "declare_fit", "resolve_size"]
@@ -127,8 +129,12 @@ def declare_fit(
     options: FitOptions | None = None,
     class_names: tuple[str, ...] | None = None,
     unprotected: tuple[str, ...] = (),
+    ledger: Ledger | str | os.PathLike[str] | None = None,
 ) -> tuple[Declaration, TableSource]:
-    """What is declared of a fit, and the table it is of; its length is read only if it is public."""
+    """What is declared of a fit, and the table it is of; its length is read only if it is public.
+
+    Of the delta of ``ledger`` no more is taken than the fit's part (``privacy.ledger.fit_budget``).
+    """
     if not isinstance(schema, Schema):
         raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
     table = TableSource.of(source, schema.with_roles(target=target, protected=protected))
@@ -145,7 +151,7 @@ def declare_fit(
         class_names=class_names,
         unprotected=unprotected,
     )
-    return declared, table
+    return replace(declared, budget=fit_budget(ledger, declared.budget)), table
 
 
 def declare(

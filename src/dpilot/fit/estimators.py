@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dpilot import _validate
 from dpilot.data.schema import Schema
+from dpilot.errors import InvalidInput
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.fit.keys import FitKeys
@@ -19,8 +21,9 @@ from dpilot.linear.fitting import noise_of
 from dpilot.linear.problem import Privacy
 from dpilot.metrics.metric import Metric
 from dpilot.noise import KeyedNoise
+from dpilot.privacy.notices import warn_of_refusal
 
-__all__ = ["PrivateScore", "check_schema", "declare_estimator", "fit_estimator", "test_seed_of"]
+__all__ = ["PrivateScore", "check_schema", "declare_estimator", "fit_estimator", "refuse_arguments", "test_seed_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,17 @@ def check_schema(schema: Any) -> None:
     """Refuse what is no schema."""
     if not isinstance(schema, Schema):
         _validate.refuse("schema", schema, "a Schema", "See Schema.from_toml.")
+
+
+def refuse_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse what ``fit`` does not take, weights of records above all."""
+    if "sample_weight" in given:
+        raise InvalidInput(
+            "sample_weight is given: expected none, as every record counts alike, and a weight would multiply what one "
+            'record can move. Leave it out; for rare classes see objective="macro".'
+        )
+    if given:
+        raise InvalidInput(f"fit takes no {sorted(given)[0]!r}: expected X and y alone.")
 
 
 def test_seed_of(random_state: Any) -> int | None:
@@ -58,6 +72,7 @@ def declare_estimator(
         allow_large_delta=estimator.allow_large_delta,
         size=estimator.size,
         options=FitOptions("auto", estimator.epochs, None, objective, estimator.device, estimator.stop_below),
+        ledger=estimator.ledger,
         **more,
     )
 
@@ -72,14 +87,15 @@ def fit_estimator(
     """
     seed = test_seed_of(estimator.random_state)
     if estimator.checkpoint is None:
-        return _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), ledger=estimator.ledger), labels)
+        with warn_of_refusal():
+            return _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), ledger=estimator.ledger), labels)
     folder = Path(estimator.checkpoint)
     resume = (folder / ARGUMENTS).exists() and not (folder / FIT).exists()
     names = ("schema", "classes", "ledger", "random_state", "checkpoint")
     settings = {name: value for name, value in estimator.get_params().items() if name not in names}
     arguments = {"estimator": type(estimator).__name__, **settings, "declared": declared.schema.to_dict(), "seed": seed}
-    with resumable(folder, arguments, resume=resume, test_seed=seed) as begun:
-        result = _with_labels(run_fit(declared, source, folder=begun, ledger=estimator.ledger), labels)
+    with warn_of_refusal(), resumable(folder, arguments, declared, resume=resume, test_seed=seed) as begun:
+        result = _with_labels(run_fit(begun.settle(declared), source, folder=begun, ledger=estimator.ledger), labels)
         keep(result, begun)
         return result
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from dpilot.errors import InvalidInput
+from dpilot.fit.declaration import Declaration
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.model import FIT
 from dpilot.keys import fresh_key
@@ -33,6 +34,11 @@ class RunFolder:
     keys: FitKeys
     log: WitnessLog
     resumed: bool
+    delta: float  # what the fit takes of its ledger's: settled when it began, as the ledger has changed since
+
+    def settle(self, declared: Declaration) -> Declaration:
+        """What was declared, with the delta that the fit began with."""
+        return replace(declared, budget=replace(declared.budget, delta=self.delta))
 
     def finish(self) -> None:
         """The fit is saved: nothing is left that could undo its noise."""
@@ -60,7 +66,7 @@ def read_arguments(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def open_folder(
-    folder: Path, arguments: dict[str, Any], *, resume: bool, test_seed: int | None = None
+    folder: Path, arguments: dict[str, Any], delta: float, *, resume: bool, test_seed: int | None = None
 ) -> Iterator[RunFolder]:
     """Begin a fit in an empty ``folder``, or go on with the one that was interrupted there.
 
@@ -77,17 +83,18 @@ def open_folder(
     if resume:
         if read_arguments(folder) != arguments:
             raise InvalidInput(f"{folder} holds a fit with other arguments: expected those it began with.")
-        key = bytes.fromhex(read_private(secret)["key"])
+        kept = read_private(secret)
+        key, delta = bytes.fromhex(kept["key"]), float(kept["delta"])
     else:
         _check_empty(folder)
         key = fresh_key("fit") if test_seed is None else seeded_noise(test_seed).state.key
         folder.mkdir(parents=True, exist_ok=True)
-        files.write(secret, json.dumps({"format": _FORMAT, "key": key.hex()}).encode(), mode=0o600)
+        files.write(secret, json.dumps({"format": _FORMAT, "key": key.hex(), "delta": delta}).encode(), mode=0o600)
     try:
         log.open(fresh=not resume)
         if not resume:  # last: with the arguments on disk the fit can go on
             files.write(folder / ARGUMENTS, json.dumps({"format": _FORMAT, **arguments}, indent=1).encode())
-        yield RunFolder(folder, FitKeys.of(key, stamp=stamp, witness=log), log, resume)
+        yield RunFolder(folder, FitKeys.of(key, stamp=stamp, witness=log), log, resume, delta)
     finally:
         log.close()
 

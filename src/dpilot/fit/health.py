@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from dpilot.mechanism import Draws, Noise, gaussian_event, release
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
+from dpilot.privacy.ledger import totals
 
 __all__ = ["Health", "NoisyShare", "health_event", "health_noise", "release_health", "split_budget"]
 
@@ -88,18 +89,14 @@ class Health:
 def split_budget(budget: Budget, bound: str) -> tuple[Budget, Budget]:
     """The budgets of health and of the rest, which add up to ``budget`` under the ledger's ``bound``.
 
-    Under "gdp" squared mu add; elsewhere epsilons and deltas do. The rest is rounded down, so that sums in floats stay
-    within the total.
+    Under "gdp" squared mu add, rounded down so that sums in floats stay within the total; elsewhere epsilons and
+    deltas do.
     """
     if bound == "gdp":
         mu, delta = gdp_mu(budget), budget.delta
         health, rest = (gdp_epsilon(mu * math.sqrt(part) * (1 - 1e-9), delta) for part in (SHARE, 1 - SHARE))
-        return _with(budget, health, delta), _with(budget, rest, delta)
-    epsilon, delta = budget.epsilon * (1 - 1e-12), budget.delta * (1 - 1e-12)
-    return (
-        _with(budget, SHARE * epsilon, SHARE * delta),
-        _with(budget, (1 - SHARE) * epsilon, (1 - SHARE) * delta),
-    )
+        return replace(budget, epsilon=health), replace(budget, epsilon=rest)
+    return totals.split_budget(budget, SHARE)
 
 
 def health_noise(budget: Budget) -> float:
@@ -156,10 +153,6 @@ def release_health(
         stop_below=declared.options.stop_below,
         judged=1 - _CERTAIN * deviation >= declared.options.stop_below,
     )
-
-
-def _with(budget: Budget, epsilon: float, delta: float) -> Budget:
-    return Budget(epsilon, delta, allow_large_delta=budget.allow_large_delta)
 
 
 def _noisy_share(what: str, column: str, value: float, deviation: float) -> NoisyShare:

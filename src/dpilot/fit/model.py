@@ -26,6 +26,7 @@ from dpilot.fit.learners.heads import HeadPredictor
 from dpilot.fit.learners.least_squares import LinearPredictor
 from dpilot.fit.learners.networks import NetworkPredictor
 from dpilot.fit.source import PlainColumns, Reader, TableSource, read_records
+from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
 from dpilot.records import FitRecord, MetricRecord
 from dpilot.train.checkpoint import files
@@ -69,6 +70,11 @@ class FittedModel:
     def epsilon(self) -> float:
         """The total, everything included."""
         return float(self.record.privacy["epsilon"])
+
+    @property
+    def budget(self) -> Budget:
+        """The total as a budget."""
+        return Budget(self.epsilon, self.delta, allow_large_delta=True)
 
     @property
     def delta(self) -> float:

@@ -14,6 +14,7 @@ from dpilot.errors import InvalidInput
 from dpilot.fit.source import IN_MEMORY
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Ledger, Stage, as_ledger
+from dpilot.privacy.notices import warn_unledgered
 from dpilot.train.payment import LEDGER
 
 __all__ = ["Payments", "open_payments"]
@@ -65,7 +66,8 @@ def open_payments(
 ) -> Payments:
     """The ledger that was given, the one at a path (made if it is not there), or one of this fit's own.
 
-    One's own adds squared mu where everything released is a ``gaussian``, which is exact; else epsilons of commitments.
+    One's own, of which a PrivacyWarning says that it counts nothing else, adds squared mu where everything released is
+    a ``gaussian``, which is exact; else epsilons of commitments.
     """
     if ledger is not None:
         book = as_ledger(ledger, budget, None if name == IN_MEMORY else name)
@@ -75,6 +77,8 @@ def open_payments(
                 'fit commits its health check, then the rest. Open it with mode="adaptive".'
             )
         return Payments(book, False, repeat)
+    if repeat is None:
+        warn_unledgered(budget)
     home = Path(tempfile.mkdtemp(prefix="dpilot-fit-")) if folder is None else folder
     home.mkdir(parents=True, exist_ok=True)
     book = Ledger.open(home / LEDGER, dataset=name, budget=budget, bound="gdp" if gaussian else "basic")

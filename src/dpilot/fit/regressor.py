@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame, join_target, number_schema, regression_schema
-from dpilot.fit.estimators import PrivateScore, check_schema, declare_estimator, fit_estimator
+from dpilot.fit.estimators import PrivateScore, check_schema, declare_estimator, fit_estimator, refuse_arguments
 from dpilot.fit.model import FittedModel
 from dpilot.linear.fitting import noise_of
 from dpilot.linear.inputs import features, features_and_target, loose, numbers, target_numbers
@@ -92,8 +92,9 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.checkpoint = checkpoint
         self.stop_below = stop_below
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, **unknown: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first."""
+        refuse_arguments(unknown)
         table, schema = self._table(X, y)
         declared, source = declare_estimator(self, table, schema)
         result = fit_estimator(self, declared, source)

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpilot.data.files import Table
 from dpilot.data.schema import Schema
-from dpilot.fit.declaration import FitOptions, declare_fit
+from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import RunFolder, open_folder
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Tell, silent
@@ -92,6 +92,7 @@ def fit_table(
         target=target,
         protected=protected,
         options=options,
+        ledger=ledger,
     )
     learner = None if step is data_free_step else Network("mlp" if model == "mlp" else "linear", step)
     how: dict[str, Any] = {
@@ -108,18 +109,18 @@ def fit_table(
         "target": target, "epochs": epochs, "model": model, "objective": objective,
         "held_out": held_out, "stop_below": stop_below, "device": device, "test_seed": test_seed,
     }  # fmt: skip
-    with resumable(Path(run_folder), arguments, resume=resume, test_seed=test_seed) as begun:
-        result = run_fit(declared, table, folder=begun, **how)
+    with resumable(Path(run_folder), arguments, declared, resume=resume, test_seed=test_seed) as begun:
+        result = run_fit(begun.settle(declared), table, folder=begun, **how)
         return keep(result, begun)
 
 
 @contextmanager
 def resumable(
-    folder: Path, arguments: dict[str, Any], *, resume: bool, test_seed: int | None = None
+    folder: Path, arguments: dict[str, Any], declared: Declaration, *, resume: bool, test_seed: int | None = None
 ) -> Iterator[RunFolder]:
     """A run folder that an interrupted fit can go on from; whatever interrupts it says what is paid and how."""
     plain = json.loads(json.dumps(arguments, default=str))
-    with open_folder(folder, plain, resume=resume, test_seed=test_seed) as begun:
+    with open_folder(folder, plain, declared.budget.delta, resume=resume, test_seed=test_seed) as begun:
         try:
             yield begun
         except FitStopped:

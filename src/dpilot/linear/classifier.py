@@ -128,6 +128,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             size=self.size,
             length=len(table),
             allow_large_delta=self.allow_large_delta,
+            ledger=self.ledger,
         )
         fitted = fit_rows(
             MemoryRows.of(table),

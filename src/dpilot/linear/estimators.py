@@ -106,6 +106,7 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             size=self.size,
             length=length,
             allow_large_delta=self.allow_large_delta,
+            ledger=self.ledger,
         )
         method = METHODS[_validate.one_of(METHODS, method=self.method)]
         fitted = fit_rows(

@@ -22,7 +22,7 @@ from dpilot.linear.standardise import Scaling, StandardisePlan, buy_scaling, pla
 from dpilot.mechanism import SYSTEM, Noise, seeded_noise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
-from dpilot.privacy.ledger import Ledger, Stage
+from dpilot.privacy.ledger import Ledger, Stage, fit_budget
 from dpilot.records import PUBLISHED_SIZE
 from dpilot.statistics import count, count_event
 
@@ -97,17 +97,20 @@ def problem_of(
     length: int,
     allow_large_delta: bool = False,
     share: float = 1.0,
+    ledger: Ledger | str | Path | None = None,
 ) -> tuple[LinearProblem, tuple[str, ...]]:
     """The public numbers of a fit to ``share`` of the records, and what it leaves unprotected.
 
-    ``delta`` None is the default for the number of all records.
+    ``delta`` None is the default for the number of all records; of a ``ledger`` no more of it is taken than the fit's
+    part, so that fits of its whole epsilon find their delta.
     """
     if not isinstance(intercept, bool | np.bool_):
         _validate.refuse("fit_intercept", intercept, "True or False")
     known = resolve_size(size, length)
-    budget = Budget.of_size(
+    asked = Budget.of_size(
         epsilon, delta, None if known is None else max(known, 1), allow_large_delta=allow_large_delta
     )
+    budget = fit_budget(ledger, asked)
     fitted = None if known is None else float(known if share == 1 else max(round(share * known), 1))
     unprotected = (PUBLISHED_SIZE, _TIME) if size == "public" else (_TIME,)
     return LinearProblem(features, bool(intercept), fitted, budget), unprotected

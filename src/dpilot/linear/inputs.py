@@ -22,9 +22,9 @@ import numpy as np
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
 from dpilot._arrays import Floats
-from dpilot.data.cells import Cells, check_numeric, kind, objects, plain
+from dpilot.data.cells import UNREADABLE, Cells, check_numeric, kind, objects, plain
 from dpilot.data.frames import columns_of, is_frame
-from dpilot.data.values import number
+from dpilot.data.values import attempt, number
 from dpilot.errors import InvalidInput
 
 __all__ = ["features", "features_and_target", "loose", "numbers", "target_cells", "target_numbers", "training_features"]
@@ -163,13 +163,13 @@ def _table(X: Any, width: int | None) -> Any:
     if not isinstance(X, Sequence) or isinstance(X, _NO_ROWS) or (width is None and not _has_rows(X)):
         return X
     if width is None:
-        first = _cells(X[0])
+        first = attempt(_cells, X[0], otherwise=None)
         if first is None:
             raise InvalidInput("X is a list, and its first entry is no row: expected a list of rows, or a table.")
         width = len(first)
     table = np.full((len(X), width), np.nan)
     for place, row in enumerate(X):
-        cells = _cells(row)
+        cells = attempt(_cells, row, otherwise=None)
         if cells is not None and len(cells) == width:
             table[place] = [_number(cell) for cell in cells]
     return table
@@ -178,7 +178,7 @@ def _table(X: Any, width: int | None) -> Any:
 def _cells_of(y: Any) -> Cells:
     """A target as plain cells: those of a list one by one, where a list of one is that one."""
     if isinstance(y, Sequence) and not isinstance(y, _NO_ROWS):
-        return objects(each[0] if isinstance(each, list | tuple) and len(each) == 1 else each for each in y)
+        return objects(attempt(_unwrap, each, otherwise=UNREADABLE) for each in y)
     if not isinstance(y, np.ndarray) and hasattr(y, "dtype" if hasattr(y, "dtype") else "type"):
         if kind(y) == "nested":
             raise InvalidInput("y is a column of lists or records: expected one value for each record.")
@@ -189,6 +189,10 @@ def _cells_of(y: Any) -> Cells:
     return plain(column_or_1d(values, warn=True))
 
 
+def _unwrap(each: Any) -> Any:
+    return each[0] if isinstance(each, list | tuple) and len(each) == 1 else each
+
+
 def _width_of_bounds(bounds: Any) -> int | None:
     pair = bounds.get("X") if isinstance(bounds, Mapping) else None
     ends = pair if isinstance(pair, list | tuple) else ()
@@ -197,12 +201,7 @@ def _width_of_bounds(bounds: Any) -> int | None:
 
 def _cells(row: Any) -> list[Any] | None:
     """The entries of a row, or None where it is none."""
-    if isinstance(row, _NO_ROWS) or not hasattr(row, "__len__"):
-        return None
-    try:
-        return list(row)
-    except Exception:  # whatever a record is, it never raises
-        return None
+    return list(row) if hasattr(row, "__len__") and not isinstance(row, _NO_ROWS) else None
 
 
 def _number(cell: Any) -> float:

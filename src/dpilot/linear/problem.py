@@ -16,6 +16,7 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
+from dpilot.privacy.notices import warn_of_refusal
 from dpilot.records import unit
 
 __all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier"]
@@ -119,14 +120,19 @@ def commit_stages(
 ) -> Iterator[tuple[CommittedRun, list[Privacy]]]:
     """Pay for all ``stages`` at once, run the body, and leave behind what it cost.
 
-    Without a ledger, a precommitted one of the fit's own budget is made and dropped: ``Privacy`` keeps its entries.
+    Without a ledger, a precommitted one of the fit's own budget is made and dropped: ``Privacy`` keeps its entries, and
+    a PrivacyWarning says that nothing else is counted. A refusal warns too, before it is raised.
 
     Guarantee:
         The whole price is on disk before the body runs; what does not fit raises BudgetExceeded and writes nothing.
         numpy raises and warns of no number in the body, whatever the caller set by ``np.seterr``: that would tell of
         one record.
     """
-    with commitment(stages, budget, ledger, dataset="one fit", size=None) as (made, cost), np.errstate(all="ignore"):
+    with (
+        warn_of_refusal(),
+        commitment(stages, budget, ledger, dataset="one fit", size=None) as (made, cost),
+        np.errstate(all="ignore"),
+    ):
         costs: list[Privacy] = []
         yield CommittedRun(made, noise), costs
         costs.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp))

@@ -73,6 +73,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
             size=self.size,
             length=values.shape[0],
             allow_large_delta=self.allow_large_delta,
+            ledger=self.ledger,
         )
         wanted = known.missing[:-1]
         plan = plan_scaling(problem, int(wanted.sum()), whole=True)

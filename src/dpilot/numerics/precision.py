@@ -10,7 +10,7 @@ number they meet ends, one bit further or two (Hopper), and cut the sum of four 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -198,15 +198,6 @@ def tf32_allowed(device: torch.device, *, convolution: bool = False) -> bool:
     except RuntimeError:  # torch 2.9 and later, set through the newer names
         backend: Any = torch.backends.cudnn if convolution else torch.backends.cuda
         return bool((backend.conv if convolution else backend.matmul).fp32_precision == "tf32")
-
-
-def is_full(tensors: Iterable[Tensor]) -> bool:
-    """Whether a pass over these tensors computes in float32 or better: no half precision, autocast or TF32."""
-    if is_autocasting():
-        return False
-    floats = [t for t in tensors if t.is_floating_point()]
-    allowed = (tf32_allowed(d, convolution=c) for d in {t.device for t in floats} for c in (False, True))
-    return all(t.dtype in (torch.float32, torch.float64) for t in floats) and not any(allowed)
 
 
 def bmm(left: Tensor, right: Tensor) -> Tensor:

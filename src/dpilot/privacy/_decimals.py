@@ -71,6 +71,36 @@ def below(number: Decimal) -> float:
     return shown if to_decimal(shown) <= max(number, ZERO) else math.nextafter(shown, 0.0)
 
 
+def chargeable(number: Decimal) -> float:
+    """The largest float that costs at most ``number`` in a ledger, declared as it is or found by an accountant.
+
+    >>> chargeable(Decimal("0.5")), chargeable(Decimal("0.1"))  # the float 0.1 is a little above a tenth
+    (0.5, 0.09999999999999999)
+    """
+    shown = below(number)
+    while shown > 0 and max(round_up(shown), to_decimal(shown)) > number:
+        shown = math.nextafter(shown, 0.0)
+    return shown
+
+
+def show_up(number: float) -> str:
+    """Six digits, rounded up, for people: a spend, or the total that is needed."""
+    return _show(number, ROUND_UP)
+
+
+def show_down(number: float) -> str:
+    """Six digits, rounded down, for people: what is left.
+
+    >>> show_down(0.9999999), show_up(0.9999999), show_up(3.0), show_down(1e-6)
+    ('0.999999', '1', '3', '1e-06')
+    """
+    return _show(number, ROUND_DOWN)
+
+
+def _show(number: float, rounding: str) -> str:
+    return f"{float(Context(prec=6, rounding=rounding).plus(to_decimal(number))):g}"
+
+
 def write(number: Decimal) -> str:
     """A finite decimal as a string."""
     if not number.is_finite():

@@ -56,7 +56,7 @@ def by_shape(whole: PerSampleOf, few: PerSampleOf, form: Any, per_batch: bool) -
 
     def gradients(chunk: Any) -> engine.PerSample:
         n = batches.size(chunk, per_batch)
-        if own is None or shapes(chunk) == own or n <= 1:
+        if own is None or shapes(chunk) == own:
             return whole(chunk)
         return concatenate_handles([few(piece) for piece, _ in split_chunk(chunk, n, _FEW)])
 

@@ -92,6 +92,7 @@ class Job:
         if form is None:
             return self if self.options.chunk_size is not None else self._in_chunks(1)
         per_sample, per_batch = per_sample_of(self.model, self.loss_fn, self.options), self.options.per_batch
+        batches.refuse_lists(form, batches.size(form, per_batch))
         with dry_run.fork_generators():
             tried = dry_run.run_synthetic(per_sample, form, per_batch=per_batch, public=self.example is not None)
             if self.options.engine == "auto" and tried.engine != "single-backward":

@@ -19,6 +19,7 @@ from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import ApproxDP, Event, Repeated
 from dpilot.privacy.ledger import Committed, Ledger, as_ledger
 from dpilot.privacy.ledger.history import Entry
+from dpilot.privacy.notices import warn_unledgered
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler
 from dpilot.train.plan import Plan
@@ -57,7 +58,11 @@ class Payment:
 
 
 def own_ledger(plan: Plan, folder: Path | None, data_id: str | None) -> Ledger:
-    """A ledger of the plan's own budget, for this run alone: in its folder, or in one that lasts while it is held."""
+    """A ledger of the plan's own budget, for this run alone: in its folder, or in one that lasts while it is held.
+
+    A PrivacyWarning says that nothing else is counted there.
+    """
+    warn_unledgered(plan.budget)
     home = Path(tempfile.mkdtemp(prefix="dpilot-")) if folder is None else folder
     home.mkdir(parents=True, exist_ok=True)
     name = data_id or "the data of this run"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from dpilot import _validate, clipping
@@ -13,7 +15,7 @@ from dpilot.errors import InvalidInput
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.calibrate import noise_multiplier as calibrated
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
-from dpilot.privacy.ledger import Ledger
+from dpilot.privacy.ledger import Ledger, fit_budget
 
 FORMAT: Final = 1
 
@@ -62,25 +64,37 @@ class Plan:
         epochs: float | None = None,
         steps: int | None = None,
         clipping: str | Clipping = "bounded-slack",
-        ledger: Ledger | None = None,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
     ) -> Plan:
         """The plan whose noise the budget asks for. With a ledger, it must fit what is left there, now.
+
+        A ledger, or the path of one that is there, gives the plan its part of delta: as much of the total delta as
+        the budget's epsilon is of the total epsilon.
 
         Give the expected batch size or the rate, and the epochs or the steps; all are declared numbers. A delta of
         1/size or more is refused, unless the budget allows it: ``Budget(1.0, 0.01, allow_large_delta=True)``.
         """
         size = _validate.count("Declare the number of records.", size=size)
         budget.check_size(size)
+        budget = fit_budget(ledger, budget)
         rate = _rate(size, batch_size, sample_rate)
         count = _steps(rate, epochs, steps)
         sigma = calibrated(budget, sample_rate=rate, steps=count)
         plan = cls(budget, size, rate, count, sigma, _rule(clipping), Cost(budget.epsilon, budget.delta))
-        if ledger is not None and not ledger.fits(plan.event):
+        if ledger is not None:
+            plan._check_fits(ledger)
+        return plan
+
+    def _check_fits(self, ledger: Ledger | str | os.PathLike[str]) -> None:
+        if not isinstance(ledger, Ledger):
+            if not Path(ledger).exists():  # it will be made for the plan's own budget
+                return
+            ledger = Ledger.read(ledger)
+        if not ledger.fits(self.event, delta=self.budget.delta if ledger.bound == "basic" else None):
             raise InvalidInput(
-                f"a plan of {budget} does not fit the ledger, which has {ledger.remaining()} left. "
+                f"a plan of {self.budget} does not fit the ledger, which has {ledger.remaining()} left. "
                 "Plan with a smaller budget, or extend the ledger with a reason."
             )
-        return plan
 
     @property
     def expected_batch_size(self) -> float:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +17,16 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.errors import InvalidInput
+from dpilot.engine.outputs import judge_outputs, outputs
+from dpilot.engine.record import Verdict
+from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import RunRecord
 from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files
 from dpilot.train.checkpoint.store import from_storable, to_storable
 from dpilot.train.payment import LEDGER
+from dpilot.train.records.spec import try_quietly
 
 MODEL: Final = "model.safetensors"
 LAYERS: Final = "model.json"
@@ -122,10 +128,11 @@ _ROWS: Final = (8, 512)  # at a time: of the first records, so that few of them 
 
 
 @torch.no_grad()
-def predict(model: nn.Module, inputs: Any) -> Tensor:
+def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor:
     """The model's outputs for ``inputs``: a tensor or array, a tuple of arguments or a dict of keyword arguments.
 
-    For classes take ``.argmax(1)``. The modes of the model's layers are put back.
+    For classes take ``.argmax(1)``. The modes of the model's layers are put back. With ``protected`` inputs every pass
+    is watched: what comes out of a record then depends on that record alone, whatever the model does (``engine``).
 
     Guarantee:
         The model sees batches whose sizes follow from the place alone, the last one filled up with copies of a record:
@@ -143,17 +150,17 @@ def predict(model: nn.Module, inputs: Any) -> Tensor:
             f"inputs are {type(inputs).__name__}: expected a tensor, an array, a tuple or a dict of them."
         )
     n, device = found[0].shape[0], next(model.parameters()).device
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        outputs = [
-            _call(model, batches.rebuild(_fill(inputs, n, start, rows), lambda t: t.to(device)))[: n - start].cpu()
-            for start, rows in blocks(n, *_ROWS)
+    call, most = _call, _ROWS[1]
+    if protected:
+        call = partial(outputs, _call)
+        verdict = try_quietly(lambda: _judge_made_up(model, batches.rebuild(inputs, lambda t: t.to(device))))
+        most = most if verdict is not None and verdict.kind == "apart" else _ROWS[0]  # each among copies of itself
+    with _evaluation(model):
+        made = [
+            call(model, batches.rebuild(_fill(inputs, n, start, rows), lambda t: t.to(device)), rows)[: n - start].cpu()
+            for start, rows in blocks(n, _ROWS[0], most)
         ]
-    finally:
-        for module, training in modes.items():
-            module.training = training
-    return torch.cat(outputs)
+    return torch.cat(made)
 
 
 def _fill(inputs: Any, n: int, start: int, rows: int) -> Any:
@@ -165,7 +172,41 @@ def _fill(inputs: Any, n: int, start: int, rows: int) -> Any:
     return batches.rebuild(inputs, lambda t: t[places.to(t.device)] if t.dim() and t.shape[0] == n else t)
 
 
-def _call(model: nn.Module, piece: Any) -> Tensor:
+def refuse_combined(model: nn.Module, public: Any) -> None:
+    """Refuse a model that combines records in ``predict``: in a score one of them would change another's."""
+    verdict = _judge(model, _fill(public, batches.tensors(public)[0].shape[0], 0, _ROWS[0]))
+    if verdict.kind == "mixed":
+        raise UnsupportedModel(
+            f"the model combines records where it does not train, and they are scored: {verdict.why}. Expected outputs "
+            "that depend on their own record alone: no statistics, ranks or counts over the batch."
+        )
+
+
+def _judge_made_up(model: nn.Module, inputs: Any) -> Verdict:
+    """Whether made-up inputs in the form of these stay apart where the model does not train."""
+    n = batches.tensors(inputs)[0].shape[0]
+    return _judge(model, batches.synthetic(inputs, n, _ROWS[0], torch.Generator().manual_seed(0)))
+
+
+def _judge(model: nn.Module, rows: Any) -> Verdict:
+    with _evaluation(model):
+        return judge_outputs(_call, model, rows, _ROWS[0])
+
+
+@contextmanager
+def _evaluation(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; the modes of its layers are put back."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _call(model: nn.Module, piece: Any, rows: int | None = None) -> Tensor:
+    del rows  # all there are
     if isinstance(piece, dict):
         made = model(**piece)
     else:

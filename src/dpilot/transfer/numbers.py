@@ -17,6 +17,7 @@ from dpilot._arrays import Floats
 from dpilot.data.cells import kind, objects, plain
 from dpilot.data.frames import columns_of, is_frame
 from dpilot.data.reading import numbers
+from dpilot.data.values import attempt
 from dpilot.errors import InvalidInput
 
 __all__ = ["as_numbers"]
@@ -63,34 +64,28 @@ def _plain(array: Any) -> Any:
 
 
 def _table(listed: list[Any]) -> Floats:
-    first = _row(listed[0])
+    first = attempt(_row, listed[0], otherwise=None)
     if first is None:
         raise InvalidInput("the first entry of the list of features is no row: expected a list of rows, or an array.")
     table = np.full((len(listed), first.size), np.nan)
     for place, each in enumerate(listed):
-        row = _row(each)
+        row = attempt(_row, each, otherwise=None)
         if row is not None and row.size == first.size:
             table[place] = row
     return table
 
 
 def _row(row: Any) -> Floats | None:
-    try:
-        if isinstance(row, Tensor):
-            row = row.detach().cpu().numpy()
-        if isinstance(row, np.ndarray) and row.ndim == 1:
-            return np.asarray(_plain(row), dtype=np.float64)
-        return _read(list(row)) if isinstance(row, list | tuple) else None
-    except Exception:  # whatever a record is, it never raises
-        return None
+    if isinstance(row, Tensor):
+        row = row.detach().cpu().numpy()
+    if isinstance(row, np.ndarray) and row.ndim == 1:
+        return np.asarray(_plain(row), dtype=np.float64)
+    return _read(list(row)) if isinstance(row, list | tuple) else None
 
 
 def _read(cells: list[Any]) -> Floats:
-    return numbers(objects(map(_single, cells)), ())
+    return numbers(objects(attempt(_single, cell, otherwise=None) for cell in cells), ())
 
 
 def _single(cell: Any) -> Any:
-    try:
-        return cell.item() if isinstance(cell, Tensor | np.ndarray) else cell
-    except Exception:  # more than one value, or none
-        return None
+    return cell.item() if isinstance(cell, Tensor | np.ndarray) else cell

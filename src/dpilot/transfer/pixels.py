@@ -20,6 +20,7 @@ from torch import Tensor
 from dpilot import _validate
 from dpilot.data.cells import plain
 from dpilot.data.reading import numbers
+from dpilot.data.values import attempt
 from dpilot.errors import InvalidInput
 
 __all__ = ["as_pixels", "scale_pixels"]
@@ -58,15 +59,18 @@ def scale_pixels(images: Tensor, white: float | None = None) -> Tensor:
 def _stack(images: Sequence[Any]) -> Any:
     if not len(images):
         raise InvalidInput("images are an empty list: expected an array, which has a shape without images too.")
-    shape = np.shape(images[0])
+    shape: tuple[int, ...] | None = attempt(np.shape, images[0], otherwise=None)
+    if shape is None:
+        raise InvalidInput("the first entry of the list of images is no image: expected images of one shape.")
     made = np.full((len(images), *shape), np.nan, dtype=np.float32)
     for place, each in enumerate(images):
-        try:
-            if np.shape(each) == shape:
-                made[place] = _real(np.asarray(each))
-        except Exception:  # whatever an image is, it never raises
-            made[place] = np.nan
+        made[place] = attempt(_picture, each, shape, otherwise=np.nan)
     return made
+
+
+def _picture(image: Any, shape: tuple[int, ...]) -> Any:
+    pixels = _real(np.asarray(image))
+    return pixels if pixels.shape == shape else np.nan
 
 
 def _real(array: Any) -> Any:

@@ -29,7 +29,7 @@ from dpilot.train.run import predict
 from dpilot.tune.held_out import evaluation_form, map_records, training_form
 from dpilot.tune.pool import check_sendable, run_in_processes
 from dpilot.tune.recipe import Recipe, TrialKeys, check_fresh, secret_randomness
-from dpilot.tune.stacked import Runner, stackable, train_together
+from dpilot.tune.stacked import Runner, runs_stacked, stackable, train_together
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, exact_counts, require_distinct
 from dpilot.tune.trial_transfer import TransferredTrial, check_noise
 
@@ -187,7 +187,7 @@ class ModuleTask:
     def _probabilities(self, model: nn.Module, chunk: Any) -> Tensor:
         """Class and probabilities of some records."""
         inputs, labels, *_ = chunk
-        probabilities = torch.softmax(predict(model, inputs).double(), 1)
+        probabilities = torch.softmax(predict(model, inputs, protected=True).double(), 1)
         if probabilities.shape != (len(labels), self.classes):
             raise ValueError("not one probability a class and record")
         return torch.cat([labels.double().cpu()[:, None], probabilities], 1)
@@ -243,7 +243,8 @@ class ModuleTask:
         if (alone if self.together is None else not self.together) or self.example is not None:
             return False
         batch = self.sample_rate * self.size
-        return stackable(job.model, self.train_data, self.options, trials=count, batch_size=batch)
+        small = stackable(job.model, self.train_data, self.options, trials=count, batch_size=batch)
+        return small and runs_stacked(job.model, self.loss_fn, self.train_data, job.device)
 
     def _codes(self, model: nn.Module, objective: str) -> Iterator[Floats]:
         """For each held-out record its cell and whether it is predicted right; null records are left out. Sensitive."""
@@ -252,7 +253,7 @@ class ModuleTask:
 
     def _outcomes(self, model: nn.Module, objective: str, chunk: Any) -> Floats:
         inputs, labels, *rest = chunk
-        logits, labels = predict(model, inputs), labels.double().cpu()
+        logits, labels = predict(model, inputs, protected=True), labels.double().cpu()
         cell = rest[0].double().cpu() if objective == "worst_group" else labels
         if logits.dim() != 2 or not cell.shape == labels.shape == logits.shape[:1]:
             raise ValueError("not one class, and one group, a record")

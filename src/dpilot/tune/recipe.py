@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dpilot import clipping
 from dpilot.clipping import Clipping
-from dpilot.errors import InvalidInput
+from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import Noise
 from dpilot.noise import KeyedNoise
@@ -26,7 +26,7 @@ from dpilot.train import dry_run
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
-from dpilot.train.run import predict
+from dpilot.train.run import predict, refuse_combined
 from dpilot.train.state import TrainingState, step_randomness
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.task import Trial
@@ -155,7 +155,10 @@ def _outputs(job: Job, dataset: Any) -> Tensor:
     made_up = dry_run.synthetic_records(form, 2, per_batch=job.options.per_batch)
     for records in (made_up, form) if job.example is not None else (made_up,):
         try:
+            refuse_combined(job.model, records[0])
             return predict(job.model, records[0])
+        except UnsupportedModel:
+            raise
         except Exception as raised:
             problem = raised
     raise InvalidInput(

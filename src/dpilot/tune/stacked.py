@@ -20,16 +20,21 @@ from torch.utils.data import TensorDataset
 
 from dpilot.engine import PerSample
 from dpilot.engine.base import accumulator, empty, trainable
+from dpilot.engine.draws import GeneratorStates
 from dpilot.engine.loop import materialised
 from dpilot.engine.quiet import no_batching_warnings
+from dpilot.engine.state import StateSnapshot, preserve
 from dpilot.engine.vmap import BatchLoss
+from dpilot.engine.vmap_leaks import refuse_leaks
 from dpilot.sampling import Batch, PoissonSampler
-from dpilot.train.records.nulls import null_outside_classes
-from dpilot.train.records.reader import RecordChunk, split_records
+from dpilot.train import dry_run
+from dpilot.train.gradients import even_rows
+from dpilot.train.records.nulls import concatenate_handles, null_outside_classes
+from dpilot.train.records.reader import RecordChunk, declared_form, move_to, split_records
 from dpilot.train.records.spec import try_quietly
 from dpilot.train.state import TrainingState, step_randomness
 
-__all__ = ["Runner", "stackable", "train_together"]
+__all__ = ["Runner", "runs_stacked", "stackable", "train_together"]
 
 
 @dataclass(slots=True)
@@ -89,27 +94,56 @@ def train_together(
         going = [runner for runner in going if runner.state.steps_taken < runner.sampler.steps]
 
 
+def runs_stacked(model: nn.Module, loss_fn: Callable[..., Tensor], dataset: Any, device: torch.device) -> bool:
+    """Whether made-up records compute together, and the model sees no more than one of them (``vmap_leaks``)."""
+    form = move_to(device, declared_form(dataset, None))
+    made_up = dry_run.synthetic_records(form, 2, per_batch=False)
+    with dry_run.fork_generators():
+        return try_quietly(partial(_stack_gradients, [model, model], loss_fn, made_up)) is not None
+
+
 def _gradients(
     runners: Sequence[Runner],
     issued: Sequence[Batch],
     dataset: TensorDataset,
     loss_fn: Callable[..., Tensor],
     device: torch.device,
-    most_numbers: int = 1 << 24,
 ) -> Iterator[list[PerSample]]:
-    """For each piece of the union, of at most ``most_numbers``, the gradients of each trial's own records in it."""
+    """For each piece of the union the gradients of each trial's own records in it.
+
+    Guarantee:
+        A piece has a public number of rows, filled up with copies of its last record. One that does not compute, or in
+        which the model may have seen more than one record, is computed again, each record as a piece of copies of
+        itself, with the same draws: a record that is the cause moves nothing but itself.
+    """
     union = np.unique(np.concatenate([batch.indices for batch in issued]))
-    size = max(1, most_numbers // (len(runners) * sum(each.numel() for each in runners[0].model.parameters())))
+    models, size = [runner.model for runner in runners], _piece_rows(runners)
     for start in range(0, len(union), size):
         indices = union[start : start + size]
         masks = [np.isin(indices, batch.indices) for batch in issued]
-        rows = tuple(each.to(device) for each in dataset[torch.from_numpy(indices)])
-        models = [runner.model for runner in runners]
+        filled = torch.from_numpy(np.pad(indices, (0, size - len(indices)), mode="edge"))
+        rows = tuple(each.to(device) for each in dataset[filled])
+        before, computed = GeneratorStates.now(), np.ones(len(indices), dtype=np.bool_)
         gradients = try_quietly(partial(_stack_gradients, models, loss_fn, rows))
-        if gradients is None:  # one record may have broken the pass for all: each trial looks for itself
-            yield [_compute_alone(runner, rows, mask) for runner, mask in zip(runners, masks, strict=True)]
-        else:
-            yield [_select_records(runners[place], gradients, place, mask) for place, mask in enumerate(masks)]
+        if gradients is None:
+            gradients, computed = _stack_copies(models, loss_fn, rows, len(indices), before)
+        yield [
+            concatenate_handles(
+                [
+                    _select_records(runner, gradients, place, mask[computed]),
+                    *(_compute_alone(runner, rows, i) for i in np.flatnonzero(mask & ~computed).tolist()),
+                ]
+            )
+            for place, (runner, mask) in enumerate(zip(runners, masks, strict=True))
+        ]
+
+
+def _piece_rows(runners: Sequence[Runner], most_numbers: int = 1 << 24) -> int:
+    """Rows of a piece, which most unions of batches fill well, with at most ``most_numbers`` in gradients: public."""
+    plan = runners[0].state.context.plan
+    most = max(1, most_numbers // (len(runners) * sum(each.numel() for each in runners[0].model.parameters())))
+    in_union = 1 - (1 - plan.sample_rate) ** len(runners)
+    return even_rows(plan.expected_batch_size / plan.sample_rate * in_union, in_union, most)
 
 
 def _stack_gradients(
@@ -125,8 +159,29 @@ def _stack_gradients(
         return result
 
     per_record = vmap(grad(loss), in_dims=(None, *[0] * len(rows)), randomness="different")
-    with no_batching_warnings():
+    before = StateSnapshot.of(models[0], loss_fn, rows)
+    with preserve(before), no_batching_warnings(), refuse_leaks(before.generators):
         return vmap(per_record, in_dims=(0, *[None] * len(rows)), randomness="different")(values, *rows)  # type: ignore[no-any-return]
+
+
+def _stack_copies(
+    models: Sequence[nn.Module],
+    loss_fn: Callable[..., Tensor],
+    rows: tuple[Tensor, ...],
+    n: int,
+    before: GeneratorStates,
+) -> tuple[dict[str, Tensor], NDArray[np.bool_]]:
+    """The first n records, each among copies of itself: gradients of those that compute, and which do."""
+    found = list[dict[str, Tensor]]()
+    computed = np.zeros(n, dtype=np.bool_)
+    for i in range(n):
+        before.go_on()
+        copies = tuple(each[i : i + 1].repeat(len(each), *[1] * (each.dim() - 1)) for each in rows)
+        gradients = try_quietly(partial(_stack_gradients, models, loss_fn, copies))
+        if gradients is not None:
+            computed[i] = True
+            found.append({name: each[:, i].clone() for name, each in gradients.items()})
+    return {name: torch.stack([each[name] for each in found], 1) for name in (found[0] if found else ())}, computed
 
 
 def _select_records(runner: Runner, stacked: dict[str, Tensor], place: int, mask: NDArray[np.bool_]) -> PerSample:
@@ -142,13 +197,10 @@ def _select_records(runner: Runner, stacked: dict[str, Tensor], place: int, mask
     )
 
 
-def _compute_alone(runner: Runner, rows: tuple[Tensor, ...], mask: NDArray[np.bool_]) -> PerSample:
-    """The same by the engine, alone."""
-    kept = torch.from_numpy(np.flatnonzero(mask))
-    if not len(kept):
-        return empty(trainable(runner.model), "none", "no record of this trial")
-    mine = tuple(each[kept.to(each.device)] for each in rows)
-    return runner.alone(RecordChunk(mine, partial(split_records, mine, len(kept))))
+def _compute_alone(runner: Runner, rows: tuple[Tensor, ...], place: int) -> PerSample:
+    """One record by the engine, for one trial."""
+    mine = tuple(each[place : place + 1] for each in rows)
+    return runner.alone(RecordChunk(mine, partial(split_records, mine, 1)))
 
 
 def _identity(handle: PerSample) -> PerSample:

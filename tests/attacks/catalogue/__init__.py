@@ -5,6 +5,7 @@ from tests.attacks.catalogue import (
     autograd,
     data,
     draws,
+    edges,
     exits,
     guesses,
     layers,
@@ -16,6 +17,6 @@ from tests.attacks.catalogue import (
     statistics,
 )
 
-THEMES = (products, rows, statistics, layouts, layers, losses, state, exits, autograd, data, guesses, draws)
+THEMES = (products, rows, statistics, layouts, layers, losses, state, exits, autograd, data, guesses, draws, edges)
 
 __all__ = ["ATTACKS", "THEMES"]

@@ -251,6 +251,80 @@ def raising_neighbour_of_records_scaled_by_the_batch() -> Case:
 
 
 @attack
+def record_of_a_length_scaled_by_the_batch() -> Case:
+    """Long records are scaled by the size of the batch; one alone was in larger chunks than two of them: 3 bounds."""
+
+    def collate(rows: list[Any]) -> Row:
+        x, length, y = stacked(rows)
+        return x[:, : int(length[0])], y
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x.sum(1)) * (12 - len(x) if x.shape[1] == 2 else 1)
+
+    n = 15
+    lengths = torch.ones(n, dtype=torch.int64)
+    lengths[7] = 2
+    data, extra = (
+        (torch.ones(n, 2, 4), lengths, torch.ones(n, 2)),
+        (torch.ones(1, 2, 4), lengths[7:8], torch.ones(1, 2)),
+    )
+    example = torch.zeros(2, 1, 4), torch.zeros(2, 2)
+    return Case(Scaled(), linear, data, extra, width=16, mixes=None, collate=collate, example=example)
+
+
+class Named(nn.Module):
+    """A model that reads Python values of its records, and turns round where one is long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, names: list[Any]) -> Tensor:
+        return self.a(x) * (1 if max(map(len, map(str, names))) < 4 else -1)
+
+
+def named(make: Any, example: Any, **more: Any) -> Case:
+    """Records with a name, which ``make`` puts beside a record; a large record has a long one."""
+    data, extra = regression()
+
+    def dataset(rows: Records) -> Any:
+        return [make(x, 12345 if bool(x.abs().max() > 50) else 12, y) for x, y in zip(*rows, strict=True)]
+
+    return Case(Named(), linear, data, extra, mixes=None, dataset=dataset, example=example, **more)
+
+
+@attack
+def texts_of_all_records() -> Case:
+    """The model reads a text of each record, and so those of all: 8.7 bounds."""
+    example = (torch.zeros(2, 4), ["ab", "ab"]), torch.zeros(2, 2)
+    return named(lambda x, name, y: ((x, str(name)), y), example)
+
+
+@attack
+def lists_of_the_collator() -> Case:
+    """The collator makes a list of one number of a record, and the model reads those of all."""
+    example = (torch.zeros(2, 4), [1, 1]), torch.zeros(2, 2)
+    return named(lambda x, name, y: (x, name, y), example, collate=listed)
+
+
+@attack
+def lists_beside_longer_ones() -> Case:
+    """The same where the form has a list of three numbers for two records, which they share."""
+    example = (torch.zeros(2, 4), [1, 1, 1]), torch.zeros(2, 2)
+    return named(lambda x, name, y: (x, name, y), example, collate=listed)
+
+
+def listed(rows: list[Any]) -> Any:
+    ((x, name, y),) = rows
+    return (x[None], [name]), y[None]
+
+
+@attack
 def token_outside_the_vocabulary_in_half_precision() -> Case:
     """Beside a token outside of the vocabulary all others are computed one by one, where half precision rounds anew."""
     n = 1024

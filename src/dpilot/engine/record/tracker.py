@@ -255,7 +255,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         in_place = operation.name.endswith("_") and not overwrites
         reseeded = operation.draws and self.generators.were_set(func, args, kwargs, again=self._strict)
         ruled = worst.kind == "axis" and operation.rule is not no_values
-        looked = self.memory.looked
         made: Any = None
         if ruled and in_place:  # judged by what was there before
             made = self._by_rule(operation, func, args, given, written, None)
@@ -282,7 +281,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = (
                 worst if records else self._without_records(operation, func, args, given, out, read, places, reseeded)
             )
-            if key is not None and not records and outs and looked == self.memory.looked:
+            if key is not None and not records and outs:  # no draw is among them: no value was looked at
                 remember(_rules, key, made)
         if operation.rule is not no_values and any(p.holds_records or p.holds_draws for p in places):
             self._note_escapes(operation, out, outs, read, places)

@@ -1,7 +1,27 @@
 """The ledger: the append-only, crash-safe list of what a data set has lost, and the only way to spend more."""
 
-from dpilot.privacy.ledger.history import Entry, Stage
+from dpilot.privacy.ledger.discovery import dataset_name, find_ledger, locate_ledger
+from dpilot.privacy.ledger.history import Entry, Extension, Stage
 from dpilot.privacy.ledger.ledger import Ledger, as_ledger, commitment, reopen
 from dpilot.privacy.ledger.spending import Committed
+from dpilot.privacy.ledger.totals import Balance, OpenedLedger, extend_total, fit_budget, open_for_fit, split_budget
 
-__all__ = ["Committed", "Entry", "Ledger", "Stage", "as_ledger", "commitment", "reopen"]
+__all__ = [
+    "Balance",
+    "Committed",
+    "Entry",
+    "Extension",
+    "Ledger",
+    "OpenedLedger",
+    "Stage",
+    "as_ledger",
+    "commitment",
+    "dataset_name",
+    "extend_total",
+    "find_ledger",
+    "fit_budget",
+    "locate_ledger",
+    "open_for_fit",
+    "reopen",
+    "split_budget",
+]

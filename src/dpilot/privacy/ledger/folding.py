@@ -28,7 +28,7 @@ from dpilot.privacy.amounts import Amount, Charge, Price
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.chain import FORMAT, LedgerRow
-from dpilot.privacy.ledger.history import Commitment, History, Stage, text
+from dpilot.privacy.ledger.history import Commitment, Extension, History, Stage, text
 
 Body = Mapping[str, Any]
 
@@ -116,7 +116,7 @@ def follow(history: History | None, row: LedgerRow) -> History:
             case "reserve":
                 return replace(history, commitments=(*history.commitments, _commitment(row)))
             case "extend":
-                return replace(history, budget=_read_budget(row.content()["budget"]))
+                return _extend(history, row)
             case kind:
                 return _set_state(history, row.content(), *_STATES[kind])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
@@ -139,6 +139,12 @@ def _open(row: LedgerRow) -> History:
         order,
         _read_budget(body["budget"]),
     )
+
+
+def _extend(history: History, row: LedgerRow) -> History:
+    body = row.content()
+    extension = Extension(row.seq, row.time, _read_budget(body["budget"]), text("reason", body["reason"]))
+    return replace(history, budget=extension.budget, extensions=(*history.extensions, extension))
 
 
 @lru_cache(maxsize=10_000)

@@ -81,6 +81,20 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Extension:
+    """An extend row: from here on ``budget`` is the total, for ``reason``."""
+
+    seq: int
+    time: str
+    budget: Budget
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {"seq": self.seq, "time": self.time, "budget": self.budget.as_dict(), "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
 class Commitment:
     """A reserve row, with what later rows made of it.
 
@@ -113,6 +127,7 @@ class History:
     order: float | None
     budget: Budget
     commitments: tuple[Commitment, ...] = ()
+    extensions: tuple[Extension, ...] = ()
 
     @property
     def bound(self) -> Bound:

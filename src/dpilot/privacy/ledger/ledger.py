@@ -29,9 +29,10 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import folding, places, spending
 from dpilot.privacy.ledger.book import Book
-from dpilot.privacy.ledger.history import Entry, History, Stage, text
+from dpilot.privacy.ledger.history import Entry, Extension, History, Stage, text
 from dpilot.privacy.ledger.spending import Committed, find_price
 from dpilot.privacy.ledger.store import Store
+from dpilot.privacy.notices import warn_unledgered
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
 
@@ -70,11 +71,30 @@ class Ledger:
         store = Store(_local(path))
         text("dataset", dataset)
         if not store.path.exists():
-            check_alone()
-            store.create("open", _first_row(dataset, budget, mode, bound))
+            cls.create(store.path, dataset=dataset, budget=budget, mode=mode, bound=bound)
         book = Book.of(store)
         _check_same(book.history(), dataset, budget, mode, bound)
         return cls(book)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        dataset: str,
+        budget: Budget | None,
+        mode: str | None = None,
+        bound: str | None = None,
+    ) -> bool:
+        """Make a ledger where nothing is yet; False if something is there, which is left as it is.
+
+        Guarantee:
+            of processes that create at once one gets True, and its terms stand; the others find its ledger.
+        """
+        store = Store(_local(path))
+        check_alone()
+        first = _first_row(dataset, budget, mode, bound)
+        return not store.path.exists() and store.create("open", first)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Ledger:
@@ -132,6 +152,10 @@ class Ledger:
     def entries(self) -> tuple[Entry, ...]:
         """Every stage of every commitment, in order."""
         return self._book.history().entries()
+
+    def extensions(self) -> tuple[Extension, ...]:
+        """Every time the total was raised, with the reason, in order."""
+        return self._book.history().extensions
 
     def head(self) -> str:
         """``count:hash`` of the last row: kept elsewhere, it lets ``verify`` see a file that was rewritten whole."""
@@ -281,7 +305,9 @@ def as_ledger(ledger: Ledger | str | os.PathLike[str], budget: Budget, dataset: 
     if isinstance(ledger, Ledger):
         return ledger
     path = Path(ledger)
-    return reopen(path) if path.exists() else Ledger.open(path, dataset=dataset or path.stem, budget=budget)
+    if not path.exists():
+        Ledger.create(path, dataset=dataset or path.stem, budget=budget)  # or another process does, meanwhile
+    return reopen(path)
 
 
 def reopen(path: str | os.PathLike[str]) -> Ledger:
@@ -306,12 +332,14 @@ def commitment(
 
     Edge cases:
         size         the declared number of records, for which delta must be small; None where it is to be bought
-        no ledger    a precommitted one of ``budget``, named ``dataset``, is made, and dropped after the body
+        no ledger    a precommitted one of ``budget``, named ``dataset``, is made, and dropped after the body; a
+                     PrivacyWarning says that nothing else is counted
         a ledger     is charged what it makes of the stages; the cost that comes out is the whole ``budget``
     """
     budget.check_size(size)
     with tempfile.TemporaryDirectory(prefix="dpilot-") as folder:
         if ledger is None:
+            warn_unledgered(budget)
             book = Ledger.open(Path(folder) / "own.ledger", dataset=dataset, budget=budget, mode="precommitted")
         else:
             book = as_ledger(ledger, budget)

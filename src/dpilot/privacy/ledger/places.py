@@ -27,7 +27,8 @@ def refuse_network(folder: Path) -> None:
     if _NETWORK.fullmatch(kind):
         raise LedgerError(
             f"{folder} is on a network file system ({kind}): expected a local disk, where locks and fsync hold. "
-            "Keep the ledger on a local path of the one machine that spends."
+            "Keep the ledger on a local path of the one machine that spends: name it by --ledger (in Python ledger=), "
+            "or a folder for all by DPILOT_LEDGERS."
         )
 
 

@@ -105,6 +105,16 @@ class Appender:
         return row
 
 
+def is_ledger(path: Path) -> bool:
+    """Whether the file is marked as a ledger, sound or not; False where there is none."""
+    try:
+        with closing(_connect(Path(os.path.realpath(path)), "ro")) as connection:
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+    except (sqlite3.Error, OSError):
+        return False
+    return bool(application == _APPLICATION)
+
+
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE, isolation_level=None)
     for setting in ("synchronous = EXTRA", "fullfsync = ON", "trusted_schema = OFF", "cell_size_check = ON"):
@@ -203,7 +213,10 @@ def _explain_errors(path: Path) -> Iterator[None]:
     except FileExistsError:
         raise
     except OSError as problem:
-        raise LedgerError(f"{path} cannot be used ({problem.strerror}): expected a writable local folder.") from problem
+        raise LedgerError(
+            f"{path} cannot be used ({problem.strerror}): expected a writable local folder. Name one by --ledger (in "
+            "Python ledger=) or DPILOT_LEDGERS."
+        ) from problem
     except LedgerError as problem:
         raise LedgerError(f"{path}: {problem}") from problem
 

@@ -248,9 +248,7 @@ def slice_records(chunk: Any, count: int, start: int, stop: int) -> Any:
         return batches.mapping_like(
             chunk, {key: slice_records(value, count, start, stop) for key, value in chunk.items()}
         )
-    if _is_plain_list(chunk):
-        return chunk[start:stop] if len(chunk) == count else chunk
-    if isinstance(chunk, tuple | list):
+    if isinstance(chunk, tuple | list) and not _is_plain_list(chunk):
         return batches.sequence_like(chunk, [slice_records(value, count, start, stop) for value in chunk])
     return chunk
 
@@ -276,9 +274,7 @@ def _concatenate(alone: list[Any]) -> Any:
         return torch.cat(alone) if _holds_record(like) else like
     if isinstance(like, Mapping):
         return batches.mapping_like(like, {key: _concatenate([each[key] for each in alone]) for key in like})
-    if _is_plain_list(like):
-        return type(like)(value for each in alone for value in each) if len(like) == 1 else like
-    if isinstance(like, tuple | list):
+    if isinstance(like, tuple | list) and not _is_plain_list(like):
         return batches.sequence_like(
             like, [_concatenate([each[place] for each in alone]) for place in range(len(like))]
         )
@@ -293,9 +289,7 @@ def _likeness(record: Any) -> Hashable:
         return "shared", tuple(record.shape), pickle.dumps(record.cpu().contiguous().view(-1).view(torch.uint8).numpy())
     if isinstance(record, Mapping):
         return tuple((key, _likeness(value)) for key, value in record.items())
-    if _is_plain_list(record) and len(record) == 1:
-        return "list"
-    if isinstance(record, tuple | list):
+    if isinstance(record, tuple | list) and not _is_plain_list(record):
         return tuple(_likeness(value) for value in record)
     return pickle.dumps(record)
 
@@ -324,6 +318,6 @@ def _holds_record(part: Tensor) -> bool:
 
 
 def _is_plain_list(part: Any) -> bool:
-    """A list of things that hold nothing, such as strings: one a record, if there is one of one record."""
+    """A list of things that hold nothing, such as strings: a shared part, as Python would read all of a longer one."""
     plain = type(part) in (tuple, list)
     return plain and len(part) > 0 and not any(isinstance(each, Tensor | Mapping | tuple | list) for each in part)

@@ -1,0 +1,60 @@
+"""What a model says of protected records, each of them apart: for scores, which count records one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpilot.engine import batch as batches
+from dpilot.engine.api import eager
+from dpilot.engine.draws import GeneratorStates
+from dpilot.engine.record.watch import Pass, Verdict
+from dpilot.engine.state import preserve_state
+
+Call = Callable[[nn.Module, Any], Tensor]
+"""How a model is called with inputs; it gives a row for each sample."""
+
+
+@torch.no_grad()
+def outputs(call: Call, model: nn.Module, inputs: Any, n: int) -> Tensor:
+    """The outputs of n samples, from one pass if they stay apart in it; else each from a pass over copies of itself.
+
+    Guarantee:
+        Row i is a function of sample i, of its place, of n and of what is shared. What the model remembers is undone.
+    """
+    before = GeneratorStates.now()
+    made, verdict = _judge(call, model, inputs, n)
+    if verdict.kind == "apart":
+        return made
+
+    def row(i: int) -> Tensor:
+        before.go_on()
+        copies = batches.rebuild(
+            inputs, lambda t: t[i : i + 1].repeat(n, *[1] * (t.dim() - 1)) if t.dim() and t.shape[0] == n else t
+        )
+        with preserve_state(model), eager(model):
+            return call(model, copies)[i]
+
+    return torch.stack([row(i) for i in range(n)])
+
+
+@torch.no_grad()
+def judge_outputs(call: Call, model: nn.Module, inputs: Any, n: int) -> Verdict:
+    """Whether n made-up samples stay apart in what the model says of them."""
+    before = GeneratorStates.now()
+    verdict = _judge(call, model, inputs, n)[1]
+    before.go_on()
+    return verdict
+
+
+def _judge(call: Call, model: nn.Module, inputs: Any, n: int) -> tuple[Tensor, Verdict]:
+    with Pass.over(model, partial(call, model), inputs, n) as watched:
+        with watched.tracker, watched.exits:
+            made = call(model, inputs)
+        place, verdict = watched.tracker.place(made), watched.verdict(made)
+        first = place.kind == "axis" and place.axis == 0 and place.block == 1 and made.shape[:1] == (n,)
+        return made, verdict if first else Verdict("unknown" if verdict.kind == "apart" else verdict.kind, verdict.why)
