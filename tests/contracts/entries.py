@@ -84,9 +84,12 @@ def estimator(make: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return fit
 
 
-def table(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
-    total = {"epsilon": EPSILON, "delta": delta, "allow_large_delta": allow}
-    return fit_table(frame(size), SCHEMA, **total, epochs=2, size=SIZE, ledger=ledger)
+def table(model: str) -> Callable[..., Any]:
+    def fit(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
+        total = {"epsilon": EPSILON, "delta": delta, "allow_large_delta": allow}
+        return fit_table(frame(size), SCHEMA, **total, model=model, epochs=2, size=SIZE, ledger=ledger)
+
+    return fit
 
 
 def probe(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
@@ -127,7 +130,8 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "PrivateStandardScaler": estimator(PrivateStandardScaler),
     "AutoRegressor": estimator(AutoRegressor),
     "AutoClassifier": estimator(AutoClassifier, classes=[0, 1]),
-    "fit_table": table,
+    "fit_table": table("auto"),
+    "fit_table of a network": table("logistic"),
     "fit_probe": probe,
     "linear_scaling": tuner(lambda task, budget, ledger: linear_scaling(task, budget, box=BOX, ledger=ledger)),
     "train_at": tuner(lambda task, budget, ledger: train_at(task, LAW, budget, box=BOX, ledger=ledger)),

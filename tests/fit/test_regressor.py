@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from dpilot.linear.sources import Described
 from sklearn.base import clone
 
 from dpilot import Budget, Ledger
@@ -17,7 +16,11 @@ from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.errors import BudgetExceeded, InvalidInput
-from dpilot.linear import AutoRegressor
+from dpilot.fit.arrays import join_target
+from dpilot.fit.estimators import test_seed_of as seed_of
+from dpilot.fit.keys import FitKeys
+from dpilot.fit.regressor import AutoRegressor
+from dpilot.fit.source import TableSource, read_records
 from dpilot.linear.problem import LinearProblem
 from dpilot.linear.scoring import noisy_scores, score_event
 from dpilot.mechanism import SYSTEM, seeded_noise
@@ -26,7 +29,8 @@ from dpilot.privacy.receipt import Receipt
 from dpilot.records import FitRecord
 from dpilot.report.page import render
 from dpilot.tape import tape
-from tests.linear.helpers import EXTREMES, line, released, table, with_record
+from tests.fit.helpers import left_on
+from tests.linear.helpers import EXTREMES, line, table, with_record
 from tests.tapes import NoiseFree
 
 SCHEMA = Schema.from_dict(
@@ -67,7 +71,8 @@ def test_both_parts_together_cost_the_budget_and_no_more():
     X, y, _ = line(500, 3)
     privacy = AutoRegressor(0.5).fit(X, y).privacy_
     assert 0.49 < privacy.spent.epsilon <= 0.5
-    assert {entry.part for entry in privacy.entries} == {"train", "held-out"}
+    assert privacy.entries[0].part is None, "the health check"
+    assert {entry.part for entry in privacy.entries[1:]} == {"train", "held-out"}
     assert {entry.state for entry in privacy.entries} == {"committed"}
 
 
@@ -84,8 +89,7 @@ def test_one_more_record_of_either_part_moves_releases_within_their_bounds_and_n
     monkeypatch.setattr(Split, "indices", forced)
 
     def fit(given):
-        model = AutoRegressor(size=300).fit(given[:, :-1], given[:, -1])
-        return released(model), model.record().metrics
+        return left_on(AutoRegressor(size=300).fit(given[:, :-1], given[:, -1]))
 
     odd = {**EXTREMES, "largest": (0.0, 1.7e308)}[record]
     found = replay(fit, values, with_record(values, *odd))
@@ -118,7 +122,7 @@ def test_fits_in_one_ledger_add_up(tmp_path):
 @pytest.mark.filterwarnings("ignore:random_state")
 def test_each_record_is_in_one_part_only():
     X, y, _ = line(500, 2)
-    places = Split({"train": 0.9, "held-out": 0.1}, seeded_noise(3).state.key).indices(500)
+    places = FitKeys.draw(seed_of(3)).split({"train": 0.9, "held-out": 0.1}).indices(500)
     assert 20 < places["held-out"].size < 90
     plain = AutoRegressor(random_state=3).fit(X, y)
     moved = y.copy()
@@ -200,8 +204,8 @@ def test_a_schema_declares_bounds_and_categories(library):
     model = AutoRegressor(schema=SCHEMA).fit(given, y)
     assert model.score(given, y) > 0.8
     assert model.feature_names_in_.tolist() == ["age", "kind", "price"]
-    paid = ["bounds", "scale", "gram", "gradient", "check", "score"]
-    assert [entry.purpose for entry in model.privacy_.entries] == paid
+    paid = ["bounds", "scale", "gram", "gradient", "check", "held-out metrics"]
+    assert [entry.purpose for entry in model.privacy_.entries][1:] == paid
     assert "sex=f" not in model.encoder_.names
     low, high = model.model_.target_range
     assert -300 <= low < high <= 500
@@ -230,7 +234,7 @@ def test_a_record_outside_the_schema_is_null_and_silent(what):
 
     def fit(given):
         model = AutoRegressor(schema=SCHEMA, size=400).fit(given[0], given[1])
-        return released(model)[1:], model.coef_.tolist(), model.predict(X[:5]).tolist()
+        return left_on(model)[1:], model.coef_.tolist(), model.predict(X[:5]).tolist()
 
     found = replay(fit, (X, y), (odd, np.append(y, target)))
     assert found.differences == ()
@@ -239,9 +243,9 @@ def test_a_record_outside_the_schema_is_null_and_silent(what):
 
 def model_rows(X, y):
     """How many records a fit would see."""
-    source = Described.of(SCHEMA, X, y, None)
-    known = Encoder(source.schema.with_bounds({"price": (0.0, 1000.0)}))
-    return int(np.isfinite(source.table(known)).all(axis=1).sum())
+    source = TableSource.of(*join_target(X, y, SCHEMA))
+    known = Encoder(SCHEMA.inputs_only().with_bounds({"price": (0.0, 1000.0)}))
+    return int(np.isfinite(read_records(source, known).features).all(axis=1).sum())
 
 
 REFUSED = {
@@ -298,7 +302,7 @@ def test_groups_of_the_protected_column_are_compared_in_the_same_budget():
     low, high = (found["group mean residual", f"sex = {sex}"].value for sex in ("m", "f"))
     assert high - low == pytest.approx(30, abs=10)
     assert model.privacy_.spent.epsilon <= 1.0
-    score = next(entry for entry in model.privacy_.entries if entry.purpose == "score")
+    score = next(entry for entry in model.privacy_.entries if entry.purpose == "held-out metrics")
     assert gdp_epsilon(gdp_mu(score.event), 1e-5) <= 1.0
 
 

@@ -16,6 +16,7 @@ from dpilot.fit.model import FIT
 from dpilot.keys import fresh_key
 from dpilot.noise import NOT_HARDENED, seeded_noise
 from dpilot.train.checkpoint import files
+from dpilot.train.checkpoint.store import MANIFEST
 from dpilot.train.checkpoint.witness import WitnessLog, read_private
 from dpilot.train.trainer import secret_path
 
@@ -72,6 +73,9 @@ def open_folder(
     Guarantee:
         The key is on disk, for its owner only, before anything is paid. A fit goes on with the arguments that it began
         with, or not at all; one process at a time.
+
+    Edge cases:
+        a secret without arguments in the folder    is of a fit that paid nothing, or that was removed: it is replaced
     """
     secret = secret_path(folder, None)
     log = WitnessLog(secret.with_name(secret.name + ".releases"))
@@ -82,21 +86,23 @@ def open_folder(
         kept = read_private(secret)
         key, delta = bytes.fromhex(kept["key"]), float(kept["delta"])
     else:
-        _check_empty(folder, secret)
-        key = fresh_key("fit") if test_seed is None else seeded_noise(test_seed).state.key
+        _check_empty(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        files.write(secret, json.dumps({"format": _FORMAT, "key": key.hex(), "delta": delta}).encode(), mode=0o600)
-        files.write(folder / ARGUMENTS, json.dumps({"format": _FORMAT, **arguments}, indent=1).encode())
+        key = fresh_key("fit") if test_seed is None else seeded_noise(test_seed).state.key
     try:
-        log.open(fresh=not resume)
+        log.open(fresh=not resume)  # first: of two that begin at once, one gets it
+        if not resume:
+            _check_empty(folder)
+            files.write(secret, json.dumps({"format": _FORMAT, "key": key.hex(), "delta": delta}).encode(), mode=0o600)
+            # last: with the arguments on disk the fit can go on
+            files.write(folder / ARGUMENTS, json.dumps({"format": _FORMAT, **arguments}, indent=1).encode())
         yield RunFolder(folder, FitKeys.of(key, stamp=stamp, witness=log), log, resume, delta)
     finally:
         log.close()
 
 
-def _check_empty(folder: Path, secret: Path) -> None:
-    if (folder / ARGUMENTS).exists() or (folder / FIT).exists() or secret.exists():
+def _check_empty(folder: Path) -> None:
+    if any((folder / name).exists() for name in (ARGUMENTS, FIT, MANIFEST)):
         raise InvalidInput(
-            f"{folder} holds a fit, or its secret lies beside it: go on with it (dpilot fit --resume {folder}), or "
-            "name another folder."
+            f"{folder} holds a fit or a run: go on with it (dpilot fit --resume {folder}), or name another folder."
         )

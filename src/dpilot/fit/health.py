@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.column_types import State
@@ -115,7 +114,6 @@ def release_health(
     declared: Declaration,
     *,
     noise_multiplier: float,
-    stop_below: float,
     receipt: Draws,
     noise: Noise,
 ) -> Health:
@@ -142,8 +140,8 @@ def release_health(
         sums[2:] += scale @ flaws
     noisy = release(sums, bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     records, of_all = noise_multiplier / weight, noise_multiplier * most / math.sqrt(0.5)
-    total = float(declared.size or 1) if declared.public_size else max(noisy[1] / weight, 1.0)
-    usable_share, deviation = noisy[0] / weight / total, records / total
+    total = float(declared.size or 1) if declared.public_size else max(float(noisy[1]) / weight, 1.0)
+    usable_share, deviation = float(noisy[0]) / weight / total, records / total
     if not declared.public_size:
         deviation *= math.sqrt(1 + min(max(usable_share, 0.0), 1.0) ** 2)
     found = zip(coordinates, noisy[2:] * most / math.sqrt(0.5) / total, strict=True)
@@ -152,8 +150,8 @@ def release_health(
         flaws=tuple(
             _noisy_share(_name(column, state), column.name, value, of_all / total) for (column, state), value in found
         ),
-        stop_below=_validate.share("It is a share of the records.", stop_below=stop_below),
-        judged=bool(1 - _CERTAIN * deviation >= stop_below),
+        stop_below=declared.options.stop_below,
+        judged=bool(1 - _CERTAIN * deviation >= declared.options.stop_below),
     )
 
 

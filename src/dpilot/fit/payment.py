@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpilot.errors import InvalidInput
+from dpilot.fit.source import IN_MEMORY
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Ledger, Stage, as_ledger
 from dpilot.privacy.notices import warn_unledgered
@@ -27,6 +28,11 @@ class Payments:
     own: bool
     repeat: Callable[[], AbstractContextManager[None]] | None = None
 
+    def check_room(self, *commitments: tuple[Sequence[Stage], Budget]) -> None:
+        """Raise BudgetExceeded, and pay nothing, unless the ledger holds them all; a fit that goes on has paid."""
+        if self.repeat is None:
+            self.book.check_room(*((stages, self._delta(budget)) for stages, budget in commitments))
+
     def commit(self, stages: Sequence[Stage], budget: Budget) -> Committed:
         """Put the price of ``stages`` on disk as one commitment, or find the one that an interrupted fit made.
 
@@ -39,7 +45,10 @@ class Payments:
                 made = self.book.committed(seq, repeat=self.repeat)
                 if [(each.purpose, each.event, each.part, each.split) for each in made.entries()] == wanted:
                     return made
-        return self.book.commit(stages, delta=budget.delta if self.book.bound == "basic" else None)
+        return self.book.commit(stages, delta=self._delta(budget))
+
+    def _delta(self, budget: Budget) -> float | None:
+        return budget.delta if self.book.bound == "basic" else None
 
     def cost(self, budget: Budget) -> Cost:
         """What the fit cost: all that its own ledger says, or the budget it was given in another's."""
@@ -61,7 +70,7 @@ def open_payments(
     a ``gaussian``, which is exact; else epsilons of commitments.
     """
     if ledger is not None:
-        book = as_ledger(ledger, budget, name)
+        book = as_ledger(ledger, budget, None if name == IN_MEMORY else name)
         if book.mode == "precommitted":
             raise InvalidInput(
                 f"{book.path} is a precommitted ledger, which admits one commitment: expected an adaptive one, as a "

@@ -109,7 +109,6 @@ def run_fit(
     folder: RunFolder | None = None,
     keys: FitKeys | None = None,
     learner: Learner | None = None,
-    stop_below: float = 0.5,
     tell: Tell = silent,
     progress: Progress | None = None,
 ) -> FitResult:
@@ -127,9 +126,11 @@ def run_fit(
     home = None if folder is None else folder.path
     plan = plan_fit(declared, _bound_of(ledger, chosen), chosen)
     payments = open_payments(ledger, declared.budget, declared.name, home, gaussian=chosen.gaussian, repeat=repeat)
-    health = _check_health(plan, source, payments, keys, stop_below, tell)
     split = keys.split(plan.shares)
-    committed = payments.commit(plan.stages(split.id), plan.rest)
+    stages = plan.stages(split.id)
+    payments.check_room((plan.health_stages(keys.name), plan.health), (stages, plan.rest))
+    health = _check_health(plan, source, payments, keys, tell)
+    committed = payments.commit(stages, plan.rest)
     cost = payments.cost(declared.budget)
     size = plan.purchases.buy_size(source, declared, committed, keys.noise.spawn())
     reader = plan.learned.reader(plan.purchases.buy_bounds(source, size, committed, keys.noise.spawn()))
@@ -173,9 +174,7 @@ def _bound_of(ledger: Ledger | str | Path | None, learner: Learner) -> str:
     return Ledger.read(ledger).bound if Path(ledger).exists() else "basic"
 
 
-def _check_health(
-    plan: FitPlan, source: TableSource, payments: Payments, keys: FitKeys, stop_below: float, tell: Tell
-) -> Health:
+def _check_health(plan: FitPlan, source: TableSource, payments: Payments, keys: FitKeys, tell: Tell) -> Health:
     """Pay for the health check alone, release it, and stop where it is below the limit."""
     stages = plan.health_stages(keys.name)
     committed = payments.commit(stages, plan.health)
@@ -184,7 +183,6 @@ def _check_health(
             source,
             plan.declared,
             noise_multiplier=health_noise(plan.health),
-            stop_below=stop_below,
             receipt=receipt,
             noise=keys.noise.spawn(),
         )

@@ -71,7 +71,7 @@ def rehearse(plan: FitPlan) -> Rehearsal:
     training = _seconds(lambda: short.train(parts, run), warm=False)
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
     clock, processor = (passes * reading / _ROWS * size + training * factor).tolist()
-    stages = [*plan.health_stages(""), *plan.stages("")]
+    stages = [*plan.health_stages(""), *plan.stages(split.id)]
     return Rehearsal(
         size=round(size),
         features=records.features.shape[1],

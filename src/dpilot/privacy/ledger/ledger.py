@@ -159,8 +159,7 @@ class Ledger:
 
     def head(self) -> str:
         """``count:hash`` of the last row: kept elsewhere, it lets ``verify`` see a file that was rewritten whole."""
-        last = self._book.rows()[-1]
-        return f"{last.seq + 1}:{last.hash}"
+        return self._book.head()
 
     def verify(self, expected_head: str | None = None) -> str:
         """Raise LedgerError if a row was altered, removed, reordered or cut off; else return ``head()``.
@@ -240,6 +239,13 @@ class Ledger:
         if not planned:
             raise InvalidInput("stages is empty: expected at least one (purpose, event).")
         return Committed(self._book, spending.admit(self._book, planned, _share(delta)))
+
+    def check_room(self, *commitments: tuple[Sequence[Stage], float | None]) -> None:
+        """Raise BudgetExceeded unless ``commit`` would admit each (stages, delta), one after the other.
+
+        Nothing is written: for who pays in turns and would not begin what cannot be ended.
+        """
+        spending.check_room(self._book, [(stages, _share(delta)) for stages, delta in commitments])
 
     def committed(
         self, seq: int | None = None, *, repeat: Callable[[], AbstractContextManager[None]] | None = None

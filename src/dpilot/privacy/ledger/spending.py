@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import replace
 from decimal import Decimal
 
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
 from dpilot.privacy._decimals import DOWN
-from dpilot.privacy.amounts import Amount, Price
+from dpilot.privacy.amounts import Amount, Charge, Price
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.book import Book, Page
 from dpilot.privacy.ledger.folding import Body, reserve_body, settle_body, stage_body
@@ -38,6 +39,10 @@ class Committed:
     def entries(self) -> tuple[Entry, ...]:
         """The entries of these stages."""
         return tuple(entry for entry in self._book.history().entries() if entry.seq == self.seq)
+
+    def head(self) -> str:
+        """``Ledger.head`` of the ledger that it is in."""
+        return self._book.head()
 
     @contextmanager
     def stage(self, purpose: str) -> Iterator[Receipt]:
@@ -92,6 +97,17 @@ def admit(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> int:
     """Write the commitment of ``stages`` and return its row, or raise BudgetExceeded and write nothing."""
     with _price_and_lock(book, stages, delta) as (page, price):
         return page.append("reserve", reserve_body(stages, price, begun=False))
+
+
+def check_room(book: Book, commitments: Sequence[tuple[Sequence[Stage], Decimal | None]]) -> None:
+    """Raise BudgetExceeded unless all ``commitments`` would be admitted one after the other; writes nothing."""
+    history, charges = book.history(), tuple[Charge, ...]()
+    for stages, delta in commitments:
+        price, _ = find_price(history, stages, delta)
+        charges = (*charges, *price.charges)
+        together = replace(price, charges=charges)
+        if history.is_closed or not history.admits(together):
+            raise BudgetExceeded(refusal(history, stages, together))
 
 
 def spend(book: Book, stage: Stage, delta: Decimal | None) -> StageLock:

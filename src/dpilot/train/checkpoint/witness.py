@@ -36,7 +36,7 @@ class WitnessLog:
 
     def open(self, *, fresh: bool) -> None:
         """Take the file for this process; the log of an interrupted run is read, that of a ``fresh`` one begins."""
-        flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_TRUNC if fresh else 0)
+        flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT if fresh else 0)
         try:
             self._handle = os.open(self.path, flags, 0o600)
         except FileNotFoundError:
@@ -49,6 +49,8 @@ class WitnessLog:
                 f"{self.path} cannot be opened ({problem.strerror}): expected a folder of yours."
             ) from None
         _lock(self._handle, self.path)
+        if fresh:  # only now: the log of a run that holds the lock is not touched
+            os.ftruncate(self._handle, 0)
         content = self.path.read_bytes()
         os.ftruncate(self._handle, len(content) // _LINE.size * _LINE.size)  # a line cut short was never acted on
         self._seen = dict(_LINE.unpack_from(content, at) for at in range(0, len(content) - _LINE.size + 1, _LINE.size))
