@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.engine import Graphed, capture, measure
-from dpilot.engine.replay import graphed
+from dpilot.engine import Graphed, measure
+from dpilot.engine.replay import capture, graphed
 from dpilot.errors import InvalidInput
 from tests.contracts.zoo import DEVICE, ZOO, N, build, cross_entropy
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from dpilot import engine
 from dpilot.engine import batch as batches
 from dpilot.engine import made_up as examination
-from dpilot.engine.masking import BoundsCheckMode, check_values_first
+from dpilot.engine.made_up import BoundsCheckMode, check_values_first
 from dpilot.errors import UnsupportedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling as ModelOutput
 
 from dpilot import engine
-from dpilot.engine import Graphed, batch, capture
-from dpilot.engine.replay import graphed
+from dpilot.engine import Graphed, batch
+from dpilot.engine.replay import capture, graphed
 from dpilot.errors import UnsupportedModel
 from tests.contracts.zoo import DEVICE
 from tests.engine.test_graphed import Again

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpilot import clipping
-from dpilot.engine import capture
+from dpilot.engine.replay import capture
 from dpilot.errors import InvalidInput
 from dpilot.train.step import GraphedClip
 from tests.contracts.zoo import DEVICE

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dpilot import PrivateStep, engine, poisson_loader
-from dpilot.engine import capture
+from dpilot.engine.replay import capture
 from dpilot.errors import InvalidInput
 from dpilot.train.gradients import even_rows
 from dpilot.train.records.nulls import null_on_error

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dpilot import Budget, Plan, Trainer, engine, private_sum
-from dpilot.engine import capture
+from dpilot.engine.replay import capture
 from dpilot.errors import InvalidInput
 from dpilot.train.records.nulls import null_on_error
 from dpilot.train.records.reader import Reader

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -175,3 +177,11 @@ def empty(parameters: Mapping[str, nn.Parameter], engine: str, reason: str) -> P
         return {name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()}
 
     return make_handle(engine, reason, squares, zeros)
+
+
+@contextmanager
+def no_batching_warnings() -> Iterator[None]:
+    """Silence that one warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+        yield

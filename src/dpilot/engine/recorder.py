@@ -23,14 +23,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dpilot.engine.base import NoRule, accumulator
+from dpilot.engine.base import NoRule, accumulator, no_batching_warnings
 from dpilot.engine.layers import RULES
 from dpilot.engine.layers.base import Dense, MakeUse, Use, detach_unseen, per_sample_rows
 from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeat_view
 from dpilot.engine.layers.embedding import lookup_use
 from dpilot.engine.layers.fallback import fallback
 from dpilot.engine.layers.gram import SharedInput
-from dpilot.engine.quiet import no_batching_warnings
 from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.tracker import Tracker
 from dpilot.numerics import precision

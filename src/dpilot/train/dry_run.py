@@ -12,7 +12,7 @@ import torch
 
 from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
-from dpilot.engine.masking import check_values_first, on_other_device
+from dpilot.engine.made_up import check_values_first, on_other_device
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.train.records.nulls import OUT_OF_MEMORY, PerSampleOf
 from dpilot.train.state import cuda_devices

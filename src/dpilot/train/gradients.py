@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.engine import batch as batches
-from dpilot.engine import capture
+from dpilot.engine.replay import capture
 from dpilot.train.options import Options
 from dpilot.train.records.nulls import PerSampleOf, concatenate_handles
 from dpilot.train.records.reader import split_chunk

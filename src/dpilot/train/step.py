@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.clipping import Clipping, State
-from dpilot.engine import capture
-from dpilot.engine.capture import Replayable
+from dpilot.engine.replay import capture
+from dpilot.engine.replay.capture import Replayable
 from dpilot.errors import DpilotError
 from dpilot.mechanism import Draws, Noise
 from dpilot.private_sum import Clip, PerSampleGradients, private_sum

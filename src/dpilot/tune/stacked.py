@@ -19,10 +19,9 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import TensorDataset
 
 from dpilot.engine import PerSample
-from dpilot.engine.base import accumulator, empty, trainable
-from dpilot.engine.loop import materialised
-from dpilot.engine.quiet import no_batching_warnings
-from dpilot.engine.vmap import BatchLoss
+from dpilot.engine.base import accumulator, empty, no_batching_warnings, trainable
+from dpilot.engine.isolate.loop import hold_gradients
+from dpilot.engine.isolate.vmap import BatchLoss
 from dpilot.sampling import Batch, PoissonSampler
 from dpilot.train.records.nulls import null_outside_classes
 from dpilot.train.records.reader import RecordChunk, split_records
@@ -137,7 +136,7 @@ def _select_records(runner: Runner, stacked: dict[str, Tensor], place: int, mask
     gradients = {
         name.removeprefix("model."): each[place][kept.to(each.device)].detach() for name, each in stacked.items()
     }
-    return materialised(
+    return hold_gradients(
         "vmap", "trials together", {name: each.to(accumulator(each)) for name, each in gradients.items()}
     )
 

@@ -7,9 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from dpilot.engine.base import NoRule
+from dpilot.engine.base import NoRule, no_batching_warnings
 from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, per_sample_rows
-from dpilot.engine.quiet import no_batching_warnings
 
 
 def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

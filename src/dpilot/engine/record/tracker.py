@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.base import NoRule
+from dpilot.engine.generators import Generators
 from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
 from dpilot.engine.record.draws import Meeting, drawn_among, same_layout
-from dpilot.engine.record.generators import Generators
 from dpilot.engine.record.memory import Answers, Constants, Memory, remember
 from dpilot.engine.record.place import DRAWN, EVERYWHERE, SHARED, TOGETHER, TRAINED, UNIFORM, WORSE, Place, on_axis
 from dpilot.engine.record.rules import (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -15,12 +14,12 @@ from torch.autograd.function import BackwardCFunction
 
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule
-from dpilot.engine.draws import GeneratorStates, outside_torch
+from dpilot.engine.generators import GeneratorStates, outside_torch
 from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.memory import Answers, Constants
 from dpilot.engine.record.tracker import Finding, Tracker
 from dpilot.engine.recorder import Tap
-from dpilot.engine.state import StateSnapshot
+from dpilot.engine.state import StateSnapshot, run_eagerly
 from dpilot.engine.writes import WriteGuard
 
 _constants: WeakKeyDictionary[nn.Module, Constants] = WeakKeyDictionary()
@@ -61,7 +60,7 @@ class Pass:
         constants.add(snapshot.tensors)
         tracker = Tracker(n, batches.records(batch, n), constants, guard, answers)
         try:
-            with eager():
+            with run_eagerly():
                 draws = GeneratorStates.of(outside_torch(snapshot.generators))
                 yield Pass(n, tracker, Exits(tracker, guard), guard, draws)
         finally:
@@ -122,12 +121,6 @@ def judge_pass(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_
 def constants_of(model: nn.Module) -> Constants:
     """What is known, for a model, to hold no records."""
     return _constants.setdefault(model, Constants())
-
-
-def eager() -> AbstractContextManager[Any]:
-    """Run what torch.compile made as it was written: compiled code cannot be watched."""
-    loaded = "torch._dynamo" in sys.modules  # if it is not, nothing was compiled
-    return torch.compiler.set_stance("force_eager") if loaded else nullcontext()
 
 
 def own_backward(losses: Tensor) -> str:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import capture
 from dpilot.engine.base import LossFunction
+from dpilot.engine.replay import capture
 from dpilot.engine.state import modules_of, tops
 from dpilot.numerics import precision
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import loop
 from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, make_handle, trainable
-from dpilot.engine.draws import GeneratorStates, keep_draws, seeds, sow
+from dpilot.engine.generators import GeneratorStates, keep_draws, seeds, sow
+from dpilot.engine.isolate import loop
 
 
 def run(
