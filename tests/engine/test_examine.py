@@ -86,7 +86,7 @@ def test_rows_that_are_not_known_are_no_refusal_but_need_another_engine() -> Non
 def test_numbers_are_a_second_line(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
     """A model that mixes is refused though every operation was called sound."""
     monkeypatch.setattr(made_up, "judge", lambda *_: Verdict("apart"))
-    monkeypatch.setattr("dpilot.engine.record.watch.Pass.verdict", lambda *_: Verdict("apart"))
+    monkeypatch.setattr("dpilot.engine.record.watch.Pass.verdict", lambda *_, **__: Verdict("apart"))
     monkeypatch.setattr("dpilot.engine.recorder.Recorder.require_rows", lambda *_: None)
     with pytest.raises(UnsupportedModel, match="how many there are"):
         engine.per_sample(nn.Sequential(nn.Dropout(dropout), Centred(6)), squared, pair())

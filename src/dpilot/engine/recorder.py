@@ -30,8 +30,8 @@ from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeat_view
 from dpilot.engine.layers.embedding import lookup_use
 from dpilot.engine.layers.fallback import fallback
 from dpilot.engine.layers.gram import SharedInput
-from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.tracker import Tracker
+from dpilot.engine.record.watch import Exits
 from dpilot.numerics import precision
 
 TRANSPOSES = {"t": 1, "T": 1, "mT": 1, "transpose": 3, "swapaxes": 3}
@@ -292,6 +292,8 @@ class Tap(torch.autograd.Function):
         return gradients[0], None, None, None, *(None for _ in saved)
 
 
+TAPPED: tuple[type, ...] = (Tap._backward_cls,)
+"""Nodes of the backward graph that taps leave: they hand the gradient on as it is."""
 REPEATS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
 
 

@@ -33,7 +33,7 @@ from dpilot.engine.base import (
 from dpilot.engine.layers.base import Dense
 from dpilot.engine.measure import SMALL, Measured, WeightedSums, combine
 from dpilot.engine.record import Answers, Pass
-from dpilot.engine.recorder import FoundUse, Recorder, own_name, settle, used_once
+from dpilot.engine.recorder import TAPPED, FoundUse, Recorder, own_name, settle, used_once
 from dpilot.numerics import precision
 
 
@@ -54,7 +54,7 @@ def run(
     with Pass.over(model, loss_fn, batch, n, answers) as watched:
         recorder = Recorder(parameters, watched.tracker, watched.exits)
         losses = forward(recorder, model, loss_fn, batch, per_batch)
-        watched.require_apart(losses)
+        watched.require_apart(losses, TAPPED)
         # what was written is restored, and what a checkpoint computes again may differ: one pass for norms and sums
         twice = low_memory and not watched.guard.written and not recorder.recomputes
         return (two_passes if twice else finish)(recorder, losses, parameters, reason)

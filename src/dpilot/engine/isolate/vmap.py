@@ -18,11 +18,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, no_batching_warnings, trainable
+from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, no_batching_warnings, tensors_in, trainable
 from dpilot.engine.generators import Generators, GeneratorStates, Held, outside_torch
 from dpilot.engine.isolate.loop import hold_gradients
-from dpilot.engine.record.call import tensors_in
-from dpilot.engine.record.exits import READERS
+from dpilot.engine.record.watch import READERS
 from dpilot.engine.state import StateSnapshot, preserve
 
 

@@ -7,22 +7,37 @@ run. Each leaves a tag on the memory of its results (memory.py), by its rule (ru
 from __future__ import annotations
 
 import itertools
+import linecache
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpilot.engine.base import NoRule
+from dpilot.engine.base import NoRule, tensors_in
 from dpilot.engine.generators import Generators
-from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
-from dpilot.engine.record.draws import Meeting, drawn_among, same_layout
-from dpilot.engine.record.memory import Answers, Constants, Memory, remember
-from dpilot.engine.record.place import DRAWN, EVERYWHERE, SHARED, TOGETHER, TRAINED, UNIFORM, WORSE, Place, on_axis
+from dpilot.engine.record.memory import Answers, Constants, Meeting, Memory, drawn_among, remember, same_layout
+from dpilot.engine.record.place import (
+    DRAWN,
+    EVERYWHERE,
+    SHARED,
+    TOGETHER,
+    TRAINED,
+    UNIFORM,
+    WORSE,
+    Call,
+    Mixes,
+    NotKnown,
+    Place,
+    on_axis,
+)
 from dpilot.engine.record.rules import (
     DRAWS,
     EMPTY,
@@ -35,7 +50,6 @@ from dpilot.engine.record.rules import (
     no_values,
     pointwise,
 )
-from dpilot.engine.record.source import line_of_model
 from dpilot.engine.writes import WriteGuard
 
 Severity = Literal["unknown", "mixed"]
@@ -70,19 +84,10 @@ class Operation(NamedTuple):
     """Whether it is not torch's own, or runs functions of the model: nothing is known of sizes, numbers or branches."""
 
 
-VIEWS: Final = frozenset(
-    [
-        "_unsafe_view",
-        "_reshape_alias",
-        "lift_fresh",
-        "lift",
-        "detach",
-        "alias",
-        "unsafe_split",
-        "unsafe_split_with_sizes",
-        "unsafe_chunk",
-    ]
-)
+VIEWS: Final = frozenset({
+    "_unsafe_view", "_reshape_alias", "lift_fresh", "lift", "detach", "alias", "unsafe_split",
+    "unsafe_split_with_sizes", "unsafe_chunk",
+})  # fmt: skip
 """Operations whose results lie in the memory of their input although torch does not call them views."""
 RESIZES: Final = frozenset({"resize_", "resize_as_", "_resize_output_"})
 """Operations that give a tensor another form, and its memory another size."""
@@ -524,3 +529,27 @@ def at_line() -> str:
     """The line of the model that runs, in brackets."""
     line = line_of_model()
     return f" ({line})" if line else ""
+
+
+_OURS: Final = str(Path(__file__).resolve().parents[2])
+_TORCH: Final = str(Path(torch.__file__).resolve().parent)
+
+
+def line_of_model() -> str:
+    """The innermost line outside of torch and dpilot, with its file, number and text; empty if there is none.
+
+    Where only torch's own modules run, the innermost one is named.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    inside = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_TORCH) and not inside and frame.f_code.co_name == "forward" and "self" in frame.f_locals:
+            inside = f"{type(frame.f_locals['self']).__name__}, "
+        if not file.startswith((_TORCH, _OURS)):
+            text = linecache.getline(file, frame.f_lineno).strip()
+            return f"{inside}{Path(file).name}:{frame.f_lineno}: {text}" if text else inside.removesuffix(", ")
+        if file.startswith(_OURS) and frame.f_code.co_name == "losses":  # the call of model and loss: ours from here
+            break
+        frame = frame.f_back
+    return inside.removesuffix(", ")
