@@ -87,7 +87,7 @@ def test_numbers_are_a_second_line(monkeypatch: pytest.MonkeyPatch, dropout: flo
     """A model that mixes is refused though every operation was called sound."""
     monkeypatch.setattr(made_up, "judge", lambda *_: Verdict("apart"))
     monkeypatch.setattr("dpilot.engine.record.watch.Pass.verdict", lambda *_, **__: Verdict("apart"))
-    monkeypatch.setattr("dpilot.engine.recorder.Recorder.require_rows", lambda *_: None)
+    monkeypatch.setattr("dpilot.engine.single_backward.Recorder.require_rows", lambda *_: None)
     with pytest.raises(UnsupportedModel, match="how many there are"):
         engine.per_sample(nn.Sequential(nn.Dropout(dropout), Centred(6)), squared, pair())
 

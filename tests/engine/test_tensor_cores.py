@@ -13,14 +13,12 @@ from dpilot.engine import measure, per_sample
 from dpilot.engine.base import inflate
 from dpilot.engine.layers import conv
 from dpilot.engine.layers.base import Dense
-from dpilot.engine.layers.conv import Correlation, convolution_use
-from dpilot.engine.layers.conv_geometry import Geometry, unfold
+from dpilot.engine.layers.conv import Correlation, Geometry, by_entry, convolution_use, patch_gram, unfold, worth_it
 from dpilot.engine.layers.gram import SharedInput, finish_bounds, gram_parts, gram_sums
 from dpilot.engine.layers.linear import Product, product
-from dpilot.engine.layers.offsets import by_entry, patch_gram, worth_it
 from dpilot.engine.measure import Measured, SideBySide
 from dpilot.engine.record import Pass
-from dpilot.engine.recorder import Recorder
+from dpilot.engine.single_backward import Recorder
 from dpilot.numerics import kernels, precision
 from tests.contracts.zoo import DEVICE, cross_entropy
 

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from dpilot.engine import per_sample
 from dpilot.engine.base import inflate
-from dpilot.engine.layers import tied
+from dpilot.engine.layers import embedding
 from dpilot.engine.layers.base import Dense, Use
-from dpilot.engine.layers.embedding import Lookups
+from dpilot.engine.layers.embedding import Lookups, tied_parts
 from dpilot.engine.layers.gram import finish_bounds, gram
 from dpilot.engine.layers.linear import Product
-from dpilot.engine.layers.tied import tied_parts
 from dpilot.engine.measure import Measured
 from dpilot.numerics import precision
 from tests.contracts.zoo import DEVICE
@@ -130,7 +129,7 @@ def test_each_term_is_needed(gone: str, monkeypatch: pytest.MonkeyPatch) -> None
         return any((bounds(*uses) < gradients(*uses).flatten(1).norm(dim=1)).any() for uses in ways)
 
     assert not violated()
-    monkeypatch.setattr(tied, gone, lambda *_: 0.0)
+    monkeypatch.setattr(embedding, gone, lambda *_: 0.0)
     assert violated()
 
 

@@ -15,14 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine.base import accumulator
-from dpilot.engine.layers.base import Dense, Use, rows_of
-from dpilot.engine.layers.conv import Correlation
-from dpilot.engine.layers.embedding import Lookups
-from dpilot.engine.layers.formed import Apart, Formed
+from dpilot.engine.layers.base import Apart, Dense, Formed, Use, rows_of
+from dpilot.engine.layers.conv import ByEntry, Correlation
+from dpilot.engine.layers.embedding import Lookups, tied_parts
 from dpilot.engine.layers.gram import GramParts, finish_bounds
 from dpilot.engine.layers.linear import Product, mates_parts, merge
-from dpilot.engine.layers.offsets import ByEntry
-from dpilot.engine.layers.tied import tied_parts
 from dpilot.numerics import precision
 
 TOGETHER = frozenset({"cuda"})
@@ -56,7 +53,7 @@ class Measured:
                 self._meet(id(use.shared))
         elif len(found) == 1 and isinstance(use, (Product, Correlation)) and (parts := use.gram_parts()) is not None:
             self.parts[name], self.uses[name] = parts, (use,)
-        elif (tied := tied_parts(found)) is not None:
+        elif len(found) == 2 and (tied := tied_parts(found)) is not None:
             self.parts[name], self.uses[name] = tied
         else:
             self.squares[name], uses = combine(found)

@@ -12,7 +12,7 @@ from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, PerSample, accumulator, add_squares, make_handle, refill_squares, trainable
 from dpilot.engine.generators import keep_draws, seeds, sow
 from dpilot.engine.state import StateSnapshot, preserve
-from dpilot.numerics import euclidean, precision
+from dpilot.numerics import precision
 
 
 def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
@@ -80,7 +80,7 @@ def gradients_reached(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tens
 def hold_gradients(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> PerSample:
     """A PerSample that holds every per-sample gradient, (n, *shape) by name."""
     plain = {name: torch.view_as_real(g) if g.is_complex() else g for name, g in gradients.items()}
-    squares = {name: euclidean.norms(g.reshape(g.shape[0], -1)).square() for name, g in plain.items()}
+    squares = {name: precision.norms(g.reshape(g.shape[0], -1)).square() for name, g in plain.items()}
     squares = refill_squares(squares, {name: g[0] for name, g in plain.items()})
     finite = torch.isfinite(add_squares(squares))
     safe = dict(gradients) if bool(finite.all()) else {name: keep(g, finite) for name, g in gradients.items()}

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from dpilot.engine.base import constants
-from dpilot.engine.layers.base import Use
-from dpilot.engine.layers.formed import Formed
-from dpilot.numerics import euclidean, kernels, precision
+from dpilot.engine.layers.base import Formed, Use
+from dpilot.numerics import kernels, precision
 from dpilot.numerics.precision import Grade
 
 
@@ -91,7 +90,7 @@ def gram_bound(
     """
     if grade.shave:
         return finish_bounds([gram_parts(a, e, grade, rounds_inputs, shared)])[0], None
-    inputs, errors = euclidean.lengths(a), euclidean.lengths(e)
+    inputs, errors = precision.lengths(a), precision.lengths(e)
     scale, vanished = along(inputs, errors, roots_of(a, e, inputs.dtype))
     unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
     with precision.use_full_precision():
@@ -100,7 +99,7 @@ def gram_bound(
 
 def roots_of(a: Tensor, e: Tensor, dtype: torch.dtype) -> kernels.Roots:
     """What may vanish of a token of each."""
-    return euclidean.root(a.shape[2], dtype), euclidean.root(e.shape[2], dtype)
+    return precision.underflow_length(a.shape[2], dtype), precision.underflow_length(e.shape[2], dtype)
 
 
 def along(inputs: Tensor, errors: Tensor, roots: kernels.Roots) -> tuple[Tensor, Tensor]:
@@ -154,7 +153,7 @@ def parts_of(
     ``terms`` is how many inner products an entry of the inputs' matrix was added up from.
     """
     tokens, d, p = sizes
-    roots = euclidean.root(d, torch.float32), euclidean.root(p, torch.float32)
+    roots = precision.underflow_length(d, torch.float32), precision.underflow_length(p, torch.float32)
     found = kernels.gram_sums(inputs, errors, rounds_inputs, roots)
     if found is None:
         found = gram_sums(inputs, errors, rounds_inputs, roots)
