@@ -19,7 +19,9 @@ from dpilot.engine.layers.gram import finish_bounds, gram
 from dpilot.engine.layers.linear import Product
 from dpilot.engine.measure import Measured
 from dpilot.numerics import precision
+from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE
+from tests.devices import tensor_cores
 
 N = 5
 ON_CPU = DEVICE.type == "cpu"
@@ -34,12 +36,12 @@ def _tensor_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
         torch.set_float32_matmul_precision(before)
         return
-    monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
     monkeypatch.setattr(precision, "mm", lambda x, y: torch.mm(precision.truncate_tf32(x), precision.truncate_tf32(y)))
     monkeypatch.setattr(
         precision, "bmm", lambda x, y: torch.bmm(precision.truncate_tf32(x), precision.truncate_tf32(y))
     )
-    yield
+    with use_policy(**tensor_cores()):
+        yield
 
 
 def both(

@@ -30,6 +30,7 @@ from dpilot.engine.record import judge
 from dpilot.engine.state import modules_of, preserve_state, preserve_structure
 from dpilot.errors import DpilotError, UnsupportedModel
 from dpilot.numerics import precision
+from dpilot.numerics.devices import policy_of
 
 DEPENDS = "the gradient of one sample depends on the others"
 Run = Callable[..., PerSample]
@@ -208,7 +209,8 @@ def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: 
 
 def carefully(model: nn.Module, samples: Any, work: Callable[[], Made]) -> Made:
     """What the work with the samples gives; on an accelerator looked at first, where the model can be."""
-    return check_values_first(work) if on_accelerator(model, samples) else work()
+    held = (*model.parameters(), *model.buffers(), *batches.tensors(samples))
+    return check_values_first(work) if need_checks(held) else work()
 
 
 @contextmanager
@@ -462,11 +464,6 @@ def without_checks() -> AbstractContextManager[Any]:
     return _disable_current_modes() if any(isinstance(mode, BoundsCheckMode) for mode in modes) else nullcontext()
 
 
-def on_accelerator(model: nn.Module, batch: Any) -> bool:
-    """Whether anything of the model or the batch lies elsewhere than on the CPU."""
-    return on_other_device(*model.parameters(), *model.buffers(), *batches.tensors(batch))
-
-
-def on_other_device(*tensors: Tensor) -> bool:
-    """Whether any of them lies elsewhere than on the CPU."""
-    return any(t.device.type != "cpu" for t in tensors)
+def need_checks(tensors: Iterable[Tensor]) -> bool:
+    """Whether any of them lies where an index that does not exist ends the process."""
+    return any(policy_of(t.device).checks_indices for t in tensors)

@@ -21,9 +21,8 @@ from dpilot.engine.layers.embedding import Lookups, tied_parts
 from dpilot.engine.layers.gram import GramParts, finish_bounds
 from dpilot.engine.layers.linear import Product, mates_parts, merge
 from dpilot.numerics import precision
+from dpilot.numerics.devices import policy_of
 
-TOGETHER = frozenset({"cuda"})
-"""Kinds of device on which calls are worth saving."""
 SMALL = 1 << 12
 """Numbers a sample up to which dense gradients are laid side by side: a copy that size is cheaper than a call."""
 
@@ -84,7 +83,7 @@ class Measured:
 
 def joins(use: Dense) -> bool:
     """Whether a dense gradient is laid side by side with others."""
-    return use.values.device.type in TOGETHER and use.values[0].numel() <= SMALL
+    return policy_of(use.values.device).joins_small and use.values[0].numel() <= SMALL
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dpilot.numerics import kernels
+from dpilot.numerics.devices import policy_of
 
 LOOSE = 0.02
 """A Gram norm whose slack exceeds this part of the squared norm is replaced by the materialised one (on the CPU)."""
@@ -192,6 +193,8 @@ def inner_products(rows: Tensor) -> Tensor:
 
 def tf32_allowed(device: torch.device, *, convolution: bool = False) -> bool:
     """Whether the user lets products (or convolutions) on this device use TF32."""
+    if (chosen := policy_of(device).tf32) is not None:
+        return chosen
     if device.type != "cuda":
         return False
     try:

@@ -70,7 +70,7 @@ def shapes(chunk: Any) -> list[tuple[int, ...]]:
 
 def replays(options: Options, device: torch.device) -> bool:
     """Whether chunks are replayed: on a CUDA device, unless an engine was named."""
-    return device.type in capture.KINDS and options.engine == "auto"
+    return capture.can_replay(device) and options.engine == "auto"
 
 
 def two_passes(options: Options, device: torch.device) -> bool:

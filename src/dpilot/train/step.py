@@ -216,7 +216,7 @@ class GraphedClip:
 
     def _fits(self, norms: Tensor) -> bool:
         current = not norms.is_cuda or norms.device.index == torch.cuda.current_device()
-        return self._own and norms.device.type in capture.KINDS and current and 0 < len(norms) <= self._rows
+        return self._own and capture.can_replay(norms.device) and current and 0 < len(norms) <= self._rows
 
     def _find_graph(self, norms: Tensor, state: State) -> _ClipGraph | None:
         form = norms.shape[1:], norms.dtype, norms.device, _form(state)
@@ -231,7 +231,9 @@ class GraphedClip:
             static = torch.ones((self._rows, *norms.shape[1:]), dtype=norms.dtype, device=norms.device)
             try:
                 with capture.on_its_stream():
-                    return _ClipGraph(static, _tensors(own), capture.record(lambda: self._rule.clip(static, own)))
+                    return _ClipGraph(
+                        static, _tensors(own), capture.record(lambda: self._rule.clip(static, own), norms.device)
+                    )
             except DpilotError:
                 raise
             except Exception:  # whatever cannot be captured; norms were made up, so it tells of no record

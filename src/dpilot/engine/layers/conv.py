@@ -33,22 +33,15 @@ from dpilot.engine.layers.base import (
     plain,
     rule,
 )
-from dpilot.engine.layers.gram import LOOKED_AT, GramParts, gram_bound, gram_is_cheaper, parts_of
+from dpilot.engine.layers.gram import GramParts, gram_bound, gram_is_cheaper, parts_of
 from dpilot.numerics import kernels, precision
+from dpilot.numerics.devices import policy_of
 from dpilot.numerics.precision import Grade
 
-CHUNK = {"cpu": 1 << 19, "cuda": 1 << 26}
-"""Numbers unfolded at a time: enough to keep the products busy, few enough for the CPU's cache or the GPU's memory."""
 LEAST = 1 << 20
 """Numbers that a GPU unfolds at a time in any case; otherwise no more than inputs and errors have together."""
-FACTOR = {"cpu": 16, "cuda": 12}
-"""How many times T^2 must fit into d p for the Gram norm: patches are copied for the sum."""
-ENTRYWISE = frozenset({"cuda"})
-"""Kinds of device on which unfolding is the slower way."""
 ROUNDS_INPUTS = False
 """A sum weighs, and so rounds, the errors whatever the widths are: weighted inputs would have to be unfolded."""
-EVEN = 8
-"""Tensor cores want channels in multiples of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +72,14 @@ class Correlation:
         channels, positions = self.inputs.shape[1] // self.geometry.groups, math.prod(self.errors.shape[2:])
         d, p = channels * math.prod(self.geometry.kernel), self.errors.shape[1]
         single = self.geometry.groups == 1 and self.inputs.shape[0] == self.batch_size
-        factor = FACTOR["cuda" if self.inputs.is_cuda else "cpu"]
-        return single and gram_is_cheaper(positions, d, p, factor)
+        return single and gram_is_cheaper(positions, d, p, policy_of(self.inputs.device).gram_factor)
 
     def _by_entry(self) -> bool:
         """On a GPU, where unfolding costs more than a product for each kernel entry and sizes suit tensor cores."""
-        g, even = self.geometry, not (self.inputs.shape[1] % EVEN or self.errors.shape[1] % EVEN)
+        policy, g = policy_of(self.inputs.device), self.geometry
+        even = not (self.inputs.shape[1] % policy.even_channels or self.errors.shape[1] % policy.even_channels)
         plain = all(s == 1 for s in g.stride) and g.groups == 1 and self.inputs.shape[0] == self.batch_size
-        return self.inputs.device.type in ENTRYWISE and even and plain
+        return policy.forms_by_entry and even and plain
 
     def gram_parts(self) -> GramParts | None:
         """The parts of a norm that is finished together with others, where it is of that kind."""
@@ -113,7 +106,7 @@ class Correlation:
             parts.append(squares)
             loose.append(torch.zeros_like(squares, dtype=torch.bool) if found is None else found)
         chosen = torch.cat(loose)
-        formed = chosen.device.type in LOOKED_AT and bool(chosen.any())
+        formed = policy_of(chosen.device).tightens_bounds and bool(chosen.any())
         return torch.cat(parts), Apart.of(self, chosen, self._few(chosen)) if formed else self
 
     def _part(self, start: int, stop: int) -> Correlation:
@@ -165,7 +158,7 @@ class Correlation:
         """Ranges of samples whose unfolded inputs fit."""
         ratio = self.inputs.shape[0] // self.batch_size
         row = self.inputs.shape[1] * math.prod(self.geometry.kernel) * math.prod(self.errors.shape[2:])
-        most = CHUNK["cuda" if self.inputs.is_cuda else "cpu"]
+        most = policy_of(self.inputs.device).unfolded
         if self.inputs.is_cuda:
             most = min(most, max(LEAST, self.inputs.numel() + self.errors.numel()))
         return even_parts(start, stop, row * ratio, most)

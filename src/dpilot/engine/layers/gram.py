@@ -12,6 +12,7 @@ from torch import Tensor
 from dpilot.engine.base import constants
 from dpilot.engine.layers.base import Formed, Use
 from dpilot.numerics import kernels, precision
+from dpilot.numerics.devices import policy_of
 from dpilot.numerics.precision import Grade
 
 
@@ -202,10 +203,6 @@ def not_below_0(squares: Tensor) -> Tensor:
     return squares.clamp_min(0).masked_fill_(squares == -torch.inf, torch.nan)
 
 
-LOOKED_AT = frozenset({"cpu"})
-"""Kinds of device on which somebody looks whether a bound is loose."""
-
-
 def bound_squares(
     squares: Tensor, scale: Tensor, vanished: Tensor, unit: float, tokens: int, few: Callable[[Tensor], Use]
 ) -> tuple[Tensor, Tensor | None]:
@@ -218,7 +215,7 @@ def bound_squares(
     slack = unit * scale.square() + vanished.square() + lost
     summed = precision.product_slack(tokens, scale.dtype) * scale
     upper = (torch.sqrt(not_below_0(squares) + slack) + summed).square()
-    if upper.device.type not in LOOKED_AT:
+    if not policy_of(upper.device).tightens_bounds:
         return upper, None
     loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
     loose &= scale > vanished  # nothing is to be formed of a gradient of zeros

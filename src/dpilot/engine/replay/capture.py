@@ -12,12 +12,10 @@ import torch
 
 from dpilot.engine.generators import GeneratorStates, processor
 from dpilot.engine.state import answer_capturing, preserve_state
+from dpilot.numerics.devices import policy_of
 
 Made = TypeVar("Made")
 Result = TypeVar("Result", covariant=True)
-
-KINDS = {"cuda"}
-"""Kinds of device on which work can be replayed."""
 
 
 class NotReplayable(Exception):
@@ -54,7 +52,18 @@ class Graph(Generic[Made]):
         return self._made
 
 
-def record(work: Callable[[], Made], pool: Any = None) -> Replayable[Made]:
+def can_replay(device: torch.device) -> bool:
+    """Whether work on a device can be replayed."""
+    return device.type == "cuda" or policy_of(device).record is not None
+
+
+def record(work: Callable[[], Made], device: torch.device, pool: Any = None) -> Replayable[Made]:
+    """What replays the work, which must have run before, on a device."""
+    made: Replayable[Made] = (policy_of(device).record or record_graph)(work, pool)
+    return made
+
+
+def record_graph(work: Callable[[], Made], pool: Any = None) -> Replayable[Made]:
     """A graph of the work, which must have run before; refused if it waits for the GPU.
 
     Models ask whether they are captured, to avoid waiting: Hugging Face's then build attention masks that let

@@ -23,9 +23,8 @@ FEW = 3
 def obstacle(batch: Any, n: int, rows: int) -> str:
     """Why chunks of this form are not replayed, or nothing."""
     held = batches.tensors(batch)
-    kinds = {t.device.type for t in held}
-    if not kinds <= capture.KINDS:
-        return f"on a {' and a '.join(sorted(kinds - capture.KINDS))}"
+    if elsewhere := {t.device.type for t in held if not capture.can_replay(t.device)}:
+        return f"on a {' and a '.join(sorted(elsewhere))}"
     if any(t.is_cuda and t.device.index != torch.cuda.current_device() for t in held):
         return "on another GPU than the current one"
     if not only_tensors(batch):

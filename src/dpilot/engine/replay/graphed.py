@@ -175,7 +175,7 @@ class CapturedChunk:
                 made = work()
             return made, torch.stack([made.norms, *made.squares.values()])
 
-        self._norms = capture.record(measured)
+        self._norms = capture.record(measured, inputs[0].device)
         self._current = self._norms.replay()[0]
         self._sums: dict[tuple[int, ...], SumGraph] = {}
         self._turn = 0
@@ -246,7 +246,7 @@ class CapturedChunk:
                 return sums_of(self._current).steady({name: each[j] for name, j in chosen})
 
             with torch.inference_mode(False):
-                graph = capture.record(work, self._norms.pool)
+                graph = capture.record(work, columns.device, self._norms.pool)
                 self._sums[pattern] = SumGraph(columns, graph, LentResults(graph.replay()))
         return self._sums[pattern]
 
