@@ -11,7 +11,7 @@ from dpilot import clipping
 from dpilot.engine.replay import capture
 from dpilot.errors import InvalidInput
 from dpilot.numerics.devices import use_policy
-from dpilot.train.step import GraphedClip
+from dpilot.train.graphed_clip import GraphedClip
 from tests.contracts.zoo import DEVICE
 from tests.devices import recording
 

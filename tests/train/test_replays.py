@@ -9,8 +9,7 @@ from torch import nn
 from dpilot import PrivateStep, engine, poisson_loader
 from dpilot.errors import InvalidInput
 from dpilot.numerics.devices import use_policy
-from dpilot.train.gradients import even_rows
-from dpilot.train.records.nulls import null_on_error
+from dpilot.train.gradients import even_rows, null_on_error
 from dpilot.train.records.reader import RecordChunk
 from tests.devices import recording
 from tests.engine.test_graphed import Again

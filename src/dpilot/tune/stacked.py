@@ -23,9 +23,8 @@ from dpilot.engine.base import accumulator, empty, no_batching_warnings, trainab
 from dpilot.engine.isolate.loop import hold_gradients
 from dpilot.engine.isolate.vmap import BatchLoss
 from dpilot.sampling import Batch, PoissonSampler
-from dpilot.train.records.nulls import null_outside_classes
-from dpilot.train.records.reader import RecordChunk, split_records
-from dpilot.train.records.spec import try_quietly
+from dpilot.train.gradients import null_outside_classes
+from dpilot.train.records.reader import RecordChunk, split_records, try_quietly
 from dpilot.train.state import TrainingState, step_randomness
 
 __all__ = ["Runner", "stackable", "train_together"]
