@@ -179,6 +179,8 @@ def second_pass_sums(
             if name is None:
                 late.append(item)
             elif name not in again.kept:
+                # the norm of a formed gradient bounds that gradient, not a sum of its tokens, in which rounding differs
+                # (tests/engine/test_cancelling.py::test_tokens_that_cancel_do_not_swallow_what_others_add)
                 add(name, combine([item.use])[1][0] if name in again.formed else item.use)
 
         with torch.no_grad(), precision.use_own_settings():

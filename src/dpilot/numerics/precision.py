@@ -62,6 +62,8 @@ def gram_slack(
 
     The kernel that forms Gram norms in one reading has one chain (``fused``).
     """
+    # <a_s, a_t> is off by chain(d) u |a_s| |a_t|, <e_s, e_t> by chain(p) u |e_s| |e_t|, and the sum over s and t of
+    # |a_s| |a_t| |e_s| |e_t| is S^2 (tests/engine/test_grades.py::test_gram_errors_stay_within_half_their_slack)
     each = rounding_loss(grade, device)
     k = each * (d + p) if fused else chain(d, each) + chain(p, each)
     return (k + 64) * unit_roundoff(dtype)

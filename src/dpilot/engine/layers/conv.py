@@ -438,5 +438,7 @@ def patch_gram(inputs: Tensor, geometry: Geometry, positions: tuple[int, ...]) -
     seen = pixels.as_strided(
         (pixels.shape[0], *geometry.kernel, *positions, *positions), (pixels.stride(0), *entries, *steps)
     )
+    # <patch_s, patch_t> = sum over kernel entries k of <pixel at s + k, pixel at t + k>: a sum of entries of ``pixels``
+    # (tests/engine/test_tensor_cores.py::test_inner_products_of_patches_are_sums_of_those_of_pixels)
     tokens = math.prod(positions)
     return seen.sum(tuple(range(1, 1 + len(grid)))).view(-1, tokens, tokens)

@@ -188,6 +188,8 @@ def finish_bounds(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
     tiny = torch.finfo(squares.dtype).tiny
     lost = constants(tuple(2 * tiny * p.tokens**2 for p in parts), squares.device)
     chains = constants(tuple(SUMMED * p.tokens for p in parts), squares.device)
+    # |E' A - E A|_F <= |E' - E|_F |A| <= r |E|_F |A|, and |A|^2 = |A A^T| <= |A A^T|_F
+    # (tests/engine/test_tensor_cores.py::test_tf32_norms_bound_what_tf32_sums_add)
     rounded = torch.minimum(scale, other.add_(lost).sqrt_().sqrt_().mul_(mass.sqrt_())).mul_(shave)
     rounded.addcmul_(scale, chains)
     upper = torch.addcmul(not_below_0(squares).add_(lost), scale.square(), unit).addcmul_(vanished, vanished)
@@ -217,6 +219,8 @@ def bound_squares(
     upper = (torch.sqrt(not_below_0(squares) + slack) + summed).square()
     if not policy_of(upper.device).tightens_bounds:
         return upper, None
+    # where tokens cancel the slack may be all of the bound: then the gradient itself is measured, and so summed
+    # (tests/engine/test_precision.py::test_norm_is_tight_when_tokens_cancel)
     loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
     loose &= scale > vanished  # nothing is to be formed of a gradient of zeros
     if not bool(loose.any()):

@@ -127,6 +127,8 @@ def locate(layout: Layout, tag: Tag, n: int) -> Place:
             axis, block, width = a, step // stride, stride
         else:
             return CUT
+    # rem + inner < width: no entry leaves the bytes of its row; row % n == 0: the first entry is the first record's
+    # (tests/engine/test_places.py replaces one record and compares what moves)
     if rem + inner >= width or (axis >= 0 and row % n):
         return CUT
     if axis < 0:
