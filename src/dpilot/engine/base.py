@@ -186,10 +186,17 @@ def empty(parameters: Mapping[str, nn.Parameter], engine: str, reason: str) -> P
     """The handle of a batch without samples."""
     squares = {name: p.detach().new_zeros(0, dtype=measure(p)) for name, p in parameters.items()}
 
-    def zeros(_: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()}
+    return make_handle(engine, reason, squares, lambda _: zero_gradients(parameters))
 
-    return make_handle(engine, reason, squares, zeros)
+
+def zero_gradients(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Gradients of zeros, in the dtype that sums live in."""
+    return {name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()}
+
+
+def zero_null_rows(rows: Tensor, finite: Tensor) -> Tensor:
+    """Zero the rows of null samples; where, not a product: 0 * nan is nan."""
+    return torch.where(finite.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
 
 
 @contextmanager

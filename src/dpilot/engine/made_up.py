@@ -104,7 +104,7 @@ def free_size(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, least
     held = (t for m in modules_of(model, loss_fn) for t in (*m._parameters.values(), *m._buffers.values()))
     lengths = {size for t in held if t is not None and not is_lazy(t) for size in t.shape}
     for t in batches.tensors(batch):
-        lengths.update(t.shape[1:] if t.dim() and t.shape[0] == n else t.shape)
+        lengths.update(t.shape[1:] if batches.holds_samples(t, n) else t.shape)
     return next(k for k in count(least) if all(math.gcd(k, size) == 1 for size in lengths if size))
 
 
@@ -196,7 +196,7 @@ def keeps_others(
 
 def with_neighbour(t: Tensor, place: int, n: int) -> Tensor:
     """The batch with a copy of the sample before it in one place (of the last in the first): another valid batch."""
-    return torch.cat([t[:place], t[[place - 1]], t[place + 1 :]]) if t.dim() and t.shape[0] == n else t
+    return torch.cat([t[:place], t[[place - 1]], t[place + 1 :]]) if batches.holds_samples(t, n) else t
 
 
 def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:

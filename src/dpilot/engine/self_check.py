@@ -105,7 +105,7 @@ def last_changed(made_up: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The batch with its last sample changed."""
 
     def turn(t: Tensor) -> Tensor:
-        return torch.cat([t[:-1], change(t[-1:])]) if t.dim() and t.shape[0] == SAMPLES else t
+        return torch.cat([t[:-1], change(t[-1:])]) if batches.holds_samples(t, SAMPLES) else t
 
     return batches.rebuild(made_up, turn)
 

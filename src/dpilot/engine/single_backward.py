@@ -42,6 +42,7 @@ from dpilot.engine.base import (
     no_batching_warnings,
     refill_squares,
     trainable,
+    zero_gradients,
 )
 from dpilot.engine.layers import RULES
 from dpilot.engine.layers.base import Dense, MakeUse, Use, detach_unseen, per_sample_rows
@@ -164,9 +165,7 @@ def second_pass_sums(
     null = not bool(finite.all())
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        totals = {
-            name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()
-        }
+        totals = zero_gradients(parameters)
         late: list[FoundUse] = []
 
         def add(name: str, use: Any) -> None:

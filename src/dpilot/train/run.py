@@ -162,7 +162,7 @@ def _fill(inputs: Any, n: int, start: int, rows: int) -> Any:
         return batches.rows(inputs, n, start, start + rows)
     places = torch.arange(start, start + rows)
     places = torch.where(places < n, places, start)
-    return batches.rebuild(inputs, lambda t: t[places.to(t.device)] if t.dim() and t.shape[0] == n else t)
+    return batches.rebuild(inputs, lambda t: t[places.to(t.device)] if batches.holds_samples(t, n) else t)
 
 
 def _call(model: nn.Module, piece: Any) -> Tensor:

@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, PerSample, accumulator, add_squares, make_handle, refill_squares, trainable
+from dpilot.engine.base import (
+    LossFunction,
+    PerSample,
+    accumulator,
+    add_squares,
+    make_handle,
+    refill_squares,
+    trainable,
+    zero_gradients,
+    zero_null_rows,
+)
 from dpilot.engine.generators import keep_draws, seeds, sow
 from dpilot.engine.state import StateSnapshot, preserve
 from dpilot.numerics import precision
@@ -53,7 +63,7 @@ def gradient(model: nn.Module, loss_fn: LossFunction, sample: Any, per_batch: bo
     parameters = trainable(model)
     loss = batches.check_losses(batches.losses(model, loss_fn, sample, per_batch), 1)
     if not loss.requires_grad:
-        return {name: torch.zeros_like(p, dtype=accumulator(p)) for name, p in parameters.items()}
+        return zero_gradients(parameters)
     found = gradients_reached(loss.sum(), list(parameters.values()))
     return {
         name: torch.zeros_like(p, dtype=accumulator(p)) if g is None else g.to(accumulator(p))
@@ -83,15 +93,10 @@ def hold_gradients(engine: str, reason: str, gradients: Mapping[str, Tensor]) ->
     squares = {name: precision.norms(g.reshape(g.shape[0], -1)).square() for name, g in plain.items()}
     squares = refill_squares(squares, {name: g[0] for name, g in plain.items()})
     finite = torch.isfinite(add_squares(squares))
-    safe = dict(gradients) if bool(finite.all()) else {name: keep(g, finite) for name, g in gradients.items()}
+    safe = dict(gradients) if bool(finite.all()) else {name: zero_null_rows(g, finite) for name, g in gradients.items()}
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         with precision.use_full_precision():
             return {name: torch.tensordot(w.to(safe[name]), safe[name], 1) for name, w in weights.items()}
 
     return make_handle(engine, reason, squares, sum_with)
-
-
-def keep(rows: Tensor, finite: Tensor) -> Tensor:
-    """Zero the rows of null samples; where, not a product: 0 * nan is nan."""
-    return torch.where(finite.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)

@@ -46,7 +46,7 @@ def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batc
     """
     whole = BatchLoss(model, loss_fn, per_batch)
     parameters = {f"model.{name}": p.detach() for name, p in trainable(model).items()}
-    shared = [t.dim() == 0 or t.shape[0] != n for t in batches.tensors(batch)]
+    shared = [not batches.holds_samples(t, n) for t in batches.tensors(batch)]
     stacked = [t if s else t.unsqueeze(1) for t, s in zip(batches.tensors(batch), shared, strict=True)]
 
     def loss(values: dict[str, Tensor], *sample: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from dpilot.engine.base import accumulator
+from dpilot.engine.base import accumulator, zero_null_rows
 from dpilot.numerics import precision
 
 
@@ -129,7 +129,7 @@ class Dense:
         return precision.lengths(rows_of(self.values))
 
     def keep(self, finite: Tensor) -> Dense:
-        return Dense(torch.where(finite.view(-1, *[1] * (self.values.dim() - 1)), self.values, 0.0))
+        return Dense(zero_null_rows(self.values, finite))
 
 
 def group_rows(tensor: Tensor, batch_size: int) -> Tensor:

@@ -31,7 +31,7 @@ def obstacle(batch: Any, n: int, rows: int) -> str:
         return "parts of the chunk are not tensors"
     if n > rows:
         return f"more than {rows} samples"
-    if n != rows and any(is_sample(t, rows) for t in held):
+    if n != rows and any(batches.holds_samples(t, rows) for t in held):
         return "a tensor that all samples share has as many rows as a chunk"
     return ""
 
@@ -47,11 +47,6 @@ def only_tensors(tree: Any) -> bool:
     return type(tree) in (Tensor, nn.Parameter) and tree.layout == torch.strided
 
 
-def is_sample(t: Tensor, n: int) -> bool:
-    """Whether a tensor of a batch of n has a row for each sample."""
-    return t.dim() > 0 and t.shape[0] == n
-
-
 def form_of(tree: Any, n: int) -> Any:
     """What a graph takes for granted of a chunk: containers, keys in their order; shapes without n, types, devices.
 
@@ -62,7 +57,7 @@ def form_of(tree: Any, n: int) -> Any:
         return type(tree), beside, tuple((key, form_of(value, n)) for key, value in tree.items())
     if isinstance(tree, tuple | list):
         return type(tree), tuple(form_of(value, n) for value in tree)
-    rows = is_sample(tree, n)
+    rows = batches.holds_samples(tree, n)
     return tree.dtype, tree.device, rows, tuple(tree.shape[1:] if rows else tree.shape)
 
 
@@ -148,7 +143,7 @@ def static(batch: Any, n: int, rows: int) -> Any:
     wanted = iter(batches.tensors(batch))
 
     def own(t: Tensor) -> Tensor:
-        if is_sample(next(wanted), n):
+        if batches.holds_samples(next(wanted), n):
             return t[torch.arange(rows, device=t.device) % few]
         return t.clone()
 

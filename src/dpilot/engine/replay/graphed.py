@@ -19,7 +19,7 @@ from dpilot.engine.measure import WeightedSums
 from dpilot.engine.record import Answers
 from dpilot.engine.replay import capture
 from dpilot.engine.replay.capture import NotReplayable, Replayable
-from dpilot.engine.replay.forms import ModelState, State, form_of, is_sample, obstacle, settings, state_of, static
+from dpilot.engine.replay.forms import ModelState, State, form_of, obstacle, settings, state_of, static
 from dpilot.engine.state import answer_capturing, preserve_structure, run_eagerly
 from dpilot.errors import DpilotError, InvalidInput
 
@@ -166,7 +166,7 @@ class CapturedChunk:
         self, model: nn.Module, loss_fn: LossFunction, work: Callable[[], PerSample], inputs: list[Tensor], rows: int
     ) -> None:
         self._inputs, self._rows = inputs, rows
-        self._fillers = [t[:1].clone() if is_sample(t, rows) else None for t in inputs]
+        self._fillers = [t[:1].clone() if batches.holds_samples(t, rows) else None for t in inputs]
         with capture.refuse_unreplayable(model, loss_fn):
             work()
 
