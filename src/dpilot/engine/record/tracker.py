@@ -486,11 +486,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note_escapes(self, run: Execution) -> None:
         """Values of records, or draws for all of them, that decide a size, or that Python reads."""
-        name, held = run.operation.name, [p.holds_records or p.holds_draws for p in run.places]
-        if run.operation.rule is no_values or not any(held):
+        name = run.operation.name
+        if run.operation.rule is no_values or not any(p.holds_records or p.holds_draws for p in run.places):
             return
-        masks = (torch.bool, torch.uint8)
-        masked = name == "index" and any(h and t.dtype in masks for t, h in zip(run.read[1:], held[1:], strict=True))
+        masked = name == "index" and any(
+            (p.holds_records or p.holds_draws) and t.dtype in (torch.bool, torch.uint8)
+            for t, p in zip(run.read[1:], run.places[1:], strict=True)
+        )
         compressed = any(t.layout is not torch.strided for t in run.outs)  # with as many entries as are not zero
         if masked or compressed or run.operation.foreign or name in SIZED_BY_VALUES:
             what = f"{name}: the number of rows depends on the records"
