@@ -164,7 +164,7 @@ ROOMS = [
     {"writes", "check"},
     {"state"},
     {"record"},
-    {"layers", "isolate"},
+    {"layers", "isolate", "outputs"},
     {"measure"},
     {"single_backward"},
     {"made_up"},
