@@ -157,3 +157,51 @@ def test_accountants_know_nothing_of_those_above_them(name: str) -> None:
     above = ACCOUNTANTS[ACCOUNTANTS.index(name) + 1 :]
     tree = ast.parse((SOURCE / "privacy" / f"{name}.py").read_text())
     assert not [each for each in modules(tree) if each.removeprefix("dpilot.privacy.").split(".")[0] in above]
+
+
+ROOMS = [
+    {"base", "batch", "generators"},
+    {"writes", "check"},
+    {"state"},
+    {"record"},
+    {"layers", "isolate", "outputs"},
+    {"measure"},
+    {"single_backward"},
+    {"made_up"},
+    {"api"},
+    {"replay", "self_check"},
+]
+"""The rooms of the engine, the lowest first: a room imports what lies below it, and nothing beside it."""
+ROOM_LEVEL = {name: level for level, names in enumerate(ROOMS) for name in names}
+
+
+def room_faults(path: Path) -> list[str]:
+    """What is wrong with the imports of a file of the engine."""
+    own = part_of_engine(path)
+    found = []
+    for name in modules(ast.parse(path.read_text())):
+        if name.startswith("dpilot.engine."):
+            target = name.split(".")[2]
+            if target != own and ROOM_LEVEL[target] >= ROOM_LEVEL[own]:
+                found.append(f"engine/{own} imports engine/{target}")
+    return found
+
+
+def part_of_engine(path: Path) -> str:
+    return path.relative_to(SOURCE / "engine").parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if part(path) == "engine" and path.name != "__init__.py"],
+    ids=lambda path: str(path.relative_to(SOURCE)),
+)
+def test_rooms_of_the_engine_import_what_lies_below_them(path: Path) -> None:
+    assert room_faults(path) == []
+
+
+@pytest.mark.parametrize("room", ["isolate", "layers", "record", "replay"])
+def test_every_room_of_the_engine_says_what_it_promises(room: str) -> None:
+    text = ast.get_docstring(ast.parse((SOURCE / "engine" / room / "__init__.py").read_text())) or ""
+    assert "Promises: " in text
+    assert "May import: " in text

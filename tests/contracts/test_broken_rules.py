@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpilot.engine import api, base, measure, recorder, single_backward
+from dpilot.engine import api, base, measure, single_backward
 from dpilot.engine.layers import attention, broadcast, conv, embedding, fallback, gram, linear, norm, recurrent
 from dpilot.engine.layers.base import Dense
 from dpilot.errors import UnsupportedModel
@@ -188,15 +188,17 @@ MUTATIONS = {
     ),
     "gru ignores its reset gate": Mutation(recurrent, "behind_gate", lambda _: lambda e, late: e, ("gru", "gru_deep")),
     "bare parameters are not counted": Mutation(
-        recorder.Recorder,
+        single_backward.Recorder,
         "spread",
         untapped,
         ("bare_parameters", "vision_transformer"),
     ),
     "fallback doubles": Mutation(fallback, "per_sample", scaled(2.0), ("rare_operations",)),
-    "derived weights are dropped": Mutation(recorder, "pull_back", lambda _: lambda *_: [], ("parametrised", "lora")),
+    "derived weights are dropped": Mutation(
+        single_backward, "pull_back", lambda _: lambda *_: [], ("parametrised", "lora")
+    ),
     "repeated rows are not summed": Mutation(
-        recorder, "sum_to", lambda f: lambda v, b: f(v, b) * 0.5, ("vision_transformer",)
+        single_backward, "sum_to", lambda f: lambda v, b: f(v, b) * 0.5, ("vision_transformer",)
     ),
     "a repeated use is overwritten": Mutation(
         measure, "combine", last_only, ("reused_module", "tied_embeddings", "bare_parameters")
@@ -261,7 +263,7 @@ def test_square_matrices_keep_the_contract() -> None:
 
 
 def test_a_broken_second_pass_fails_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_backward, "used_once", lambda recorder: set(recorder.names))
+    monkeypatch.setattr(single_backward, "used_once", lambda recorder: set(single_backward.names))
     with pytest.raises((AssertionError, UnsupportedModel)):  # made-up samples notice it first
         assert_contract(build("reused_module", torch.float32), "low-memory", torch.float32)
 

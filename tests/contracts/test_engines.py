@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from dpilot import engine
-from dpilot.engine import measure
-from dpilot.engine.layers import conv
-from dpilot.numerics import precision
+from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE, ZOO, Case, N, build
+from tests.devices import like_a_gpu
 from tests.thin import thin
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -104,22 +103,17 @@ def test_engine_agrees_with_one_sample_at_a_time(name: str, way: str, dtype: tor
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("way", ["single-backward", pytest.param("low-memory", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", thin(ZOO, 2))
-def test_engine_agrees_where_products_use_tf32(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_agrees_where_products_use_tf32(name: str, way: str) -> None:
     """What a GPU does where TF32 is allowed: cut records, norms finished together, kernels entry by entry.
 
     On the CPU the same code runs with exact products of the cut records.
     """
     case = build(name, torch.float32)
-    if DEVICE.type == "cpu":
-        monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
-        monkeypatch.setattr(precision, "use_full_precision", lambda: precision.NOTHING)
-        monkeypatch.setattr(measure, "TOGETHER", {"cpu"})
-        monkeypatch.setattr(conv, "ENTRYWISE", {"cpu"})
-    monkeypatch.setattr(conv, "EVEN", 1)
     if DEVICE.type == "cuda":
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
-    assert_contract(case, way, torch.float32, 2e-2)
+    with use_policy(**like_a_gpu(even_channels=1)):
+        assert_contract(case, way, torch.float32, 2e-2)
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="bfloat16 records stay as they are on a GPU only")

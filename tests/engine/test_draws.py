@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.engine import loop, vmap
 from dpilot.engine.base import NoRule, PerSample
-from dpilot.engine.draws import GeneratorStates, seeds, sow
+from dpilot.engine.generators import GeneratorStates, seeds, sow
+from dpilot.engine.isolate import loop, vmap
 from dpilot.engine.record import judge
 from tests.functions import Identity
 

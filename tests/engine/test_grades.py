@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from dpilot.engine.base import inflate
 from dpilot.engine.layers.gram import gram
 from dpilot.engine.layers.linear import product
 from dpilot.engine.measure import combine
-from dpilot.numerics import kernels, precision
+from dpilot.numerics import precision
+from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE
+from tests.devices import CUDA
 from tests.thin import thin
 
 LARGE = [(8, 197, 768, 768), (8, 197, 768, 3072), (8, 512, 768, 768), (4, 64, 4096, 1024)]
@@ -22,9 +25,10 @@ GRADES = {"float32": (False, torch.float32), "tf32": (True, torch.float32), "bfl
 
 
 @pytest.fixture(params=["products", "kernel"] if DEVICE.type == "cuda" else ["products"], autouse=True)
-def _gram_matrices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _gram_matrices(request: pytest.FixtureRequest) -> Iterator[None]:
     """Gram norms from matrices that are written, and from ones that are not."""
-    monkeypatch.setattr(kernels, "PROGRAMS", 1 if request.param == "kernel" else 1 << 40)
+    with use_policy(cuda=replace(CUDA, gram_programs=1 if request.param == "kernel" else 1 << 40)):
+        yield
 
 
 @pytest.fixture(params=GRADES if DEVICE.type == "cuda" else ["float32"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -16,8 +16,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from dpilot import engine
 from dpilot.engine import batch as batches
 from dpilot.engine import made_up as examination
-from dpilot.engine.masking import BoundsCheckMode, check_values_first
+from dpilot.engine.made_up import BoundsCheckMode, check_values_first
 from dpilot.errors import UnsupportedModel
+from dpilot.numerics.devices import use_policy
+from tests.devices import checking_indices
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 IDS = 5
@@ -77,11 +79,10 @@ def ids_and_labels() -> Batch:
 
 
 @pytest.fixture(params=["as it is", "as on a GPU"])
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def where(request: pytest.FixtureRequest) -> Iterator[str]:
     """On the CPU nothing is looked at first; the second time it is, as it would be on a GPU."""
-    if request.param == "as on a GPU":
-        monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
-    return str(request.param)
+    with use_policy(**(checking_indices() if request.param == "as on a GPU" else {})):
+        yield str(request.param)
 
 
 @pytest.mark.usefixtures("where")
@@ -289,8 +290,9 @@ def test_bags_that_do_not_ascend_are_found_before_they_are_used(offsets: list[in
 
 
 @pytest.fixture
-def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
+def _as_on_a_gpu() -> Iterator[None]:
+    with use_policy(**checking_indices()):
+        yield
 
 
 class Ended(BaseException):
@@ -433,12 +435,12 @@ def test_a_label_that_is_looked_up_is_never_negative() -> None:
         engine.per_sample(Sequence(False), looked_up_where_it_is_one, ids_and_labels(), per_batch=True)
 
 
+@pytest.mark.usefixtures("_as_on_a_gpu")
 def test_a_model_that_cannot_be_looked_at_is_judged_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fails(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise NotImplementedError("no rule for this operation under this mode")
 
-    monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
     monkeypatch.setattr(BoundsCheckMode, "__torch_dispatch__", fails)
     with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
@@ -455,11 +457,11 @@ def test_nothing_is_looked_at_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not looks
 
 
+@pytest.mark.usefixtures("_as_on_a_gpu")
 def test_masks_are_tried_on_a_gpu_where_nothing_can_be_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(self: Any) -> None:
         raise AssertionError("looked at")
 
-    monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
     monkeypatch.setattr(BoundsCheckMode, "__enter__", never)
     batch = {"x": torch.randn(4, 6, 4), "mask": torch.ones(4, 6, dtype=torch.bool), "y": torch.randn(4, 6)}
     with pytest.raises(UnsupportedModel, match="depends on the others"):

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling as ModelOutput
 
 from dpilot import engine
-from dpilot.engine import Graphed, batch, capture
+from dpilot.engine import Graphed, batch
 from dpilot.engine.replay import graphed
 from dpilot.errors import UnsupportedModel
+from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE
+from tests.devices import recording
 from tests.engine.test_graphed import Again
 
 Named = namedtuple("Named", ["a", "b"])
@@ -27,10 +29,9 @@ WEIGHTS = torch.tensor([0.5, 1.0, 0.25], device=DEVICE)
 
 
 @pytest.fixture(autouse=True)
-def _replays_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    if DEVICE.type == "cpu":
-        monkeypatch.setattr(capture, "KINDS", {"cpu"})
-        monkeypatch.setattr(capture, "record", Again)
+def _replays_anywhere() -> Iterator[None]:
+    with use_policy(**(recording(Again) if DEVICE.type == "cpu" else {})):
+        yield
 
 
 def parts(seed: int) -> tuple[Tensor, Tensor]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.engine import measure
 from dpilot.engine.base import inflate
-from dpilot.engine.layers import conv, gram
 from dpilot.engine.layers.linear import Product
 from dpilot.numerics import precision
+from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE
+from tests.devices import like_a_gpu
 
 
 class Tokens(nn.Module):
@@ -107,17 +108,15 @@ SCALES = ((False, -45, 20, 30), (True, -45, 8, 10), (False, -23, -19, 30), (True
 
 
 @pytest.fixture(params=["processor", "processor, flushing", "tensor cores", "tensor cores, flushing", "GPU"])
-def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def machine(request: pytest.FixtureRequest) -> Iterator[str]:
     """Ways to compute norms, tried on the CPU: tensor cores' grades; a GPU's, where nobody looks at a bound."""
     name: str = request.param
-    if "tensor cores" in name:
-        monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
-    if name not in ("processor", "processor, flushing"):
-        monkeypatch.setattr(measure, "TOGETHER", {"cpu"})
-        monkeypatch.setattr(conv, "ENTRYWISE", {"cpu"})
-        monkeypatch.setattr(gram, "LOOKED_AT", set())
+    ways = {} if "processor" in name else like_a_gpu(tightens_bounds=False)
+    if name == "GPU":
+        ways = {kind: replace(policy, tf32=None) for kind, policy in ways.items()}
     torch.set_flush_denormal("flushing" in name or name == "GPU")
-    yield name
+    with use_policy(**ways):
+        yield name
     torch.set_flush_denormal(False)
 
 

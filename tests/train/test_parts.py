@@ -12,13 +12,11 @@ from torch import nn
 from dpilot import clipping, engine
 from dpilot.cli import console
 from dpilot.errors import InvalidInput
-from dpilot.train.averages import Average
 from dpilot.train.dry_run import largest_fast_size
 from dpilot.train.gradients import by_shape
 from dpilot.train.optimizers import lr_for_batch
-from dpilot.train.options import groups_for
+from dpilot.train.options import Average, Schedule, groups_for, schedule
 from dpilot.train.progress import print_lines
-from dpilot.train.schedules import Schedule, schedule
 from dpilot.train.timing import steps_within
 from tests.train.helpers import LOSS, fit, model
 

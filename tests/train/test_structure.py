@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from dpilot import Budget, Plan, Trainer, engine
-from dpilot.engine import capture
 from dpilot.errors import InvalidInput
-from dpilot.train.records.nulls import null_on_error
-from dpilot.train.records.reader import Reader
-from dpilot.train.records.spec import SpecMismatch, conform_to_spec
+from dpilot.numerics.devices import use_policy
+from dpilot.train.gradients import null_on_error
+from dpilot.train.records.reader import Reader, SpecMismatch, conform_to_spec
+from tests.devices import recording
 from tests.engine.test_graphed import Again
 from tests.tapes import exact_sum
 
@@ -25,9 +25,9 @@ PLACES = {"front": 0, "middle": 3, "second chunk": 8, "inside the second chunk":
 
 
 @pytest.fixture(autouse=True)
-def _replays(monkeypatch):
-    monkeypatch.setattr(capture, "KINDS", {"cpu"})
-    monkeypatch.setattr(capture, "record", Again)
+def _replays():
+    with use_policy(**recording(Again)):
+        yield
 
 
 def values(seed):

@@ -16,8 +16,8 @@ from dpilot import Budget, Ledger, Plan, PrivateStep, Trainer, clipping, poisson
 from dpilot.errors import BudgetExceeded
 from dpilot.privacy.events import Repeated
 from dpilot.records import RunRecord, StepRecord
-from dpilot.train import averages, optimizers
-from dpilot.train.schedules import Schedule
+from dpilot.train import optimizers, options
+from dpilot.train.options import Schedule
 from tests.train.helpers import LOSS, SIZE, STEPS, data, fit, model, plan, records, same
 
 
@@ -258,13 +258,13 @@ def test_averages_are_what_they_say():
     iterates = []
     net = model()
     fit(net=net, callback=lambda record: iterates.append(net[0].weight.detach().clone()))
-    swa = fit(average=averages.Average("swa", start=0.5)).model[0].weight
+    swa = fit(average=options.Average("swa", start=0.5)).model[0].weight
     torch.testing.assert_close(swa, torch.stack(iterates[4:]).mean(0))
     mean = iterates[0]
     for taken, iterate in enumerate(iterates[1:], 1):
         keep = min(0.9, (1 + taken) / (10 + taken))
         mean = keep * mean + (1 - keep) * iterate
-    torch.testing.assert_close(fit(average=averages.Average("ema", decay=0.9)).model[0].weight, mean)
+    torch.testing.assert_close(fit(average=options.Average("ema", decay=0.9)).model[0].weight, mean)
 
 
 def test_automatic_chunks_are_found_without_reading_a_record():

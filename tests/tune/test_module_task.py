@@ -14,7 +14,7 @@ from dpilot.data.splits import Split
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.train.records.nulls import null_outside_classes
+from dpilot.train.gradients import null_outside_classes
 from dpilot.tune import Candidate, ModuleTask, SearchBox, autopilot, linear_scaling, stacked
 from dpilot.tune.task import Outlay, Trial, fixed_noise
 from tests.thin import thin

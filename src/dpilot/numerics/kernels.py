@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpilot.numerics.devices import policy_of
+
 FiveSums = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 Roots = tuple[float, float]
 ROWS = 16
@@ -35,8 +37,6 @@ MOST = 3
 """Errors whose Gram norms with one input are formed together."""
 SHORT, LONGER = 64, 128
 """Tokens of a stretch: where a sample has no more than the first, and where it has more."""
-PROGRAMS = 48
-"""Programs from which Gram norms are formed in one reading: with fewer, plain products fill an H200 better."""
 
 
 def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots) -> FiveSums | None:
@@ -66,7 +66,8 @@ def forms_products(inputs: Tensor) -> bool:
     """Whether ``gram_products`` runs for such inputs; on other GPUs nobody has measured whether it is worth it."""
     if not (runs_on(inputs) and even(inputs)):
         return False
-    return inputs.shape[0] * stretches(inputs.shape[1])[1] >= PROGRAMS and multiplies(inputs.device)
+    programs = inputs.shape[0] * stretches(inputs.shape[1])[1]
+    return programs >= policy_of(inputs.device).gram_programs and multiplies(inputs.device)
 
 
 def stretches(tokens: int) -> tuple[int, int]:

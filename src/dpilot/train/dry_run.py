@@ -12,9 +12,9 @@ import torch
 
 from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
-from dpilot.engine.masking import check_values_first, on_other_device
+from dpilot.engine.made_up import check_values_first, need_checks
 from dpilot.errors import DpilotError, InvalidInput
-from dpilot.train.records.nulls import OUT_OF_MEMORY, PerSampleOf
+from dpilot.train.gradients import OUT_OF_MEMORY, PerSampleOf
 from dpilot.train.state import cuda_devices
 
 _SMALLEST: Final = 32
@@ -111,7 +111,7 @@ def seconds_a_chunk(per_sample: PerSampleOf, form: Any, size: int, per_batch: bo
 
 def _first(per_sample: PerSampleOf, chunk: Any) -> PerSample:
     """On an accelerator values are looked at first: what is an error on the CPU would end the process there."""
-    if on_other_device(*batches.tensors(chunk)):
+    if need_checks(batches.tensors(chunk)):
         return check_values_first(lambda: _once(per_sample, chunk))
     return _once(per_sample, chunk)
 

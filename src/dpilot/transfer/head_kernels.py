@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from dpilot.engine.capture import beside
+from dpilot.engine.replay.capture import beside
 from dpilot.numerics.kernels import runs_on
 from dpilot.numerics.precision import KEPT_BITS
 

@@ -1,8 +1,8 @@
-"""What a model can learn of the whole chunk although vmap shows it one sample.
+"""torch.func.vmap over the whole model: for what single-backward has no rule for.
 
 vmap keeps samples apart in what its batching rules compute. It does not in the text of a tensor, in an operation that
 fails because of one sample, in checks that look at all of them, in rules of the user's own, or in random numbers from
-generators that it does not know.
+generators that it does not know. All of that is watched (``refuse_leaks``).
 """
 
 from __future__ import annotations
@@ -12,14 +12,59 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpilot.engine.base import NoRule
-from dpilot.engine.draws import GeneratorStates, Held, outside_torch
-from dpilot.engine.record.call import tensors_in
-from dpilot.engine.record.exits import READERS
-from dpilot.engine.record.generators import Generators
+from dpilot.engine import batch as batches
+from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, no_batching_warnings, tensors_in, trainable
+from dpilot.engine.generators import Generators, GeneratorStates, Held, outside_torch
+from dpilot.engine.isolate.loop import hold_gradients
+from dpilot.engine.record.watch import READERS
+from dpilot.engine.state import StateSnapshot, preserve
+
+
+class BatchLoss(nn.Module):
+    """Model and loss as one module, so that one functional call swaps the parameters for both call styles."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFunction, per_batch: bool) -> None:
+        super().__init__()
+        self.model, self.loss_fn, self.per_batch = model, loss_fn, per_batch
+
+    def forward(self, batch: Any) -> Tensor:
+        return batches.check_losses(batches.losses(self.model, self.loss_fn, batch, self.per_batch), 1).sum()
+
+
+def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
+    """Gradients of every sample at once, each sample seen as a batch of one.
+
+    Raises NoRule where vmap cannot run the model, or where the model may have seen more than one sample.
+
+    Edge cases: random layers draw independently for every sample (randomness="different"); recurrent layers, data
+    dependent branches and in-place writes into fresh tensors are torch.func's own limits and are refused.
+    """
+    whole = BatchLoss(model, loss_fn, per_batch)
+    parameters = {f"model.{name}": p.detach() for name, p in trainable(model).items()}
+    shared = [not batches.holds_samples(t, n) for t in batches.tensors(batch)]
+    stacked = [t if s else t.unsqueeze(1) for t, s in zip(batches.tensors(batch), shared, strict=True)]
+
+    def loss(values: dict[str, Tensor], *sample: Tensor) -> Tensor:
+        leaves = iter(sample)
+        result: Tensor = functional_call(whole, values, (batches.rebuild(batch, lambda _: next(leaves)),))
+        return result
+
+    dims = (None, *(None if s else 0 for s in shared))
+    before = StateSnapshot.of(model, loss_fn, batch)
+    try:
+        with preserve(before), no_batching_warnings(), refuse_leaks(before.generators):
+            found = vmap(grad(loss), in_dims=dims, randomness="different")(parameters, *stacked)
+    except (RuntimeError, NotImplementedError) as error:
+        raise NoRule(f'vmap cannot run this model: {error} Use engine="single-backward" or "loop".') from error
+    return hold_gradients(
+        "vmap", reason, {k.removeprefix("model."): g.detach().to(accumulator(g)) for k, g in found.items()}
+    )
+
 
 _TEXTS: Final = frozenset({"__repr__", "__format__"})
 _OF_ALL: Final = frozenset({"_is_all_true", "_is_any_true"})  # their batching rules look at the whole chunk

@@ -10,14 +10,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from dpilot.engine.draws import GeneratorStates, processor
-from dpilot.engine.state import preserve_state
+from dpilot.engine.generators import GeneratorStates, processor
+from dpilot.engine.state import answer_capturing, preserve_state
+from dpilot.numerics.devices import policy_of
 
 Made = TypeVar("Made")
 Result = TypeVar("Result", covariant=True)
-
-KINDS = {"cuda"}
-"""Kinds of device on which work can be replayed."""
 
 
 class NotReplayable(Exception):
@@ -42,7 +40,7 @@ class Graph(Generic[Made]):
         self._graph = torch.cuda.CUDAGraph()
         stream = beside(torch.cuda.current_device())
         settings = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
-        with generator_repaired(), torch.cuda.graph(self._graph, **settings), casts_uncached():
+        with repair_generator(), torch.cuda.graph(self._graph, **settings), disable_cast_cache():
             self._made = work()
 
     @property
@@ -54,14 +52,25 @@ class Graph(Generic[Made]):
         return self._made
 
 
-def record(work: Callable[[], Made], pool: Any = None) -> Replayable[Made]:
+def can_replay(device: torch.device) -> bool:
+    """Whether work on a device can be replayed."""
+    return device.type == "cuda" or policy_of(device).record is not None
+
+
+def record(work: Callable[[], Made], device: torch.device, pool: Any = None) -> Replayable[Made]:
+    """What replays the work, which must have run before, on a device."""
+    made: Replayable[Made] = (policy_of(device).record or record_graph)(work, pool)
+    return made
+
+
+def record_graph(work: Callable[[], Made], pool: Any = None) -> Replayable[Made]:
     """A graph of the work, which must have run before; refused if it waits for the GPU.
 
     Models ask whether they are captured, to avoid waiting: Hugging Face's then build attention masks that let
     everything through, and attention takes its slowest kernels. So they are told that they are not, unless they wait.
     """
     for told in (False, True):
-        with telling(told):
+        with answer_capturing(told):
             if runs_without_waiting(work):
                 return Graph(work, pool)
     raise NotReplayable("it waits for the GPU")
@@ -72,7 +81,7 @@ def runs_without_waiting(work: Callable[[], Any]) -> bool:
     stream, before = beside(torch.cuda.current_device()), torch.cuda.get_sync_debug_mode()
     stream.wait_stream(torch.cuda.current_stream())
     try:
-        with warnings.catch_warnings(), torch.cuda.stream(stream), casts_uncached():
+        with warnings.catch_warnings(), torch.cuda.stream(stream), disable_cast_cache():
             warnings.filterwarnings("ignore", message="Synchronization debug mode")  # that it does not find all
             torch.cuda.set_sync_debug_mode("error")
             work()
@@ -85,18 +94,7 @@ def runs_without_waiting(work: Callable[[], Any]) -> bool:
 
 
 @contextmanager
-def telling(answer: bool) -> Iterator[None]:
-    """Answer models that ask whether they are being captured."""
-    asked = torch.cuda.is_current_stream_capturing
-    torch.cuda.is_current_stream_capturing = lambda: answer
-    try:
-        yield
-    finally:
-        torch.cuda.is_current_stream_capturing = asked
-
-
-@contextmanager
-def generator_repaired() -> Iterator[None]:
+def repair_generator() -> Iterator[None]:
     """Give the GPU's generator a state of its own again if a capture fails, which leaves it bound to the capture."""
     device = torch.cuda.current_device()
     generator, state = torch.cuda.default_generators[device], torch.cuda.get_rng_state(device)
@@ -131,7 +129,7 @@ def on_its_stream() -> Iterator[None]:
 
 
 @contextmanager
-def casts_uncached() -> Iterator[None]:
+def disable_cast_cache() -> Iterator[None]:
     """Autocast as it is set, but weights are cast in each replay: a cast kept from before would be an old weight."""
     if not torch.is_autocast_enabled("cuda"):
         yield
@@ -142,7 +140,7 @@ def casts_uncached() -> Iterator[None]:
 
 
 @contextmanager
-def refusing_what_replays_forget(*roots: Any) -> Iterator[None]:
+def refuse_unreplayable(*roots: Any) -> Iterator[None]:
     """Refuse work that draws on the processor or writes memory that was there before; leave ``roots`` as they were.
 
     A replay would not draw, and would write without being seen. What the work changes in Python it changes once, at the

@@ -9,10 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, PerSample, accumulator, add_squares, make_handle, refill_squares, trainable
-from dpilot.engine.draws import keep_draws, seeds, sow
+from dpilot.engine.base import (
+    LossFunction,
+    PerSample,
+    accumulator,
+    add_squares,
+    make_handle,
+    refill_squares,
+    trainable,
+    zero_gradients,
+    zero_null_rows,
+)
+from dpilot.engine.generators import keep_draws, seeds, sow
 from dpilot.engine.state import StateSnapshot, preserve
-from dpilot.numerics import euclidean, precision
+from dpilot.numerics import precision
 
 
 def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
@@ -24,7 +34,7 @@ def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batc
     parameters = trainable(model)
     each = gradients(model, loss_fn, batch, n, per_batch)
     stacked = {name: torch.stack([g[name] for g in each]) for name in parameters}
-    return materialised("loop", reason, stacked)
+    return hold_gradients("loop", reason, stacked)
 
 
 def gradients(
@@ -53,15 +63,15 @@ def gradient(model: nn.Module, loss_fn: LossFunction, sample: Any, per_batch: bo
     parameters = trainable(model)
     loss = batches.check_losses(batches.losses(model, loss_fn, sample, per_batch), 1)
     if not loss.requires_grad:
-        return {name: torch.zeros_like(p, dtype=accumulator(p)) for name, p in parameters.items()}
-    found = reached(loss.sum(), list(parameters.values()))
+        return zero_gradients(parameters)
+    found = gradients_reached(loss.sum(), list(parameters.values()))
     return {
         name: torch.zeros_like(p, dtype=accumulator(p)) if g is None else g.to(accumulator(p))
         for (name, p), g in zip(parameters.items(), found, strict=True)
     }
 
 
-def reached(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tensor | None]:
+def gradients_reached(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tensor | None]:
     """Gradients of the parameters, None where there is none; .grad is put back.
 
     Through .grad, not torch.autograd.grad: reentrant checkpoints allow nothing else.
@@ -77,21 +87,16 @@ def reached(loss: Tensor, parameters: list[nn.Parameter]) -> list[Tensor | None]
             p.grad = grad
 
 
-def materialised(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> PerSample:
+def hold_gradients(engine: str, reason: str, gradients: Mapping[str, Tensor]) -> PerSample:
     """A PerSample that holds every per-sample gradient, (n, *shape) by name."""
     plain = {name: torch.view_as_real(g) if g.is_complex() else g for name, g in gradients.items()}
-    squares = {name: euclidean.norms(g.reshape(g.shape[0], -1)).square() for name, g in plain.items()}
+    squares = {name: precision.norms(g.reshape(g.shape[0], -1)).square() for name, g in plain.items()}
     squares = refill_squares(squares, {name: g[0] for name, g in plain.items()})
     finite = torch.isfinite(add_squares(squares))
-    safe = dict(gradients) if bool(finite.all()) else {name: keep(g, finite) for name, g in gradients.items()}
+    safe = dict(gradients) if bool(finite.all()) else {name: zero_null_rows(g, finite) for name, g in gradients.items()}
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         with precision.use_full_precision():
             return {name: torch.tensordot(w.to(safe[name]), safe[name], 1) for name, w in weights.items()}
 
     return make_handle(engine, reason, squares, sum_with)
-
-
-def keep(rows: Tensor, finite: Tensor) -> Tensor:
-    """Zero the rows of null samples; where, not a product: 0 * nan is nan."""
-    return torch.where(finite.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import loop
-from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, make_handle, trainable
-from dpilot.engine.draws import GeneratorStates, keep_draws, seeds, sow
+from dpilot.engine.base import LossFunction, NoRule, PerSample, make_handle, trainable, zero_gradients
+from dpilot.engine.generators import GeneratorStates, keep_draws, seeds, sow
+from dpilot.engine.isolate import loop
 
 
 def run(
@@ -43,7 +43,7 @@ def run(
     def alone(i: int) -> tuple[PerSample, int]:
         """The gradients of a chunk, and the row in which sample i is."""
         draws.go_on()
-        copies = batches.rebuild(batch, lambda t: t[i : i + 1].repeat(n, *[1] * (t.dim() - 1)) if is_sample(t) else t)
+        copies = batches.rebuild(batch, lambda t: repeat_row(t, i) if batches.holds_samples(t, n) else t)
         try:
             found = of_chunk(model, loss_fn, copies, n=n, per_batch=per_batch, reason="")
         except NoRule:
@@ -53,17 +53,15 @@ def run(
         after[0] = GeneratorStates.now()
         return found, i
 
-    def is_sample(t: Tensor) -> bool:
-        return bool(t.dim()) and t.shape[0] == n
+    def repeat_row(t: Tensor, i: int) -> Tensor:
+        return t[i : i + 1].repeat(n, *[1] * (t.dim() - 1))
 
     def squares_of(i: int) -> list[Tensor]:
         found, row = alone(i)
         return [square[row] for square in found.squares.values()]
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        totals = {
-            name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()
-        }
+        totals = zero_gradients(parameters)
         used = torch.stack(list(weights.values())).count_nonzero(0).tolist()
         with keep_draws():
             for i in (i for i in range(n) if used[i]):
