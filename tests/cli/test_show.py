@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from dpilot.cli import fit
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.ledger import Balance
 from dpilot.records import FitRecord
 from tests.report.samples import fitted, health, metric, noisy_share
 
 
 def shown(record: FitRecord, capsys: pytest.CaptureFixture[str], **how: Any) -> str:
-    fit._show(SimpleNamespace(record=record), Path("report.html"), Path("run"), **{"json": False, **how})  # type: ignore[arg-type]
+    balance = Balance(Budget(3.0, 1e-6), Cost(1.0, 3e-7), Cost(2.0, 7e-7))
+    fit._show(SimpleNamespace(record=record), Path("report.html"), Path("run"), balance, **{"json": False, **how})  # type: ignore[arg-type]
     return capsys.readouterr().out
 
 

@@ -287,7 +287,7 @@ def test_it_clones_pickles_and_writes_its_record(tmp_path):
     assert record.privacy["epsilon"] <= 2.0
     page = render(record)
     assert model.report(tmp_path / "report.html").read_text() == page
-    assert "R^2" in page
+    assert "R squared" in page
     assert "private score" not in page
     assert "is published" in record.privacy["unit"]
     assert made.set_params(size=500).fit(X, y).record().privacy["unit"] == "one record, added or removed"

@@ -247,6 +247,7 @@ class _Run:
                     noise=task.noise(),
                 )
             metrics = scores(counts)
+            self.tell(f"held-out accuracy {metrics[0].value:.3f}, noise included")
             return self._record(plan, outcome, metrics, describe(outcome), committed, cost, task.stamp)
 
     def _record(
