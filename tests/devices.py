@@ -25,8 +25,8 @@ def like_a_gpu(**changes: Any) -> dict[str, DevicePolicy]:
 
 
 def recording(record: Any) -> dict[str, DevicePolicy]:
-    """Work on the device of these tests is replayed by what ``record`` makes of it."""
-    return {DEVICE.type: replace(policy_of(DEVICE), record=record)}
+    """Work on the device of these tests, and on the CPU, is replayed by what ``record`` makes of it."""
+    return {"cpu": replace(CPU, record=record), "cuda": replace(CUDA, record=record)}
 
 
 def checking_indices() -> dict[str, DevicePolicy]:

@@ -98,7 +98,7 @@ def linear(out: Tensor, y: Tensor) -> Tensor:
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), device="cpu")
 
 
 def large(*shape: int) -> Tensor:

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
+from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame, column_names, join_target, number_schema, regression_schema
 from dpilot.fit.estimators import PrivateScore, check_schema, declare_estimator, fit_estimator, refuse_arguments
@@ -165,7 +166,7 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(
                 f"target is {schema.target.name!r}, which is categorical: expected numbers. Use AutoClassifier."
             )
-        table, schema = join_target(X, target_numbers(y, len(X)), schema)
+        table, schema = join_target(X, target_numbers(y, Frame.of(X).length), schema)
         self.feature_names_in_ = np.asarray([column.name for column in schema.features], dtype=object)
         self.n_features_in_ = self.feature_names_in_.size
         return table, schema
