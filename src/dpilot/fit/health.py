@@ -142,11 +142,11 @@ def release_health(
         sums[2:] += scale @ flaws
     noisy = release(sums, bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     records, of_all = noise_multiplier / weight, noise_multiplier * most / math.sqrt(0.5)
-    total = float(declared.size or 1) if declared.public_size else max(noisy[1] / weight, 1.0)
-    usable_share, deviation = noisy[0] / weight / total, records / total
+    total = float(declared.size or 1) if declared.public_size else max(float(noisy[1]) / weight, 1.0)
+    usable_share, deviation = float(noisy[0]) / weight / total, records / total
     if not declared.public_size:
         deviation *= math.sqrt(1 + min(max(usable_share, 0.0), 1.0) ** 2)
-    found = zip(coordinates, noisy[2:] * most / math.sqrt(0.5) / total, strict=True)
+    found = zip(coordinates, (noisy[2:] * most / math.sqrt(0.5) / total).tolist(), strict=True)
     return Health(
         usable=_noisy_share("usable", "", usable_share, deviation),
         flaws=tuple(
@@ -159,7 +159,7 @@ def release_health(
 
 def _noisy_share(what: str, column: str, value: float, deviation: float) -> NoisyShare:
     low, high = (min(max(value + sign * _QUANTILE * deviation, 0.0), 1.0) for sign in (-1, 1))
-    return NoisyShare(what, column, min(max(float(value), 0.0), 1.0), low, high)
+    return NoisyShare(what, column, min(max(value, 0.0), 1.0), low, high)
 
 
 def _flaws(column: Column) -> tuple[State, ...]:
