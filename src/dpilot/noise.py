@@ -90,7 +90,8 @@ class KeyedNoise:
         Two releases never share a stream, because the chain moves on under a lock before the noise is used. A state is
         used by one source: ``spawn`` gives another source a key of its own, ``surrender`` gives the state itself away
         and ends this source. With a ``witness``, which spawned sources share, a replay that comes to other values than
-        the run it repeats is refused before the same noise covers them.
+        the run it repeats is refused; and its noise is a function of key and values, so that even without the refusal
+        other values would get other noise.
 
     Edge cases:
         In a forked child it refuses to work, and it cannot be copied or pickled: two processes would add the same
@@ -140,7 +141,9 @@ class KeyedNoise:
         with self._lock:
             self._check_usable()
             if covered and self._witness is not None:
-                self._witness.note(bytes.fromhex(self._state.token("witness")), _covered(self._state, covered, scale))
+                hashed = _covered(self._state, covered, scale)
+                self._witness.note(bytes.fromhex(self._state.token("witness")), hashed)
+                purpose = f"{purpose} over {hashed.hex()}"  # where a witness forgot or was copied: other sum, other noise
             generator = self._state.generator(purpose)
             self._state = self._state.next()
         return generator

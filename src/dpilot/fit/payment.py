@@ -33,13 +33,26 @@ class Payments:
         Guarantee:
             Some stage of every commitment bears the public name of the fit's key, so another fit's is never taken.
         """
-        if self.repeat is not None:
-            wanted = [(stage.purpose, stage.event, stage.part, stage.split) for stage in stages]
-            for seq in dict.fromkeys(entry.seq for entry in self.book.entries()):
-                made = self.book.committed(seq, repeat=self.repeat)
-                if [(each.purpose, each.event, each.part, each.split) for each in made.entries()] == wanted:
-                    return made
-        return self.book.commit(stages, delta=budget.delta if self.book.bound == "basic" else None)
+        return self._find(stages) or self.book.commit(stages, delta=self._share(budget))
+
+    def check(self, *commitments: tuple[Sequence[Stage], Budget]) -> None:
+        """Refuse a fit of which the ledger would admit the first commitment and not the next; nothing is written."""
+        waiting = [(stages, budget) for stages, budget in commitments if self._find(stages) is None]
+        self.book.check_all([(stages, self._share(budget)) for stages, budget in waiting])
+
+    def _find(self, stages: Sequence[Stage]) -> Committed | None:
+        """The commitment of ``stages`` that an interrupted fit made, if it came to that."""
+        if self.repeat is None:
+            return None
+        wanted = [(stage.purpose, stage.event, stage.part, stage.split) for stage in stages]
+        for seq in dict.fromkeys(entry.seq for entry in self.book.entries()):
+            made = self.book.committed(seq, repeat=self.repeat)
+            if [(each.purpose, each.event, each.part, each.split) for each in made.entries()] == wanted:
+                return made
+        return None
+
+    def _share(self, budget: Budget) -> float | None:
+        return budget.delta if self.book.bound == "basic" else None
 
     def cost(self, budget: Budget) -> Cost:
         """What the fit cost: all that its own ledger says, or the budget it was given in another's."""

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from dpilot import _validate
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit import learners
@@ -25,6 +26,7 @@ from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
 from dpilot.records import FitRecord
+from dpilot.train.job import find_device
 from dpilot.train.progress import Progress
 
 __all__ = ["METRICS", "FitPlan", "FitResult", "FitStopped", "plan_fit", "run_fit"]
@@ -121,14 +123,18 @@ def run_fit(
         Training reads the part "train" only, figures the part "held-out" only. No value of a record raises, but for
         FitStopped, which a noisy release decides; and all that leaves is declared or released.
     """
+    stop_below = _validate.share("It is a share of the records.", stop_below=stop_below)
+    if declared.options.device is not None:
+        find_device(declared.options.device)
     chosen = learner or learners.learner(declared.options.model, declared.task)
     keys = keys or (FitKeys.draw() if folder is None else folder.keys)
     repeat = folder.log.frozen if folder is not None and folder.resumed else None
     home = None if folder is None else folder.path
     plan = plan_fit(declared, _bound_of(ledger, chosen), chosen)
     payments = open_payments(ledger, declared.budget, declared.name, home, gaussian=chosen.gaussian, repeat=repeat)
-    health = _check_health(plan, source, payments, keys, stop_below, tell)
     split = keys.split(plan.shares)
+    payments.check((plan.health_stages(keys.name), plan.health), (plan.stages(split.id), plan.rest))
+    health = _check_health(plan, source, payments, keys, stop_below, tell)
     committed = payments.commit(plan.stages(split.id), plan.rest)
     cost = payments.cost(declared.budget)
     size = plan.purchases.buy_size(source, declared, committed, keys.noise.spawn())

@@ -149,6 +149,13 @@ class Ledger:
         stage = Stage("asking", event, part, split)
         return find_price(self._book.history(), (stage,), _share(delta))[1]
 
+    def check_all(self, commitments: Iterable[tuple[Sequence[Stage], float | None]]) -> None:
+        """Raise what ``commit`` would, unless all commitments, each (stages, delta), are admitted now, in turn.
+
+        Nothing is written: another process may still spend between this and the commitments.
+        """
+        spending.check_all(self._book.history(), [(stages, _share(delta)) for stages, delta in commitments])
+
     def entries(self) -> tuple[Entry, ...]:
         """Every stage of every commitment, in order."""
         return self._book.history().entries()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import replace
 from decimal import Decimal
 
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
@@ -13,7 +14,7 @@ from dpilot.privacy.amounts import Amount, Price
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.book import Book, Page
 from dpilot.privacy.ledger.folding import Body, reserve_body, settle_body, stage_body
-from dpilot.privacy.ledger.history import Entry, History, Stage
+from dpilot.privacy.ledger.history import Commitment, Entry, History, Stage
 from dpilot.privacy.ledger.stage_lock import StageLock
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
@@ -65,7 +66,9 @@ class Committed:
             with self._run_again(begun[0]) as receipt:
                 yield receipt
             return
-        with run_stage(self._book, begin(self._book, stage, self.seq), event) as receipt:
+        lock = begin(self._book, stage, self.seq)
+        self._repeated.add(lock.place)
+        with run_stage(self._book, lock, event) as receipt:
             yield receipt
 
     def _waits(self, entry: Entry) -> bool:
@@ -232,6 +235,13 @@ def find_price(history: History, stages: Sequence[Stage], delta: Decimal | None)
         if share is None and price.charges[0].amount.loss.is_finite():
             break  # what declares its cost is charged that, and no delta, unless asked
     return price, False
+
+
+def check_all(history: History, commitments: Sequence[tuple[Sequence[Stage], Decimal | None]]) -> None:
+    """Raise BudgetExceeded unless the commitments, each of stages and a delta, are all admitted, one after another."""
+    for stages, delta in commitments:
+        made = Commitment(-1, "", tuple(stages), _price(history, stages, delta), ("planned",) * len(stages))
+        history = replace(history, commitments=(*history.commitments, made))
 
 
 def refusal(history: History, stages: Sequence[Stage], price: Price) -> str:
