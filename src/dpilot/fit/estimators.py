@@ -13,7 +13,7 @@ from dpilot.errors import InvalidInput
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.fit.keys import FitKeys
-from dpilot.fit.model import FIT
+from dpilot.fit.model import FIT, plain_labels
 from dpilot.fit.pipeline import FitResult, run_fit
 from dpilot.fit.source import TableSource
 from dpilot.fit.table import keep, path_of, resumable
@@ -96,7 +96,7 @@ def fit_estimator(
     settings = {name: value for name, value in estimator.get_params().items() if name not in names}
     arguments = {
         "estimator": type(estimator).__name__, **settings, "declared": declared.schema.to_dict(), "seed": seed,
-        "ledger": path_of(estimator.ledger), "labels": labels,
+        "ledger": path_of(estimator.ledger), "labels": plain_labels(labels),
     }  # fmt: skip
     with warn_of_refusal(), resumable(folder, arguments, declared, resume=resume, test_seed=seed) as begun:
         result = _with_labels(run_fit(begun.settle(declared), source, folder=begun, **how), labels)
