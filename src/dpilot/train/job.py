@@ -188,6 +188,6 @@ def find_device(device: str) -> torch.device:
         wanted = torch.device(device)
     except RuntimeError:
         raise InvalidInput(f"device is {device!r}: expected one of torch's, such as 'cpu' or 'cuda'.") from None
-    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+    if wanted.type == "cuda" and not 0 <= (wanted.index or 0) < torch.cuda.device_count():
         raise InvalidInput(f"device is {device!r}, but no such CUDA device is there: use 'cpu', or leave it out.")
     return wanted
