@@ -143,9 +143,7 @@ class KeyedNoise:
             if covered and self._witness is not None:
                 hashed = _covered(self._state, covered, scale)
                 self._witness.note(bytes.fromhex(self._state.token("witness")), hashed)
-                purpose = (
-                    f"{purpose} over {hashed.hex()}"  # where a witness forgot or was copied: other sum, other noise
-                )
+                purpose = f"{purpose} over {hashed.hex()}"  # if its log was cut or copied: other noise
             generator = self._state.generator(purpose)
             self._state = self._state.next()
         return generator
