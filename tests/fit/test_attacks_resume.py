@@ -184,7 +184,7 @@ def test_a_run_that_was_copied_repeats_itself_and_gives_other_sums_other_noise(m
     assert repr(first.metrics) != repr(other.metrics)
 
 
-def test_noise_with_a_witness_is_of_the_key_and_of_the_values():
+def test_the_noise_of_a_fit_is_of_its_key_and_of_the_values():
     class Forgetful:
         def note(self, name, covered):
             pass

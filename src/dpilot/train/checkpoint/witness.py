@@ -121,7 +121,7 @@ def read_private(path: Path) -> dict[str, Any]:
         raise InvalidInput(
             f"{path} is not there: without the run's secret its steps cannot be repeated exactly. {AGAIN}"
         ) from None
-    except ValueError:  # whose own text and fields hold the secret's
+    except (json.JSONDecodeError, UnicodeDecodeError):  # whose own fields hold the secret's text
         data = None
     if not isinstance(data, dict):
         raise InvalidInput(f"{path} is no secret of a run: expected a whole JSON object. {AGAIN}")
