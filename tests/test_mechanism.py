@@ -28,6 +28,7 @@ from dpilot.mechanism import (
 from dpilot.privacy.events import ApproxDP, ExponentialMechanism, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
 from tests.distributions import REJECT, frequency_p_value, normal_p_value
+from tests.tapes import Recorder
 
 SIZE = 100_000
 
@@ -266,18 +267,6 @@ def test_only_a_vector_of_scores_can_be_chosen_from(scores):
     with pytest.raises(InvalidInput, match="scores"):
         choose(scores, sensitivity=1.0, epsilon=1.0, receipt=spy)
     assert spy.calls == []
-
-
-class Recorder:
-    def __init__(self):
-        self.entries = []
-
-    def release(self, entry, outputs):
-        self.entries.append(entry)
-        return outputs()
-
-    def key(self, purpose, fresh):
-        return fresh()
 
 
 def test_a_tape_hears_each_release_in_full():

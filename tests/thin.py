@@ -13,6 +13,13 @@ def thin(cases: Iterable[Any], every: int) -> list[Any]:
     return [case if i % every == 0 else _slow(case) for i, case in enumerate(cases)]
 
 
+def thin_mark(mark: pytest.MarkDecorator, every: int) -> pytest.MarkDecorator:
+    """The same of a ``parametrize`` that another library made."""
+    names, cases = mark.args
+    return pytest.mark.parametrize(names, thin(cases, every), **mark.kwargs)
+
+
 def _slow(case: Any) -> Any:
-    values = case if isinstance(case, tuple) else (case,)
-    return pytest.param(*values, marks=pytest.mark.slow)
+    if hasattr(case, "marks"):  # made by pytest.param
+        return pytest.param(*case.values, id=case.id, marks=(*case.marks, pytest.mark.slow))
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)

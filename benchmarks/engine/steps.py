@@ -20,7 +20,7 @@ from dpilot import clipping, engine
 from dpilot.mechanism import release
 from dpilot.privacy.events import Gaussian, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.train.step import GraphedClip
+from dpilot.train.graphed_clip import GraphedClip
 
 Step = Callable[[], None]
 RATE = 1e-3

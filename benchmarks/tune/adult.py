@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from dpilot.tune.pilot.autopilot_table import unit_rows
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
@@ -14,7 +13,7 @@ from benchmarks.tune.choices import walked, whole_task
 from benchmarks.tune.methods import GRID
 from dpilot import Budget, tune
 from dpilot.data.bundled import adult
-from dpilot.data.encoder import Encoder
+from dpilot.fit.expansion import features_of
 from dpilot.privacy import gdp_mu
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features
@@ -36,7 +35,7 @@ def measure(repeats: int, quick: bool) -> dict[str, Any]:
         ours.append(_scores(model.predict_proba(frames[1])[:, 1], codes[1]))
         spent, told = max(spent, model.privacy_.spent.epsilon), model.record_.decisions
         print("adult, AutoClassifier", ours[-1], flush=True)
-    rows = [unit_rows(Encoder(schema), frame) for frame in frames]
+    rows = [_unit_rows(schema, frame) for frame in frames]
     return {
         "adult, epsilon 1": {
             "autopilot": ours,
@@ -61,6 +60,15 @@ def oracle(rows: list[Any], codes: list[Any], repeats: int) -> dict[str, list[tu
             difference = (weights[:, 1] - weights[:, 0]).double().numpy()
             scores.append(_scores(1 / (1 + np.exp(-rows[1] @ difference)), codes[1]))
     return found
+
+
+def _unit_rows(schema: Any, frame: Any) -> Any:
+    """The records of ``frame`` as a head sees them; a row of zeros for a null record."""
+    made = features_of(schema)
+    values = made.widen(made.encoder.encode_features(frame)).astype(np.float64)
+    values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return values / np.where(lengths > 0, lengths, 1.0)
 
 
 def _plain(rows: list[Any], codes: list[Any]) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from dpilot.privacy.events import Gaussian
 from dpilot.privacy.gaussian import gdp_epsilon
 from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features, centred, private_center
-from dpilot.tune import Box, Candidate, LogUniform, ProbeTask, Space, Tuned, head_options, linear_scaling
+from dpilot.tune import Candidate, LogUniform, ProbeTask, SearchBox, Space, Tuned, head_options, linear_scaling
 from dpilot.tune.defaults import default_held_out
 from dpilot.tune.rivals.data_free import train_without_tuning
 
@@ -46,7 +46,7 @@ def split_task(features: Features, budget: Budget, **options: Any) -> ProbeTask:
     return ProbeTask.of(features, split, size=len(features), **options)
 
 
-def walked(r: float, box: Box) -> Candidate:
+def walked(r: float, box: SearchBox) -> Candidate:
     """``r``, as far as one likes, split as the defaults split: more steps where the step size would pass the box's."""
     steps = min(max(round(r / box.lr[1]), box.steps[0]), box.steps[1])
     return Candidate(r / steps, steps)

@@ -18,7 +18,7 @@ from benchmarks.tune.surface import Surface, SurfaceTask
 from dpilot import Budget
 from dpilot.privacy import gdp_mu
 from dpilot.privacy.receipt import Receipt
-from dpilot.tune import Box, Candidate, plan_scaling
+from dpilot.tune import Candidate, SearchBox, plan_scaling
 from dpilot.tune.scaling import chosen as chosen_candidate
 from dpilot.tune.scaling import search
 from dpilot.tune.scaling_plan import ScalingPlan
@@ -50,11 +50,11 @@ class Defaults:
     too_noisy: float = 0.02
     anchored: bool = False
 
-    def box(self, r: float) -> Box:
+    def box(self, r: float) -> SearchBox:
         """All r from far below ``r`` to ``band`` times it."""
         most = r * self.band
         many = min(max(math.ceil(most / self.cap), self.few), self.many)
-        return Box((r / _FAR / self.few, most / many), (self.few, many), Candidate(self.cap, self.few))
+        return SearchBox((r / _FAR / self.few, most / many), (self.few, many), Candidate(self.cap, self.few))
 
     def plan(self, budget: Budget, size: float) -> dict[str, Any]:
         """What ``plan_scaling`` is told."""

@@ -18,21 +18,20 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from dpilot.privacy.events import Event
-
 
 @dataclass(frozen=True, slots=True)
 class TapeEntry:
     """One release as it went through the door: what went in (exact, sensitive), and everything that must be public.
 
     ``kind`` is "gaussian" (``inputs`` move by at most ``bound`` in joint L2) or "choice" (by ``bound`` in each score).
+    ``event`` is what the release cost (``privacy.events``); a tape keeps and compares it, and knows no more of it.
     """
 
     kind: str
     inputs: tuple[NDArray[Any], ...]
     forms: tuple[str, ...]
     bound: float
-    event: Event
+    event: object
     stamp: str
 
 

@@ -52,15 +52,23 @@ def attack(function: Attack) -> Attack:
     return function
 
 
-OPEN: dict[str, str] = {}
-"""Attacks that are not held yet, and why."""
+@dataclass(frozen=True)
+class Gap:
+    """Why an attack is not held yet, and the engines and chunks ("one": of one record) that hold it all the same."""
+
+    why: str
+    held_by: frozenset[str]
 
 
-def not_held(why: str) -> Callable[[Attack], Attack]:
-    """Put an attack into the catalogue that is known to succeed."""
+OPEN: dict[str, Gap] = {}
+"""Attacks that are not held yet."""
+
+
+def not_held(why: str, *, but_by: str) -> Callable[[Attack], Attack]:
+    """Put an attack into the catalogue that is known to succeed, but for the ways named (by spaces apart)."""
 
     def put(function: Attack) -> Attack:
-        OPEN[function.__name__] = why
+        OPEN[function.__name__] = Gap(why, frozenset(but_by.split()))
         return attack(function)
 
     return put

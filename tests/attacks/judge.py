@@ -20,8 +20,8 @@ from torch.utils.data import TensorDataset
 
 from dpilot import Budget, Plan, PrivateStep, Trainer, audit, engine, poisson_loader
 from dpilot.engine import batch as batches
-from dpilot.engine import loop, vmap
 from dpilot.engine.base import NoRule
+from dpilot.engine.isolate import loop, vmap
 from dpilot.errors import DpilotError
 from dpilot.privacy.ledger import Ledger
 from tests.attacks.case import Attack, Case, Records

@@ -12,7 +12,7 @@ from dpilot.errors import DpilotError
 from tests.attacks.generator import HONEST, MIXING, Program, program
 from tests.attacks.oracle import alone, norm, together, wrong
 
-QUICK, ALL = 100, 2000
+QUICK, ALL = 30, 2000
 
 
 def verdict(made: Program) -> str:
@@ -63,7 +63,7 @@ def meets(made: Program) -> bool:
 
 
 def test_records_meet_in_programs_that_mix_and_in_no_others() -> None:
-    made = [program(seed) for seed in range(QUICK)]
+    made = [program(seed) for seed in range(100)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert [one.seed for one in made if not one.mixes and meets(one)] == []

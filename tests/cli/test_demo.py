@@ -7,8 +7,8 @@ import time
 
 import pandas as pd
 import pytest
-from dpilot.tables.table_run import load_table
 
+import dpilot
 from dpilot import Budget, Ledger
 from dpilot.cli.main import main
 from dpilot.data import bundled
@@ -40,7 +40,7 @@ def test_the_demo_learns_scores_explains_and_reports(few, capsys):
         assert words in said
     page = (few / "shown" / "report.html").read_text()
     assert "demographic parity" in page.lower()
-    run = load_table(few / "shown" / "run")
+    run = dpilot.load(few / "shown" / "run")
     assert run.epsilon <= 1.0
     assert set(run.predict(pd.read_parquet("few.parquet").head(20))) <= {*run.schema.target.categories, None}
     Ledger.read(few / "shown" / "run" / "ledger").verify()

@@ -33,9 +33,10 @@ def test_a_fit_writes_its_run_and_its_report_and_says_what_it_cost(place, capsys
     for metric in said["metrics"]:
         assert metric["noise_interval"][0] <= metric["value"] <= metric["noise_interval"][1]
         assert metric["sampling_interval"][0] <= metric["value"] <= metric["sampling_interval"][1]
-    wanted = ["model.safetensors", "schema.toml", "encoder.json", "plan.json", "fit.json", "record.json", "ledger"]
+    wanted = ["model.safetensors", "schema.toml", "encoder.json", "plan.json", "fit.json", "arguments.json"]
     assert {*wanted, "report.html"} <= {path.name for path in (place / "run").iterdir()}
-    Ledger.read(place / "run" / "ledger").verify()
+    (book,) = place.rglob("*.ledger")  # the data set's own, beside it
+    Ledger.read(book).verify()
     assert "<html" in (place / "run" / "report.html").read_text()
 
     frame(7).drop(columns=["outcome", "site"]).assign(site="x").to_csv("new.csv", index=False)
@@ -53,7 +54,7 @@ def test_a_fit_writes_its_run_and_its_report_and_says_what_it_cost(place, capsys
 
 
 def test_a_table_is_printed_with_both_intervals_and_progress_with_epsilon(place, capsys):
-    assert fit("--out", "run", "--protected", "site", "--target", "outcome") == 0
+    assert fit("--out", "run", "--protected", "site", "--target", "outcome", "--model", "logistic") == 0
     said = capsys.readouterr()
     for words in ("epsilon 3", "accuracy", "site = north", "not protected", "report.html", "noise and sampling"):
         assert words in said.out

@@ -20,7 +20,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_plan_prints_the_table_and_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main([*PLAN, "--epsilon", "1", "--epsilon", "8", "--delta", "1e-5"]) == 0
+    assert main([*PLAN, "--epsilon", "1", "--epsilon", "8", "--delta", "1e-5", "--plot", "plan.png"]) == 0
     out, err = capsys.readouterr()
     assert "batch 2,048: smallest on the plateau" in out
     assert "batch 16,384" in out

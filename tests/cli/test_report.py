@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from dpilot.cli.main import main
+from dpilot.fit.folder import ARGUMENTS
 from dpilot.noise import seeded_noise
 from dpilot.report import page
+from dpilot.train.checkpoint.store import MANIFEST
+from dpilot.train.run import RECORD
 from tests.report.samples import fitted
 
 
@@ -40,6 +43,7 @@ def test_json_and_a_title(run: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["report", str(run), "--json", "--title", "Ward 7"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["epsilon"], told["delta"], told["private"]) == (0.99931, 3.0711e-6, True)
+    assert told["unit"] == "one record, added or removed"
     assert "<h1>Ward 7</h1>" in Path(told["report"]).read_text(encoding="utf-8")
 
 
@@ -80,6 +84,8 @@ BAD = {
     "curves are a list": _changed(curves=[]),
     "stamps are numbers": _changed(stamps=[1]),
     "plan is a list": _changed(plan=[]),
+    "health is a text": _changed(health="good"),
+    "a share of a text": _changed(health={"usable": {"what": "", "column": "", "value": "1"}, "columns": []}),
 }
 
 
@@ -102,6 +108,21 @@ def test_what_is_not_a_run_folder_is_refused(where: str, run: Path, capsys: pyte
     (run / "bytes" / "fit.json").write_bytes(b"\xff\xfe\x00")
     assert main(["report", str(run / where)]) == 2
     assert "expected a run folder with a fit.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [(RECORD, "a training run of a Trainer"), (MANIFEST, "not finished"), (ARGUMENTS, "dpilot fit --resume")],
+)
+def test_a_folder_of_something_else_is_called_by_its_name(
+    file: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / file).write_text("{}")
+    assert main(["report", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_a_page_that_cannot_be_written_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,12 +18,12 @@ from dpilot.transfer import Features, fit_probe
 from dpilot.tune import (
     Always,
     AutoClassifier,
-    Box,
     Candidate,
     LogUniform,
     ModuleTask,
     ProbeTask,
     ScalingLaw,
+    SearchBox,
     Space,
     autopilot,
     budget_split_grid,
@@ -36,7 +36,7 @@ from tests.fit.helpers import SCHEMA, frame
 
 SIZE = 200
 LOSS = nn.CrossEntropyLoss(reduction="none")
-BOX = Box((0.1, 10.0), (2, 2))
+BOX = SearchBox((0.1, 10.0), (2, 2))
 SPACE = Space(LogUniform(0.1, 1.0), Always(2))
 EPSILON = 5.0
 
@@ -84,9 +84,12 @@ def estimator(make: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return fit
 
 
-def table(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
-    total = {"epsilon": EPSILON, "delta": delta, "allow_large_delta": allow}
-    return fit_table(frame(size), SCHEMA, **total, epochs=2, size=SIZE, ledger=ledger)
+def table(model: str) -> Callable[..., Any]:
+    def fit(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
+        total = {"epsilon": EPSILON, "delta": delta, "allow_large_delta": allow}
+        return fit_table(frame(size), SCHEMA, **total, model=model, epochs=2, size=SIZE, ledger=ledger)
+
+    return fit
 
 
 def probe(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
@@ -127,7 +130,8 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "PrivateStandardScaler": estimator(PrivateStandardScaler),
     "AutoRegressor": estimator(AutoRegressor),
     "AutoClassifier": estimator(AutoClassifier, classes=[0, 1]),
-    "fit_table": table,
+    "fit_table": table("auto"),
+    "fit_table of a network": table("logistic"),
     "fit_probe": probe,
     "linear_scaling": tuner(lambda task, budget, ledger: linear_scaling(task, budget, box=BOX, ledger=ledger)),
     "train_at": tuner(lambda task, budget, ledger: train_at(task, LAW, budget, box=BOX, ledger=ledger)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,12 @@ from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
 from dpilot.private_sum import PerSampleGradients, clip_and_sum, private_sum
 from dpilot.tape import tape
-from dpilot.transfer import head_gradients, head_kernels
+from dpilot.transfer import head_kernels
 from dpilot.transfer.features import Features
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.transfer.joint import JointHeads, clip_heads
 from tests.clipping import contract
-from tests.statistics.helpers import Listener
+from tests.tapes import NoiseFree
 
 SIGMAS = (0.5, 3.0, 700.0)
 JOINT = JointHeads(SIGMAS, (1.0, 0.1, 50.0), (Receipt(Gaussian(1.0)),) * 3)
@@ -111,8 +112,8 @@ def short(rows: Any) -> Any:
     return np.column_stack([rows[:, :-1] * np.minimum(1.0, 1.99 / lengths), rows[:, -1]])
 
 
-def of_heads(places: Any) -> PerSampleGradients:
-    blocks = FeatureBlocks.of(Features.of(ROWS[places, :-1], LABELS[places], CLASSES))
+def of_heads(places: Any, grade: precision.Grade = precision.FULL) -> PerSampleGradients:
+    blocks = FeatureBlocks.of(Features.of(ROWS[places, :-1], LABELS[places], CLASSES), grade=grade)
     limits = residual_limits(blocks.lengths, THRESHOLDS, CLASSES, blocks.grade)
     (gradients,) = blocks.gradients(HEAD_WEIGHTS, limits)
     return gradients
@@ -124,6 +125,7 @@ def in_thresholds(sums: Any) -> Any:
 
 PROVIDERS: dict[str, tuple[Callable[[Any], PerSampleGradients], Callable[[Any], Any], Any]] = {
     "heads": (of_heads, in_thresholds, (clip_heads, JOINT)),
+    "heads in TF32": (partial(of_heads, grade=precision.TF32), in_thresholds, (clip_heads, JOINT)),
     "rows": (lambda p: RowGradients(ROWS[p], ROW_WEIGHTS, pull), np.linalg.norm, (clip, HistogramClip(0.7, 0.1))),
     "bounded rows": (
         lambda p: RowGradients(short(ROWS[p]), ROW_WEIGHTS, pull, longest=2.0),
@@ -133,12 +135,6 @@ PROVIDERS: dict[str, tuple[Callable[[Any], PerSampleGradients], Callable[[Any], 
 }
 
 
-@pytest.fixture(params=[precision.FULL, precision.TF32], ids=["float32", "tf32"])
-def grade(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_gradients, "grade_of", lambda device: request.param)
-
-
-@pytest.mark.usefixtures("grade")
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_norms_bound_what_one_record_adds(name: str) -> None:
     provider, length, _ = PROVIDERS[name]
@@ -147,13 +143,12 @@ def test_norms_bound_what_one_record_adds(name: str) -> None:
         norms = np.asarray(gradients.norms)
         weights = np.zeros(norms.shape, norms.dtype)
         weights[0] = 0.37
-        added = length(gradients.weighted_sum(torch.from_numpy(weights) if name == "heads" else weights))
+        added = length(gradients.weighted_sum(torch.from_numpy(weights) if name.startswith("heads") else weights))
         assert (added <= 0.37 * norms[0] * (1 + 1e-12) + 1e-12).all()  # squares of tiny float32 residuals vanish
         if name != "bounded rows":
             assert (added >= 0.36 * norms[0]).all()  # and tightly
 
 
-@pytest.mark.usefixtures("grade")
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_a_record_adds_the_same_alone_and_among_others(name: str) -> None:
     provider, _, (rule, state) = PROVIDERS[name]
@@ -166,7 +161,6 @@ def test_a_record_adds_the_same_alone_and_among_others(name: str) -> None:
         assert np.allclose(norms[place], np.asarray(provider([place]).norms)[0], rtol=1e-5)
 
 
-@pytest.mark.usefixtures("grade")
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_a_sum_in_one_pass_is_norms_then_weights_then_the_weighted_sum(name: str) -> None:
     provider, _, (rule, state) = PROVIDERS[name]
@@ -187,10 +181,9 @@ def test_the_fused_residuals_of_heads_are_those_of_the_rule(monkeypatch: pytest.
         residuals = residuals * (limits / residuals.norm(dim=1)).clamp_max(1.0).unsqueeze(1)
         return precision.truncate_tf32(residuals.nan_to_num(nan=0.0))
 
-    monkeypatch.setattr(head_gradients, "grade_of", lambda device: precision.TF32)
-    plain, _ = of_heads(np.arange(40)).clip_and_sum(clip_heads, JOINT)
+    plain, _ = of_heads(np.arange(40), precision.TF32).clip_and_sum(clip_heads, JOINT)
     monkeypatch.setattr(head_kernels, "clip_residuals", fused)
-    made, extras = of_heads(np.arange(40)).clip_and_sum(clip_heads, JOINT)
+    made, extras = of_heads(np.arange(40), precision.TF32).clip_and_sum(clip_heads, JOINT)
     assert extras == ()
     assert len(calls) == 1
     assert np.allclose(made, plain, rtol=2e-3, atol=1e-3)
@@ -213,7 +206,7 @@ def release(pieces: list[PerSampleGradients], receipt: Receipt, state: Histogram
 
 
 def test_gradients_and_extras_are_one_release_of_the_rules_bound() -> None:
-    state, listener = HistogramClip(0.7, 0.1), Listener()
+    state, listener = HistogramClip(0.7, 0.1), NoiseFree()
     pieces: list[PerSampleGradients] = [RowGradients(part, ROW_WEIGHTS, pull) for part in np.array_split(ROWS, 3)]
     receipt = Receipt(Gaussian(2.0))
     with tape(listener):

@@ -18,7 +18,8 @@ from dpilot.mechanism import seeded_noise
 from dpilot.privacy.events import Gaussian, leaves
 from dpilot.privacy.receipt import Receipt
 from dpilot.tape import tape
-from tests.statistics.helpers import Anything, Listener
+from tests.statistics.helpers import Anything
+from tests.tapes import NoiseFree
 
 BUY = {"type": "numeric", "bounds": "buy"}
 
@@ -49,7 +50,7 @@ def test_one_record_moves_no_question_by_more_than_its_bound(record: object) -> 
     """With the answers of the first run given again, so that the same questions are asked."""
     schema = schema_of("a", "b")
     table = {"a": [*range(100)], "b": [*range(0, -300, -3)]}
-    first, entries = listened(schema, table, Listener())
+    first, entries = listened(schema, table, NoiseFree())
     more, moved = listened(schema, {"a": [*table["a"], record], "b": [*table["b"], 7.0]}, Echo(entries))
     assert more == first
     assert len(moved) == len(entries)
@@ -59,7 +60,7 @@ def test_one_record_moves_no_question_by_more_than_its_bound(record: object) -> 
     assert any((after.inputs[0] != before.inputs[0]).any() for before, after in zip(entries, moved, strict=True))
 
 
-class Echo(Listener):
+class Echo(NoiseFree):
     """Hears every release and gives the answers of another run."""
 
     def __init__(self, given: list[Any]) -> None:

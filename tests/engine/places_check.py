@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpilot.engine.record.call import tensors_in
-from dpilot.engine.record.exits import Exits
+from dpilot.engine.base import tensors_in
 from dpilot.engine.record.memory import Constants
 from dpilot.engine.record.place import Place
 from dpilot.engine.record.tracker import Tracker
+from dpilot.engine.record.watch import Exits
 from dpilot.engine.writes import WriteGuard
 
 Batch = Sequence[Tensor]

@@ -12,9 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from dpilot.engine import per_sample
 from dpilot.engine.base import inflate
-from dpilot.engine.layers.base import Dense
+from dpilot.engine.layers.base import Apart, Dense, Formed
 from dpilot.engine.layers.embedding import Lookups
-from dpilot.engine.layers.formed import Apart, Formed
 from dpilot.engine.layers.linear import Product
 
 U = 2.0**-24

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.engine import PerSample, copies, single_backward, vmap
-from dpilot.engine.draws import GeneratorStates
+from dpilot.engine import PerSample, single_backward
+from dpilot.engine.generators import GeneratorStates
+from dpilot.engine.isolate import copies, vmap
 from tests.attacks.catalogue.edges import edge_beside_a_failure
 from tests.attacks.judge import neighbour
 from tests.engine.conftest import DEVICE

@@ -107,8 +107,8 @@ def test_samples_that_meet_although_each_is_computed_alone_are_refused(way: str)
 def test_numbers_are_a_second_line(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
     """A model that mixes is refused though every operation was called sound."""
     monkeypatch.setattr(made_up, "judge", lambda *_: Verdict("apart"))
-    monkeypatch.setattr("dpilot.engine.record.watch.Pass.verdict", lambda *_: Verdict("apart"))
-    monkeypatch.setattr("dpilot.engine.recorder.Recorder.require_rows", lambda *_: None)
+    monkeypatch.setattr("dpilot.engine.record.watch.Pass.verdict", lambda *_, **__: Verdict("apart"))
+    monkeypatch.setattr("dpilot.engine.single_backward.Recorder.require_rows", lambda *_: None)
     with pytest.raises(UnsupportedModel, match="how many there are"):
         engine.per_sample(nn.Sequential(nn.Dropout(dropout), Centred(6)), squared, pair())
 

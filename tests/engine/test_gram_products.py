@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from dpilot.engine.layers.gram import SharedInput, finish_bounds, gram_sums, joi
 from dpilot.engine.layers.linear import Product, product
 from dpilot.engine.measure import Measured
 from dpilot.numerics import kernels, precision
+from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE
+from tests.devices import CUDA
 from tests.engine.test_grades import tokens
 
 ON_GPU = pytest.mark.skipif(DEVICE.type == "cpu", reason="kernels run on a GPU only")
@@ -23,9 +26,10 @@ KINDS = pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["t
 
 
 @pytest.fixture(autouse=True)
-def _however_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def _however_few() -> Iterator[None]:
     """Few samples are enough for the kernel."""
-    monkeypatch.setattr(kernels, "PROGRAMS", 1)
+    with use_policy(cuda=replace(CUDA, gram_programs=1)):
+        yield
 
 
 def fitted(rows: Tensor, kind: torch.dtype) -> Tensor:
@@ -95,10 +99,10 @@ def test_the_kernel_leaves_alone_what_it_cannot_read() -> None:
 
 
 @ON_GPU
-def test_few_programs_are_left_to_plain_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "PROGRAMS", 7)
-    for n, length, formed in [(6, 64, False), (7, 64, True), (2, 256, False), (3, 129, True)]:
-        assert kernels.forms_products(torch.randn(n, length, 16)) == formed
+def test_few_programs_are_left_to_plain_products() -> None:
+    with use_policy(cuda=replace(CUDA, gram_programs=7)):
+        for n, length, formed in [(6, 64, False), (7, 64, True), (2, 256, False), (3, 129, True)]:
+            assert kernels.forms_products(torch.randn(n, length, 16)) == formed
 
 
 def plainly(

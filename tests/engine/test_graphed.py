@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
@@ -12,10 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.engine import Graphed, capture, measure
-from dpilot.engine.replay import graphed
+from dpilot.engine import Graphed, measure
+from dpilot.engine.replay import capture, graphed
 from dpilot.errors import InvalidInput
+from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE, ZOO, N, build, cross_entropy
+from tests.devices import recording
+from tests.thin import thin
 
 ROWS = N + 3
 
@@ -48,10 +51,9 @@ class Again:
 
 
 @pytest.fixture(autouse=True)
-def _replays_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    if DEVICE.type == "cpu":
-        monkeypatch.setattr(capture, "KINDS", {"cpu"})
-        monkeypatch.setattr(capture, "record", Again)
+def _replays_anywhere() -> Iterator[None]:
+    with use_policy(**(recording(Again) if DEVICE.type == "cpu" else {})):
+        yield
 
 
 def small(dropout: float = 0.0) -> nn.Module:
@@ -72,7 +74,7 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float = 
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:.*RNN module weights")
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", thin(ZOO, 3))
 def test_a_model_of_the_zoo_is_replayed_as_it_is_launched(name: str) -> None:
     case = build(name, torch.float32)
     gradients = Graphed(case.model, case.loss, rows=ROWS, per_batch=case.per_batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -16,8 +16,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from dpilot import engine
 from dpilot.engine import batch as batches
 from dpilot.engine import made_up as examination
-from dpilot.engine.masking import BoundsCheckMode, check_values_first
+from dpilot.engine.made_up import BoundsCheckMode, check_values_first
 from dpilot.errors import UnsupportedModel
+from dpilot.numerics.devices import use_policy
+from tests.devices import checking_indices
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 IDS = 5
@@ -77,11 +79,10 @@ def ids_and_labels() -> Batch:
 
 
 @pytest.fixture(params=["as it is", "as on a GPU"])
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def where(request: pytest.FixtureRequest) -> Iterator[str]:
     """On the CPU nothing is looked at first; the second time it is, as it would be on a GPU."""
-    if request.param == "as on a GPU":
-        monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
-    return str(request.param)
+    with use_policy(**(checking_indices() if request.param == "as on a GPU" else {})):
+        yield str(request.param)
 
 
 @pytest.mark.usefixtures("where")
@@ -90,6 +91,31 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 def test_a_mean_over_the_labels_of_all_samples_is_refused_however_they_are_counted(kind: str, scripted: bool) -> None:
     with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Sequence(scripted), mean_count(kind), ids_and_labels(), per_batch=True)
+
+
+def own_mean(model: nn.Module, batch: Batch) -> Tensor:
+    y = batch["labels"]
+    each = F.cross_entropy(model(batch["ids"]).flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+    return each.sum(1) / (y != -100).sum(1).clamp_min(1)
+
+
+@pytest.mark.usefixtures("where")
+def test_a_mean_over_a_samples_own_labels_is_taken() -> None:
+    assert torch.isfinite(engine.per_sample(Sequence(False), own_mean, ids_and_labels(), per_batch=True).norms).all()
+
+
+def mean_mask(out: Tensor, y: tuple[Tensor, Tensor]) -> Tensor:
+    labels, mask = y
+    losses = F.cross_entropy(out.transpose(1, 2), labels, reduction="none") * mask
+    return losses.sum(1) * mask.shape[0] / mask.sum()
+
+
+@pytest.mark.usefixtures("where")
+def test_a_mean_over_the_mask_of_all_samples_is_refused() -> None:
+    made = ids_and_labels()
+    batch = made["ids"], (made["labels"], torch.rand(4, 6) < 0.5)
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Sequence(False), mean_mask, batch)
 
 
 def picked(model: nn.Module, batch: Batch) -> Tensor:
@@ -264,8 +290,9 @@ def test_bags_that_do_not_ascend_are_found_before_they_are_used(offsets: list[in
 
 
 @pytest.fixture
-def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
+def _as_on_a_gpu() -> Iterator[None]:
+    with use_policy(**checking_indices()):
+        yield
 
 
 class Ended(BaseException):
@@ -393,17 +420,27 @@ def looked_up(model: nn.Module, batch: Batch) -> Tensor:
     return model(batch["ids"]).flatten(1).gather(1, batch["labels"]).sum(1)
 
 
+def looked_up_where_it_is_one(model: nn.Module, batch: Batch) -> Tensor:
+    y = batch["labels"]
+    return (model(batch["ids"]).flatten(1).gather(1, y.clamp_min(0)) * (y >= 0)).sum(1) / (y >= 0).float().mean()
+
+
 @pytest.mark.usefixtures("where")
-def test_a_label_that_is_looked_up_refuses_no_model() -> None:
-    assert engine.per_sample(Sequence(False), looked_up, ids_and_labels(), per_batch=True).engine == "single-backward"
+def test_a_label_that_is_looked_up_is_never_negative() -> None:
+    """On a GPU -100 as an index would end the process; a loss that guards against it is judged with it."""
+    gradients = engine.per_sample(Sequence(False), looked_up, ids_and_labels(), per_batch=True)
+    assert gradients.engine == "single-backward"
+    assert torch.isfinite(gradients.norms).all()
+    with pytest.raises(UnsupportedModel, match="depends on the others"):
+        engine.per_sample(Sequence(False), looked_up_where_it_is_one, ids_and_labels(), per_batch=True)
 
 
+@pytest.mark.usefixtures("_as_on_a_gpu")
 def test_a_model_that_cannot_be_looked_at_is_judged_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fails(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise NotImplementedError("no rule for this operation under this mode")
 
-    monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
     monkeypatch.setattr(BoundsCheckMode, "__torch_dispatch__", fails)
     with pytest.raises(UnsupportedModel, match="depends on the others"):
         engine.per_sample(Sequence(False), mean_count("ne"), ids_and_labels(), per_batch=True)
@@ -420,11 +457,11 @@ def test_nothing_is_looked_at_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not looks
 
 
+@pytest.mark.usefixtures("_as_on_a_gpu")
 def test_masks_are_tried_on_a_gpu_where_nothing_can_be_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(self: Any) -> None:
         raise AssertionError("looked at")
 
-    monkeypatch.setattr(examination, "on_accelerator", lambda model, batch: True)
     monkeypatch.setattr(BoundsCheckMode, "__enter__", never)
     batch = {"x": torch.randn(4, 6, 4), "mask": torch.ones(4, 6, dtype=torch.bool), "y": torch.randn(4, 6)}
     with pytest.raises(UnsupportedModel, match="depends on the others"):
@@ -517,6 +554,38 @@ def test_every_buffer_is_put_back_however_it_was_written(write: Any, name: str) 
         assert float(model.seen) == 5e8
         assert model.seen.shape == ()
         assert model.later is None
+
+
+class Counts(nn.Module):
+    """Counts the ids it saw, or the records."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.embed, self.head = what, nn.Embedding(10, 3), nn.Linear(3, 2)
+        self.register_buffer("seen", torch.zeros(10))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.what == "ids":
+            self.seen += torch.bincount(ids.flatten(), minlength=10)
+        elif self.what == "rows":
+            self.seen += ids.shape[0]
+        return self.head(self.embed(ids).mean(1))
+
+
+def class_loss(out: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(out, y, reduction="none")
+
+
+@pytest.mark.parametrize("name", ["auto", "single-backward", "vmap", "loop"])
+@pytest.mark.parametrize("what", ["ids", "rows"])
+def test_no_engine_leaves_a_count_in_a_buffer(what: str, name: str) -> None:
+    model = Counts(what)
+    if name == "vmap" and what == "ids":
+        pytest.skip("torch.func cannot run this model")
+    batch = torch.randint(2, 10, (6, 4)), torch.randint(2, (6,))
+    with suppress(UnsupportedModel):  # refusing is as good
+        engine.per_sample(model, class_loss, batch, name).weighted_sum(torch.ones(6))
+    assert torch.equal(model.seen, torch.zeros(10))
 
 
 @pytest.mark.parametrize("start", [0.0, 5.0])

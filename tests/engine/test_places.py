@@ -18,16 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dpilot.engine.record.exits import Exits
 from dpilot.engine.record.memory import Answers, Constants, fills_memory
 from dpilot.engine.record.place import Place, Tag, locate
 from dpilot.engine.record.tracker import Tracker
+from dpilot.engine.record.watch import Exits
 from dpilot.engine.writes import WriteGuard
 from tests.engine.places_check import check, extreme, observe, replace
 from tests.engine.places_programs import KINDS, Program
 
 N = 4
-QUICK = 150
+QUICK = 60
 WEIGHT = nn.Parameter(torch.ones(1, 2))
 SLOW = 5000
 
@@ -602,7 +602,7 @@ def test_memory_is_filled_by_tensors_that_have_each_entry_once() -> None:
 
 
 def test_random_programs_make_no_false_claim() -> None:
-    run_programs(range(QUICK), steps=12, kinds=250)
+    run_programs(range(QUICK), steps=12, kinds=200)
 
 
 @pytest.mark.slow

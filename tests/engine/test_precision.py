@@ -11,14 +11,14 @@ from torch import Tensor
 from dpilot.engine import per_sample
 from dpilot.engine.base import inflate
 from dpilot.engine.layers.base import Dense, Use
-from dpilot.engine.layers.conv import Correlation
-from dpilot.engine.layers.conv_geometry import Geometry
+from dpilot.engine.layers.conv import Correlation, Geometry
 from dpilot.engine.layers.embedding import Lookups
 from dpilot.engine.layers.gram import gram
 from dpilot.engine.layers.linear import Product
 from dpilot.engine.measure import combine
-from dpilot.numerics import euclidean, precision
+from dpilot.numerics import precision
 from tests.contracts.zoo import DEVICE
+from tests.thin import thin
 
 
 def cancelling(n: int, tokens: int, d: int, p: int, part: float, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -165,7 +165,7 @@ def test_inflation_is_a_few_units_in_the_last_place() -> None:
 def test_norms_of_equal_numbers_do_not_lean(width: int, value: float) -> None:
     rows = torch.full((2, width), value)
     true = rows.double().norm(dim=1)
-    assert ((euclidean.norms(rows).double() - true).abs() <= 16 * 2**-24 * true).all()
+    assert ((precision.norms(rows).double() - true).abs() <= 16 * 2**-24 * true).all()
     assert (inflate(Dense(rows).measure()[0]).double() >= true).all()
 
 
@@ -173,10 +173,10 @@ def test_norms_in_blocks_are_norms() -> None:
     torch.manual_seed(0)
     for width in (1, 255, 256, 257, 1000, 70_000):
         rows = torch.randn(3, 2, width)
-        assert torch.allclose(euclidean.norms(rows).double(), rows.double().norm(dim=-1), rtol=1e-6)
+        assert torch.allclose(precision.norms(rows).double(), rows.double().norm(dim=-1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["loop", "vmap", "single-backward"])
+@pytest.mark.parametrize("name", thin(["single-backward", "loop", "vmap"], 3))
 def test_a_map_of_constants_is_measured_as_it_is_added(name: str) -> None:
     """Sixteen million equal numbers: in one chain of float32 sums their norm is 1 % short."""
     model = torch.nn.Linear(4096, 4096, bias=False)

@@ -18,9 +18,9 @@ from torch.func import vmap
 from torch.nn.utils.parametrizations import spectral_norm
 
 from dpilot import engine
-from dpilot.engine import capture
-from dpilot.engine.capture import NotReplayable
 from dpilot.engine.record import Pass
+from dpilot.engine.replay import capture
+from dpilot.engine.replay.capture import NotReplayable
 from dpilot.engine.state import StateSnapshot, modules_of, preserve_state, preserve_structure, refuse_trained_loss, tops
 from dpilot.engine.writes import WriteGuard, watch_writes
 from dpilot.errors import UnsupportedModel
@@ -867,13 +867,13 @@ def test_work_that_writes_what_was_there_is_not_replayed() -> None:
     model = nn.Linear(2, 1)
     model.register_buffer("mean", torch.ones(2))
     for write in (model.mean.fill_, model.mean.data.fill_, model.weight.data.fill_):
-        with pytest.raises(NotReplayable, match="writes into memory"), capture.refusing_what_replays_forget(model):
+        with pytest.raises(NotReplayable, match="writes into memory"), capture.refuse_unreplayable(model):
             write(2.0)
         assert model.mean.tolist() == [1.0, 1.0]
-    with capture.refusing_what_replays_forget(model):
+    with capture.refuse_unreplayable(model):
         model.last = model(torch.ones(3, 2)).mul_(2.0)
     assert not hasattr(model, "last")
-    with pytest.raises(NotReplayable, match="drawn on the processor"), capture.refusing_what_replays_forget(model):
+    with pytest.raises(NotReplayable, match="drawn on the processor"), capture.refuse_unreplayable(model):
         torch.rand(2)
 
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import measure, per_sample
+from dpilot.engine import per_sample
 from dpilot.engine.base import inflate
-from dpilot.engine.layers import conv
 from dpilot.engine.layers.base import Dense
-from dpilot.engine.layers.conv import Correlation, convolution_use
-from dpilot.engine.layers.conv_geometry import Geometry, unfold
+from dpilot.engine.layers.conv import Correlation, Geometry, by_entry, convolution_use, patch_gram, unfold, worth_it
 from dpilot.engine.layers.gram import SharedInput, finish_bounds, gram_parts, gram_sums
 from dpilot.engine.layers.linear import Product, product
-from dpilot.engine.layers.offsets import by_entry, patch_gram, worth_it
 from dpilot.engine.measure import Measured, SideBySide
 from dpilot.engine.record import Pass
-from dpilot.engine.recorder import Recorder
+from dpilot.engine.single_backward import Recorder
 from dpilot.numerics import kernels, precision
+from dpilot.numerics.devices import use_policy
+from tests import devices
 from tests.contracts.zoo import DEVICE, cross_entropy
+from tests.devices import CPU, CUDA
 
 
 def cut_product(a: Tensor, e: Tensor) -> Product:
@@ -35,12 +37,13 @@ def away(values: Tensor) -> Tensor:
 
 
 @pytest.fixture(params=[precision.truncate_tf32, away], ids=["towards zero", "away from zero"])
-def tensor_cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def tensor_cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Products see TF32 numbers only, however the operands came about."""
     fit = request.param
-    monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
     monkeypatch.setattr(precision, "mm", lambda x, y: torch.mm(fit(x), fit(y)))
     monkeypatch.setattr(precision, "bmm", lambda x, y: torch.bmm(fit(x), fit(y)))
+    with use_policy(cpu=replace(CPU, tf32=True), cuda=replace(CUDA, tf32=True)):
+        yield
 
 
 def test_cutting_keeps_ten_bits_and_never_grows() -> None:
@@ -129,15 +132,14 @@ def test_null_samples_side_by_side_add_exact_zeros() -> None:
     assert torch.allclose(total, values[0] + values[2])
 
 
-def test_measuring_joins_small_gradients_on_the_devices_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "TOGETHER", set())
-    found = Measured()
-    found.add("b", [Dense(torch.ones(3, 4))])
+def test_measuring_joins_small_gradients_on_the_devices_named() -> None:
+    found, joined = Measured(), Measured()
+    with use_policy(**{DEVICE.type: replace(CPU, joins_small=False)}):
+        found.add("b", [Dense(torch.ones(3, 4))])
     assert "b" in found.squares
-    monkeypatch.setattr(measure, "TOGETHER", {DEVICE.type})
-    joined = Measured()
-    joined.add("b", [Dense(torch.ones(3, 4))])
-    joined.finish()
+    with use_policy(**{DEVICE.type: replace(CPU, joins_small=True)}):
+        joined.add("b", [Dense(torch.ones(3, 4))])
+        joined.finish()
     assert torch.allclose(joined.squares["b"], found.squares["b"])
     assert len(joined.side_by_side) == 1
 
@@ -182,12 +184,14 @@ def test_inner_products_of_patches_are_sums_of_those_of_pixels(space, kernel, st
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_norms_from_pixels_bound_those_of_gradients(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_norms_from_pixels_bound_those_of_gradients(size: int) -> None:
     """Whether patches are unfolded or not, the norm is at least that of the gradient of the cut records."""
+    with use_policy(**devices.tensor_cores()):
+        check_pixels(size)
+
+
+def check_pixels(size: int) -> None:
     torch.manual_seed(0)
-    if DEVICE.type == "cpu":
-        monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
-        monkeypatch.setattr(precision, "use_grade", lambda _: precision.NOTHING)
     torch.backends.cudnn.allow_tf32 = True
     geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1)
     make = convolution_use(geometry, 4, transposed=False)
@@ -223,13 +227,13 @@ def test_norms_of_convolutions_bound_sums_of_rounded_errors_whatever_the_widths_
     kind = torch.bfloat16 if grade is precision.BFLOAT16 else torch.float32
     monkeypatch.setattr(precision, "use_grade", lambda _: precision.NOTHING)
     monkeypatch.setattr(precision, "bmm", lambda x, y: torch.bmm(*(precision.truncate_tf32(t.float()) for t in (x, y))))
-    monkeypatch.setattr(conv, "FACTOR", {"cpu": 12, "cuda": 12})
     errors, weight = leaning(grade, tokens, p)
     inputs = torch.ones(1, d // kernel, 1, tokens + kernel - 1)
     geometry = Geometry((1, kernel), (1, 1), (0, 0), (1, 1), 1)
     use = Correlation(inputs.to(kind), errors.to(kind), geometry, 1, grade)
     added = float(use.weighted_sum(torch.tensor([weight])).double().norm()) / weight
-    together, (alone, kept) = use.gram_parts(), use.measure()
+    with use_policy(cpu=replace(CPU, gram_factor=12)):
+        together, (alone, kept) = use.gram_parts(), use.measure()
     assert together is not None
     assert kept is use
     assert float(inflate(finish_bounds([together])[0])) >= added

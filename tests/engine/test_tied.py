@@ -12,15 +12,16 @@ from torch import Tensor, nn
 
 from dpilot.engine import per_sample
 from dpilot.engine.base import inflate
-from dpilot.engine.layers import tied
+from dpilot.engine.layers import embedding
 from dpilot.engine.layers.base import Dense, Use
-from dpilot.engine.layers.embedding import Lookups
+from dpilot.engine.layers.embedding import Lookups, tied_parts
 from dpilot.engine.layers.gram import finish_bounds, gram
 from dpilot.engine.layers.linear import Product
-from dpilot.engine.layers.tied import tied_parts
 from dpilot.engine.measure import Measured
 from dpilot.numerics import precision
+from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE
+from tests.devices import tensor_cores
 
 N = 5
 ON_CPU = DEVICE.type == "cpu"
@@ -35,12 +36,12 @@ def _tensor_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
         torch.set_float32_matmul_precision(before)
         return
-    monkeypatch.setattr(precision, "tf32_allowed", lambda *_, **__: True)
     monkeypatch.setattr(precision, "mm", lambda x, y: torch.mm(precision.truncate_tf32(x), precision.truncate_tf32(y)))
     monkeypatch.setattr(
         precision, "bmm", lambda x, y: torch.bmm(precision.truncate_tf32(x), precision.truncate_tf32(y))
     )
-    yield
+    with use_policy(**tensor_cores()):
+        yield
 
 
 def both(
@@ -130,7 +131,7 @@ def test_each_term_is_needed(gone: str, monkeypatch: pytest.MonkeyPatch) -> None
         return any((bounds(*uses) < gradients(*uses).flatten(1).norm(dim=1)).any() for uses in ways)
 
     assert not violated()
-    monkeypatch.setattr(tied, gone, lambda *_: 0.0)
+    monkeypatch.setattr(embedding, gone, lambda *_: 0.0)
     assert violated()
 
 

@@ -56,6 +56,18 @@ def numeric_frame(size: int = SIZE) -> pd.DataFrame:
     return made
 
 
+def left_on(model) -> tuple:
+    """All that a fit leaves on an estimator, but for the time of day in its ledger entries and their hash."""
+    apart = ("privacy_", "record_", "fitted_")
+    kept = {name: value for name, value in vars(model).items() if name.endswith("_") and name not in apart}
+    fitted = model.fitted_
+    record = fitted.record
+    privacy = {key: value for key, value in record.privacy.items() if key != "head"}
+    told = record.data, record.plan, record.decisions, record.metrics, record.curves, record.health, record.unprotected
+    entries = [(entry.purpose, entry.event, entry.part, entry.state) for entry in model.privacy_.entries]
+    return kept, model.privacy_.spent, entries, privacy, told, fitted.schema, fitted.reader, fitted.predictor.state()
+
+
 def events(run) -> list[dict]:
     """What the ledger says was spent, without the time of day and the name of the split."""
     return [{key: entry[key] for key in ("purpose", "part", "event", "state")} for entry in run.record.ledger]

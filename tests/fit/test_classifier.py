@@ -13,7 +13,8 @@ from sklearn.preprocessing import FunctionTransformer
 
 from dpilot import Budget, Ledger
 from dpilot.errors import BudgetExceeded, InvalidInput, PrivacyWarning
-from dpilot.tune import AutoClassifier
+from dpilot.fit import classifier
+from dpilot.fit.classifier import AutoClassifier
 from tests.tune.pilot_cases import SCHEMA, frame
 
 QUICK = {"epochs": 5}
@@ -57,7 +58,7 @@ def test_what_is_stored_prints_the_total_and_every_entry(tmp_path):
     X, y = table()
     model = AutoClassifier(schema=SCHEMA, **QUICK).fit(X, y)
     assert model.privacy_.spent.epsilon <= 1.0
-    for entry in ("bounds", "final run", "held-out metrics"):
+    for entry in ("health of fit", "bounds", "final run", "held-out metrics"):
         assert entry in str(model.privacy_)
     assert "not protected: the number of records" in str(model.privacy_)
     assert "accuracy" in str(model.metrics_)
@@ -157,7 +158,7 @@ def test_what_is_not_declared_is_refused_before_anything_is_paid(tmp_path):
     ):
         with pytest.raises(InvalidInput):
             AutoClassifier(ledger=path, **options).fit(X, y)
-    with pytest.raises(InvalidInput, match="not once in X"):
+    with pytest.raises(InvalidInput, match="not in the table"):
         AutoClassifier(ledger=path, schema=SCHEMA).fit(pd.DataFrame({"age": [1.0]}), ["no"])
     assert not path.exists() or not Ledger.read(path).entries()
 
@@ -178,3 +179,44 @@ def test_a_random_state_is_warned_of_and_stamped():
         again = clone(model).fit(X, y)
     assert np.array_equal(model.coef_, again.coef_)
     assert "not private" in model.privacy_.noise
+
+
+ODD = ["oops", 2.5, [1, 2], 10**400, b"x", None]
+
+
+@pytest.fixture(scope="module")
+def small():
+    values = np.random.default_rng(0).normal(size=(200, 2))
+    return AutoClassifier(epsilon=1.0, classes=[0, 1], size=200, epochs=2).fit(
+        values, [int(v > 0) for v in values[:, 0]]
+    )
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:9])
+def test_an_odd_label_among_those_of_images_changes_no_other(odd, monkeypatch):
+    images, seen = np.random.default_rng(0).random((30, 8, 8)), []
+    labels = [place % 2 for place in range(29)]
+
+    def heard(features, **options):
+        seen.extend(features.labels.tolist())
+        raise InterruptedError
+
+    monkeypatch.setattr(classifier, "autopilot", heard)
+    with pytest.raises(InterruptedError):
+        AutoClassifier(classes=[0, 1], size=30).fit(images, [*labels, odd])
+    assert seen == [*labels, -1]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:9])
+def test_an_odd_label_changes_no_other_in_a_private_score(odd, small, monkeypatch):
+    values, seen, made = np.zeros((11, 2)), [], classifier.noisy_counts
+    labels = [place % 2 for place in range(10)]
+
+    def counted(scored, *rest, **options):
+        seen.extend(scored.target.tolist())
+        return made(scored, *rest, **options)
+
+    monkeypatch.setattr(classifier, "noisy_counts", counted)
+    small.private_score(values, [*labels, odd], epsilon=1.0)
+    assert seen[:10] == labels
+    assert np.isnan(seen[10])

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from dpilot.linear.sources import Described
 from sklearn.base import clone
 
 from dpilot import Budget, Ledger
@@ -17,17 +16,22 @@ from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.errors import BudgetExceeded, InvalidInput
-from dpilot.linear import AutoRegressor
+from dpilot.fit.arrays import join_target
+from dpilot.fit.estimators import test_seed_of as seed_of
+from dpilot.fit.keys import FitKeys
+from dpilot.fit.regressor import AutoRegressor
+from dpilot.fit.source import TableSource, read_records
 from dpilot.linear.problem import LinearProblem
 from dpilot.linear.scoring import noisy_scores, score_event
-from dpilot.mechanism import seeded_noise
+from dpilot.mechanism import SYSTEM, seeded_noise
 from dpilot.privacy.accountant import gdp_epsilon, gdp_mu
 from dpilot.privacy.receipt import Receipt
 from dpilot.records import FitRecord
 from dpilot.report.page import render
 from dpilot.tape import tape
-from tests.linear.helpers import EXTREMES, line, released, table, with_record
-from tests.statistics.helpers import Listener
+from tests.fit.helpers import left_on
+from tests.linear.helpers import EXTREMES, line, table, with_record
+from tests.tapes import NoiseFree
 
 SCHEMA = Schema.from_dict(
     {
@@ -67,19 +71,28 @@ def test_both_parts_together_cost_the_budget_and_no_more():
     X, y, _ = line(500, 3)
     privacy = AutoRegressor(0.5).fit(X, y).privacy_
     assert 0.49 < privacy.spent.epsilon <= 0.5
-    assert {entry.part for entry in privacy.entries} == {"train", "held-out"}
+    assert privacy.entries[0].part is None, "the health check"
+    assert {entry.part for entry in privacy.entries[1:]} == {"train", "held-out"}
     assert {entry.state for entry in privacy.entries} == {"committed"}
 
 
-@pytest.mark.parametrize("record", EXTREMES)
-def test_one_more_record_moves_releases_within_their_bounds_and_nothing_else(record):
-    rows = table(300, 2)
+@pytest.mark.parametrize("part", ["train", "held-out"])
+@pytest.mark.parametrize("record", [*EXTREMES, "largest"])
+def test_one_more_record_of_either_part_moves_releases_within_their_bounds_and_nothing_else(record, part, monkeypatch):
+    values = table(300, 2) * 1e-3
+    drawn = Split.indices
 
-    def fit(values):
-        model = AutoRegressor(size=300).fit(values[:, :-1], values[:, -1])
-        return released(model), model.record().metrics
+    def forced(split, length):
+        found = {name: places[places < 300] for name, places in drawn(split, length).items()}
+        return {**found, part: np.append(found[part], np.arange(300, length))}
 
-    found = replay(fit, rows, with_record(rows, *EXTREMES[record]))
+    monkeypatch.setattr(Split, "indices", forced)
+
+    def fit(given):
+        return left_on(AutoRegressor(size=300).fit(given[:, :-1], given[:, -1]))
+
+    odd = {**EXTREMES, "largest": (0.0, 1.7e308)}[record]
+    found = replay(fit, values, with_record(values, *odd))
     assert found.differences == ()
     assert found.releases > 10
 
@@ -109,7 +122,7 @@ def test_fits_in_one_ledger_add_up(tmp_path):
 @pytest.mark.filterwarnings("ignore:random_state")
 def test_each_record_is_in_one_part_only():
     X, y, _ = line(500, 2)
-    places = Split({"train": 0.9, "held-out": 0.1}, seeded_noise(3).state.key).indices(500)
+    places = FitKeys.draw(seed_of(3)).split({"train": 0.9, "held-out": 0.1}).indices(500)
     assert 20 < places["held-out"].size < 90
     plain = AutoRegressor(random_state=3).fit(X, y)
     moved = y.copy()
@@ -117,7 +130,7 @@ def test_each_record_is_in_one_part_only():
     apart = AutoRegressor(random_state=3).fit(X, moved)
     assert np.array_equal(plain.coef_, apart.coef_)
     assert metric(plain, "RMSE") != metric(apart, "RMSE")
-    heard = Listener()
+    heard = NoiseFree()
     with tape(heard):
         AutoRegressor(random_state=3).fit(X, y)
     counts = heard.entries[-2].inputs[0]
@@ -166,6 +179,16 @@ def test_scores_do_not_depend_on_a_few_far_targets():
     assert scores(far, np.append(p, [0.0] * 4)) == pytest.approx([0.5, 0.75], abs=0.05)
 
 
+def test_a_target_far_beyond_the_reach_gives_no_warning():
+    problem = LinearProblem(1, True, 100.0, Budget(1.0, 1e-5))
+
+    def score(target):
+        options = {"center": 0.0, "width": 1e-3, "problem": problem, "receipt": Receipt(score_event(problem))}
+        return [each.value for each in noisy_scores(target, np.zeros(target.size), noise=SYSTEM, **options)]
+
+    assert replay(score, np.array([1e-3]), np.array([1e-3, 1.7e308])).differences == ()
+
+
 def test_targets_beyond_the_reach_are_pulled_in_and_counted():
     rng = np.random.default_rng(0)
     y = rng.normal(size=2000)
@@ -181,7 +204,8 @@ def test_a_schema_declares_bounds_and_categories(library):
     model = AutoRegressor(schema=SCHEMA).fit(given, y)
     assert model.score(given, y) > 0.8
     assert model.feature_names_in_.tolist() == ["age", "kind", "price"]
-    assert [entry.purpose for entry in model.privacy_.entries] == ["bounds", "gram", "gradient", "score"]
+    paid = ["bounds", "scale", "gram", "gradient", "check", "held-out metrics"]
+    assert [entry.purpose for entry in model.privacy_.entries][1:] == paid
     assert "sex=f" not in model.encoder_.names
     low, high = model.model_.target_range
     assert -300 <= low < high <= 500
@@ -210,7 +234,7 @@ def test_a_record_outside_the_schema_is_null_and_silent(what):
 
     def fit(given):
         model = AutoRegressor(schema=SCHEMA, size=400).fit(given[0], given[1])
-        return released(model)[1:], model.coef_.tolist(), model.predict(X[:5]).tolist()
+        return left_on(model)[1:], model.coef_.tolist(), model.predict(X[:5]).tolist()
 
     found = replay(fit, (X, y), (odd, np.append(y, target)))
     assert found.differences == ()
@@ -219,9 +243,9 @@ def test_a_record_outside_the_schema_is_null_and_silent(what):
 
 def model_rows(X, y):
     """How many records a fit would see."""
-    source = Described.of(SCHEMA, X, y, None)
-    known = Encoder(source.schema.with_bounds({"price": (0.0, 1000.0)}))
-    return int(np.isfinite(source.table(known)).all(axis=1).sum())
+    source = TableSource.of(*join_target(X, y, SCHEMA))
+    known = Encoder(SCHEMA.inputs_only().with_bounds({"price": (0.0, 1000.0)}))
+    return int(np.isfinite(read_records(source, known).features).all(axis=1).sum())
 
 
 REFUSED = {
@@ -263,7 +287,7 @@ def test_it_clones_pickles_and_writes_its_record(tmp_path):
     assert record.privacy["epsilon"] <= 2.0
     page = render(record)
     assert model.report(tmp_path / "report.html").read_text() == page
-    assert "R^2" in page
+    assert "R squared" in page
     assert "private score" not in page
     assert "is published" in record.privacy["unit"]
     assert made.set_params(size=500).fit(X, y).record().privacy["unit"] == "one record, added or removed"
@@ -278,7 +302,7 @@ def test_groups_of_the_protected_column_are_compared_in_the_same_budget():
     low, high = (found["group mean residual", f"sex = {sex}"].value for sex in ("m", "f"))
     assert high - low == pytest.approx(30, abs=10)
     assert model.privacy_.spent.epsilon <= 1.0
-    score = next(entry for entry in model.privacy_.entries if entry.purpose == "score")
+    score = next(entry for entry in model.privacy_.entries if entry.purpose == "held-out metrics")
     assert gdp_epsilon(gdp_mu(score.event), 1e-5) <= 1.0
 
 

@@ -8,11 +8,19 @@ import pytest
 from dpilot import Budget, Ledger
 from dpilot.errors import BudgetExceeded, InvalidInput, PrivacyWarning
 from dpilot.linear import auto
+from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.estimators import LinearRegression
+from dpilot.linear.fitting import plan_fit
+from dpilot.linear.gram_matrix import Gram
 from dpilot.linear.methods import METHODS
+from dpilot.linear.problem import LinearProblem
+from dpilot.linear.rows import MemoryRows
+from dpilot.linear.solution import Solution
+from dpilot.mechanism import seeded_noise
 from dpilot.privacy.accountant import gdp_epsilon, gdp_mu
 from dpilot.privacy.events import Composed
 from tests.linear.helpers import EXTREMES, line, moved, table, with_record
+from tests.statistics.helpers import Anything
 
 GAUSSIAN = [name for name in METHODS if name != "tukey"]  # the others' squared mu adds up
 
@@ -21,20 +29,59 @@ GAUSSIAN = [name for name in METHODS if name != "tukey"]  # the others' squared 
 @pytest.mark.parametrize("record", EXTREMES)
 def test_one_more_record_moves_releases_within_their_bounds_and_nothing_else(method, record):
     rows = table(300, 2)
-    found = moved(lambda: LinearRegression(method=method, size=300), rows, with_record(rows, *EXTREMES[record]))
+    found = moved(lambda: LinearRegression(method=method, size=500), rows, with_record(rows, *EXTREMES[record]))
     assert found.differences == ()
     assert found.releases > 0
 
 
+DECLARED = {"X": ([-90.0, 1.0], [4.0, 900.0]), "y": (-30.0, 500.0)}
+OPTIONS = [
+    {"bounds": "standardised"},
+    {"bounds": DECLARED},
+    {"bounds": DECLARED, "fit_intercept": False},
+    {"fit_intercept": False},
+    {"size": "private"},
+]
+SMALL = {"mean": 300, "median": 70, "bounded mean": 30, "pooled": 30}  # records, where one value for all is bought
+
+
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    "options", [{"bounds": "standardised"}, {"fit_intercept": False}, {"size": "private"}], ids=str
-)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_options_keep_the_bounds_too(method, options):
     rows = table(300, 2)
     for record in ("huge", "null"):
-        make = lambda: LinearRegression(method=method, **{"size": 300, **options})  # noqa: E731
+        make = lambda: LinearRegression(method=method, **{"size": 500, **options})  # noqa: E731
         assert moved(make, rows, with_record(rows, *EXTREMES[record])).differences == ()
+
+
+@pytest.mark.parametrize("level", SMALL)
+@pytest.mark.parametrize("record", EXTREMES)
+def test_one_value_for_all_keeps_its_bounds_and_costs_the_budget(level, record):
+    size, bounds = SMALL[level], DECLARED if level == "bounded mean" else None
+    problem = LinearProblem(2, True, float(size), Budget(1.0, 1e-5))
+    plan = plan_fit(problem, parse_bounds(bounds, 2), METHODS["auto"])
+    assert plan.target.level == level
+    assert list(plan.stages) == ["target"]
+    assert gdp_mu(plan.stages["target"]) == pytest.approx(problem.mu)
+    rows = table(300, 2)
+    make = lambda: LinearRegression(size=size, bounds=bounds)  # noqa: E731
+    found = moved(make, rows, with_record(rows, *EXTREMES[record]))
+    assert found.differences == ()
+    assert found.releases > 0
+
+
+def test_the_check_is_paid_and_one_record_fills_it():
+    """A record far from a model that fits all others well moves the check by its whole bound."""
+    rows = table(300, 2)
+    model = LinearRegression(size=500).fit(rows[:, :-1], rows[:, -1])
+    assert [entry.purpose for entry in model.privacy_.entries] == ["scale", "target", "gram", "gradient", "check"]
+    theta, seen = np.array([1.0, 1.0, 0.0]), Gram(np.eye(4), 1.0, 1.0)
+    found = Solution(theta, seen)
+    sums = [
+        auto._gain(MemoryRows.of(values), found, 1e-9, True, Anything(), seeded_noise(0))
+        for values in (np.zeros((0, 4)), np.array([[9.0, 9.0, 1.0, -9.0]]), np.array([[4.0, 4.0, 1.0, 8.0]]))
+    ]
+    assert sums == pytest.approx([0.0, -1.0, 1.0], abs=1e-6)
 
 
 def test_with_a_public_size_making_a_record_null_moves_nothing_else():
@@ -48,17 +95,17 @@ def test_with_a_public_size_making_a_record_null_moves_nothing_else():
 def test_moments_bought_again_keep_their_bounds_and_the_price(record, monkeypatch):
     monkeypatch.setattr(auto, "_leave", lambda seen: lambda *_: True)
     rows = table(300, 2)
-    found = moved(lambda: LinearRegression(size=300), rows, with_record(rows, *EXTREMES[record]))
+    found = moved(lambda: LinearRegression(size=500), rows, with_record(rows, *EXTREMES[record]))
     assert found.differences == ()
-    left = LinearRegression(size=300).fit(rows[:, :-1], rows[:, -1]).privacy_
+    left = LinearRegression(size=500).fit(rows[:, :-1], rows[:, -1]).privacy_
     monkeypatch.undo()
-    stayed = LinearRegression(size=300).fit(rows[:, :-1], rows[:, -1]).privacy_
+    stayed = LinearRegression(size=500).fit(rows[:, :-1], rows[:, -1]).privacy_
     assert [entry.event for entry in left.entries] == [entry.event for entry in stayed.entries]
 
 
 def test_some_record_comes_close_to_the_bound():
     rows = table(300, 2)
-    assert moved(lambda: LinearRegression(size=300), rows, with_record(rows, 1e6, 1e6)).largest > 0.9
+    assert moved(lambda: LinearRegression(size=500), rows, with_record(rows, 1e6, 1e6)).largest > 0.9
 
 
 @pytest.mark.parametrize("method", GAUSSIAN)
@@ -114,10 +161,10 @@ def test_the_price_is_on_disk_before_a_record_is_read(tmp_path):
 
     path = tmp_path / "first.ledger"
     with pytest.raises(KeyError):
-        LinearRegression(ledger=path)._fit(Unreadable(), length=100)
+        LinearRegression(ledger=path)._fit(Unreadable(), length=500)
     entries = Ledger.read(path).entries()
-    assert [entry.purpose for entry in entries] == ["scale", "target", "gram", "gradient"]
-    assert [entry.state for entry in entries] == ["reserved", "planned", "planned", "planned"]
+    assert [entry.purpose for entry in entries] == ["scale", "target", "gram", "gradient", "check"]
+    assert [entry.state for entry in entries] == ["reserved", *["planned"] * 4]
 
 
 def test_fixed_noise_warns_and_is_stamped():

@@ -20,7 +20,7 @@ from dpilot.linear.fitting import plan_fit
 from dpilot.linear.methods import METHODS
 from dpilot.linear.problem import LinearProblem
 from dpilot.linear.rows import MemoryRows
-from dpilot.linear.standardise import buy_scaling, plan_scaling, plan_target
+from dpilot.linear.standardise import _draw_together, buy_scaling, plan_scaling, plan_target
 from dpilot.mechanism import SYSTEM
 from dpilot.privacy.accountant import gdp_mu
 from dpilot.privacy.budget import Budget
@@ -58,29 +58,32 @@ def test_a_target_beside_the_features_is_in_the_bound_of_every_level(level):
 
 
 @pytest.mark.parametrize(
-    ("size", "alone", "level", "share"),
-    [
-        (4000, False, "quartiles", 0.25),
-        (500, False, "mean", 0.25),
-        (150, False, "magnitudes", 0.25),
-        (150, True, "mean", 0.6),
-        (50, True, "pooled", 0.25),
-        (None, False, "quartiles", 0.25),
-    ],
+    ("size", "level"),
+    [(4000, "quartiles"), (500, "mean"), (150, "magnitudes"), (30, "pooled"), (None, "quartiles")],
 )
-def test_the_target_buys_its_mean_where_quartiles_are_too_dear(size, alone, level, share):
+def test_the_target_buys_its_mean_where_quartiles_are_too_dear(size, level):
     problem = LinearProblem(4, True, size, Budget(1.0, 1e-5))
-    plan = plan_target(problem, alone=alone)
+    plan = plan_target(problem)
     assert plan.level == level
-    assert plan.share <= share
+    assert plan.share <= 0.25
     assert gdp_mu(plan.event) == pytest.approx(math.sqrt(plan.share) * problem.mu)
 
 
-def test_only_what_abstains_spends_most_on_the_mean():
+def test_only_what_abstains_spends_all_on_one_value():
     problem = LinearProblem(4, True, 300.0, Budget(0.5, 1e-5))
     assert problem.hopeless
     left = {name: plan_fit(problem, parse_bounds(None, 4), METHODS[name]).left for name in ("auto", "dpgd")}
-    assert left["auto"] < 0.4 < 0.7 < left["dpgd"]
+    assert left["auto"] == 0.0
+    assert left["dpgd"] > 0.7
+
+
+def test_widths_that_differ_by_their_noise_are_drawn_together_and_others_are_not():
+    alike, apart = np.array([0.7, 1.4, 1.0]), np.array([1e-6, 1.0, 1e6])
+    assert _draw_together(alike, 0.5) == pytest.approx(np.full(3, np.exp(np.log(alike).mean())))
+    assert _draw_together(alike, 0.0) == pytest.approx(alike)
+    assert _draw_together(apart, 0.05) == pytest.approx(apart, rel=0.01)
+    assert _draw_together(np.array([0.0, 2.0, 2.0]), 0.1).tolist() == [0.0, 2.0, 2.0]
+    assert _draw_together(np.zeros(0), 0.1).size == 0
 
 
 @pytest.mark.parametrize("record", EXTREMES)

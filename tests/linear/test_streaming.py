@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from dpilot.errors import InvalidInput
 from dpilot.linear import LinearRegression, streaming
@@ -89,3 +92,29 @@ def test_reading_keeps_no_more_than_a_batch(tmp_path):
         [sys.executable, "-c", HELD, str(path)], capture_output=True, text=True, check=True
     )
     assert 0 < int(held.stdout) < values.nbytes / 2
+
+
+def test_whole_numbers_beyond_those_of_floats_are_rounded(tmp_path):
+    large = [2**53 + 1, -(2**63), 7]
+    for kind, values in (("int64", large), ("uint64", [2**64 - 1, 1, 2])):
+        table = pa.table({"a": pa.array(values, pa.type_for_alias(kind)), "y": [1.0, 2.0, 3.0]})
+        parquet.write_table(table, tmp_path / f"{kind}.parquet")
+        read = parquet_rows(tmp_path / f"{kind}.parquet", "y")[0]
+        assert total(read, lambda chunk: chunk[:, 0].sum()) == sum(map(float, values))
+        assert np.isfinite(LinearRegression(size=300).fit_parquet(tmp_path / f"{kind}.parquet", "y").coef_).all()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("kind", ["string", "decimal", "time"])
+def test_columns_that_are_not_numeric_are_told_without_values(kind, place, tmp_path):
+    odd = {
+        "string": pa.array(["4711", "word"]),
+        "decimal": pa.array([Decimal("4711.1"), None]),
+        "time": pa.array([4711, None], pa.timestamp("s")),
+    }
+    numeric = pa.table({"a": [1.0, 2.0], "y": [1.0, 2.0]})
+    parquet.write_table(numeric, tmp_path / f"part{1 - place}.parquet")
+    parquet.write_table(pa.table({"a": odd[kind], "y": [1.0, 2.0]}), tmp_path / f"part{place}.parquet")
+    with pytest.raises(InvalidInput, match=rf"'a'.*part{place}.*not numeric") as caught:
+        LinearRegression().fit_parquet(tmp_path, "y")
+    assert "4711" not in str(caught.value)

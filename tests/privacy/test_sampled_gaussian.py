@@ -18,7 +18,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("sigma", "rate", "interval"), thin(CASES, 5))
+@pytest.mark.parametrize(("sigma", "rate", "interval"), thin(CASES, 9))
 def test_the_deltas_of_dp_accounting(sigma: float, rate: float, interval: float) -> None:
     ours = sampled_gaussian.distribution(sigma, rate, interval)
     theirs = from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=interval)

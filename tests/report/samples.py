@@ -34,7 +34,9 @@ def metric(name: str, value: float, of: str = "", noise: float = 0.008, drawn: f
 def metrics(classes: tuple[str, ...], groups: tuple[str, ...] = ()) -> tuple[MetricRecord, ...]:
     """The figures that ``dpilot.metrics.scores`` makes, in its order and under its names."""
     share = 1 / len(classes)
-    overall = [metric("accuracy", 0.8514), metric("macro accuracy", 0.774), metric("worst-class accuracy", 0.61)]
+    common = [metric("share of the most common class", 0.7607), metric("accuracy above that share", 0.0907)]
+    means = [metric("macro accuracy", 0.774), metric("worst-class accuracy", 0.61)]
+    overall = [metric("accuracy", 0.8514), *common, *means]
     grouped = [metric("group accuracy", 0.93 - 0.11 * i, f"sex = {name}") for i, name in enumerate(groups)]
     fair = (
         [metric("worst-group accuracy", 0.81), metric("demographic parity", 0.37, "sex", 0.03, 0.05)] if groups else []
@@ -43,6 +45,17 @@ def metrics(classes: tuple[str, ...], groups: tuple[str, ...] = ()) -> tuple[Met
     pairs = [(a, b) for a in classes for b in classes]
     cells = [metric("confusion", 0.9 if a == b else 0.1 * share, f"{a} predicted {b}") for a, b in pairs]
     return (*overall, metric("AUC", 0.9043), *grouped, *fair, *by_class, *cells)
+
+
+def noisy_share(what: str, column: str, value: float, room: float = 0.01) -> dict[str, Any]:
+    """A share of the records as ``fit.health.NoisyShare`` writes it."""
+    return {"what": what, "column": column, "value": value, "low": max(value - room, 0), "high": min(value + room, 1)}
+
+
+def health(usable: float = 0.995, *flaws: dict[str, Any], judged: bool = True) -> dict[str, Any]:
+    """What ``Health.to_dict`` writes."""
+    share = noisy_share("usable", "", usable)
+    return {"usable": share, "columns": list(flaws), "stop_below": 0.5, "judged": judged, "stopped": False}
 
 
 def fitted(**changes: Any) -> FitRecord:
@@ -88,5 +101,8 @@ def fitted(**changes: Any) -> FitRecord:
         },
         stamps=(NOT_HARDENED,),
         unprotected=("running time", "the number of records, which was taken from the data and published"),
+        health=health(
+            0.995, noisy_share("missing", "workclass", 0.057), noisy_share("unknown category", "native-country", 0.004)
+        ),
     )
     return replace(record, **changes)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dpilot.noise import NOT_HARDENED
-from dpilot.records import FitRecord
+from dpilot.records import FitRecord, MetricRecord
 from dpilot.report import page
 from tests.report.samples import fitted, metrics
 from tests.report.test_page import TRICKS, poisoned
@@ -21,11 +22,19 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-p
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: pages were not opened")
 
 LONG = "Krankenhausbehandlungsfallnummernverzeichnis" * 4
+
+
+def blurred(figure: MetricRecord) -> MetricRecord:
+    """The figure, unknown where it is of the rare class or of a group."""
+    return replace(figure, sampling=(0.0, 1.0)) if figure.of.startswith(("rare", "sex")) else figure
+
+
 RECORDS = {
     "ordinary": fitted(),
     "not private": fitted(stamps=(NOT_HARDENED, "test noise (seed 7): not private")),
     "hostile and long": poisoned(TRICKS[1] + TRICKS[3] + LONG),
     "12 classes": fitted(metrics=metrics(tuple(f"class {i}" for i in range(12)), ("a", "b", "c"))),
+    "a rare class": fitted(metrics=tuple(map(blurred, metrics(("a", "b", "rare"), ("x", "y"))))),
     "empty names": poisoned(""),
     "nothing": FitRecord({"epsilon": 0, "delta": 0}, {}, {}, (), (), (), (), (), ()),
 }

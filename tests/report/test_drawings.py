@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpilot.privacy import events as known
 from dpilot.records import MetricRecord
 from dpilot.report import curves, entries
 from dpilot.report.confusion import confusion
@@ -97,7 +98,7 @@ def test_a_line_has_no_marks_among_points() -> None:
 
 
 def test_the_picture_of_a_figure_is_in_proportion() -> None:
-    (family,) = families([MetricRecord("accuracy", "", 0.5, (0.4, 0.6), (0.3, 0.7))])
+    (family,) = families([MetricRecord("accuracy", "", 0.5, (0.45, 0.55), (0.4, 0.6))])
     (row,) = family.rows
     assert row.at == pytest.approx(50)
     assert row.noise_at is not None
@@ -153,16 +154,81 @@ def test_a_wide_confusion_table_becomes_its_largest_mistakes() -> None:
     assert table.mistakes[0][:2] == ("class 199", "class 198")
 
 
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.5)), min_size=9, max_size=9))
+def test_no_cell_is_drawn_that_may_be_nothing_but_noise(figures: list[tuple[float, float]]) -> None:
+    names = [f"{a} predicted {b}" for a in "abc" for b in "abc"]
+    cells = [metric("confusion", value, of, room, room) for of, (value, room) in zip(names, figures, strict=True)]
+    table = confusion(cells)
+    assert table is not None
+    hidden = [not (cell.sampling[0] > 0 or _width(cell) <= 0.1) or _width(cell) > 0.3 for cell in cells]
+    drawn = [cell for _, row in table.rows for cell in row]
+    assert table.untold == sum(hidden)
+    if drawn:
+        assert [cell.text == "" for cell in drawn] == hidden
+        assert all(cell.shade == 0 for cell in drawn if not cell.text)
+    else:
+        assert all(hidden)
+
+
+def test_cells_of_public_records_are_always_drawn() -> None:
+    cells = [MetricRecord("confusion", f"a predicted {b}", 0.5, (0.5, 0.5), (0.0, 1.0), exact=True) for b in "ab"]
+    table = confusion(cells)
+    assert table is not None
+    assert table.untold == 0
+
+
+def _width(figure: MetricRecord) -> float:
+    return figure.sampling[1] - figure.sampling[0]
+
+
+def test_mistakes_of_a_wide_table_are_not_noise() -> None:
+    names = [f"class {i}" for i in range(20)]
+    wide = [metric("confusion", 0.9, f"{a} predicted {b}", drawn=0.4) for a in names for b in names]
+    table = confusion([*wide[:-2], metric("confusion", 0.2, "class 19 predicted class 18"), wide[-1]])
+    assert table is not None
+    assert [each[:3] for each in table.mistakes] == [("class 19", "class 18", "20 %")]
+    assert table.untold == 399
+
+
 @pytest.mark.parametrize(
     "event", [None, 3, {}, {"type": "Gaussian"}, {"type": "New", "x": [1]}, {"type": "Composed", "events": 1}]
 )
-def test_an_event_that_is_not_known_is_shown_as_it_stands(event: object) -> None:
+def test_an_event_that_is_not_known_is_told_so_and_is_no_code(event: object) -> None:
     assert entries.describe(event)
+    assert not set("{}[]=") & set(entries.describe(event))
+
+
+_gaussian = st.builds(known.Gaussian, st.floats(0.1, 100))
+_plain = st.one_of(
+    _gaussian,
+    st.builds(known.PureDP, st.floats(0.1, 3)),
+    st.builds(known.PoissonSampled, st.floats(0.001, 0.999), _gaussian),
+)
+_events = st.recursive(
+    _plain,
+    lambda inner: st.one_of(
+        st.builds(known.Repeated, inner, st.integers(1, 1000)), st.lists(inner, max_size=60).map(known.Composed)
+    ),
+    max_leaves=80,
+)
+
+
+@given(_events)
+def test_words_of_any_event_are_words(event: known.Event) -> None:
+    assert not set("{}[]=_") & set(entries.describe(known.to_dict(event)))
+
+
+def test_equal_steps_are_told_once_with_their_number() -> None:
+    steps = [*[known.Gaussian(57.9)] * 28, known.Composed([known.Gaussian(57.9), known.Gaussian(28.95)])]
+    assert entries.describe(known.to_dict(known.Composed(steps))) == (
+        "Gaussian noise, 57.9 times the most that one record can add, repeated 29 times; then "
+        "Gaussian noise, 28.95 times the most that one record can add"
+    )
+    many = known.Composed([known.Gaussian(float(i)) for i in range(1, 60)])
+    assert "53 more like these" in entries.describe(known.to_dict(many))
 
 
 def test_every_event_has_words() -> None:
-    from dpilot.privacy import events as known
-
     all_of_them = [
         STEP,
         known.Repeated(STEP, 3),
@@ -173,3 +239,15 @@ def test_every_event_has_words() -> None:
     told = [entries.describe(known.to_dict(event)) for event in all_of_them]
     assert not any("{" in text for text in told)
     assert set(known._ALLOWED) <= set(entries._SENTENCES)
+
+
+def test_several_attributes_share_the_tables_of_their_figures() -> None:
+    names = ("group accuracy", "worst-group accuracy", "demographic parity", "equal opportunity gap")
+    groups = {"group accuracy": ("sex = f", "sex = m", "race = x")}
+    found = families([metric(name, 0.8, of) for name in names for of in groups.get(name, ("sex", "race"))])
+    assert [(family.title, [row.label for row in family.rows]) for family in found] == [
+        ("Accuracy by group", ["sex = f", "sex = m", "race = x"]),
+        ("Worst group", ["sex", "race"]),
+        ("Demographic parity", ["sex", "race"]),
+        ("Equal opportunity gap", ["sex", "race"]),
+    ]

@@ -16,7 +16,7 @@ from dpilot.noise import NOT_HARDENED, seeded_noise
 from dpilot.privacy.events import Gaussian
 from dpilot.records import FitRecord, MetricRecord
 from dpilot.report import page
-from tests.report.samples import HEAD, entry, fitted, metric, metrics
+from tests.report.samples import HEAD, entry, fitted, health, metric, metrics, noisy_share
 
 TRICKS = (
     "<script>alert(1)</script>",
@@ -88,6 +88,7 @@ def poisoned(trick: str) -> FitRecord:
         curves={f"{trick} against {trick}: {trick}": ((0.0, 1.0), (1.0, 2.0)), trick: ((1.0, 1.0),)},
         stamps=(trick,),
         unprotected=(trick,),
+        health=health(0.4, noisy_share(trick, trick, 0.5), noisy_share(trick, trick, 0.0)),
     )
 
 
@@ -133,6 +134,7 @@ def test_all_that_was_released_is_on_the_page() -> None:
     told = ["Ward 7", "0.9994", "3.08 × 10⁻⁶", "1 in 325,616", "one record, added or removed", "85.1 %", HEAD, "2.13.0"]
     told += ["84.3 to 85.9 %", "83.7 to 86.5 %", "0.8963 to 0.9123", "32,561", "660", "1.37", "bounded-slack"]
     told += ["sex = Female", "93 %", "trial 2 of 2", "held-out", "0.44", "3.5 %", "from 0.11 at epsilon 0.12"]
+    told += ["Most common class", "76.1 %", "surely above it", "native-country", "About 99.5 %", "5.7 %"]
     told += ["26.9 %", "73.1 %", NOT_HARDENED, *record.decisions, *record.unprotected]
     missing = [each for each in told if each not in text]
     assert missing == []
@@ -184,6 +186,12 @@ def test_a_record_without_a_total_is_refused(privacy: dict[str, float]) -> None:
 
 HUGE = MetricRecord("rmse", "", 1.7e308, (-1.7e308, 1.7e308), (-1.7e308, 1.7e308))
 BROKEN = MetricRecord("accuracy", "", math.nan, (math.nan, math.inf), (-math.inf, 1.0))
+
+
+def _blurred(figure: MetricRecord) -> MetricRecord:
+    return replace(figure, noise=(0.0, 1.0), sampling=(0.0, 1.0))
+
+
 DEGENERATE = {
     "nothing": FitRecord({"epsilon": 0, "delta": 0}, {}, {}, (), (), (), (), (), ()),
     "huge epsilon": fitted(privacy={"epsilon": 1e9, "delta": 0.999}),
@@ -206,6 +214,9 @@ DEGENERATE = {
     "odd entries": fitted(ledger=({}, {"cost": 3}, {"cost": {"epsilon": math.inf}}, {"event": None})),
     "deep plan": fitted(plan={"a": {"b": {"c": {"d": {"e": {"f": {"g": 1}}}}}}, "empty": {}, "list": []}),
     "10,000 columns": fitted(data={"columns": {f"c{i}": [0, 1] for i in range(10_000)}}),
+    "10,000 flaws": fitted(health=health(0.5, *(noisy_share("missing", f"c{i}", i / 10_000) for i in range(10_000)))),
+    "no cell of confusion is told": fitted(metrics=tuple(_blurred(each) for each in metrics(("a", "b", "c")))),
+    "200 classes, blurred": fitted(metrics=tuple(map(_blurred, metrics(tuple(f"class {i}" for i in range(200)))))),
     "long names": fitted(data={"n" * 5_000: "v" * 50_000}, decisions=("w" * 50_000,)),
 }
 

@@ -8,20 +8,7 @@ import numpy as np
 
 from dpilot.privacy.events import leaves
 from dpilot.tape import tape
-
-
-class Listener:
-    """Hears every release and lets the exact values through, without noise."""
-
-    def __init__(self):
-        self.entries = []
-
-    def release(self, entry, outputs):
-        self.entries.append(entry)
-        return int(np.argmax(entry.inputs[0])) if entry.kind == "choice" else [value.copy() for value in entry.inputs]
-
-    def key(self, purpose, fresh):
-        return fresh()
+from tests.tapes import NoiseFree
 
 
 class Anything:
@@ -36,7 +23,7 @@ class Anything:
 
 def exactly(statistic, data, **declared):
     """The statistic of ``data`` without noise, and what it sent to the door."""
-    listener = Listener()
+    listener = NoiseFree()
     with tape(listener):
         value = statistic(data, receipt=Anything(), **declared)
     return value, listener.entries

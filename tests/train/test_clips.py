@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from dpilot import clipping
-from dpilot.engine import capture
+from dpilot.engine.replay import capture
 from dpilot.errors import InvalidInput
-from dpilot.train.step import GraphedClip
+from dpilot.numerics.devices import use_policy
+from dpilot.train.graphed_clip import GraphedClip
 from tests.contracts.zoo import DEVICE
+from tests.devices import recording
 
 ROWS = 7
 NORMS = [0.0, 0.02, 0.9, 1.0, 30.0, float("nan"), float("inf")]
@@ -36,17 +38,16 @@ class InPlace:
 
 
 @pytest.fixture(autouse=True)
-def graphs(monkeypatch):
+def graphs():
     """Replays anywhere; what was captured."""
-    found, record = [], capture.record
+    found = []
 
-    def noted(work, pool=None):
-        found.append(InPlace(work) if DEVICE.type == "cpu" else record(work, pool))
+    def note(work, pool=None):
+        found.append(InPlace(work) if DEVICE.type == "cpu" else capture.record_graph(work, pool))
         return found[-1]
 
-    monkeypatch.setattr(capture, "KINDS", {DEVICE.type})
-    monkeypatch.setattr(capture, "record", noted)
-    return found
+    with use_policy(**recording(note)):
+        yield found
 
 
 def begun(rule, steps=None):
@@ -156,18 +157,18 @@ def test_a_rule_of_ones_own_is_launched(inside, graphs):
     assert not graphs
 
 
-def test_a_rule_that_cannot_be_captured_is_launched_from_then_on(monkeypatch):
+def test_a_rule_that_cannot_be_captured_is_launched_from_then_on():
     tries = []
 
     def fails(work, pool=None):
         tries.append(work)
         raise RuntimeError("no graphs today")
 
-    monkeypatch.setattr(capture, "record", fails)
     rule = clipping.get("slack")
     clips, state = GraphedClip(rule, ROWS), begun(rule)
-    for step in range(3):
-        assert equal(clips(drawn({}, step), state), rule.clip(drawn({}, step), state))
+    with use_policy(**recording(fails)):
+        for step in range(3):
+            assert equal(clips(drawn({}, step), state), rule.clip(drawn({}, step), state))
     assert len(tries) == 1
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpilot import Plan, Trainer, clipping
-from dpilot.engine import capture
+from dpilot.engine.replay import capture
 from tests.train.helpers import LOSS, data, model, records, same
 
 pytestmark = [

@@ -8,7 +8,7 @@ from torch import nn
 
 from dpilot import engine
 from dpilot.train import job
-from dpilot.train.records.nulls import null_outside_classes
+from dpilot.train.gradients import null_outside_classes
 from tests.train.helpers import LOSS, data, fit, same
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")

@@ -110,19 +110,6 @@ def test_empty_batches_are_yielded_and_are_steps():
     assert not same(net, model())
 
 
-def test_records_that_cannot_be_read_are_null():
-    class Broken(list):
-        def __getitem__(self, i):
-            if i == 5:
-                raise OSError
-            return super().__getitem__(i)
-
-    chosen = plan(rate=1.0)
-    loader = poisson_loader(Broken(zip(*records(), strict=True)), chosen)
-    step = step_of(chosen)
-    assert len([step(batch) for batch in loader]) == STEPS
-
-
 def test_a_collate_function_is_used():
     chosen, net = plan(), model()
     collate = lambda rows: tuple(torch.stack([row[k] for row in rows]) for k in (0, 1))  # noqa: E731

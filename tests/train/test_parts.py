@@ -12,13 +12,11 @@ from torch import nn
 from dpilot import clipping, engine
 from dpilot.cli import console
 from dpilot.errors import InvalidInput
-from dpilot.train import dry_run
-from dpilot.train.averages import Average
+from dpilot.train.dry_run import largest_fast_size
 from dpilot.train.gradients import by_shape
 from dpilot.train.optimizers import lr_for_batch
-from dpilot.train.options import groups_for
+from dpilot.train.options import Average, Schedule, groups_for, schedule
 from dpilot.train.progress import print_lines
-from dpilot.train.schedules import Schedule, schedule
 from dpilot.train.timing import steps_within
 from tests.train.helpers import LOSS, fit, model
 
@@ -70,29 +68,27 @@ def test_a_time_limit_must_be_one(seconds, batch):
         steps_within(seconds, model(), LOSS, EXAMPLE, batch_size=batch)
 
 
-def test_the_largest_of_the_fast_chunks_is_taken(monkeypatch):
+def test_the_largest_of_the_fast_chunks_is_taken():
     rates = {32: 1.0, 64: 1.5, 128: 1.49, 256: 1.2, 512: 1.1, 1024: 0.9, 2048: 0.8}
-    monkeypatch.setattr(dry_run, "seconds_a_chunk", lambda per_sample, form, size, per_batch: size / rates[size])
-    monkeypatch.setattr(dry_run, "_PATIENCE", 1e9)
-    assert dry_run.chunk_size(None, None, 1000.0, per_batch=False) == 128
-    assert dry_run.chunk_size(None, None, 20.0, per_batch=False) == 32
-    monkeypatch.setattr(dry_run, "_PATIENCE", 40.0)
-    assert dry_run.chunk_size(None, None, 1000.0, per_batch=False) == 64  # a chunk that takes too long is the last
-    monkeypatch.setattr(dry_run, "seconds_a_chunk", lambda *_: None)
-    assert dry_run.chunk_size(None, None, 1000.0, per_batch=False) == 32
-    assert dry_run.chunk_size(None, None, 0.5, per_batch=False) == 1
+
+    def seconds(size):
+        return size / rates[size]
+
+    assert largest_fast_size(seconds, 1000.0, patience=1e9) == 128
+    assert largest_fast_size(seconds, 20.0, patience=1e9) == 32
+    assert largest_fast_size(seconds, 1000.0, patience=40.0) == 64  # a chunk that takes too long is the last
+    assert largest_fast_size(lambda size: None, 1000.0) == 32
+    assert largest_fast_size(lambda size: None, 0.5) == 1
 
 
-def test_a_busy_moment_does_not_decide(monkeypatch):
+def test_a_busy_moment_does_not_decide():
     calls = []
 
-    def timed(per_sample, form, size, per_batch):
+    def seconds(size):
         calls.append(size)
         return 10.0 if calls == [32, 64, 128] else 1.0  # 128 is slow the first time
 
-    monkeypatch.setattr(dry_run, "seconds_a_chunk", timed)
-    monkeypatch.setattr(dry_run, "_PATIENCE", 1e9)
-    assert dry_run.chunk_size(None, None, 100.0, per_batch=False) == 128
+    assert largest_fast_size(seconds, 100.0, patience=1e9) == 128
 
 
 def test_a_model_that_refuses_made_up_values_takes_a_public_example():

@@ -9,18 +9,19 @@ import torch
 from torch import nn
 
 from dpilot import engine
-from dpilot.engine import made_up
 from dpilot.errors import InvalidInput
+from dpilot.numerics.devices import use_policy
 from dpilot.train import dry_run
+from tests.devices import checking_indices
 from tests.engine.test_made_up import Alone, Ended, Placed, distance
 
 FORM = torch.zeros(3, 2), torch.zeros(3)
 
 
 @pytest.fixture
-def _as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(dry_run, "on_other_device", lambda *tensors: True)
-    monkeypatch.setattr(made_up, "on_accelerator", lambda model, batch: True)
+def _as_on_a_gpu():
+    with use_policy(**checking_indices()):
+        yield
 
 
 def gradients_of(model, name):

@@ -7,17 +7,17 @@ import torch
 from torch import nn
 
 from dpilot import PrivateStep, engine, poisson_loader
-from dpilot.engine import capture
 from dpilot.errors import InvalidInput
-from dpilot.train.gradients import even_rows
-from dpilot.train.records.nulls import null_on_error
+from dpilot.numerics.devices import use_policy
+from dpilot.train.gradients import even_rows, null_on_error
 from dpilot.train.records.reader import RecordChunk
+from tests.devices import recording
 from tests.engine.test_graphed import Again
 from tests.train.helpers import LOSS, data, fit, model, plan
 
 
 @pytest.fixture
-def graphs(monkeypatch):
+def graphs():
     """Replays on the CPU; what was captured."""
     found = []
 
@@ -25,9 +25,8 @@ def graphs(monkeypatch):
         found.append(Again(work, pool))
         return found[-1]
 
-    monkeypatch.setattr(capture, "KINDS", {"cpu"})
-    monkeypatch.setattr(capture, "record", record)
-    return found
+    with use_policy(**recording(record)):
+        yield found
 
 
 def near(one, other):

@@ -13,6 +13,7 @@ from torch import nn
 from dpilot import Budget, Ledger, load
 from dpilot.errors import InvalidInput
 from dpilot.train.checkpoint import architecture, store
+from dpilot.train.run import predict
 from tests.train.helpers import fit, model, records, same
 
 
@@ -120,6 +121,31 @@ def test_predict_runs_in_evaluation_mode_and_puts_modes_back():
     assert run.predict(np.zeros((0, 4), dtype=np.float32)).shape == (0, 4)
     with pytest.raises(InvalidInput, match="inputs are str"):
         run.predict("text")
+
+
+@pytest.mark.parametrize("net", [nn.Linear(240, 2), nn.Sequential(nn.Linear(240, 64), nn.Tanh(), nn.Linear(64, 3))])
+def test_one_more_record_changes_no_bit_of_another_prediction(net):
+    inputs = torch.randn(1100, 240, generator=torch.Generator().manual_seed(0))
+    whole = predict(net, inputs)
+    assert torch.allclose(whole, net(inputs).detach(), atol=1e-5)
+    for count in (0, 1, 2, 3, 7, 8, 9, 16, 17, 100, 512, 513, 514, 1023, 1024, 1025, 1099):
+        assert torch.equal(predict(net, inputs[:count]), whole[:count]), count
+
+
+def test_predictions_of_several_inputs_are_filled_up_alike():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x, scale, shift):
+            assert len(x) == len(scale)
+            return self.layer(x * scale[:, None]) + shift
+
+    inputs = {"x": torch.randn(21, 3), "scale": torch.arange(21.0), "shift": torch.ones(2)}
+    net = Both()
+    assert torch.allclose(predict(net, inputs), net(**inputs).detach(), atol=1e-6)
+    assert predict(net, tuple(inputs.values())).shape == (21, 2)
 
 
 @pytest.mark.parametrize("tree", [{0: [1, (2.5, None)], "a": {"b": torch.arange(3)}}, [], {}, True, (torch.eye(2),)])

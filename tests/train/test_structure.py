@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from dpilot import Budget, Plan, Trainer, engine, private_sum
-from dpilot.engine import capture
+from dpilot import Budget, Plan, Trainer, engine
 from dpilot.errors import InvalidInput
-from dpilot.train.records.nulls import null_on_error
-from dpilot.train.records.reader import Reader
-from dpilot.train.records.spec import SpecMismatch, conform_to_spec
+from dpilot.numerics.devices import use_policy
+from dpilot.train.gradients import null_on_error
+from dpilot.train.records.reader import Reader, SpecMismatch, conform_to_spec
+from tests.devices import recording
 from tests.engine.test_graphed import Again
+from tests.tapes import exact_sum
 
 Pair = namedtuple("Pair", ["a", "b"])
 Turned = namedtuple("Turned", ["b", "a"])
@@ -24,9 +25,9 @@ PLACES = {"front": 0, "middle": 3, "second chunk": 8, "inside the second chunk":
 
 
 @pytest.fixture(autouse=True)
-def _replays(monkeypatch):
-    monkeypatch.setattr(capture, "KINDS", {"cpu"})
-    monkeypatch.setattr(capture, "record", Again)
+def _replays():
+    with use_policy(**recording(Again)):
+        yield
 
 
 def values(seed):
@@ -70,32 +71,23 @@ class Records(torch.utils.data.Dataset):
         return self.records[i]
 
 
-def released(records, loss, name, monkeypatch):
+def released(records, loss, name):
     """The sum that a step of full batch adds noise to."""
-    seen, real = [], private_sum.release
-
-    def spy(total, **options):
-        seen.append(torch.cat([t.flatten().double() for t in total[0].values()]).clone())
-        return real(total, **options)
-
     plan = Plan.calibrate(Budget(8.0, 1e-5), size=20, batch_size=20, steps=1, clipping="constant")
     torch.manual_seed(0)
-    model = nn.Linear(3, 3)
-    with monkeypatch.context() as patched:
-        patched.setattr(private_sum, "release", spy)
-        options = {"lr": 0.1, "per_batch": True, "engine": name, "chunk_size": 8, "example": FORM, "test_seed": 1}
-        Trainer(model, loss, plan, **options).fit(Records(records))
-    return seen[0]
+    options = {"lr": 0.1, "per_batch": True, "engine": name, "chunk_size": 8, "example": FORM, "test_seed": 1}
+    trainer = Trainer(nn.Linear(3, 3), loss, plan, **options)
+    return torch.from_numpy(exact_sum(trainer.fit, Records(records)))
 
 
 @pytest.mark.parametrize("name", ["single-backward", "auto"])
 @pytest.mark.parametrize("loss", [by_name, by_place])
 @pytest.mark.parametrize("odd", ODD)
-def test_a_record_written_in_another_way_moves_the_sum_as_any_record_does(odd, loss, name, monkeypatch):
+def test_a_record_written_in_another_way_moves_the_sum_as_any_record_does(odd, loss, name):
     others = [as_dict(*values(seed)) for seed in range(19)]
-    without = released(others, loss, name, monkeypatch)
+    without = released(others, loss, name)
     moved = {
-        place: released([*others[:at], ODD[odd](*values(99)), *others[at:]], loss, name, monkeypatch) - without
+        place: released([*others[:at], ODD[odd](*values(99)), *others[at:]], loss, name) - without
         for place, at in PLACES.items()
     }
     first = moved["front"]

@@ -16,8 +16,8 @@ from dpilot import Budget, Ledger, Plan, PrivateStep, Trainer, clipping, poisson
 from dpilot.errors import BudgetExceeded
 from dpilot.privacy.events import Repeated
 from dpilot.records import RunRecord, StepRecord
-from dpilot.train import averages, optimizers
-from dpilot.train.schedules import Schedule
+from dpilot.train import optimizers, options
+from dpilot.train.options import Schedule
 from tests.train.helpers import LOSS, SIZE, STEPS, data, fit, model, plan, records, same
 
 
@@ -181,45 +181,6 @@ def test_empty_batches_are_steps_of_noise_that_count():
     assert run.ledger.entries()[0].event == Repeated(rare.step_event, STEPS)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        (torch.full((4,), float("nan")), 0),
-        (torch.full((4,), 1e38), 0),
-        (torch.zeros(4), 99),
-        (torch.zeros(3), 0),
-        (torch.zeros(4), "no label"),
-        "not a record",
-        None,
-    ],
-    ids=str,
-)
-def test_a_record_that_does_not_compute_is_null(bad):
-    class WithBad(Listed):
-        def __len__(self):
-            return SIZE + 1
-
-        def __getitem__(self, i):
-            return bad if i == SIZE else super().__getitem__(i)
-
-    expected = fit("slack", Listed(), plan=plan("slack", rate=1.0), chunk_size=100)
-    found = fit("slack", WithBad(), plan=plan("slack", rate=1.0), chunk_size=100)
-    assert len(found.record.steps) == STEPS
-    if not (isinstance(bad, tuple) and torch.isfinite(bad[0]).all() and bad[0].abs().max() > 1):
-        for name, value in expected.model.state_dict().items():
-            torch.testing.assert_close(found.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
-
-
-def test_a_record_whose_reading_raises_is_null():
-    class Broken(Listed):
-        def __getitem__(self, i):
-            if i == 5:
-                raise OSError("file of record 5 is gone")
-            return super().__getitem__(i)
-
-    assert len(fit(dataset=Broken()).record.steps) == STEPS
-
-
 def test_callback_and_progress_receive_released_values_only():
     heard, shown = [], []
     run = fit("slack", callback=heard.append, progress=shown.append)
@@ -297,13 +258,13 @@ def test_averages_are_what_they_say():
     iterates = []
     net = model()
     fit(net=net, callback=lambda record: iterates.append(net[0].weight.detach().clone()))
-    swa = fit(average=averages.Average("swa", start=0.5)).model[0].weight
+    swa = fit(average=options.Average("swa", start=0.5)).model[0].weight
     torch.testing.assert_close(swa, torch.stack(iterates[4:]).mean(0))
     mean = iterates[0]
     for taken, iterate in enumerate(iterates[1:], 1):
         keep = min(0.9, (1 + taken) / (10 + taken))
         mean = keep * mean + (1 - keep) * iterate
-    torch.testing.assert_close(fit(average=averages.Average("ema", decay=0.9)).model[0].weight, mean)
+    torch.testing.assert_close(fit(average=options.Average("ema", decay=0.9)).model[0].weight, mean)
 
 
 def test_automatic_chunks_are_found_without_reading_a_record():

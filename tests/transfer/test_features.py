@@ -43,6 +43,50 @@ def test_a_label_that_is_no_class_is_null(bad):
     assert found.values[0].tolist() == [0.0] * 6
 
 
+ODD_LABELS = [None, "a", 2**63, -(2**63), 2**70, 10**400, 0.5, float("nan"), [1, 2], {}, 1j, torch.ones(2), b"\xff"]
+ODD_ROWS = [[1.0], [1.0] * 3, [None, 2.0], ["x", 1.0], [2**70, 1e300], [[1.0], 2.0], None, 4.0, "ab", torch.ones(3), {}]
+WHOLE = [[2**60 + 2**36 + 1, 1], [3, 4]]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, "objects"])
+@pytest.mark.parametrize("odd", ODD_LABELS, ids=str)
+def test_one_label_leaves_the_other_records_alone(odd, kind):
+    labels = [0, 1, odd]
+    if kind == "objects":
+        labels = np.fromiter(labels, dtype=object)
+    found = Features.of([*WHOLE, [5, 6]], labels if kind == "objects" else kind(labels), 2)
+    assert torch.equal(found.values[:2], Features.of(WHOLE, [0, 1], 2).values)
+    assert found.labels.tolist() == [0, 1, -1]
+
+
+@pytest.mark.parametrize("odd", ODD_ROWS, ids=str)
+def test_one_row_leaves_the_other_records_alone(odd):
+    found = Features.of([*WHOLE, odd], [0, 1, 1], 2)
+    assert torch.equal(found.values[:2], Features.of(WHOLE, [0, 1], 2).values)
+    assert found.labels.tolist() == [0, 1, -1]
+
+
+def test_numbers_are_read_alike_beside_fractions_and_in_every_container():
+    expected = Features.of(WHOLE, [0, 1], 2).values
+    made = [
+        [torch.tensor(row) for row in WHOLE],
+        [np.array(row) for row in WHOLE],
+        np.array(WHOLE),
+        torch.tensor(WHOLE),
+    ]
+    made += [np.array(WHOLE, dtype=object), np.array(WHOLE, dtype=np.uint64), [*WHOLE, [0, 0.5]]]
+    made += [np.array([*WHOLE, [0, 0.5]]), np.array([*WHOLE, [0, 2**63]]), np.array([*WHOLE, [0, "x"]])]
+    for values in made:
+        labels = [torch.tensor(0), np.int64(1), True][: len(values)]
+        assert torch.equal(Features.of(values, labels, 2).values[:2], expected)
+
+
+def test_what_is_no_table_is_refused():
+    for values in ("ab", {"a": 1}, 3.0, [1.0, 2.0]):
+        with pytest.raises(InvalidInput, match="expected"):
+            Features.of(values, [0, 1], 2)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float64, bool])
 def test_values_of_any_type_become_float32(dtype):
     assert features(np.ones((12, 6), dtype)).values.dtype == torch.float32

@@ -13,11 +13,6 @@ from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 CLASSES, DEPTH, DROPPED_BITS = 3, head_gradients._DEPTH, 0x1FFF
 
 
-@pytest.fixture(autouse=True)
-def cores(monkeypatch):
-    monkeypatch.setattr(head_gradients, "grade_of", lambda device: precision.TF32)
-
-
 def cut_off(values, largest):
     """Towards zero, to 24 bits counted from the highest bit of ``largest``."""
     _, exponents = torch.frexp(largest.abs().clamp_min(2.0**-126))
@@ -49,8 +44,12 @@ def one_way(width, seed):
     return lengths * row / row.norm() + 0.1 * (seed % 2) * torch.randn(DEPTH, width, generator=generator)
 
 
-def summed(values, labels):
-    records = FeatureBlocks.of(Features.of(values, labels, CLASSES))
+def blocks_of(values, labels, **options):
+    return FeatureBlocks.of(Features.of(values, labels, CLASSES), grade=precision.TF32, **options)
+
+
+def summed(values, labels, product=head_gradients._product):
+    records = blocks_of(values, labels, product=product)
     limits = residual_limits(records.lengths, torch.ones(1, device=values.device), CLASSES, records.grade)
     with precision.use_grade(records.grade):
         return records.clip_and_sum(torch.zeros(1, CLASSES, values.shape[1], device=values.device), limits)
@@ -58,24 +57,25 @@ def summed(values, labels):
 
 @pytest.mark.parametrize("group", [4, 8, 16])
 @pytest.mark.parametrize("width", [3, 64])
-def test_a_record_moves_a_sum_on_tensor_cores_by_no_more_than_the_threshold(width, group, monkeypatch):
-    monkeypatch.setattr(head_gradients, "_product", lambda left, right, kind: on_cores(left, right, group))
+def test_a_record_moves_a_sum_on_tensor_cores_by_no_more_than_the_threshold(width, group):
+    def product(left, right, kind):
+        return on_cores(left, right, group)
+
     for seed in range(3):
         values, labels = one_way(width, seed), torch.zeros(DEPTH, dtype=torch.long)
         without = torch.where(torch.arange(DEPTH) == seed * 40, -1, labels)
-        moved = float((summed(values, labels) - summed(values, without)).norm())
+        moved = float((summed(values, labels, product) - summed(values, without, product)).norm())
         assert 0.99 < moved <= 1
 
 
-def test_what_is_taken_off_is_more_than_twice_what_cutting_off_was_seen_to_do(monkeypatch):
+def test_what_is_taken_off_is_more_than_twice_what_cutting_off_was_seen_to_do():
     seen = []
     for group, width, seed in [(g, w, s) for g in (8, 16) for w in (3, 16) for s in range(3)]:
         values, labels = one_way(width, seed), torch.zeros(DEPTH, dtype=torch.long)
         without = torch.where(torch.arange(DEPTH) == 0, -1, labels)
         moves = []
         for product in (lambda left, right, kind, g=group: on_cores(left, right, g), in_float64):
-            monkeypatch.setattr(head_gradients, "_product", product)
-            moves.append(summed(values, labels) - summed(values, without))
+            moves.append(summed(values, labels, product) - summed(values, without, product))
         seen.append(float((moves[0] - moves[1]).norm()))
     assert 1e-6 < max(seen) < head_gradients._CORES_SHAVE / 2
 
@@ -89,27 +89,25 @@ CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("width", [3, 64, 768])
-def test_sums_of_a_device_are_off_by_less_than_half_of_what_is_taken_off(width, device, monkeypatch):
+def test_sums_of_a_device_are_off_by_less_than_half_of_what_is_taken_off(width, device):
     product, labels = head_gradients._product, torch.zeros(DEPTH, dtype=torch.long)
     without = torch.where(torch.arange(DEPTH) == 0, -1, labels)
     for seed in range(6):
         values, moves = one_way(width, seed).to(device), []
         for one in (product, in_float64):
-            monkeypatch.setattr(head_gradients, "_product", one)
-            moves.append(summed(values, labels) - summed(values, without))
+            moves.append(summed(values, labels, one) - summed(values, without, one))
         assert 0 < float((moves[0] - moves[1]).norm()) < head_gradients._CORES_SHAVE / 2
         assert 0.99 < float(moves[0].norm()) <= 1
 
 
-def test_both_operands_of_a_sum_fit_tensor_cores(monkeypatch):
+def test_both_operands_of_a_sum_fit_tensor_cores():
     operands = []
 
     def kept(left, right, kind):
         operands.extend((left, right))
         return left @ right
 
-    monkeypatch.setattr(head_gradients, "_product", kept)
-    summed(one_way(5, 1), torch.arange(DEPTH) % CLASSES)
+    summed(one_way(5, 1), torch.arange(DEPTH) % CLASSES, kept)
     assert len(operands) == 2
     for numbers in operands:
         assert float(numbers.abs().sum()) > 0
@@ -118,7 +116,7 @@ def test_both_operands_of_a_sum_fit_tensor_cores(monkeypatch):
 
 def test_lengths_are_those_of_the_numbers_that_are_multiplied():
     values = one_way(7, 1)
-    records = FeatureBlocks.of(Features.of(values, torch.zeros(DEPTH), CLASSES))
+    records = blocks_of(values, torch.zeros(DEPTH))
     assert torch.equal(records.lengths, records.values.double().norm(dim=1))
     assert not torch.equal(records.values, values)
 
@@ -141,7 +139,7 @@ def test_no_more_than_the_depth_is_added_in_float32(width):
 
 def test_null_records_have_norms_that_no_rule_weighs():
     values = torch.tensor([[1.0, 2.0], [torch.nan, 1.0], [3.0, 4.0]])
-    blocks = FeatureBlocks.of(Features(values, torch.tensor([0, 1, -1]), CLASSES))
+    blocks = FeatureBlocks.of(Features(values, torch.tensor([0, 1, -1]), CLASSES), grade=precision.TF32)
     limits = residual_limits(blocks.lengths, torch.ones(1), CLASSES)
     (gradients,) = blocks.gradients(torch.zeros(1, CLASSES, 2), limits)
     assert torch.isfinite(gradients.norms[:3, 0]).tolist() == [True, False, False]

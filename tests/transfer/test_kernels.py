@@ -65,7 +65,7 @@ def test_no_more_than_the_depth_is_added_in_float32():
 
 @on_gpu
 @pytest.mark.parametrize(("heads", "classes", "records"), [(1, 10, 300), (7, 10, 4096), (2, 3, 100), (2, 100, 65)])
-def test_residuals_are_clipped_as_plainly_and_cut(heads, classes, records, monkeypatch):
+def test_residuals_are_clipped_as_plainly_and_cut(heads, classes, records):
     torch.manual_seed(classes)
     scores = 3 * torch.randn(heads, classes, records, device="cuda")
     scores[0, 1, 3], scores[0, 1, 6], scores[0, :, 8], scores[0, :, 9] = torch.nan, torch.inf, -torch.inf, 1e30
@@ -73,8 +73,8 @@ def test_residuals_are_clipped_as_plainly_and_cut(heads, classes, records, monke
     limits = (1.5 * torch.rand(heads, records + 50, device="cuda"))[:, 7 : 7 + records]
     limits[0, 11], limits[0, 12] = 0.0, 1e-15
     made = head_kernels.clip_residuals(scores, labels, limits)
-    monkeypatch.setattr(head_gradients, "_product", lambda residuals, rows, kind: residuals)
-    gradients = HeadGradients(torch.empty(records, 0, device="cuda"), labels, limits, scores)
+    rows = torch.empty(records, 0, device="cuda")
+    gradients = HeadGradients(rows, labels, limits, scores, product=lambda residuals, rows, kind: residuals)
     plain = gradients.clip_and_sum(clip_heads, None)[0].float()
     assert made is not None
     assert not bool((made.view(torch.int32) & 0x1FFF).any())

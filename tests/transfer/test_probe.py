@@ -172,6 +172,19 @@ def test_a_record_is_multiplied_alike_whatever_the_number_of_records():
     assert [len(piece.norms) for piece in pieces] == [records.block]
 
 
+@pytest.mark.parametrize("classes", [2, 100])
+def test_a_tie_is_broken_alike_however_many_records_there_are(classes):
+    generator = torch.Generator().manual_seed(classes)
+    for _ in range(30):
+        numbers = torch.randn(240, generator=generator)
+        orders = [torch.randperm(240, generator=generator) for _ in range(classes)]
+        weights = torch.stack([numbers[order] for order in orders]).T  # one sum in many orders, equal but for rounding
+        found = predict(torch.ones(70, 240), weights)
+        for count in (1, 2, 3, 5, 17, 69):
+            assert torch.equal(predict(torch.ones(count, 240), weights), found[:count])
+    assert predict(torch.ones(0, 240), weights).shape == (0,)
+
+
 def test_the_divisor_is_the_declared_size():
     head = Head(lr=1.0, steps=1, noise_multiplier=1.0)
     (half,), (whole,) = fit([head], size=50), fit([head], size=100)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpilot import privacy
+from dpilot import audit, privacy
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.noise import seeded_noise
 from dpilot.privacy.events import Gaussian, Repeated
@@ -19,9 +19,10 @@ from dpilot.transfer.features import Features
 from dpilot.transfer.head_gradients import FeatureBlocks, HeadGradients, residual_limits
 from dpilot.transfer.joint import clip_heads
 from dpilot.transfer.probe import Head, fit_heads
+from tests.tapes import Recorder
 
 GENERATOR = np.random.default_rng(11)
-WIDTH, CLASSES = 5, 4
+WIDTH, CLASSES, MANY = 5, 4, 1 << 20
 VALUES = GENERATOR.normal(size=(9, WIDTH)).astype(np.float32)
 LABELS = GENERATOR.integers(CLASSES, size=9)
 HEADS = [
@@ -72,14 +73,14 @@ def test_the_bound_is_used_up_by_long_records():
 
 
 @pytest.mark.parametrize("classes", [2, 10, 1000])
-def test_residuals_stay_within_their_limits_in_exact_arithmetic(classes, monkeypatch):
+def test_residuals_stay_within_their_limits_in_exact_arithmetic(classes):
     generator = torch.Generator().manual_seed(classes)
     scores = torch.randn(2, classes, 300, generator=generator) * torch.logspace(-6, 2, 300)
     labels = torch.randint(classes, (300,), generator=generator)
     lengths = torch.rand(300, generator=generator, dtype=torch.float64) * 5
     thresholds = torch.tensor([1.0, 0.37])
-    monkeypatch.setattr(head_gradients, "_product", lambda residuals, rows, kind: residuals)
-    gradients = HeadGradients(torch.empty(300, 0), labels, residual_limits(lengths, thresholds, classes), scores)
+    limits, zeros = residual_limits(lengths, thresholds, classes), torch.empty(300, 0)
+    gradients = HeadGradients(zeros, labels, limits, scores, product=lambda residuals, rows, kind: residuals)
     found, _ = gradients.clip_and_sum(clip_heads, None)
     assert bool((lengths * found.norm(dim=1) <= thresholds.double()[:, None]).all())
 
@@ -135,6 +136,68 @@ def test_one_record_moves_the_releases_of_long_rows_too(replay):
     replay(run, (VALUES * np.float32(1e12), LABELS))
 
 
+def one_way():
+    """Many records that all point one way, so that their sum is as long as it can be."""
+    row = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0))
+    return (3 * row / row.norm()).repeat(MANY, 1), torch.zeros(MANY, dtype=torch.long)
+
+
+def without_the_first(labels):
+    return torch.where(torch.arange(len(labels)) == 0, -1, labels)
+
+
+def test_an_early_record_moves_a_long_sum_by_no_more_than_the_threshold():
+    values, labels = one_way()
+    sums = []
+    for found in (labels, without_the_first(labels)):
+        records = FeatureBlocks.of(Features.of(values, found, CLASSES))
+        sums.append(
+            records.clip_and_sum(
+                torch.zeros(1, CLASSES, WIDTH), residual_limits(records.lengths, torch.ones(1), CLASSES)
+            )
+        )
+    assert 0.99 < float((sums[0] - sums[1]).norm()) <= 1
+
+
+def drifting(top, last):
+    """Numbers whose sum comes close to ``top``, and ones so small that beyond it their roundings all lean one way."""
+    unit, bulk = top * 2.0**-23, 0.6875
+    many = int(top / bulk)
+    first = [*[bulk] * many, top - bulk * many - 4 * unit]
+    small = [unit / 2 * 1.001, -unit / 2 * 0.999] * 2048
+    return first, small[: last - len(first)]
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("top", [16.0, 32.0, 64.0, 512.0, 1024.0])
+def test_a_record_that_carries_a_sum_over_a_power_of_two_moves_it_by_no_more_than_the_threshold(top, classes):
+    length = (1 - 1 / classes) * (1 + 1 / (classes - 1)) ** 0.5  # of a residual at weights 0
+    first, small = drifting(top, head_gradients._STRETCH - 1)
+    entries = torch.tensor([*first, 0.995 / length, *small]).float()
+    values = torch.zeros(len(entries), WIDTH)
+    values[:, 0] = entries / (1 - 1 / classes)
+    here, gone = torch.zeros(len(entries)), torch.zeros(len(entries))
+    gone[len(first)] = -1
+    sums = []
+    for labels in (here, gone):
+        records = FeatureBlocks.of(Features.of(values, labels, classes))
+        limits = residual_limits(records.lengths, torch.ones(1), classes)
+        sums.append(records.clip_and_sum(torch.zeros(1, classes, WIDTH), limits))
+    assert float((sums[0] - sums[1]).norm()) <= 1
+
+
+def test_an_early_record_moves_a_release_over_many_records_by_no_more_than_its_bound():
+    head = Head(lr=1.0, steps=1, noise_multiplier=1.0)
+    values, labels = one_way()
+
+    def run(found):
+        return fit_heads(Features.of(values, found, CLASSES), [head], receipts=[Receipt(head.event)], size=MANY)
+
+    seen = audit.replay(run, labels, without_the_first(labels))
+    assert seen.differences == ()
+    assert 0.99 < seen.largest <= 1
+
+
 def assert_drawn(receipts):
     for head, receipt in zip(HEADS, receipts, strict=True):
         with pytest.raises(BudgetExceeded):
@@ -156,28 +219,14 @@ def test_a_head_that_was_not_paid_for_is_not_fitted(short):
         fit_heads(Features.of(VALUES, LABELS, CLASSES), HEADS, receipts=[Receipt(e) for e in events], size=9)
 
 
-class Listener:
-    """Remembers what passes through the door."""
-
-    def __init__(self):
-        self.entries = []
-
-    def release(self, entry, outputs):
-        self.entries.append(entry)
-        return outputs()
-
-    def key(self, purpose, fresh):
-        return fresh()
-
-
 def test_what_passes_the_door_costs_what_the_receipts_cost():
-    listener = Listener()
-    with tape(listener):
+    recorder = Recorder()
+    with tape(recorder):
         fit(Features.of(VALUES, LABELS, CLASSES))
-    together = math.hypot(*(1 / entry.event.noise_multiplier for entry in listener.entries))
+    together = math.hypot(*(1 / entry.event.noise_multiplier for entry in recorder.entries))
     paid = math.hypot(*(math.sqrt(head.steps) / head.noise_multiplier for head in HEADS))
     assert together == pytest.approx(paid, rel=1e-9)
-    assert [len(entry.inputs) for entry in listener.entries] == [1, 1, 1]
+    assert [len(entry.inputs) for entry in recorder.entries] == [1, 1, 1]
 
 
 def test_a_head_of_known_noise_costs_what_gaussian_privacy_says():

@@ -14,12 +14,12 @@ from dpilot import Budget, tape
 from dpilot.keys import KEY_BYTES
 from dpilot.statistics import table
 from dpilot.transfer.features import Features
-from dpilot.tune import Box, ProbeTask
+from dpilot.tune import ModuleTask, ProbeTask, SearchBox
 from dpilot.tune.task import fixed_noise
 
 BUDGET = Budget(1.0, 1e-5)
 LOUD = Budget(50.0, 1e-5)  # little noise, so that few records are enough
-BOX = Box((0.1, 10.0), (2, 8))
+BOX = SearchBox((0.1, 10.0), (2, 8))
 LOSS = nn.CrossEntropyLoss(reduction="none")
 
 
@@ -40,6 +40,12 @@ def probe(train=None, held_out=None, **options):
 
 def dataset(pair=None):
     return TensorDataset(*(torch.from_numpy(np.array(each)) for each in (pair or arrays())))
+
+
+def module_task(model_fn, train=None, held_out=None, **options):
+    options = {"options": {"chunk_size": 64}, "clipping": "constant", **options}
+    parts = dataset() if train is None else train, dataset(arrays(30, 1)) if held_out is None else held_out
+    return ModuleTask(model_fn, LOSS, *parts, 40, 30, 2, **options)
 
 
 def seen(tuned):

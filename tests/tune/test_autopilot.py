@@ -9,8 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dpilot.tune.pilot.autopilot_table import autopilot_table
-from dpilot.tune.pilot.pilot_plan import Purchases, plan_heads, plan_module
 
 from dpilot import Budget, Ledger
 from dpilot.errors import BudgetExceeded, InvalidInput
@@ -19,9 +17,9 @@ from dpilot.privacy.events import Gaussian
 from dpilot.records import FitRecord
 from dpilot.report import page
 from dpilot.transfer.features import Features
-from dpilot.tune import autopilot
+from dpilot.tune import autopilot, pilot
+from dpilot.tune.autopilot_plan import plan_heads, plan_module
 from dpilot.tune.defaults import AutopilotOptions, head_defaults, head_options, head_walk, module_lr
-from dpilot.tune.pilot import outcome as outcomes
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.scaling_plan import plan_scaling
 from dpilot.tune.scoring import score_noise
@@ -30,10 +28,8 @@ from tests.tune.pilot_cases import (
     BUDGET,
     LOUD,
     PROMISED,
-    SCHEMA,
     SMALL,
     arrays,
-    frame,
     heads,
     module,
     second_delta,
@@ -52,10 +48,8 @@ def of_part(entries, part):
     [
         lambda: heads(budget=BUDGET, **PROMISED),
         lambda: heads(budget=Budget(0.5, 1e-6)),
-        lambda: autopilot_table(frame(), SCHEMA, epsilon=1.0, delta=1e-5).result,
-        lambda: autopilot_table(frame(), SCHEMA, epsilon=1.0, delta=1e-5, size="private").result,
     ],
-    ids=["trials", "no trials", "bounds bought", "bounds and size bought"],
+    ids=["trials", "no trials"],
 )
 def test_receipts_of_each_part_are_the_total_by_a_second_accountant(run, part):
     fitted = run()
@@ -128,17 +122,10 @@ def test_steps_grow_where_the_step_size_would_be_unstable():
 
 def test_what_is_bought_is_taken_from_both_parts():
     sigma = 1 / (gdp_mu(BUDGET) * math.sqrt(0.1))
-    made = plan_heads(
-        BUDGET,
-        size=50_000,
-        classes=2,
-        cells=1,
-        options=AutopilotOptions(),
-        bought=Purchases({"bounds": Gaussian(sigma)}, 0.1),
-    )
+    made = plan_heads(BUDGET, size=50_000, classes=2, cells=1, options=AutopilotOptions(), taken=0.1)
     stages = made.stages(None)
     for part in (TRAIN, HELD_OUT):
-        spent = squared_mu([stage.event for stage in stages if stage.part in (None, part)])
+        spent = squared_mu([Gaussian(sigma), *(stage.event for stage in stages if stage.part == part)])
         assert gdp_mu(BUDGET) ** 2 * (1 - 1e-6) < spent <= gdp_mu(BUDGET) ** 2
     trials = squared_mu([stage.event for stage in stages if stage.purpose.startswith("trial")])
     assert made.tuning_share == pytest.approx(trials / gdp_mu(BUDGET) ** 2, rel=1e-6)
@@ -201,9 +188,7 @@ def test_scores_and_figures_read_held_out_records_only():
     """Held-out labels are all wrong for what the training part teaches, so an accuracy near 0 was read on them."""
     values, labels = arrays(400)
     options = {"size": 400, "held_out_share": 0.5, "epochs": 20, "test_seed": 3}
-    from dpilot.tune.pilot.autopilot import draw_split
-
-    parts = draw_split(0.5, 3).indices(400)
+    parts = pilot.draw_split(0.5, 3).indices(400)
     turned = labels.copy()
     turned[parts[HELD_OUT]] = 1 - labels[parts[HELD_OUT]]
     fitted = autopilot(Features.of(values, turned, 2), budget=LOUD, **options)
@@ -211,18 +196,10 @@ def test_scores_and_figures_read_held_out_records_only():
     assert all(each.score.value < 0.3 for each in fitted.tuned.trials if each.stage == 1)
 
 
-def test_no_trials_where_none_are_asked_for_or_the_size_is_bought():
+def test_no_trials_where_none_are_asked_for():
     untuned = heads(tuning_share=0.0)
     assert untuned.tuned.trials == ()
     assert any("none were asked for" in each for each in untuned.decisions)
-    fitted = autopilot_table(frame(400), SCHEMA, epsilon=50.0, size="private")
-    assert any("the size is bought" in each for each in fitted.result.decisions)
-    data = fitted.result.record.data
-    assert abs(data["size"] - 400) < 100
-    mu = 1 / fitted.result.tuned.entries[2].event.noise_multiplier
-    assert fitted.result.tuned.candidate.r == pytest.approx(
-        head_walk(mu, (1 - data["held_out"]) * data["size"]), rel=0.01
-    )
 
 
 def test_held_out_records_are_as_many_as_figures_need():
@@ -315,7 +292,7 @@ def test_an_autopilot_run_that_dies_leaves_all_of_it_spent(tmp_path, monkeypatch
     def broken(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(outcomes, "final_run", broken)
+    monkeypatch.setattr(pilot, "final_run", broken)
     with pytest.raises(KeyboardInterrupt):
         heads(ledger=path)
     book = Ledger.open(path, dataset=Ledger.read(path).dataset)

@@ -6,12 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from dpilot.tune.pilot.autopilot_table import autopilot_table
 
 from dpilot.audit.neighbours import Pair
-from dpilot.tune.defaults import AutopilotOptions
 from dpilot.tune.task import HELD_OUT, TRAIN
-from tests.tune.pilot_cases import BUDGET, LOUD, PROMISED, SCHEMA, SMALL, arrays, frame, heads, key_that_puts, module
+from tests.tune.pilot_cases import BUDGET, LOUD, SMALL, arrays, heads, key_that_puts, module
 
 RECORDS = {
     "ordinary": ((1.0, 0.2, 0.3), 1),
@@ -19,14 +17,6 @@ RECORDS = {
     "far out": ((1e30, -1e30, 1e30), 0),
     "of no class": ((1.0, 0.2, 0.3), 7),
 }
-ROWS = {
-    "ordinary": {},
-    "null": {"age": math.nan, "pay": math.inf},
-    "far out": {"age": 1e300, "pay": 1e300},
-    "of no class": {"outcome": "maybe"},
-    "of no group": {"site": "east"},
-}
-GOOD = {"age": 70.0, "pay": 40.0, "kind": "a", "site": "north", "outcome": "yes"}
 
 
 def shown(fitted):
@@ -61,22 +51,6 @@ def test_a_record_more_moves_only_what_an_autopilot_run_of_heads_releases(replay
     assert result.releases == 2 * 4 + 6 + 4 + 1  # steps of three trials together, scores, steps, figures
     assert said[: len(said) // 2] == said[len(said) // 2 :]
     assert (result.largest > 0.1) == (name in ("ordinary", "far out"))
-
-
-@pytest.mark.parametrize(("name", "part"), [*((name, HELD_OUT) for name in ROWS), ("far out", TRAIN)])
-def test_a_record_more_moves_only_what_an_autopilot_run_of_a_table_releases(replay, monkeypatch, name, part):
-    fixed_coins(monkeypatch, 60, part, 0.1)
-    data = frame(60)
-    row = {**GOOD, **ROWS[name]}
-    more = {column: np.append(cells, np.array([row[column]], dtype=cells.dtype)) for column, cells in data.items()}
-    options = {"options": AutopilotOptions(epochs=3), "size": PROMISED["size"], "epsilon": 1.0, "delta": 1e-5}
-    options["ledger"] = "book"
-    (result,) = replay(
-        lambda table: shown(autopilot_table(table, SCHEMA, **options).result),
-        pairs=[Pair(name, data, more)],
-        opaque=("book*", ".book*"),
-    )
-    assert result.releases > 2 * 3 + 6 + 3 + 1  # and those of the bounds
 
 
 def test_a_record_more_moves_only_what_an_autopilot_run_of_a_module_releases(replay, monkeypatch):

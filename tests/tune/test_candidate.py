@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpilot.errors import InvalidInput
-from dpilot.tune.candidate import SPLITS, Box, Candidate
+from dpilot.tune.candidate import SPLITS, Candidate, SearchBox
 from dpilot.tune.space import Always, Choice, LogUniform, Space, Uniform
 
 boxes = st.builds(
-    lambda low, ratio, few, more: Box((low, low * ratio), (few, few + more)),
+    lambda low, ratio, few, more: SearchBox((low, low * ratio), (few, few + more)),
     st.floats(1e-4, 10),
     st.floats(1, 1e4),
     st.integers(1, 50),
@@ -30,27 +30,27 @@ def test_a_candidate_is_inside_the_box_and_walks_as_far_as_was_asked(box, r, spl
 
 
 def test_the_three_ways_move_what_they_say():
-    box = Box((0.01, 100.0), (10, 1000), Candidate(1.0, 100))
+    box = SearchBox((0.01, 100.0), (10, 1000), Candidate(1.0, 100))
     assert box.candidate(500.0, "eta-first") == Candidate(5.0, 100)
     assert box.candidate(500.0, "steps-first") == Candidate(1.0, 500)
     assert box.candidate(100.0, "both") == Candidate(1.0, 100)
 
 
 def test_where_the_first_variable_ends_the_other_takes_the_rest():
-    box = Box((0.1, 2.0), (10, 1000), Candidate(1.0, 100))
+    box = SearchBox((0.1, 2.0), (10, 1000), Candidate(1.0, 100))
     assert box.candidate(1000.0, "eta-first") == Candidate(2.0, 500)
     assert box.candidate(1900.0, "steps-first") == Candidate(1.9, 1000)
 
 
 def test_fixed_steps_leave_the_step_size_alone_to_vary():
-    box = Box.fixed((0.1, 10.0), 7)
+    box = SearchBox.fixed((0.1, 10.0), 7)
     assert {box.candidate(r, split).steps for r in (0.1, 3, 100) for split in SPLITS} == {7}
 
 
 @pytest.mark.parametrize("bad", [((2.0, 1.0), (1, 2)), ((1.0, 2.0), (3, 2)), ((0.0, 1.0), (1, 2))])
 def test_a_box_is_an_order(bad):
     with pytest.raises(InvalidInput):
-        Box(*bad)
+        SearchBox(*bad)
 
 
 def test_spaces_draw_inside_and_name_their_steps():

@@ -14,8 +14,8 @@ from dpilot.data.splits import Split
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.train.records.nulls import null_outside_classes
-from dpilot.tune import Box, Candidate, ModuleTask, autopilot, linear_scaling, stacked
+from dpilot.train.gradients import null_outside_classes
+from dpilot.tune import Candidate, ModuleTask, SearchBox, autopilot, linear_scaling, stacked
 from dpilot.tune.task import Outlay, Trial, fixed_noise
 from tests.thin import thin
 from tests.tune.helpers import LOSS, arrays, dataset, seen
@@ -147,7 +147,7 @@ def test_of_splits_by_coins_and_names_the_split():
 def test_sampled_linear_scaling_replays(place, replay):
     def run(parts):
         task = module_task(*parts, sample_rate=0.5, together=place == 0)
-        box = Box.fixed((0.1, 10.0), 2)
+        box = SearchBox.fixed((0.1, 10.0), 2)
         return seen(linear_scaling(task, Budget(3.0, 1e-5), box=box, trials=2, too_noisy=math.inf, shares=(0.1, 0.2)))
 
     replay(run, pairs=pairs(place)[:2])
@@ -156,7 +156,7 @@ def test_sampled_linear_scaling_replays(place, replay):
 def test_the_sampled_form_keeps_its_steps_and_its_budget():
     task = module_task(sample_rate=0.5)
     tuned = linear_scaling(
-        task, Budget(3.0, 1e-5), box=Box.fixed((0.1, 10.0), 2), trials=2, too_noisy=math.inf, shares=(0.1, 0.2)
+        task, Budget(3.0, 1e-5), box=SearchBox.fixed((0.1, 10.0), 2), trials=2, too_noisy=math.inf, shares=(0.1, 0.2)
     )
     assert {each.candidate.steps for each in tuned.trials} == {2} == {tuned.candidate.steps}
     assert 2.98 < tuned.spent.epsilon <= 3.0

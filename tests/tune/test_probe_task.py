@@ -69,3 +69,12 @@ def test_a_sample_keeps_each_training_record_by_a_coin_and_divides_by_the_expect
 def test_groups_are_one_a_record():
     with pytest.raises(InvalidInput, match="one group code"):
         probe(groups=torch.zeros(3), group_count=2)
+
+
+def test_heads_are_scored_on_held_out_rows_with_their_groups():
+    groups = torch.arange(30) % 2
+    task = probe(groups=groups, group_count=2)
+    found = task.predictions(torch.zeros(3, 2))
+    assert found.target.tolist() == task.held_out.labels.tolist()
+    assert found.group.tolist() == groups.tolist()
+    assert np.allclose(found.probabilities, 0.5)

@@ -13,7 +13,7 @@ from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy import gdp_epsilon, gdp_mu
 from dpilot.privacy.events import Gaussian, Repeated, leaves
 from dpilot.privacy.receipt import Receipt
-from dpilot.tune import Box, ProbeTask, linear_scaling, plan_scaling, train_at
+from dpilot.tune import ProbeTask, SearchBox, linear_scaling, plan_scaling, train_at
 from dpilot.tune.scoring import TrialScore, rankable, score
 from dpilot.tune.task import HELD_OUT, TRAIN, Trial, fixed_noise
 from tests.privacy import second_accountant
@@ -86,7 +86,7 @@ def sampled_delta(parts, epsilon, grid=2**17):
 
 @pytest.mark.slow
 def test_sampled_stages_fit_the_budget_by_a_second_accountant():
-    made = plan(Budget(2.0, 1e-5), box=Box.fixed((0.1, 10.0), 20), sample_rate=0.1, shares=(0.05, 0.1))
+    made = plan(Budget(2.0, 1e-5), box=SearchBox.fixed((0.1, 10.0), 20), sample_rate=0.1, shares=(0.05, 0.1))
     parts = [(0.1, each.outlay.noise_multiplier, 20 * each.count) for each in made.rounds]
     parts.append((0.1, made.final.noise_multiplier, 20))
     assert 0.97e-5 < sampled_delta(parts, 2.0) < 1.03e-5
@@ -132,7 +132,7 @@ class Landscape(PretendedTask):
 def test_a_law_in_proportion_is_found_and_used():
     """Within the grid's own coarseness: three trials a stage, a factor of five apart in the second."""
     task = Landscape(slope=1000.0)
-    tuned = linear_scaling(task, BUDGET, box=Box((0.1, 100.0), (10, 100)), degree=0)
+    tuned = linear_scaling(task, BUDGET, box=SearchBox((0.1, 100.0), (10, 100)), degree=0)
     assert 300 < tuned.law.predict(1.0) < 3000
     assert tuned.candidate.r == pytest.approx(tuned.law.predict(tuned.epsilon))
     assert "extrapolated from" in tuned.decisions[-1]
@@ -183,7 +183,7 @@ def test_hopeless_trials_are_not_made_and_cost_nothing():
 def test_pay_once_train_at_many_epsilons(tmp_path):
     book = Ledger.open(tmp_path / "ledger", dataset="d", budget=Budget(8.0, 1e-5), bound="gdp")
     task = Landscape(slope=1000.0)
-    box = Box((0.1, 100.0), (10, 100))
+    box = SearchBox((0.1, 100.0), (10, 100))
     tuned = linear_scaling(task, BUDGET, box=box, ledger=book)
     spent, runs = book.spent().epsilon, len(task.trained)
     for epsilon in (0.5, 2.0):

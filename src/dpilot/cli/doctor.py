@@ -90,7 +90,7 @@ def _load(name: str) -> nn.Module:
         raise InvalidInput(f"model is {name!r}: expected MODULE:MODEL, such as my_package.models:Net.")
     sys.path.insert(0, os.getcwd())
     try:
-        module: Any = getattr(importlib.import_module(module_name), attribute)
+        module: Any = getattr(importlib.import_module(module_name), attribute)  # the user's own, named at run time
         module = module if isinstance(module, nn.Module) else module()
     except (ImportError, AttributeError, TypeError) as problem:
         raise InvalidInput(

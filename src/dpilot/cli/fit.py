@@ -168,6 +168,7 @@ def _rehearse(data: Table, schema: Schema, given: dict[str, Any], *, json: bool)
 
     from dpilot.fit.pipeline import plan_fit
     from dpilot.fit.rehearsal import rehearse
+    from dpilot.report.entries import describe
 
     plan = plan_fit(declared, "basic")
     rehearsal = rehearse(plan).to_dict()
@@ -179,7 +180,7 @@ def _rehearse(data: Table, schema: Schema, given: dict[str, Any], *, json: bool)
     reasons = rehearsal.pop("reasons")
     facts = {**total, **rehearsal}
     console.table("Dry run on made-up records: nothing was read or spent", ["what", "value"], list(facts.items()))
-    rows = [[stage["purpose"], stage["part"] or "all", stage["event"]] for stage in stages]
+    rows = [[stage["purpose"], stage["part"] or "all", describe(stage["event"])] for stage in stages]
     console.table("What will be paid before records are read", ["stage", "records", "event"], rows)
     for reason in reasons:
         console.line(f"- {reason}")
@@ -194,12 +195,17 @@ def _show_stopped(stopped: FitStopped, *, json: bool) -> None:
 
 
 def _show(run: FittedModel, report: Path, out: Path, balance: Balance, *, json: bool) -> None:
+    from dpilot.report.condition import condition
+    from dpilot.report.verdict import find_untold, verdict
+
     record = run.record
     if json:
+        found, untold = verdict(record.metrics), find_untold(record.metrics)
         console.json(
             {
                 **record.privacy,
-                "metrics": [_metric_dict(metric) for metric in record.metrics],
+                "metrics": [_metric_dict(metric, told=metric not in untold) for metric in record.metrics],
+                "verdict": None if found is None else {"sentence": found.sentence, "sure": found.sure},
                 "health": record.health,
                 "stopped": False,
                 "decisions": list(record.decisions),
@@ -215,16 +221,21 @@ def _show(run: FittedModel, report: Path, out: Path, balance: Balance, *, json: 
     console.line(f"epsilon {privacy['epsilon']:.6g} at delta {privacy['delta']:.3g}, {privacy['unit']}")
     for what in record.unprotected:
         console.line(f"not protected: {what}")
+    health = condition(record.health)
+    for alarm in health.alarms if health is not None else ():
+        console.line(f"LOOK AT THE DATA: {alarm}")
     show_metrics(record, "Held-out metrics, with 95 % intervals", without=("confusion",))
     console.line(f"Ledger: {balance}.")
     console.line(f"Run folder {out}, report {report}")
 
 
-def _metric_dict(metric: MetricRecord) -> dict[str, Any]:
+def _metric_dict(metric: MetricRecord, *, told: bool) -> dict[str, Any]:
+    """``told`` is False where the intervals are too wide for the value to say anything."""
     return {
         "name": metric.name,
         "of": metric.of,
         "value": metric.value,
+        "told": told,
         "noise_interval": list(metric.noise),
         "sampling_interval": list(metric.sampling),
         "exact": metric.exact,
@@ -232,19 +243,29 @@ def _metric_dict(metric: MetricRecord) -> dict[str, Any]:
 
 
 def show_metrics(record: FitRecord, title: str, name: str = "metric", *, without: Sequence[str]) -> None:
-    """The figures with their intervals, but those that are too long for a terminal, and the decisions."""
+    """The figures with their intervals, but those that are too long for a terminal, what they mean, and the decisions.
+
+    Where an interval is too wide to say anything, words stand in place of the number.
+    """
+    from dpilot.report.verdict import find_untold, value_text, verdict
+
+    def say(value: float) -> str:
+        return f"{value:.4g}"
 
     def ends(interval: tuple[float, float]) -> str:
-        return f"{interval[0]:.4g} to {interval[1]:.4g}"
+        return f"{say(interval[0])} to {say(interval[1])}"
 
+    untold, found = find_untold(record.metrics), verdict(record.metrics)
     console.table(
         title,
         [name, "of", "value", "these records (noise)", "population (noise and sampling)"],
         [
-            [each.name, each.of, each.value, ends(each.noise), ends(each.sampling)]
+            [each.name, each.of, value_text(each, untold, say), ends(each.noise), ends(each.sampling)]
             for each in record.metrics
             if each.name not in without
         ],
     )
+    if found is not None:
+        console.line(found.sentence)
     for decision in record.decisions:
         console.line(f"- {decision}")

@@ -24,8 +24,9 @@ def report(
     statement = promise(record)
     if json:
         total = {name: record.privacy[name] for name in ("epsilon", "delta")}
-        console.json({"report": str(written), **total, "private": statement.private, "stamps": list(record.stamps)})
+        private = {"unit": statement.unit, "private": statement.private, "stamps": list(record.stamps)}
+        console.json({"report": str(written), **total, **private})
     else:
-        console.line(f"{written}: epsilon {statement.epsilon} at delta {statement.delta}")
+        console.line(f"{written}: epsilon {statement.epsilon} at delta {statement.delta}, {statement.unit}")
     if not statement.private:
         console.note(f"this run is not private: {'; '.join(statement.alarms)}")

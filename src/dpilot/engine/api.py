@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -13,14 +13,21 @@ from torch import nn
 
 from dpilot import _validate
 from dpilot.engine import batch as batches
-from dpilot.engine import copies, loop, single_backward, vmap
+from dpilot.engine import single_backward
 from dpilot.engine.base import LossFunction, NoRule, PerSample, empty, trainable
-from dpilot.engine.capture import telling
 from dpilot.engine.check import check
-from dpilot.engine.draws import GeneratorStates
-from dpilot.engine.made_up import carefully, examine, free_size, refuse_company, require_loss_each, untouched
-from dpilot.engine.masking import without_checks
-from dpilot.engine.state import modules_of, refuse_trained_loss
+from dpilot.engine.generators import GeneratorStates
+from dpilot.engine.isolate import copies, loop, vmap
+from dpilot.engine.made_up import (
+    carefully,
+    examine,
+    free_size,
+    leave_as_found,
+    refuse_company,
+    require_loss_each,
+    without_checks,
+)
+from dpilot.engine.state import answer_capturing, modules_of, refuse_trained_loss, run_eagerly
 from dpilot.errors import UnsupportedModel
 
 ENGINES: dict[str, Callable[..., PerSample]] = {
@@ -105,10 +112,10 @@ def per_sample(
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
     if n > 1:
         batches.refuse_lists(batch, n)
-    with torch.inference_mode(False), torch.enable_grad(), eager(model):
+    with torch.inference_mode(False), torch.enable_grad(), run_eagerly():
         batch = batches.copy_tensors(batch)
         choice = choose(model, loss_fn, batch, engine, n, per_batch)
-        with telling(True) if choice.traced else nullcontext():
+        with answer_capturing(True) if choice.traced else nullcontext():
             return run(choice, model, loss_fn, batch, n=n, per_batch=per_batch, low_memory=low_memory)
 
 
@@ -138,17 +145,6 @@ def run(
         raise
     run_copies = partial(copies.run, draws=before, of_chunk=of_chunk)
     return run_copies(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason)
-
-
-@contextmanager
-def eager(model: nn.Module) -> Iterator[None]:
-    """Run what torch.compile made of the model as it was written: compiled code cannot be watched."""
-    made = (type(m).__name__ == "OptimizedModule" or getattr(m, "_compiled_call_impl", None) for m in model.modules())
-    if not any(made):
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool) -> EngineChoice:
@@ -188,7 +184,7 @@ def find_choice(
         return apart(examine(model, loss_fn, batch, n, per_batch))
     except NoRule as problem:
         first = problem
-    with telling(True):  # transformers reads whether anything is padded, unless it is traced
+    with answer_capturing(True):  # transformers reads whether anything is padded, unless it is traced
         try:
             return apart(examine(model, loss_fn, batch, n, per_batch))._replace(traced=True)
         except UnsupportedModel:
@@ -250,5 +246,5 @@ def require_vmap(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, pe
     size = free_size(model, loss_fn, batch, n, 2)
     made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
     work = partial(vmap.run, model, loss_fn, made_up, n=size, per_batch=per_batch, reason="")
-    with untouched(model, loss_fn), without_checks():
+    with leave_as_found(model, loss_fn), without_checks():
         carefully(model, made_up, work)

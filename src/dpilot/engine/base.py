@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +118,18 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """Tensors of nested tuples, lists and dicts, in order."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from tensors_in(value)
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from tensors_in(value)
+
+
 def accumulator(tensor: Tensor) -> torch.dtype:
     """Where sums live: float64 for float64, float32 for everything else, complex for complex numbers."""
     if tensor.is_complex():
@@ -171,7 +186,22 @@ def empty(parameters: Mapping[str, nn.Parameter], engine: str, reason: str) -> P
     """The handle of a batch without samples."""
     squares = {name: p.detach().new_zeros(0, dtype=measure(p)) for name, p in parameters.items()}
 
-    def zeros(_: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()}
+    return make_handle(engine, reason, squares, lambda _: zero_gradients(parameters))
 
-    return make_handle(engine, reason, squares, zeros)
+
+def zero_gradients(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Gradients of zeros, in the dtype that sums live in."""
+    return {name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()}
+
+
+def zero_null_rows(rows: Tensor, finite: Tensor) -> Tensor:
+    """Zero the rows of null samples; where, not a product: 0 * nan is nan."""
+    return torch.where(finite.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
+
+
+@contextmanager
+def no_batching_warnings() -> Iterator[None]:
+    """Silence that one warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+        yield

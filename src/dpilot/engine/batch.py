@@ -28,7 +28,12 @@ def tensors(tree: Any) -> list[Tensor]:
 
 def records(tree: Any, n: int) -> list[Tensor]:
     """The tensors of a batch of n whose first axis counts the samples; the others are shared by all of them."""
-    return [t for t in tensors(tree) if t.dim() and t.shape[0] == n]
+    return [t for t in tensors(tree) if holds_samples(t, n)]
+
+
+def holds_samples(t: Tensor, n: int) -> bool:
+    """Whether a tensor of a batch of n has a row for each sample."""
+    return t.dim() > 0 and t.shape[0] == n
 
 
 def rebuild(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -88,7 +93,7 @@ def pair(batch: Any) -> tuple[Any, Any]:
 
 def rows(batch: Any, n: int, start: int, stop: int) -> Any:
     """Samples start .. stop of a batch of n; tensors without n leading entries are shared by all samples."""
-    return rebuild(batch, lambda t: t[start:stop] if t.dim() and t.shape[0] == n else t)
+    return rebuild(batch, lambda t: t[start:stop] if holds_samples(t, n) else t)
 
 
 def lists(tree: Any) -> list[Any]:
@@ -143,7 +148,7 @@ def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any
     """
 
     def made_up(t: Tensor) -> Tensor:
-        if not t.dim() or t.shape[0] != n:
+        if not holds_samples(t, n):
             return t
         shape = (count, *t.shape[1:])
         if t.dtype == torch.bool:
@@ -170,7 +175,7 @@ def fill_up(batch: Any, n: int, count: int) -> Any:
         count += 1
 
     def fill(t: Tensor) -> Tensor:
-        return torch.cat([t, t[:1].expand(count - n, *t.shape[1:])]) if t.dim() and t.shape[0] == n else t
+        return torch.cat([t, t[:1].expand(count - n, *t.shape[1:])]) if holds_samples(t, n) else t
 
     return rebuild(batch, fill)
 

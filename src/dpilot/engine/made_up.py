@@ -2,6 +2,9 @@
 
 A pass over records is judged by its own operations (record/). Made-up samples come first, so that a model that
 combines samples is refused before anything is spent, and are a second line: compared with one sample at a time.
+
+On a GPU an index that does not exist ends the process. On the CPU it is an error, and here it is made an IndexError on
+every device (``BoundsCheckMode``), so that samples run on a GPU where they run on the CPU, and only there.
 """
 
 from __future__ import annotations
@@ -11,24 +14,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 
 from dpilot.engine import batch as batches
-from dpilot.engine import loop, single_backward
+from dpilot.engine import single_backward
 from dpilot.engine.base import LossFunction, NoRule, PerSample
-from dpilot.engine.draws import GeneratorStates, keep_draws, sow
-from dpilot.engine.masking import Made, check_values_first, on_accelerator, without_checks
+from dpilot.engine.generators import GeneratorStates, keep_draws, sow
+from dpilot.engine.isolate import loop
 from dpilot.engine.record import judge
 from dpilot.engine.state import modules_of, preserve_state, preserve_structure
 from dpilot.errors import DpilotError, UnsupportedModel
 from dpilot.numerics import precision
+from dpilot.numerics.devices import policy_of
 
 DEPENDS = "the gradient of one sample depends on the others"
 Run = Callable[..., PerSample]
+Made = TypeVar("Made")
 REMEDY = (
     "Remedy: no statistics, ranks or counts over the batch, nothing kept of a batch for the next, and losses that are "
     'neither reduced (reduction="none") nor divided by the size of the batch.'
@@ -56,7 +62,7 @@ def examine_sizes(
 ) -> bool:
     """``examine`` with made-up chunks of given sizes."""
     random = False
-    with untouched(model, loss_fn), without_checks():
+    with leave_as_found(model, loss_fn), without_checks():
         try:
             for size in tried:
                 made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
@@ -98,7 +104,7 @@ def free_size(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, least
     held = (t for m in modules_of(model, loss_fn) for t in (*m._parameters.values(), *m._buffers.values()))
     lengths = {size for t in held if t is not None and not is_lazy(t) for size in t.shape}
     for t in batches.tensors(batch):
-        lengths.update(t.shape[1:] if t.dim() and t.shape[0] == n else t.shape)
+        lengths.update(t.shape[1:] if batches.holds_samples(t, n) else t.shape)
     return next(k for k in count(least) if all(math.gcd(k, size) == 1 for size in lengths if size))
 
 
@@ -118,7 +124,7 @@ def require_loss_each(model: nn.Module, loss_fn: LossFunction, batch: Any, n: in
     """
     size, found = free_size(model, loss_fn, batch, n, 2), list[Any]()
     made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
-    with untouched(model, loss_fn), preserve_state(model, loss_fn), without_checks(), suppress(Exception):
+    with leave_as_found(model, loss_fn), preserve_state(model, loss_fn), without_checks(), suppress(Exception):
         found.append(carefully(model, made_up, partial(batches.losses, model, loss_fn, made_up, per_batch)))
     for losses in found:
         batches.check_losses(losses, size)
@@ -127,12 +133,12 @@ def require_loss_each(model: nn.Module, loss_fn: LossFunction, batch: Any, n: in
 def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:
     """Refuse where single-backward and one sample at a time differ; whether the model draws random numbers."""
     random = is_random(model, loss_fn, made_up, per_batch)
-    with evaluating(model, random):
+    with evaluation_mode(model, random):
         same = carefully(model, made_up, partial(agrees_with_loop, model, loss_fn, made_up, n, per_batch))
         same = same or (random and is_random(model, loss_fn, made_up, per_batch))
     if random:
         with keep_draws():
-            same = same and unmoved(model, loss_fn, made_up, n - 1, n, per_batch)
+            same = same and keeps_others(model, loss_fn, made_up, n - 1, n, per_batch)
     if not same:
         raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, or on how many there are. {REMEDY}")
     return random
@@ -143,7 +149,7 @@ def agrees_with_loop(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: i
     chosen = sorted({0, n // 2, n - 1})
     ours = single_backward.run(model, loss_fn, made_up, n=n, per_batch=per_batch, reason="")
     weights = torch.zeros_like(ours.norms)
-    weights[chosen] = mixing_weights(ours.norms)[chosen]
+    weights[chosen] = distinct_weights(ours.norms)[chosen]
     sums = ours.weighted_sum(weights)
     oracle = {name: torch.zeros_like(g) for name, g in sums.items()}
     alones = loop.gradients(model, loss_fn, made_up, n, per_batch, chosen)
@@ -161,8 +167,8 @@ def refuse_company(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, 
     """
     size = free_size(model, loss_fn, batch, n, 3)
     made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
-    works = [partial(unmoved, model, loss_fn, made_up, place, size, per_batch, run) for place in (0, size - 1)]
-    with untouched(model, loss_fn), without_checks(), keep_draws():
+    works = [partial(keeps_others, model, loss_fn, made_up, place, size, per_batch, run) for place in (0, size - 1)]
+    with leave_as_found(model, loss_fn), without_checks(), keep_draws():
         try:
             same = all(carefully(model, made_up, work) for work in works)
         except Exception:  # whatever a user's model does with made-up samples
@@ -171,7 +177,7 @@ def refuse_company(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, 
         raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, also where each is computed alone. {REMEDY}")
 
 
-def unmoved(
+def keeps_others(
     model: nn.Module, loss_fn: LossFunction, batch: Any, place: int, n: int, per_batch: bool,
     run: Run = single_backward.run,
 ) -> bool:  # fmt: skip
@@ -180,7 +186,7 @@ def unmoved(
     def others(chosen: Any) -> dict[str, Tensor]:
         sow(0)  # the generators are restored by ``keep_draws``
         ps = run(model, loss_fn, chosen, n=n, per_batch=per_batch, reason="")
-        weights = mixing_weights(ps.norms)
+        weights = distinct_weights(ps.norms)
         weights[place] = 0.0
         return ps.weighted_sum(weights)
 
@@ -190,7 +196,7 @@ def unmoved(
 
 def with_neighbour(t: Tensor, place: int, n: int) -> Tensor:
     """The batch with a copy of the sample before it in one place (of the last in the first): another valid batch."""
-    return torch.cat([t[:place], t[[place - 1]], t[place + 1 :]]) if t.dim() and t.shape[0] == n else t
+    return torch.cat([t[:place], t[[place - 1]], t[place + 1 :]]) if batches.holds_samples(t, n) else t
 
 
 def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
@@ -203,11 +209,12 @@ def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: 
 
 def carefully(model: nn.Module, samples: Any, work: Callable[[], Made]) -> Made:
     """What the work with the samples gives; on an accelerator looked at first, where the model can be."""
-    return check_values_first(work) if on_accelerator(model, samples) else work()
+    held = (*model.parameters(), *model.buffers(), *batches.tensors(samples))
+    return check_values_first(work) if need_checks(held) else work()
 
 
 @contextmanager
-def evaluating(model: nn.Module, wanted: bool) -> Iterator[None]:
+def evaluation_mode(model: nn.Module, wanted: bool) -> Iterator[None]:
     """Evaluation mode for a while, if wanted; every module's own mode is restored."""
     modes = {module: module.training for module in model.modules()}
     if wanted:
@@ -220,7 +227,7 @@ def evaluating(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def untouched(model: nn.Module, loss_fn: LossFunction) -> Iterator[None]:
+def leave_as_found(model: nn.Module, loss_fn: LossFunction) -> Iterator[None]:
     """Leave model, loss and generators as they were; compute in full precision, so that only mistakes differ.
 
     cuDNN picks other algorithms for other batch sizes, whose rounding differs more than a mistake may: it is off.
@@ -236,7 +243,7 @@ def untouched(model: nn.Module, loss_fn: LossFunction) -> Iterator[None]:
         yield
 
 
-def mixing_weights(norms: Tensor) -> Tensor:
+def distinct_weights(norms: Tensor) -> Tensor:
     """Different public weights, so that exchanged or mixed samples show."""
     return torch.linspace(0.5, 2.0, norms.shape[0], device=norms.device, dtype=norms.dtype).cos() + 1.5
 
@@ -257,3 +264,206 @@ def far(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], relative: floa
         return float((a - b).abs().max()) <= relative * (float(b.abs().max()) + 0.01 * whole) + 1e-12
 
     return [name for name, b in theirs.items() if b.numel() and not close(ours[name], b)]
+
+
+NO_PLACE = "a place that does not exist"
+UNLIKELY = "numbers that are not between 0 and 1"
+BAGS = (
+    "offsets that do not ascend from 0 to the number of ids at most. "
+    "Give ids as (n, length) rows, with padding_idx for shorter ones."
+)
+
+
+class Span(NamedTuple):
+    """Numbers, the least and the greatest that an operation takes, and what is said of others; NaN is one of those."""
+
+    numbers: Tensor
+    least: float
+    greatest: float
+    trouble: str = NO_PLACE
+
+    def holds(self) -> bool:
+        return bool(((self.numbers >= self.least) & (self.numbers <= self.greatest)).all())
+
+
+Spans = Iterator[Span]
+
+
+def of_table(args: Any) -> Spans:
+    """(table, ids, ...): rows of a table."""
+    yield Span(args[1], 0, args[0].shape[0] - 1)
+
+
+def bags(args: Any) -> Spans:
+    """(table, ids, offsets, ...): ids from each offset to the next."""
+    _, ids, offsets = args[:3]
+    yield from of_table(args)
+    yield Span(offsets[:1], 0, 0, BAGS)
+    yield Span(offsets, 0, ids.numel(), BAGS)
+    yield Span(offsets.diff(), 0, math.inf, BAGS)
+
+
+def along(args: Any) -> Spans:
+    """(self, dimension, places, ...)."""
+    shape = args[0].shape or (1,)
+    yield Span(args[2], 0, shape[args[1]] - 1)
+
+
+def flat(args: Any) -> Spans:
+    """(self, places, ...): numbers of elements, counted from the end where they are negative."""
+    yield Span(args[1], -args[0].numel(), args[0].numel() - 1)
+
+
+def subscripts(args: Any) -> Spans:
+    """(self, (places or None, ...), ...): self[places]; a mask stands for as many dimensions as it has."""
+    dimension = 0
+    for places in args[1]:
+        if places is not None and places.dtype not in (torch.bool, torch.uint8):
+            yield Span(places, -args[0].shape[dimension], args[0].shape[dimension] - 1)
+        dimension += 1 if places is None or places.dtype not in (torch.bool, torch.uint8) else places.dim()
+
+
+def labels(args: Any) -> Spans:
+    """(logarithms, labels, weight, reduction, ignored)."""
+    known = args[0].shape[0] if args[0].dim() == 1 else args[0].shape[1]
+    yield Span(args[1].masked_fill(args[1] == args[4], 0), 0, known - 1)
+
+
+def margins(args: Any) -> Spans:
+    """(scores, labels, ...); -1 ends a list of labels."""
+    yield Span(args[1], -1, args[0].shape[-1] - 1)
+
+
+def ctc_arguments(args: Any) -> Spans:
+    """(logarithms, labels, lengths, lengths, ...)."""
+    yield Span(args[1], 0, args[0].shape[-1] - 1)
+    yield from (Span(lengths, 0, math.inf) for lengths in args[2:4] if isinstance(lengths, Tensor))
+
+
+def counts(args: Any) -> Spans:
+    """(repeats or rates, ...)."""
+    yield Span(args[0], 0, math.inf, "numbers that must be non-negative")
+
+
+def unpool_arguments(args: Any) -> Spans:
+    """(values, places in an image, size of the image, ...)."""
+    yield Span(args[1], 0, math.prod(args[2]) - 1)
+
+
+def scatter_arguments(args: Any) -> Spans:
+    """(self, mask, source): as many numbers as the mask has places."""
+    mask = torch.logical_and(args[1], torch.ones_like(args[0], dtype=torch.bool))
+    yield Span(mask.sum(), 0, args[2].numel(), "fewer numbers than places")
+
+
+def likely(args: Any) -> Spans:
+    """(probabilities, probabilities, ...)."""
+    yield from (Span(p, 0, 1, UNLIKELY) for p in args[:2])
+
+
+def chances(args: Any) -> Spans:
+    """(probabilities), (self, probabilities) or (self, one number), which torch looks at itself."""
+    if isinstance(args[-1], Tensor):
+        yield Span(args[-1], 0, 1, UNLIKELY)
+
+
+def chances_written(args: Any) -> Spans:
+    """(self), (self, probabilities) or (self, one number)."""
+    yield from chances(args) if args[1:] else ()
+
+
+def weights(args: Any) -> Spans:
+    """(weights, ...), some of which must be positive."""
+    trouble = "weights that are negative, not finite or all 0"
+    yield Span(args[0], 0, torch.finfo(args[0].dtype).max, trouble)
+    yield Span(args[0].sum(-1) > 0, True, True, trouble)
+
+
+def assert_arguments(args: Any) -> Spans:
+    """(a truth, ...)."""
+    yield Span(args[0] != 0, True, True, "an assertion that fails")
+
+
+TAKERS: dict[Callable[[Any], Spans], str] = {
+    of_table: "embedding embedding_renorm_",
+    bags: "_embedding_bag _embedding_bag_forward_only",
+    along: """gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_select index_add
+        index_add_ index_copy index_copy_ index_fill index_fill_ index_reduce index_reduce_""",
+    flat: "take put put_",
+    subscripts: "index _unsafe_index index_put index_put_ _unsafe_index_put _index_put_impl_",
+    labels: "nll_loss_forward nll_loss2d_forward",
+    margins: "multi_margin_loss multilabel_margin_loss_forward",
+    ctc_arguments: "_ctc_loss _cudnn_ctc_loss",
+    counts: "repeat_interleave poisson",
+    unpool_arguments: "max_unpool2d max_unpool3d",
+    scatter_arguments: "masked_scatter masked_scatter_",
+    likely: "binary_cross_entropy",
+    chances: "bernoulli",
+    chances_written: "bernoulli_",
+    weights: "multinomial",
+    assert_arguments: "_assert_async _functional_assert_async",
+}
+"""The operations of torch that end the process on a GPU where numbers are not what they take.
+
+They lie below every function and every script that uses them.
+"""
+LIMITS = {name: spans for spans, names in TAKERS.items() for name in names.split()}
+
+
+@final
+class BoundsCheckMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Raise IndexError before an operation takes a number that it does not know, such as a place that does not exist.
+
+    ``found`` says so afterwards, also where a script or the model turned the error into something else.
+
+    Example:
+        >>> with BoundsCheckMode():
+        ...     print(int((torch.tensor([-100, 1]) != -100).sum()), float(torch.eye(3)[torch.tensor([-1])].sum()))
+        ...     torch.eye(3)[torch.tensor([-100, 1])]
+        Traceback (most recent call last):
+            ...
+        IndexError: index: a place that does not exist
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__ if isinstance(func, torch._ops.OpOverload) else ""
+        for span in LIMITS[name](args) if name in LIMITS else ():
+            if not span.holds():
+                self.found = f"{name}: {span.trouble}"
+                raise IndexError(self.found)
+        return func(*args, **(kwargs or {}))
+
+
+def check_values_first(work: Callable[[], Made]) -> Made:
+    """What the work gives, with numbers looked at first; work that cannot be looked at is done as it is.
+
+    Guarantee:
+        IndexError for a number that an operation does not know, also where the work goes on after it.
+
+    Example:
+        >>> check_values_first(lambda: int(torch.eye(3)[torch.tensor([1])].sum()))
+        1
+    """
+    looking, made = BoundsCheckMode(), list[Made]()
+    with suppress(Exception), looking:  # what a model cannot do under a mode it may do without
+        made.append(work())
+    if looking.found:
+        raise IndexError(looking.found)
+    return made[0] if made else work()
+
+
+def without_checks() -> AbstractContextManager[Any]:
+    """Nothing is looked at for a while: whether a model can be must not decide what is found out about it."""
+    modes = _get_current_dispatch_mode_stack()
+    return _disable_current_modes() if any(isinstance(mode, BoundsCheckMode) for mode in modes) else nullcontext()
+
+
+def need_checks(tensors: Iterable[Tensor]) -> bool:
+    """Whether any of them lies where an index that does not exist ends the process."""
+    return any(policy_of(t.device).checks_indices for t in tensors)

@@ -15,18 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine.base import accumulator
-from dpilot.engine.layers.base import Dense, Use, rows_of
-from dpilot.engine.layers.conv import Correlation
-from dpilot.engine.layers.embedding import Lookups
-from dpilot.engine.layers.formed import Apart, Formed
+from dpilot.engine.layers.base import Apart, Dense, Formed, Use, rows_of
+from dpilot.engine.layers.conv import ByEntry, Correlation
+from dpilot.engine.layers.embedding import Lookups, tied_parts
 from dpilot.engine.layers.gram import GramParts, finish_bounds
 from dpilot.engine.layers.linear import Product, mates_parts, merge
-from dpilot.engine.layers.offsets import ByEntry
-from dpilot.engine.layers.tied import tied_parts
 from dpilot.numerics import precision
+from dpilot.numerics.devices import policy_of
 
-TOGETHER = frozenset({"cuda"})
-"""Kinds of device on which calls are worth saving."""
 SMALL = 1 << 12
 """Numbers a sample up to which dense gradients are laid side by side: a copy that size is cheaper than a call."""
 
@@ -56,7 +52,7 @@ class Measured:
                 self._meet(id(use.shared))
         elif len(found) == 1 and isinstance(use, (Product, Correlation)) and (parts := use.gram_parts()) is not None:
             self.parts[name], self.uses[name] = parts, (use,)
-        elif (tied := tied_parts(found)) is not None:
+        elif len(found) == 2 and (tied := tied_parts(found)) is not None:
             self.parts[name], self.uses[name] = tied
         else:
             self.squares[name], uses = combine(found)
@@ -87,7 +83,7 @@ class Measured:
 
 def joins(use: Dense) -> bool:
     """Whether a dense gradient is laid side by side with others."""
-    return use.values.device.type in TOGETHER and use.values[0].numel() <= SMALL
+    return policy_of(use.values.device).joins_small and use.values[0].numel() <= SMALL
 
 
 @dataclass(frozen=True, slots=True)

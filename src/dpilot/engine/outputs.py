@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine.api import eager
-from dpilot.engine.draws import GeneratorStates
+from dpilot.engine.generators import GeneratorStates
 from dpilot.engine.record.watch import Pass, Verdict
-from dpilot.engine.state import preserve_state
+from dpilot.engine.state import preserve_state, run_eagerly
 
 Call = Callable[[nn.Module, Any], Tensor]
 """How a model is called with inputs; it gives a row for each sample."""
@@ -36,7 +35,7 @@ def outputs(call: Call, model: nn.Module, inputs: Any, n: int) -> Tensor:
         copies = batches.rebuild(
             inputs, lambda t: t[i : i + 1].repeat(n, *[1] * (t.dim() - 1)) if t.dim() and t.shape[0] == n else t
         )
-        with preserve_state(model), eager(model):
+        with preserve_state(model), run_eagerly():
             return call(model, copies)[i]
 
     return torch.stack([row(i) for i in range(n)])

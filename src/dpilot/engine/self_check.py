@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import api, loop
+from dpilot.engine import api
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, PerSample, Problem
 from dpilot.engine.check import check
-from dpilot.engine.made_up import carefully, evaluating, far, is_random, tolerance, untouched
+from dpilot.engine.isolate import loop
+from dpilot.engine.made_up import carefully, evaluation_mode, far, is_random, leave_as_found, tolerance
 from dpilot.errors import DpilotError
 
 SAMPLES = 4
@@ -43,10 +44,10 @@ def self_check(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch
         return problems
     n = batches.size(batch, per_batch)
     made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(1))
-    with untouched(model, loss_fn):
+    with leave_as_found(model, loss_fn):
         try:
             random = carefully(model, made_up, lambda: is_random(model, loss_fn, made_up, per_batch))
-            with evaluating(model, random):
+            with evaluation_mode(model, random):
                 return find_problems(model, loss_fn, made_up, per_batch)
         except DpilotError as error:
             return [Problem("model", str(error), "See the remedy above.")]
@@ -104,7 +105,7 @@ def last_changed(made_up: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The batch with its last sample changed."""
 
     def turn(t: Tensor) -> Tensor:
-        return torch.cat([t[:-1], change(t[-1:])]) if t.dim() and t.shape[0] == SAMPLES else t
+        return torch.cat([t[:-1], change(t[-1:])]) if batches.holds_samples(t, SAMPLES) else t
 
     return batches.rebuild(made_up, turn)
 

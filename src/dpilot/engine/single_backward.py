@@ -1,9 +1,19 @@
 """Norms and clipped sums from one backward pass.
 
 Trained weights take part in the forward pass detached, so autograd never forms their gradients. Each operation in which
-a weight meets the samples is tapped (recorder.py); the backward pass leaves (input, output gradient) there, from which
+a weight meets the samples is tapped (``Recorder``); the backward pass leaves (input, output gradient) there, from which
 a layer rule knows the squared norms and, once the weights are chosen, the weighted sum. The tracker (record/) knows
-where the samples lie in every tensor on the way; what it does not know is not computed here.
+which tensors depend on the samples, and where the samples lie in them; what it does not know is not computed here.
+
+The recorder is a torch function mode: it sees each torch call of the forward pass with its arguments. So it needs no
+hooks on the model, catches weights used from anywhere (tied, functional, parametrised, several times) and leaves
+nothing behind. Three kinds of tensors matter:
+
+* weights: trained parameters, and whatever is computed from them alone (their graph to the parameters is kept);
+* samples: whatever depends on the batch;
+* the rest: constants.
+
+A call with weights and no samples gives a weight. A call with both goes to its rule. Everything else runs as it is.
 
 The low-memory form takes one backward pass for the norms and a second one for the sum: each parameter's record is
 measured as soon as the backward pass leaves it and dropped again, so that no more than one layer's records live at a
@@ -12,12 +22,14 @@ time. Small gradients (biases, scales) are kept; where all are small there is no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from dpilot.engine import batch as batches
 from dpilot.engine.base import (
@@ -27,13 +39,21 @@ from dpilot.engine.base import (
     accumulator,
     add_squares,
     make_handle,
+    no_batching_warnings,
     refill_squares,
     trainable,
+    zero_gradients,
 )
-from dpilot.engine.layers.base import Dense
+from dpilot.engine.layers import RULES
+from dpilot.engine.layers.base import Dense, MakeUse, Use, detach_unseen, per_sample_rows
+from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeat_view
+from dpilot.engine.layers.embedding import lookup_use
+from dpilot.engine.layers.fallback import fallback
+from dpilot.engine.layers.gram import SharedInput
 from dpilot.engine.measure import SMALL, Measured, WeightedSums, combine
 from dpilot.engine.record import Answers, Pass
-from dpilot.engine.recorder import FoundUse, Recorder, own_name, settle, used_once
+from dpilot.engine.record.tracker import Tracker
+from dpilot.engine.record.watch import Exits
 from dpilot.numerics import precision
 
 
@@ -54,7 +74,7 @@ def run(
     with Pass.over(model, loss_fn, batch, n, answers) as watched:
         recorder = Recorder(parameters, watched.tracker, watched.exits)
         losses = forward(recorder, model, loss_fn, batch, per_batch)
-        watched.require_apart(losses)
+        watched.require_apart(losses, TAPPED)
         # what was written is restored, and what a checkpoint computes again may differ: one pass for norms and sums
         twice = low_memory and not watched.guard.written and not recorder.recomputes
         return (two_passes if twice else finish)(recorder, losses, parameters, reason)
@@ -145,9 +165,7 @@ def second_pass_sums(
     null = not bool(finite.all())
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        totals = {
-            name: torch.zeros_like(p, dtype=accumulator(p), requires_grad=False) for name, p in parameters.items()
-        }
+        totals = zero_gradients(parameters)
         late: list[FoundUse] = []
 
         def add(name: str, use: Any) -> None:
@@ -160,6 +178,8 @@ def second_pass_sums(
             if name is None:
                 late.append(item)
             elif name not in again.kept:
+                # the norm of a formed gradient bounds that gradient, not a sum of its tokens, in which rounding differs
+                # (tests/engine/test_cancelling.py::test_tokens_that_cancel_do_not_swallow_what_others_add)
                 add(name, combine([item.use])[1][0] if name in again.formed else item.use)
 
         with torch.no_grad(), precision.use_own_settings():
@@ -174,3 +194,364 @@ def second_pass_sums(
         return totals
 
     return sum_with
+
+
+TRANSPOSES = {"t": 1, "T": 1, "mT": 1, "transpose": 3, "swapaxes": 3}
+"""Transposes of a matrix, and how many arguments they have."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundUse:
+    """A use of a weight. ``by_row``: the weight has the samples on its first dimension, row i serves sample i alone."""
+
+    weight: Tensor
+    use: Use
+    by_row: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a weight was computed from other weights: enough to undo transposes, repeats and look-ups cheaply."""
+
+    operation: str
+    args: tuple[Any, ...]
+
+
+class Recorder(TorchFunctionMode):
+    """One forward pass and its backward passes; ``receive`` is called with every use the backward pass finds."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], tracker: Tracker, exits: Exits) -> None:
+        super().__init__()
+        self.batch_size, self.tracker, self._exits = tracker.n, tracker, exits
+        self.parameters = tuple(parameters.values())
+        self.names = {id(p): name for name, p in parameters.items()}
+        self.weights: dict[int, Tensor] = {id(p): p for p in self.parameters}  # holds them, so that ids stay theirs
+        self.origins: dict[int, Origin] = {}
+        self.expected: dict[int, int] = {}
+        self.recomputes = False  # a checkpoint runs parts of the forward pass again, which are watched as well
+        self.receive: Callable[[FoundUse], None] | None = None
+        self._latest: tuple[Tensor, int, Tensor, SharedInput] | None = None
+        device = next((p.device for p in self.parameters), torch.device("cpu"))
+        self._token = torch.zeros((), device=device, requires_grad=True)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.receive is None and (hooks := torch._C._autograd._top_saved_tensors_default_hooks(True)):
+            self._note_saving(hooks[0])
+        weighted, sampled = self._contents(args)
+        if kwargs:
+            more = self._contents(kwargs.values())
+            weighted, sampled = weighted or more[0], sampled or more[1]
+        if not weighted:
+            return self._exits.call(func, args, kwargs)
+        name = getattr(func, "__name__", "")
+        if not sampled or (name in SHAPE_ONLY and id(args[0]) in self.weights):
+            return self._derive(name, func, args, kwargs)
+        return func(*args, **kwargs) if name in SHAPE_ONLY else self._meet(name, func, args, kwargs)
+
+    def _note_saving(self, pack: Any) -> None:
+        """Hooks save tensors: those of checkpoints compute again what is watched, others may exchange anything."""
+        self.recomputes = True
+        if not getattr(pack, "__module__", "").startswith("torch."):
+            self.tracker.note("unknown", "hooks on saved tensors exchange what the backward pass of records reads")
+
+    def _contents(self, values: Iterable[Any]) -> tuple[bool, bool]:
+        """Whether weights, and whether samples, are among the arguments."""
+        weighted = sampled = False
+        for value in values:
+            if isinstance(value, Tensor):
+                if id(value) in self.weights:
+                    weighted = True
+                elif (not sampled or not value.dim()) and self.tracker.holds_records(value):
+                    sampled = True
+            elif isinstance(value, (tuple, list)):
+                inner = self._contents(value)
+                weighted, sampled = weighted or inner[0], sampled or inner[1]
+        return weighted, sampled
+
+    def derive(self, operation: Callable[..., Any], *args: Any) -> Any:
+        return self._derive(getattr(operation, "__name__", ""), operation, args, {})
+
+    def _derive(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation on weights alone: its result is a weight, with autograd's own graph to the parameters."""
+        out = self._exits.call(func, args, kwargs)
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, Tensor) and tensor.requires_grad and id(tensor) not in self.weights:
+                self.weights[id(tensor)] = tensor
+                operation = getattr(getattr(func, "__self__", None), "__name__", name) if name == "__get__" else name
+                self.origins[id(tensor)] = Origin(operation, tuple(args))
+        return out
+
+    def _meet(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation of weights and samples: its rule, else vmap of that operation."""
+        known = RULES.get(name)
+        out = NotImplemented if known is None else known(self, func, *args, **kwargs)
+        return fallback(self, func, args, kwargs) if out is NotImplemented else out
+
+    def is_weight(self, value: object) -> bool:
+        return id(value) in self.weights
+
+    def is_sample(self, value: object) -> bool:
+        return isinstance(value, Tensor) and id(value) not in self.weights and self.tracker.holds_records(value)
+
+    def require_rows(self, tensor: Tensor) -> None:
+        """The samples must be known to lie on the first axis, all of them, each with as many rows."""
+        place = self.tracker.place(tensor)
+        if place.kind in ("unknown", "mixed"):
+            raise NoRule(place.why)
+        whole = bool(tensor.dim()) and tensor.shape[0] == self.batch_size * place.block
+        if place.kind != "axis" or place.axis or not whole:
+            raise NoRule(
+                f"a tensor of shape {tuple(tensor.shape)} meets a trained weight, and its samples are not on the first "
+                "axis. Keep samples first (batch_first=True)."
+            )
+
+    def has_equal_rows(self, weight: Tensor) -> bool:
+        """Whether a weight was repeated along the samples: each row is the whole of a smaller weight."""
+        block = weight.shape[0] // self.batch_size
+        own_draws = self.tracker.place(weight)[:3] == ("axis", 0, block)  # a weight with each record's own draws
+        return own_draws or self.tracker.memory.alike(weight, 0, block)
+
+    def tap(
+        self, out: Tensor, saved: Sequence[Tensor], uses: Sequence[tuple[Tensor, MakeUse]], *, by_row: bool = False,
+        fresh: bool = True,
+    ) -> Tensor:  # fmt: skip
+        if not uses:
+            return out
+        if not torch.is_grad_enabled():
+            raise NoRule(
+                "a trained weight meets the samples where no gradient is kept (a checkpoint with use_reentrant=True, "
+                "or no_grad). Use use_reentrant=False."
+            )
+        if fresh:
+            self.require_rows(out)
+        shape = out.shape
+        for weight, _ in uses:
+            self.expected[id(weight)] = self.expected.get(id(weight), 0) + 1
+
+        def sink(kept: tuple[Tensor, ...], gradient: Tensor) -> None:
+            if self.receive is None:
+                raise NoRule('the model differentiates inside its forward pass. Use engine="loop".')
+            with torch._C.DisableTorchFunction():  # a rule's own work is not watched
+                gradient = gradient if gradient.shape == shape else gradient.reshape(shape)
+                for weight, make in uses:
+                    self.receive(FoundUse(weight, make(kept, gradient), by_row))
+
+        def tapped(tensor: Tensor) -> Tensor:
+            result: Tensor = Tap.apply(tensor, self._token, sink, fresh, *saved)  # type: ignore[no-untyped-call]
+            return result
+
+        return through_base(out, tapped) if fresh else tapped(out)
+
+    def spread(self, weight: Tensor, like: Tensor, dims: int | None = None) -> Tensor:
+        self.require_rows(like)
+        dims, lead, n = like.dim() if dims is None else dims, like.shape[0], self.batch_size
+        values = weight.data  # its own version counter: marking the view as changed must not touch the parameter's
+        if weight.dim() == dims and weight.shape[0] == lead and self.has_equal_rows(weight):
+            return self.tap(values, (), [(weight, lambda _, e: Dense(per_sample_rows(e, n)))], by_row=True, fresh=False)
+
+        def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
+            return Dense(per_sample_rows(e, n).sum(1).view(n, *weight.shape))
+
+        return self.tap(repeat_view(values, dims, lead), (), [(weight, make)], fresh=False)
+
+    def input_of_several(self, x: Tensor, cast: Tensor) -> tuple[Tensor, SharedInput]:
+        latest = self._latest
+        if latest is None or latest[0] is not x or latest[1] != x._version or latest[2].dtype != cast.dtype:
+            latest = self._latest = (x, x._version, detach_unseen(cast), SharedInput())
+        latest[3].users += 1
+        return latest[2], latest[3]
+
+    def transposed_from(self, weight: Tensor) -> Tensor | None:
+        origin = self.origins.get(id(weight))
+        if origin is None or weight.dim() != 2 or len(origin.args) != TRANSPOSES.get(origin.operation):
+            return None
+        base: Tensor = origin.args[0]
+        turned = len(origin.args) == 1 or (origin.args[1] - origin.args[2]) % 2 == 1
+        return base if turned and base.dim() == 2 else None
+
+    def backward(
+        self, losses: Tensor, receive: Callable[[FoundUse], None], *, retain: bool = False, scale: Tensor | None = None
+    ) -> None:
+        """One backward pass from sum(scale * losses), recorder on (checkpoints run forward again); uses go to receive.
+
+        A parameter that the graph still reaches was used where torch functions cannot be watched: refused.
+        """
+        if not losses.requires_grad:
+            return
+        self.receive = receive
+        scale = torch.ones_like(losses) if scale is None else scale
+        watched = self.tracker.again() if self.recomputes else nullcontext()
+        try:
+            with watched, self, precision.use_own_settings():
+                reached = differentiate(losses, self._token, self.parameters, scale, retain)
+        finally:
+            self.receive = self._latest = None
+        for parameter, gradient in zip(self.parameters, reached, strict=True):
+            if gradient is not None:
+                raise NoRule(
+                    f"parameter {self.names[id(parameter)]!r} is used where torch functions cannot be watched (a "
+                    'custom autograd function, TorchScript). Use engine="loop", or plain torch operations.'
+                )
+
+
+Reached = Sequence[Tensor | None]
+"""Gradients of parameters that the graph reaches past every tap: all None when every use was seen."""
+
+
+def differentiate(
+    losses: Tensor, token: Tensor, parameters: tuple[Tensor, ...], scale: Tensor, retain: bool
+) -> Reached:
+    """torch.autograd.grad(losses @ scale, parameters) that leaves the active function mode on during the pass.
+
+    The public function is itself a torch function: it would switch the recorder off while checkpoints recompute.
+    """
+    found: Reached = ENGINE.run_backward(
+        (losses,), (scale,), retain, False, (token, *parameters), allow_unreachable=True, accumulate_grad=False
+    )
+    return found[1:]
+
+
+ENGINE = torch.autograd.Variable._execution_engine
+
+
+def through_base(out: Tensor, tap: Callable[[Tensor], Tensor]) -> Tensor:
+    """Tap the tensor behind a view: marking a view itself as changed would make autograd copy its gradient."""
+    base = out._base if out._is_view() else None
+    if base is None:
+        return tap(out)
+    if base.numel() == out.numel() and base.is_contiguous() and out.is_contiguous():
+        return tap(base).view(out.shape)
+    return tap(out.clone())
+
+
+Sink = Callable[[tuple[Tensor, ...], Tensor], None]
+
+
+class Tap(torch.autograd.Function):
+    """Return ``out`` itself and call ``sink(saved, gradient)`` during the backward pass.
+
+    The output is the same tensor marked as modified in place, not a view: an in-place activation may follow. What the
+    rule needs later is saved through autograd, so gradient checkpointing drops and recomputes it, and writing over it
+    in place is an error instead of a wrong gradient. ``token`` keeps the graph alive where nothing else does.
+    ``fresh`` false gives a view instead, for repeated weights, whose memory cannot be written anyway.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, token: Tensor, sink: Sink, fresh: bool, *saved: Tensor) -> Tensor:
+        del token
+        ctx.sink = sink
+        ctx.save_for_backward(*saved)
+        if not fresh:
+            return out.view_as(out)
+        ctx.mark_dirty(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        saved = ctx.saved_tensors
+        ctx.sink(saved, gradients[0])
+        return gradients[0], None, None, None, *(None for _ in saved)
+
+
+TAPPED: tuple[type, ...] = (Tap._backward_cls,)
+"""Nodes of the backward graph that taps leave: they hand the gradient on as it is."""
+REPEATS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
+
+
+def own_name(recorder: Recorder, once: set[int], item: FoundUse) -> str | None:
+    """The parameter whose only use this is, if it is one: such a use can be measured as soon as it is found."""
+    alone = id(item.weight) in once and not item.by_row
+    return recorder.names.get(id(item.weight)) if alone else None
+
+
+def used_once(recorder: Recorder) -> set[int]:
+    """Parameters that meet the samples in one place only and from which no other weight is computed."""
+    derived = {id(v) for origin in recorder.origins.values() for v in flat(origin.args)}
+    return {
+        key for key, count in recorder.expected.items() if count == 1 and key in recorder.names and key not in derived
+    }
+
+
+def flat(tree: Any) -> list[Any]:
+    """Leaves of nested tuples and lists."""
+    return [leaf for v in tree for leaf in flat(v)] if isinstance(tree, (tuple, list)) else [tree]
+
+
+def settle(recorder: Recorder, found: Iterable[FoundUse]) -> dict[str, list[Use]]:
+    """All uses by parameter name."""
+    uses: dict[str, list[Use]] = {}
+    for item in found:
+        for name, use in parameters_of(recorder, item):
+            uses.setdefault(name, []).append(use)
+    return uses
+
+
+def parameters_of(recorder: Recorder, item: FoundUse) -> list[tuple[str, Use]]:
+    """The uses of parameters that one use of a weight stands for."""
+    name = recorder.names.get(id(item.weight))
+    if name is not None and not item.by_row:
+        return [(name, item.use)]
+    if item.by_row:
+        shorter = undo_rows(recorder, item, recorder.origins.get(id(item.weight)))
+        if shorter is not None:
+            return parameters_of(recorder, shorter)
+        return pull_back(recorder, item.weight, one_row_each(item.use.gradients(0, recorder.batch_size)))
+    return pull_back(recorder, item.weight, item.use.gradients(0, recorder.batch_size))
+
+
+def undo_rows(recorder: Recorder, item: FoundUse, origin: Origin | None) -> FoundUse | None:
+    """A weight with one row a sample that is a repeat, or a look-up of constant ids, in a smaller weight."""
+    if origin is None:
+        return None
+    n = recorder.batch_size
+    base = origin.args[0]
+    if origin.operation in REPEATS and is_row_repeat(base, item.weight):
+        return FoundUse(base, Dense(sum_to(item.use.gradients(0, n).sum(1), base)))
+    if origin.operation == "embedding" and len(origin.args) <= 3:
+        ids, table = origin.args[:2]
+        padding = origin.args[2] if len(origin.args) == 3 else None
+        return FoundUse(table, lookup_use(table, n, padding)((ids,), item.use.gradients(0, n)))
+    return None
+
+
+def is_row_repeat(base: Tensor, weight: Tensor) -> bool:
+    """The first dimension was 1 or absent, so every row is the whole base; the others may be repeated as well."""
+    aligned = (1,) * (weight.dim() - base.dim()) + tuple(base.shape)
+    return aligned[0] == 1 and all(a in (1, w) for a, w in zip(aligned[1:], weight.shape[1:], strict=True))
+
+
+def sum_to(values: Tensor, base: Tensor) -> Tensor:
+    """(n, ...) summed over repeated dimensions to (n, *base.shape)."""
+    lifted = values.unsqueeze(1)  # (n, 1, *weight.shape[1:])
+    aligned = (1,) * (lifted.dim() - 1 - base.dim()) + tuple(base.shape)
+    return lifted.sum_to_size(values.shape[0], *aligned).reshape(values.shape[0], *base.shape)
+
+
+def one_row_each(values: Tensor) -> Tensor:
+    """(n, r, ...) -> (n, n r, ...): sample i's gradient of the whole weight is zero but for its own rows."""
+    n, r = values.shape[:2]
+    whole = values.new_zeros(n, n, r, *values.shape[2:])
+    index = torch.arange(n, device=values.device)
+    whole[index, index] = values
+    return whole.flatten(1, 2)
+
+
+def pull_back(recorder: Recorder, weight: Tensor, gradients: Tensor) -> list[tuple[str, Use]]:
+    """Vector-Jacobian products of all samples at once, or one by one where torch cannot batch them."""
+    gradients = gradients.to(weight.dtype)
+
+    def pull(values: Tensor, batched: bool) -> tuple[Any, ...]:
+        return torch.autograd.grad(
+            weight, recorder.parameters, values, retain_graph=True, allow_unused=True, is_grads_batched=batched
+        )
+
+    try:
+        with no_batching_warnings():
+            pulled = pull(gradients, True)
+    except RuntimeError:
+        rows = [pull(g, False) for g in gradients]
+        pulled = tuple(None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True))
+    names = (recorder.names[id(p)] for p in recorder.parameters)
+    found = [(name, g.to(accumulator(g))) for name, g in zip(names, pulled, strict=True) if g is not None]
+    return [(name, Dense(g)) for name, g in found]

@@ -14,7 +14,7 @@ import sys
 from array import array
 from collections import OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from functools import lru_cache, partial
 from operator import is_
@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from dpilot.engine.draws import Held
+from dpilot.engine.generators import Held
 from dpilot.engine.writes import WriteGuard, watch_writes
 from dpilot.errors import UnsupportedModel
 
@@ -646,3 +646,20 @@ def refuse_trained_loss(model: nn.Module, loss_fn: Any) -> None:
             f"{', '.join(str(tuple(p.shape)) for p in found[:4])}), which would never be. Remedy: make it part of the "
             "model, or call requires_grad_(False) on it."
         )
+
+
+@contextmanager
+def answer_capturing(answer: bool) -> Iterator[None]:
+    """Answer models that ask whether they are being captured."""
+    asked = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: answer
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
+
+
+def run_eagerly() -> AbstractContextManager[Any]:
+    """Run what torch.compile made as it was written: compiled code cannot be watched."""
+    loaded = "torch._dynamo" in sys.modules  # if it is not, nothing was compiled
+    return torch.compiler.set_stance("force_eager") if loaded else nullcontext()

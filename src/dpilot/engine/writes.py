@@ -17,6 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from dpilot.engine.base import tensors_in
+
 EXITS = frozenset({
     "numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "untyped_storage", "storage",
     "_typed_storage", "share_memory_",
@@ -195,7 +197,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._before(tree_leaves((args, kwargs)))
             return func(*args, **kwargs)
         if writes.names:
-            self._before(written_arguments(writes, args, kwargs))
+            self._before(list(written_arguments(writes, args, kwargs)))
         result = func(*args, **kwargs)
         if writes.makes:
             self._note(result, args if writes.may_share else ())
@@ -210,7 +212,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return True
         return False
 
-    def _before(self, arguments: Iterable[Any]) -> None:
+    def _before(self, arguments: list[Any]) -> None:
         """Save what is about to be written unless it was made here."""
         with DisableTorchFunction():
             for tensor in tensors_in(arguments):
@@ -221,7 +223,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Remember the memory of results; what they share with an argument is as old as the argument."""
         with DisableTorchFunction():
             old = {t.untyped_storage()._cdata for t in tree_leaves(given) if isinstance(t, Tensor) and has_storage(t)}
-            for tensor in (result,) if isinstance(result, Tensor) else tensors_in((result,)):
+            for tensor in tensors_in(result):
                 if tensor.layout is torch.strided and (key := tensor.untyped_storage()._cdata) not in old:
                     self.born.add(key)
 
@@ -235,15 +237,6 @@ def written_arguments(writes: Writes, args: tuple[Any, ...], kwargs: dict[str, A
     yield from (args[place] for place in writes.positions if place < len(args))
     if kwargs:
         yield from (kwargs[name] for name in writes.names if name in kwargs)
-
-
-def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Tensors among values and in lists and tuples of them."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from tensors_in(value)
 
 
 class HandoutMode(TorchFunctionMode):

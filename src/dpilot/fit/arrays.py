@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,15 +16,9 @@ from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 
 __all__ = [
-    "TARGET",
-    "Labels",
-    "array_frame",
-    "class_schema",
-    "is_images",
-    "join_target",
-    "number_schema",
+    "TARGET", "Labels", "array_frame", "class_schema", "column_names", "is_images", "join_target", "number_schema",
     "regression_schema",
-]
+]  # fmt: skip
 
 TARGET: Final = "y"
 
@@ -51,22 +46,30 @@ class Labels:
         return [None if np.isnan(code) else str(int(code)) for code in self.codes]
 
 
-def class_schema(columns: int, classes: int) -> Schema:
-    """Numbers x0, x1, ... whose bounds are bought, and the place of the class as the target.
+def column_names(estimator: Any) -> tuple[str, ...]:
+    """What the columns of an array are called: as the frame that was fitted calls them, or x0, x1, ..."""
+    named = getattr(estimator, "feature_names_in_", None)
+    return tuple(f"x{place}" for place in range(estimator.n_features_in_)) if named is None else tuple(named.tolist())
 
-    >>> schema = class_schema(2, 3)
+
+def class_schema(columns: Sequence[str], classes: int) -> Schema:
+    """Numbers whose bounds are bought, and the place of the class as the target.
+
+    >>> schema = class_schema(("age", "pay"), 3)
     >>> schema.to_buy, schema.target.categories
-    (('x0', 'x1'), ('0', '1', '2'))
+    (('age', 'pay'), ('0', '1', '2'))
     """
-    numeric = {f"x{place}": Column(f"x{place}", "numeric", bounds="buy") for place in range(columns)}
-    target = Column(TARGET, "categorical", categories=tuple(map(str, range(classes))), role="target")
-    return Schema({**numeric, TARGET: target})
+    numeric = {name: Column(name, "numeric", bounds="buy") for name in columns}
+    target = _target_name(columns)
+    codes = tuple(map(str, range(classes)))
+    return Schema({**numeric, target: Column(target, "categorical", categories=codes, role="target")})
 
 
-def number_schema(columns: int) -> Schema:
-    """Numbers x0, x1, ... and a number as the target; a record with a value that is none is null."""
-    numeric = {f"x{place}": Column(f"x{place}", "numeric", bounds="buy", missing="null") for place in range(columns)}
-    return Schema({**numeric, TARGET: _number_to_buy(TARGET)})
+def number_schema(columns: Sequence[str]) -> Schema:
+    """Numbers, and a number as the target; a record with a value that is none is null."""
+    numeric = {name: Column(name, "numeric", bounds="buy", missing="null") for name in columns}
+    target = _target_name(columns)
+    return Schema({**numeric, target: _number_to_buy(target)})
 
 
 def regression_schema(schema: Schema, frame: Any) -> Schema:
@@ -80,15 +83,15 @@ def regression_schema(schema: Schema, frame: Any) -> Schema:
         if Frame.of(frame).names[column.name] != 1:
             columns[column.name] = Column(column.name, role="ignored")
     if not schema.has_target:
-        name = next(each for each in (TARGET, "target", "the target of this fit") if each not in columns)
+        name = _target_name(tuple(columns))
         columns[name] = _number_to_buy(name)
     return replace(schema, columns=columns)
 
 
-def array_frame(values: Floats, target: Any = None) -> dict[str, Any]:
-    """The columns of an array by the names of the schemas above."""
-    frame = {f"x{place}": column for place, column in enumerate(values.T)}
-    return frame if target is None else {**frame, TARGET: target}
+def array_frame(values: Floats, schema: Schema, target: Any = None) -> dict[str, Any]:
+    """The columns of an array by the names of one of the schemas above."""
+    frame = {column.name: values for column, values in zip(schema.features, values.T, strict=True)}
+    return frame if target is None else {**frame, schema.target.name: target}
 
 
 def join_target(frame: Any, y: Any, schema: Schema) -> tuple[dict[str, Any], Schema]:
@@ -110,6 +113,14 @@ def join_target(frame: Any, y: Any, schema: Schema) -> tuple[dict[str, Any], Sch
 def is_images(X: Any) -> bool:
     """Whether X is an array of three or four dimensions: a fact of the table, not of a record."""
     return getattr(X, "ndim", 2) in (3, 4)
+
+
+def _target_name(columns: Sequence[str]) -> str:
+    """A name for the target that no column has."""
+    name = TARGET
+    while name in columns:
+        name += "_"
+    return name
 
 
 def _number_to_buy(name: str) -> Column:

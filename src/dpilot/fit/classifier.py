@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.fit.arrays import Labels, array_frame, class_schema, is_images, join_target
+from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, is_images, join_target
 from dpilot.fit.declaration import FitOptions
 from dpilot.fit.estimators import (
     PrivateScore,
@@ -195,8 +195,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_array(self, X: Any, y: Any) -> Self:
         values, labels = features_and_target(self, X, y)
         known, unprotected = self._labels(labels)
-        schema = class_schema(values.shape[1], len(known.names))
-        table = array_frame(values, known.cells())
+        schema = class_schema(column_names(self), len(known.names))
+        table = array_frame(values, schema, known.cells())
         self._fit(table, schema, class_names=known.names, unprotected=unprotected, labels=tuple(known.classes.tolist()))
         self.classes_ = known.classes
         return self
@@ -250,7 +250,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _logits(self, X: Any) -> Floats:
         if self.fitted_ is not None:
-            return self.fitted_.outputs(X if self.schema is not None else array_frame(features(self, X)))
+            return self.fitted_.outputs(X if self.schema is not None else features(self, X))
         if tuple(np.shape(X)[1:]) != self.shape_:
             raise InvalidInput(f"images have the shape {np.shape(X)[1:]}: expected {self.shape_}, as fitted.")
         return products(np.asarray(scattered(X, np.zeros(len(X)), 2).values.double().numpy()), self.coef_)

@@ -68,6 +68,7 @@ class FitOptions:
     """What may be chosen of a fit beside its budget: model, compute, objective of the tuning, share held out, device.
 
     ``epochs``: the most passes over the records of one run. ``held_out``: None leaves it to the learner.
+    ``stop_below``: the usable share of the records below which the health check stops the fit.
     """
 
     model: str = "auto"
@@ -75,6 +76,7 @@ class FitOptions:
     held_out: float | None = None
     objective: str = "accuracy"
     device: str | None = None
+    stop_below: float = 0.5
 
     def __post_init__(self) -> None:
         _validate.one_of(MODELS, model=self.model)
@@ -83,6 +85,7 @@ class FitOptions:
             _validate.open_unit("It is the share kept apart for the metrics.", held_out=self.held_out)
         if self.epochs is not None:
             object.__setattr__(self, "epochs", _validate.positive(epochs=self.epochs))
+        _validate.share("It is a share of the records.", stop_below=self.stop_below)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def declare_estimator(
         delta=estimator.delta,
         allow_large_delta=estimator.allow_large_delta,
         size=estimator.size,
-        options=FitOptions("auto", estimator.epochs, None, objective, estimator.device),
+        options=FitOptions("auto", estimator.epochs, None, objective, estimator.device, estimator.stop_below),
         ledger=estimator.ledger,
         **more,
     )
@@ -86,10 +86,9 @@ def fit_estimator(
         an unfinished fit in the folder    goes on, if its parameters are the same
     """
     seed = test_seed_of(estimator.random_state)
-    how: dict[str, Any] = {"ledger": estimator.ledger, "stop_below": estimator.stop_below}
     if estimator.checkpoint is None:
         with warn_of_refusal():
-            return _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), **how), labels)
+            return _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), ledger=estimator.ledger), labels)
     folder = Path(estimator.checkpoint)
     resume = (folder / ARGUMENTS).exists() and not (folder / FIT).exists()
     names = ("schema", "classes", "ledger", "random_state", "checkpoint")
@@ -99,7 +98,7 @@ def fit_estimator(
         "ledger": path_of(estimator.ledger), "labels": plain_labels(labels),
     }  # fmt: skip
     with warn_of_refusal(), resumable(folder, arguments, declared, resume=resume, test_seed=seed) as begun:
-        result = _with_labels(run_fit(begun.settle(declared), source, folder=begun, **how), labels)
+        result = _with_labels(run_fit(begun.settle(declared), source, folder=begun, ledger=estimator.ledger), labels)
         keep(result, begun)
         return result
 

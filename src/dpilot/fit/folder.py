@@ -16,6 +16,7 @@ from dpilot.fit.model import FIT
 from dpilot.keys import fresh_key
 from dpilot.noise import NOT_HARDENED, seeded_noise
 from dpilot.train.checkpoint import files
+from dpilot.train.checkpoint.store import MANIFEST
 from dpilot.train.checkpoint.witness import AGAIN, WitnessLog, read_private
 from dpilot.train.payment import LEDGER
 from dpilot.train.trainer import secret_path
@@ -73,6 +74,9 @@ def open_folder(
     Guarantee:
         The key is on disk, for its owner only, before anything is paid. A fit goes on with the arguments that it began
         with, or not at all; one process at a time.
+
+    Edge cases:
+        a secret without arguments in the folder    is of a fit that paid nothing, or that was removed: it is replaced
     """
     secret = secret_path(folder, None)
     log = WitnessLog(secret.with_name(secret.name + ".releases"))
@@ -81,18 +85,19 @@ def open_folder(
         files.remove(secret)
         log.delete()
     check = _check_unfinished if resume else _check_empty
-    check(folder, secret, arguments)
+    check(folder, arguments)
     if not resume:
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        log.open(fresh=not resume)
-        check(folder, secret, arguments)  # again: what another process did before it let go of the log
+        log.open(fresh=not resume)  # first: of two that begin at once, one gets it
+        check(folder, arguments)  # again: what another process did before it let go of the log
         if resume:
             key, delta = _read_secret(secret)
         else:
             key = fresh_key("fit") if test_seed is None else seeded_noise(test_seed).state.key
             kept = {"format": _FORMAT, "key": key.hex(), "delta": delta}
             files.write(secret, json.dumps(kept).encode(), mode=0o600)
+            # last: with the arguments on disk the fit can go on
             files.write(folder / ARGUMENTS, json.dumps({"format": _FORMAT, **arguments}, indent=1).encode())
         yield RunFolder(folder, FitKeys.of(key, stamp=stamp, witness=log), log, resume, delta)
     finally:
@@ -107,21 +112,20 @@ def _read_secret(path: Path) -> tuple[bytes, float]:
         raise InvalidInput(f"{path} is not the secret of a fit. {AGAIN}") from None
 
 
-def _check_unfinished(folder: Path, secret: Path, arguments: dict[str, Any]) -> None:
-    del secret
+def _check_unfinished(folder: Path, arguments: dict[str, Any]) -> None:
     if read_arguments(folder) != arguments:
         raise InvalidInput(f"{folder} holds a fit with other arguments: expected those it began with.")
 
 
-def _check_empty(folder: Path, secret: Path, arguments: dict[str, Any]) -> None:
+def _check_empty(folder: Path, arguments: dict[str, Any]) -> None:
     del arguments
-    if (folder / LEDGER).exists() and not (folder / ARGUMENTS).exists() and not (folder / FIT).exists():
+    held = any((folder / name).exists() for name in (ARGUMENTS, FIT, MANIFEST))
+    if not held and (folder / LEDGER).exists():
         raise InvalidInput(
             f"{folder} holds the ledger of a fit that was stopped by its health check: expected an empty folder, as "
             "what is left of that ledger cannot pay for a whole fit. Name another folder."
         )
-    if (folder / ARGUMENTS).exists() or (folder / FIT).exists() or secret.exists():
+    if held:
         raise InvalidInput(
-            f"{folder} holds a fit, or its secret lies beside it: go on with it (dpilot fit --resume {folder}), or "
-            "name another folder."
+            f"{folder} holds a fit or a run: go on with it (dpilot fit --resume {folder}), or name another folder."
         )

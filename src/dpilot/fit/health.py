@@ -114,7 +114,6 @@ def release_health(
     declared: Declaration,
     *,
     noise_multiplier: float,
-    stop_below: float,
     receipt: Draws,
     noise: Noise,
 ) -> Health:
@@ -154,14 +153,15 @@ def release_health(
         flaws=tuple(
             _noisy_share(_name(column, state), column.name, value, of_all / total) for (column, state), value in found
         ),
-        stop_below=stop_below,
-        judged=1 - _CERTAIN * deviation >= stop_below,
+        stop_below=declared.options.stop_below,
+        judged=bool(1 - _CERTAIN * deviation >= declared.options.stop_below),
     )
 
 
 def _noisy_share(what: str, column: str, value: float, deviation: float) -> NoisyShare:
-    low, high = (min(max(value + sign * _QUANTILE * deviation, 0.0), 1.0) for sign in (-1, 1))
-    return NoisyShare(what, column, min(max(value, 0.0), 1.0), low, high)
+    inside = min(max(float(value), 0.0), 1.0)
+    room = _QUANTILE * float(deviation)
+    return NoisyShare(what, column, inside, max(inside - room, 0.0), min(inside + room, 1.0))
 
 
 def _flaws(column: Column) -> tuple[State, ...]:

@@ -82,7 +82,7 @@ class FittedModel:
 
     def outputs(self, frame: Any) -> Floats:
         """The numbers the model gives for each record of a frame; nan for a record outside the declared domain."""
-        given = array_frame(frame) if isinstance(frame, np.ndarray) and frame.ndim == 2 else frame
+        given = array_frame(frame, self.reader.schema) if isinstance(frame, np.ndarray) and frame.ndim == 2 else frame
         features = self.reader.encode_features(given)
         known = np.isfinite(features).all(axis=1, keepdims=True)
         return np.where(known, self.predictor.outputs(features), np.nan)

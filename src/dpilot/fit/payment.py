@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpilot.errors import InvalidInput
+from dpilot.fit.source import IN_MEMORY
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Ledger, Stage, as_ledger
 from dpilot.privacy.notices import warn_unledgered
@@ -27,18 +28,18 @@ class Payments:
     own: bool
     repeat: Callable[[], AbstractContextManager[None]] | None = None
 
+    def check_room(self, *commitments: tuple[Sequence[Stage], Budget]) -> None:
+        """Raise BudgetExceeded, and pay nothing, unless the ledger holds all that the fit has not paid yet."""
+        unpaid = [(stages, budget) for stages, budget in commitments if self._find(stages) is None]
+        self.book.check_room(*((stages, self._delta(budget)) for stages, budget in unpaid))
+
     def commit(self, stages: Sequence[Stage], budget: Budget) -> Committed:
         """Put the price of ``stages`` on disk as one commitment, or find the one that an interrupted fit made.
 
         Guarantee:
             Some stage of every commitment bears the public name of the fit's key, so another fit's is never taken.
         """
-        return self._find(stages) or self.book.commit(stages, delta=self._share(budget))
-
-    def check(self, *commitments: tuple[Sequence[Stage], Budget]) -> None:
-        """Refuse a fit of which the ledger would admit the first commitment and not the next; nothing is written."""
-        waiting = [(stages, budget) for stages, budget in commitments if self._find(stages) is None]
-        self.book.check_all([(stages, self._share(budget)) for stages, budget in waiting])
+        return self._find(stages) or self.book.commit(stages, delta=self._delta(budget))
 
     def _find(self, stages: Sequence[Stage]) -> Committed | None:
         """The commitment of ``stages`` that an interrupted fit made, if it came to that."""
@@ -51,7 +52,7 @@ class Payments:
                 return made
         return None
 
-    def _share(self, budget: Budget) -> float | None:
+    def _delta(self, budget: Budget) -> float | None:
         return budget.delta if self.book.bound == "basic" else None
 
     def cost(self, budget: Budget) -> Cost:
@@ -74,7 +75,7 @@ def open_payments(
     a ``gaussian``, which is exact; else epsilons of commitments.
     """
     if ledger is not None:
-        book = as_ledger(ledger, budget, name)
+        book = as_ledger(ledger, budget, None if name == IN_MEMORY else name)
         if book.mode == "precommitted":
             raise InvalidInput(
                 f"{book.path} is a precommitted ledger, which admits one commitment: expected an adaptive one, as a "

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from dpilot import _validate
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit import learners
@@ -111,7 +110,6 @@ def run_fit(
     folder: RunFolder | None = None,
     keys: FitKeys | None = None,
     learner: Learner | None = None,
-    stop_below: float = 0.5,
     tell: Tell = silent,
     progress: Progress | None = None,
 ) -> FitResult:
@@ -123,7 +121,6 @@ def run_fit(
         Training reads the part "train" only, figures the part "held-out" only. No value of a record raises, but for
         FitStopped, which a noisy release decides; and all that leaves is declared or released.
     """
-    stop_below = _validate.share("It is a share of the records.", stop_below=stop_below)
     if declared.options.device is not None:
         find_device(declared.options.device)
     chosen = learner or learners.learner(declared.options.model, declared.task)
@@ -133,9 +130,10 @@ def run_fit(
     plan = plan_fit(declared, _bound_of(ledger, chosen), chosen)
     payments = open_payments(ledger, declared.budget, declared.name, home, gaussian=chosen.gaussian, repeat=repeat)
     split = keys.split(plan.shares)
-    payments.check((plan.health_stages(keys.name), plan.health), (plan.stages(split.id), plan.rest))
-    health = _check_health(plan, source, payments, keys, stop_below, tell)
-    committed = payments.commit(plan.stages(split.id), plan.rest)
+    stages = plan.stages(split.id)
+    payments.check_room((plan.health_stages(keys.name), plan.health), (stages, plan.rest))
+    health = _check_health(plan, source, payments, keys, tell)
+    committed = payments.commit(stages, plan.rest)
     cost = payments.cost(declared.budget)
     size = plan.purchases.buy_size(source, declared, committed, keys.noise.spawn())
     reader = plan.learned.reader(plan.purchases.buy_bounds(source, size, committed, keys.noise.spawn()))
@@ -150,7 +148,6 @@ def run_fit(
         metrics = trained.figures.release(
             parts.held_out, outputs if declared.task.numeric else softmax(outputs), receipt, keys.noise.spawn()
         )
-    tell(f"held-out {metrics[0].name} {metrics[0].value:.3f}, noise included")
     entries = _entries(plan, keys, payments, committed)
     record = _record(plan, trained, metrics, health, entries, payments, size, keys.noise.stamp)
     own = payments.book if payments.own else None
@@ -180,9 +177,7 @@ def _bound_of(ledger: Ledger | str | Path | None, learner: Learner) -> str:
     return Ledger.read(ledger).bound if Path(ledger).exists() else "basic"
 
 
-def _check_health(
-    plan: FitPlan, source: TableSource, payments: Payments, keys: FitKeys, stop_below: float, tell: Tell
-) -> Health:
+def _check_health(plan: FitPlan, source: TableSource, payments: Payments, keys: FitKeys, tell: Tell) -> Health:
     """Pay for the health check alone, release it, and stop where it is below the limit."""
     stages = plan.health_stages(keys.name)
     committed = payments.commit(stages, plan.health)
@@ -191,7 +186,6 @@ def _check_health(
             source,
             plan.declared,
             noise_multiplier=health_noise(plan.health),
-            stop_below=stop_below,
             receipt=receipt,
             noise=keys.noise.spawn(),
         )

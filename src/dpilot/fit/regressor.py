@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.fit.arrays import array_frame, join_target, number_schema, regression_schema
+from dpilot.fit.arrays import array_frame, column_names, join_target, number_schema, regression_schema
 from dpilot.fit.estimators import PrivateScore, check_schema, declare_estimator, fit_estimator, refuse_arguments
 from dpilot.fit.model import FittedModel
 from dpilot.linear.fitting import noise_of
@@ -157,7 +157,8 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             if self.protected is not None:
                 raise InvalidInput(f"protected is {self.protected!r} without a schema: expected one that declares it.")
             values, target = features_and_target(self, X, y)
-            return array_frame(values, numbers(target)), number_schema(values.shape[1])
+            schema = number_schema(column_names(self))
+            return array_frame(values, schema, numbers(target)), schema
         check_schema(self.schema)
         schema = regression_schema(self.schema.with_roles(protected=self.protected), X)
         if schema.target.categories is not None:

@@ -18,6 +18,7 @@ from dpilot.fit.learners.base import PaidRun, Parts
 from dpilot.fit.pipeline import FitPlan
 from dpilot.fit.source import TableSource, read_records, take
 from dpilot.privacy.budget import Cost
+from dpilot.privacy.events import to_dict
 from dpilot.privacy.ledger import Stage
 from dpilot.privacy.receipt import Receipt
 
@@ -70,7 +71,7 @@ def rehearse(plan: FitPlan) -> Rehearsal:
     training = _seconds(lambda: short.train(parts, run), warm=False)
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
     clock, processor = (passes * reading / _ROWS * size + training * factor).tolist()
-    stages = [*plan.health_stages(""), *plan.stages("")]
+    stages = [*plan.health_stages(""), *plan.stages(split.id)]
     return Rehearsal(
         size=round(size),
         features=records.features.shape[1],
@@ -111,7 +112,7 @@ class _Unpaid:
 
 
 def _describe(stage: Stage) -> dict[str, Any]:
-    return {"purpose": stage.purpose.split(" of fit")[0], "part": stage.part, "event": repr(stage.event)}
+    return {"purpose": stage.purpose.split(" of fit")[0], "part": stage.part, "event": to_dict(stage.event)}
 
 
 def _seconds(work: Callable[[], Any], *, warm: bool = True) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,10 @@ from dpilot.data.frames import Frame
 from dpilot.data.reading import codes
 from dpilot.data.schema import Schema
 
-__all__ = ["PlainColumns", "Reader", "TableSource", "category_codes", "read_records", "take"]
+__all__ = ["IN_MEMORY", "PlainColumns", "Reader", "TableSource", "category_codes", "read_records", "take"]
+
+IN_MEMORY: Final = "a table in memory"
+"""The name of a table that has none."""
 
 
 class Reader(Protocol):
@@ -61,7 +64,7 @@ class TableSource:
         elif isinstance(given, str | Path):
             path, how = Path(given), {}
         else:
-            return cls(given, Frame.of(given).resolve(schema), "a table in memory")
+            return cls(given, Frame.of(given).resolve(schema), IN_MEMORY)
         resolved = schema.resolve(column_names(path, **how), source=path.name)
         return cls(Table.open(path, resolved, **how), resolved, path.stem)
 

@@ -65,7 +65,7 @@ def fit_table(
 
     Raises:
         InvalidInput: an argument is wrong; nothing was paid.
-        BudgetExceeded: the ledger does not hold the whole price.
+        BudgetExceeded: the ledger does not hold the whole price; nothing was paid.
         FitStopped: too few records can be used; only the health check was paid.
 
     Guarantee:
@@ -81,7 +81,7 @@ def fit_table(
     Example:
         ``run = fit_table("adult.parquet", Schema.load("adult.toml"), epsilon=1.0); run.predict(frame)``
     """
-    options = FitOptions(model, epochs, held_out, objective, device)
+    options = FitOptions(model, epochs, held_out, objective, device, stop_below)
     declared, table = declare_fit(
         source,
         schema,
@@ -96,7 +96,7 @@ def fit_table(
     )
     learner = None if step is data_free_step else Network("mlp" if model == "mlp" else "linear", step)
     how: dict[str, Any] = {
-        "ledger": ledger, "learner": learner, "stop_below": stop_below, "tell": tell, "progress": progress
+        "ledger": ledger, "learner": learner, "tell": tell, "progress": progress
     }  # fmt: skip
     if run_folder is None:
         return run_fit(declared, table, keys=FitKeys.draw(test_seed), **how).model

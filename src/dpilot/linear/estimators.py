@@ -25,8 +25,8 @@ __all__ = ["LinearRegression"]
 class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Differentially private least squares that asks for no bounds.
 
-    Columns and target are standardised by bought quantiles (``bounds=None``), by declared ``bounds``, or not at all
-    (``bounds="standardised"``); then ``method`` fits. The total, scaling included, is (epsilon, delta).
+    Columns and target are standardised by bought quantiles, inside declared ``bounds`` where there are some, or not at
+    all (``bounds="standardised"``); then ``method`` fits. The total, scaling included, is (epsilon, delta).
 
     Guarantee:
         (epsilon, delta)-DP for adding or removing one record, everything stored on the estimator included; the number

@@ -18,7 +18,7 @@ from dpilot.linear.declared_bounds import DeclaredBounds
 from dpilot.linear.problem import CommittedRun, LinearProblem, Privacy, commit_stages, multiplier
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
-from dpilot.linear.standardise import Scaling, StandardisePlan, buy_scaling, plan_scaling, plan_target
+from dpilot.linear.standardise import Scaling, StandardisePlan, buy_scaling, plan_centre, plan_scaling, plan_target
 from dpilot.mechanism import SYSTEM, Noise, seeded_noise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
@@ -26,9 +26,10 @@ from dpilot.privacy.ledger import Ledger, Stage, fit_budget
 from dpilot.records import PUBLISHED_SIZE
 from dpilot.statistics import count, count_event
 
-__all__ = ["FitPlan", "Fitted", "Method", "fit_rows", "noise_of", "plan_fit", "problem_of", "size_of"]
+__all__ = ["Centre", "FitPlan", "Fitted", "Method", "fit_rows", "noise_of", "plan_fit", "problem_of", "size_of"]
 
 _SIZE_SHARE: Final = 0.005
+_HALF: Final = 0.5  # of its half range: the width of a declared target of which nothing else is found
 _TIME: Final = "running time"
 
 
@@ -42,6 +43,18 @@ class Method(Protocol):
     def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]: ...
 
     def solve(self, rows: Rows, problem: LinearProblem, left: float, size: float, run: CommittedRun) -> Solution: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """One value for all: the centre of the target that scaling has bought. Costs and reads nothing itself."""
+
+    def stages(self, *_: object) -> dict[str, Event]:
+        return {}
+
+    def solve(self, rows: Rows, problem: LinearProblem, *_: object) -> Solution:
+        del rows
+        return Solution(np.zeros(problem.width), choice="centre")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +91,16 @@ class FitPlan:
 
     def _scaling(self, rows: Rows, size: float, run: CommittedRun) -> Scaling:
         center, scale = np.zeros(rows.columns), np.ones(rows.columns)
+        origin, unit = self.declared.units(centred=self.problem.intercept)
+        inside = rows.map(lambda values: (self.declared.pull_in(values) - origin) / unit, rows.columns)
+        unknown = np.where(self.declared.missing, np.nan, np.append(np.ones(rows.columns - 1), _HALF))
         wanted = _select_columns(self.declared, self.numeric_target)
         last = np.arange(rows.columns) == rows.columns - 1
         features = wanted & ~last if self.target else wanted
         for name, step, which in (("scale", self.scaling, features), ("target", self.target, last)):
             if step:
-                center[which], scale[which] = _buy_scaling(name, step, rows, which, size, run)
-        return self.declared.scaling(center, scale, centred=self.problem.intercept)
+                center[which], scale[which] = _buy_scaling(name, step, inside, which, size, run, unknown[which])
+        return self.declared.scaling(origin + unit * center, unit * scale, centred=self.problem.intercept)
 
 
 def problem_of(
@@ -185,9 +201,12 @@ def plan_fit(
     """
     wanted = _select_columns(declared, numeric_target)
     scaling, target = plan_scaling(problem, int(wanted.sum())), None
-    if scaling and scaling.level != "quartiles" and problem.intercept and wanted[-1]:  # too dear for all together
-        alone = problem.hopeless and getattr(method, "abstains", False)  # then it predicts one value for all
-        scaling, target = plan_scaling(problem, int(wanted[:-1].sum())), plan_target(problem, alone=alone)
+    own = problem.intercept and bool(wanted[-1])
+    if own and problem.hopeless and getattr(method, "abstains", False):  # one value for all, and all for that value
+        bounded = not declared.missing[-1]
+        scaling, target, method = None, plan_centre(problem, 1 - taken, bounded=bounded), Centre()
+    elif own and scaling and scaling.level != "quartiles":  # too dear for all together
+        scaling, target = plan_scaling(problem, int(wanted[:-1].sum())), plan_target(problem)
     sized, stages = size_of(problem) if buys_size else ((lambda *_: 1.0), {})
     bought_plans = {"scale": scaling, "target": target}
     stages |= {name: plan.event for name, plan in bought_plans.items() if plan}
@@ -202,7 +221,7 @@ def plan_fit(
 
 def _select_columns(declared: DeclaredBounds, numeric_target: bool) -> NDArray[np.bool_]:
     """The columns to buy a scaling for; a target of class codes needs none."""
-    wanted = declared.missing.copy()
+    wanted = ~declared.scaled
     wanted[-1] &= numeric_target
     return wanted
 
@@ -222,11 +241,19 @@ def size_of(problem: LinearProblem) -> tuple[Callable[[Rows, CommittedRun], floa
 
 
 def _buy_scaling(
-    name: str, plan: StandardisePlan, rows: Rows, which: NDArray[np.bool_], size: float, run: CommittedRun
+    name: str,
+    plan: StandardisePlan,
+    rows: Rows,
+    which: NDArray[np.bool_],
+    size: float,
+    run: CommittedRun,
+    unknown: Floats,
 ) -> tuple[Floats, Floats]:
     columns = rows.map(lambda values: values[:, which], int(which.sum()))
     with run.stage(name) as receipt:
-        return buy_scaling(columns, plan, size=size, target=bool(which[-1]), receipt=receipt, noise=run.noise)
+        return buy_scaling(
+            columns, plan, size=size, target=bool(which[-1]), receipt=receipt, noise=run.noise, unknown=unknown
+        )
 
 
 def _standardise(values: np.ndarray[Any, np.dtype[np.float64]], scaling: Scaling, intercept: bool) -> Any:

@@ -3,7 +3,8 @@
 | level | what is bought | relative noise it needs |
 |---|---|---|
 | quartiles | both quartiles of every column, in two grids; where they coincide, the spread about them | 5 % of n |
-| mean | for the target alone: octaves of \\|y\\|, a mean within those; both again about it | 6 to 8 % of n |
+| mean | for the target alone: its median, octaves about that, a mean within those | 12 % of n |
+| median, bounded mean | for a target that is all there is to find: one number | 12 % of n, or bounds |
 | magnitudes | one histogram of octaves of \\|x\\| for every column: widths, no centres | 12 % of n |
 | pooled | one histogram for all features together, one for the target | almost none |
 
@@ -25,7 +26,7 @@ from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
 
-__all__ = ["Scaling", "StandardisePlan", "buy_scaling", "plan_scaling", "plan_target"]
+__all__ = ["Scaling", "StandardisePlan", "buy_scaling", "plan_centre", "plan_scaling", "plan_target"]
 
 WINSOR: Final = 10.0  # feature values further out than this many widths are pulled in
 REACH: Final = 10.0  # widths from the centre that predictions may go
@@ -42,12 +43,14 @@ _NOTHING: Final = 2.0**-_OCTAVES  # the width of a target of which nothing is kn
 _SHAVE: Final = 1 - 1e-12
 _IQR: Final = 1.349  # interquartile range of a unit normal
 _SHARES: Final = (0.05, 0.08, 0.12, 0.16, 0.2, 0.25)
-_MEAN_SHARE: Final = 0.6  # where the mean is all there is to find
+_CENTRES: Final = log_grid(2.0**-40, 2.0**40, per_octave=64, signed=True)  # a finer grid costs a round an octave
+_LOST: Final = 0.12  # of the records, as noise of a search: all of them on one side are then told by 4 deviations
 _PARTS: Final = {
     "quartiles": (0.4, 0.25, 0.35),  # coarse grid, fine grid, spread
-    "mean": (0.22, 0.18, 0.22, 0.38),  # how far from 0, mean, how far from it, mean within that
+    "mean": (0.4, 0.25, 0.35),  # median, how far from it, mean within that
 }
-_MEAN_REACH: Final = 1.5  # widths at which the target is pulled in for its mean
+_GRIDS: Final = {"quartiles": (_COARSE, _FINE), "mean": (_CENTRES,), "median": (_CENTRES,)}  # of the first multipliers
+_MEAN_REACH: Final = 2.5  # widths at which the target is pulled in for its mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class Scaling:
     def target_range(self) -> tuple[float, float]:
         """Where predictions may lie: inside the target's interval, and not far from its centre."""
         center, reach = self.center[-1], REACH * self.scale[-1]
-        return max(float(self.lower[-1]), float(center - reach)), min(float(self.upper[-1]), float(center + reach))
+        low, high = np.clip([center - reach, center + reach], self.lower[-1], self.upper[-1]).tolist()
+        return low, high
 
     def apply(self, rows: Floats) -> Floats:
         """Pull values into their intervals, then measure them from the centre in widths."""
@@ -80,10 +84,11 @@ class StandardisePlan:
 
     @property
     def event(self) -> Event:
-        if self.level != "quartiles":
+        if self.level not in _GRIDS:
             return gaussian_events(self.multipliers)
-        coarse, fine, spread = self.multipliers
-        return Composed([quantile_event(coarse, grid=_COARSE), quantile_event(fine, grid=_FINE), Gaussian(spread)])
+        grids = _GRIDS[self.level]
+        searches = [quantile_event(sigma, grid=grid) for sigma, grid in zip(self.multipliers, grids, strict=False)]
+        return Composed([*searches, *map(Gaussian, self.multipliers[len(grids) :])])
 
 
 def plan_scaling(problem: LinearProblem, columns: int, *, whole: bool = False) -> StandardisePlan | None:
@@ -95,19 +100,32 @@ def plan_scaling(problem: LinearProblem, columns: int, *, whole: bool = False) -
     return _plan_level(problem, plan.level, 1.0) if plan and whole else plan
 
 
-def plan_target(problem: LinearProblem, *, alone: bool = False) -> StandardisePlan:
-    """The finest level for the target bought by itself: its mean, where quartiles are too dear, before mere widths.
-
-    ``alone``: nothing else will be predicted, so the mean gets most of the budget.
-    """
+def plan_target(problem: LinearProblem) -> StandardisePlan:
+    """The finest level for the target bought by itself: its mean, where quartiles are too dear, before mere widths."""
     plan = _affordable(problem, 1, _SHARES)
-    if plan.level == "quartiles" or problem.size is None or not problem.intercept:
+    if plan.level == "quartiles" or not problem.intercept:
         return plan
-    shares, most = ((_MEAN_SHARE,), 0.085) if alone else (_SHARES, 0.06)
-    for share in shares:
-        if multiplier(problem, share * _PARTS["mean"][0]) <= most * problem.size:
-            return _plan_level(problem, "mean", share)
-    return plan
+    found = (share for share in _SHARES if _finds_median(problem, share * _PARTS["mean"][0]))
+    share = next(found, None)
+    return plan if share is None else _plan_level(problem, "mean", share)
+
+
+def plan_centre(problem: LinearProblem, share: float, *, bounded: bool) -> StandardisePlan:
+    """One value to predict for all, for the whole ``share``: the best centre of the target that it pays for.
+
+    ``bounded``: its bounds are declared, so that the mean can be had without a search.
+    """
+    if _finds_median(problem, share * _PARTS["mean"][0]):
+        return _plan_level(problem, "mean", share)
+    if _finds_median(problem, share):
+        return _plan_level(problem, "median", share)
+    return _plan_level(problem, "bounded mean" if bounded else "pooled", share)
+
+
+def _finds_median(problem: LinearProblem, share: float) -> bool:
+    """Whether a search for the median does not lose its way: one that does may end at 2^40."""
+    rounds = math.ceil(math.log2(_CENTRES.size))
+    return problem.size is not None and 0.5 * math.sqrt(rounds) * multiplier(problem, share) <= _LOST * problem.size
 
 
 def _affordable(problem: LinearProblem, columns: int, shares: tuple[float, ...]) -> StandardisePlan:
@@ -126,21 +144,34 @@ def _affordable(problem: LinearProblem, columns: int, shares: tuple[float, ...])
 
 
 def buy_scaling(
-    rows: Rows, plan: StandardisePlan, *, size: float, target: bool, receipt: Draws, noise: Noise
+    rows: Rows,
+    plan: StandardisePlan,
+    *,
+    size: float,
+    target: bool,
+    receipt: Draws,
+    noise: Noise,
+    unknown: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """Centre and width of every column of ``rows``; ``target`` says whether the last one is a target.
+
+    ``unknown`` are the widths of columns of which nothing is found; where that is nan, they are as wide as the others,
+    and the target has none. Where widths alone are bought, those that differ by no more than their noise are drawn
+    together.
 
     Guarantee:
         A histogram gets one entry of weight 1 for each of its k columns from a record, so it moves by at most sqrt(k)
         in L2 (which columns are asked follows from released quartiles); pooled, the k entries weigh 1/k each and it
-        moves by at most 1 (the target, which has its own, by another 1). Quartiles: see ``statistics.quantile``. The
-        mean is of values pulled in to a released reach and divided by it: a record moves the sum by at most 1.
+        moves by at most 1 (the target, which has its own, by another 1). Quartiles and the median: see
+        ``statistics.quantile``. The mean is of values pulled in to a released or declared reach and divided by it: a
+        record moves the sum by at most 1.
         All widths are positive and all values finite, whatever the data.
     """
+    guess = np.full(rows.columns, np.nan) if unknown is None else unknown
     if plan.level == "pooled":
-        return np.zeros(rows.columns), _pool_widths(rows, target, plan.multipliers[0], size, receipt, noise)
-    if plan.level == "mean":
-        return _about_the_mean(rows, plan, size, receipt, noise)
+        return np.zeros(rows.columns), _pool_widths(rows, target, plan.multipliers[0], size, receipt, noise, guess)
+    if plan.level in ("mean", "median", "bounded mean"):
+        return _find_centre(rows, plan, size, receipt, noise, guess)
     if plan.level == "magnitudes":
         center, width = np.zeros(rows.columns), np.zeros(rows.columns)
         narrow, least = np.ones(rows.columns, dtype=np.bool_), np.zeros(rows.columns)
@@ -158,9 +189,28 @@ def buy_scaling(
             asked, center[narrow], least[narrow], certain[narrow], plan.multipliers[-1], size, receipt, noise
         )
         width[narrow] = np.maximum(np.where(np.isfinite(spread), spread, 0.0), least[narrow])
+    features = slice(0, width.size - target)
+    if plan.level == "magnitudes":
+        error = plan.multipliers[0] * math.sqrt(rows.columns) / max(size, 1.0)
+        width[features] = _draw_together(width[features], error)
+    width = np.where((width == 0) & np.isfinite(guess), guess, width)
     if target and width[-1] == 0:
         width[-1] = _NOTHING
-    return center, np.where(width > 0, width, _fallback(width[: width.size - target]))
+    return center, np.where(width > 0, width, _fallback(width[features]))
+
+
+def _draw_together(width: Floats, noise: float) -> Floats:
+    """Widths drawn to their geometric mean by the part of their differences that noise explains (James-Stein).
+
+    ``noise`` is that of an octave's share of the records: about 3 times it is in the exponent of a width.
+    """
+    seen, found = width > 0, width.copy()
+    if seen.any():
+        exponents = np.log2(width[seen])
+        mean, spread = exponents.mean(), float(np.var(exponents))
+        kept = max(0.0, 1 - (3 * noise) ** 2 / spread) if spread > 0 else 1.0
+        found[seen] = 2.0 ** (mean + kept * (exponents - mean))
+    return found
 
 
 def _fallback(width: Floats) -> float:
@@ -212,40 +262,49 @@ def _spreads(
     return np.array([_width(row, multiplier * bound, size, sure) for row, sure in zip(noisy, certain, strict=True)])
 
 
-def _about_the_mean(
-    rows: Rows, plan: StandardisePlan, size: float, receipt: Draws, noise: Noise
+def _find_centre(
+    rows: Rows, plan: StandardisePlan, size: float, receipt: Draws, noise: Noise, guess: Floats
 ) -> tuple[Floats, Floats]:
-    """The mean of one column and how far values lie from it, twice: first about 0, then about where that put it.
+    """The mean of one column within some widths of its median, and the width; as far as ``plan`` goes.
 
-    The noise of a mean goes with the width it is taken within, so a target far from 0 needs the second.
+    The noise of a mean goes with the width it is taken within, so the median comes first: that of ranks does not.
 
     Edge cases:
-        its distance from 0, or from the first mean, is all noise    what was found before stays
+        how far values lie from the median is all noise     the median stays; the width is ``guess``, or, where that
+                                                            is nan, an eighth of the median's distance from 0
     """
-    center, width, sure = np.zeros(1), np.full(1, _NOTHING), np.full(1, _TARGET_CERTAIN)
-    for search, mean in (plan.multipliers[:2], plan.multipliers[2:]):
-        found = _spreads(rows, center, np.zeros(1), sure, search, size, receipt, noise)
-        if not np.isfinite(found).all():
-            return center, width
-        center, width = center + _mean(rows, center, _MEAN_REACH * found, mean, size, receipt, noise), found
-    return center, width
+    if plan.level == "bounded mean":
+        return _mean(rows, np.zeros(1), np.ones(1), plan.multipliers[0], size, receipt, noise), guess
+    center = quantile(
+        rows.chunks(), 0.5, grid=_CENTRES, noise_multiplier=plan.multipliers[0], receipt=receipt, noise=noise
+    )
+    guess = np.where(np.isnan(guess), np.maximum(np.abs(center) / 8, _NOTHING), guess)
+    if plan.level == "median":
+        return center, guess
+    search, mean = plan.multipliers[1:]
+    width = _spreads(rows, center, np.zeros(1), np.full(1, _TARGET_CERTAIN), search, size, receipt, noise)
+    if not np.isfinite(width).all():
+        return center, guess
+    return center + _mean(rows, center, _MEAN_REACH * width, mean, size, receipt, noise), width
 
 
 def _mean(
     rows: Rows, center: Floats, reach: Floats, multiplier: float, size: float, receipt: Draws, noise: Noise
 ) -> Floats:
-    """How far the mean of values pulled in to ``reach`` lies from ``center``; 0 if no further than its own error."""
+    """How far the mean of values pulled in to ``reach`` lies from ``center``."""
     exact = total(rows, lambda values: np.sum(np.clip(values - center, -reach, reach) / reach, axis=0))
     # |clip(y - center, -reach, reach)| / reach <= 1, shaved by 1e-12 for the roundings of the quotient
     noisy = release(exact * _SHAVE, bound=1.0, noise_multiplier=multiplier, receipt=receipt, noise=noise)
-    return np.asarray(reach * np.where(np.abs(noisy) < 2 * multiplier, 0.0, noisy / max(size, 1.0)))
+    return np.asarray(reach * np.clip(noisy / max(size, 1.0), -1.0, 1.0))
 
 
 def _beyond(values: Floats, least: Floats) -> Floats:
     return np.where(np.abs(values) > 2 * least, values, 0.0)
 
 
-def _pool_widths(rows: Rows, target: bool, multiplier: float, size: float, receipt: Draws, noise: Noise) -> Floats:
+def _pool_widths(
+    rows: Rows, target: bool, multiplier: float, size: float, receipt: Draws, noise: Noise, guess: Floats
+) -> Floats:
     """One width for all features, and the target's own."""
     # k entries of weight 1 / k in one histogram: at most 1 in L2 (all in one bin); the target's own entry is another 1
     bound = math.sqrt(1 + target)
@@ -255,7 +314,7 @@ def _pool_widths(rows: Rows, target: bool, multiplier: float, size: float, recei
     widths = np.full(rows.columns, common if math.isfinite(common) else 1.0)
     if target:
         own = _width(noisy[1], multiplier * bound, size, _TARGET_CERTAIN)
-        widths[-1] = own if math.isfinite(own) else _NOTHING
+        widths[-1] = own if math.isfinite(own) else np.nan_to_num(guess[-1], nan=_NOTHING)
     return widths
 
 

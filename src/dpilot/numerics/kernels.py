@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from dpilot.numerics.devices import policy_of
 
 FiveSums = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 Roots = tuple[float, float]
@@ -36,8 +37,6 @@ MOST = 3
 """Errors whose Gram norms with one input are formed together."""
 SHORT, LONGER = 64, 128
 """Tokens of a stretch: where a sample has no more than the first, and where it has more."""
-PROGRAMS = 48
-"""Programs from which Gram norms are formed in one reading: with fewer, plain products fill an H200 better."""
 
 
 def gram_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots) -> FiveSums | None:
@@ -67,7 +66,8 @@ def forms_products(inputs: Tensor) -> bool:
     """Whether ``gram_products`` runs for such inputs; on other GPUs nobody has measured whether it is worth it."""
     if not (runs_on(inputs) and even(inputs)):
         return False
-    return inputs.shape[0] * stretches(inputs.shape[1])[1] >= PROGRAMS and multiplies(inputs.device)
+    programs = inputs.shape[0] * stretches(inputs.shape[1])[1]
+    return programs >= policy_of(inputs.device).gram_programs and multiplies(inputs.device)
 
 
 def stretches(tokens: int) -> tuple[int, int]:
@@ -223,8 +223,11 @@ def five_sums(inputs: Tensor, errors: Tensor, rounds_inputs: bool, roots: Roots)
 @cache
 def compile_kernels() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
-    written, triton = import_module("dpilot.numerics.triton_kernels"), import_module("triton")
+    import triton
+
+    from dpilot.numerics import triton_gram, triton_kernels
+
     names = "gram_sums", "weighted", "on_grid", "norm_sums", "row_sums", "truncate_and_sum"
-    tiled = import_module("dpilot.numerics.triton_gram")
-    products = triton.jit(tiled.gram_products, do_not_specialize=["samples", "tokens"])
-    return SimpleNamespace(gram_products=products, **{name: triton.jit(getattr(written, name)) for name in names})
+    products = triton.jit(triton_gram.gram_products, do_not_specialize=["samples", "tokens"])
+    others = {name: triton.jit(getattr(triton_kernels, name)) for name in names}
+    return SimpleNamespace(gram_products=products, **others)

@@ -42,7 +42,7 @@ class _Count:
         )
 
 
-_INSIDE: Final = ("dpilot", "contextlib")
+_INSIDE: Final = ("dpilot", "contextlib", "numpy")  # numpy's errstate wraps what dpilot runs
 _lock: Final = threading.Lock()
 _count = _Count()
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from dpilot.records import MetricRecord
 from dpilot.report import words
+from dpilot.report.verdict import find_untold
 from dpilot.report.words import is_finite
 
 Pair = tuple[str, str]
@@ -16,7 +17,7 @@ _SIGN: Final = " predicted "
 
 
 class Cell(NamedTuple):
-    """A released figure; ``shade`` is its share of the row's largest, for the eye alone."""
+    """A released figure, "" where noise hides it; ``shade`` is its share of the row's largest, for the eye alone."""
 
     text: str
     shade: float
@@ -25,12 +26,17 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """Either ``rows`` (true class, its cells) under the predicted ``classes``, or the largest ``mistakes``."""
+    """Either ``rows`` (true class, its cells) under the predicted ``classes``, or the largest ``mistakes``.
+
+    ``untold`` counts the cells that noise hides: they are empty, or no mistakes. ``room`` is the widest noise interval
+    of the others; neither rows nor mistakes where there are no others.
+    """
 
     classes: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
     mistakes: tuple[tuple[str, str, str, str], ...]
     room: str
+    untold: int
 
 
 def confusion(metrics: Sequence[MetricRecord], widest: int = 16) -> Confusion | None:
@@ -41,10 +47,13 @@ def confusion(metrics: Sequence[MetricRecord], widest: int = 16) -> Confusion | 
     classes = tuple(dict.fromkeys(name for place in cells for name in place))
     shares = all(is_finite(metric.value) and 0 <= metric.value <= 1 for metric in cells.values())
     say = words.percent if shares else words.number
-    if len(classes) > widest:
-        return Confusion(classes, (), _mistakes(cells, say), _room(cells, say))
-    rows = tuple((true, _line(true, classes, cells, say)) for true in classes)
-    return Confusion(classes, rows, (), _room(cells, say))
+    untold = find_untold(tuple(cells.values())) if shares else frozenset()
+    told = {place: metric for place, metric in cells.items() if metric not in untold}
+    room, hidden = _room(told, say), len(cells) - len(told)
+    if len(classes) > widest or not told:
+        return Confusion(classes, (), _mistakes(told, say), room, hidden)
+    rows = tuple((true, _line(true, classes, cells, told, say)) for true in classes)
+    return Confusion(classes, rows, (), room, hidden)
 
 
 def cells_of(metrics: Sequence[MetricRecord]) -> dict[Pair, MetricRecord]:
@@ -73,14 +82,18 @@ def pair(of: str, classes: set[str]) -> Pair | None:
 
 
 def _line(
-    true: str, classes: Sequence[str], cells: dict[Pair, MetricRecord], say: Callable[[object], str]
+    true: str,
+    classes: Sequence[str],
+    cells: dict[Pair, MetricRecord],
+    told: dict[Pair, MetricRecord],
+    say: Callable[[object], str],
 ) -> tuple[Cell, ...]:
-    values = {each: cells[true, each].value for each in classes if (true, each) in cells}
+    values = {each: told[true, each].value for each in classes if (true, each) in told}
     largest = max((value for value in values.values() if is_finite(value)), default=0.0)
     return tuple(
         Cell(say(values[each]), _shade(values[each], largest), each == true)
         if each in values
-        else Cell("–", 0.0, False)
+        else Cell("" if (true, each) in cells else "–", 0.0, False)
         for each in classes
     )
 

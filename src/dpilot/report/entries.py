@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from dpilot.report.words import is_finite, number, percent, upward
@@ -13,6 +13,12 @@ _STATES: Final = {
     "reserved": "paid, begun and not finished",
     "committed": "paid and done",
     "settled": "done for less than was reserved",
+}
+_MOST: Final = 6
+_PURPOSES: Final = {
+    "scale": "scale: how far the columns reach",
+    "gram": "gram: the products of the columns, from which the model follows",
+    "gradient": "gradient: steps towards the model",
 }
 
 
@@ -35,13 +41,22 @@ def row(entry: Mapping[str, Any]) -> AccountRow:
     part, state = entry.get("part"), str(entry.get("state", ""))
     return AccountRow(
         seq=number(entry.get("seq", "")),
-        purpose=number(entry.get("purpose", "")),
+        purpose=_purpose(number(entry.get("purpose", ""))),
         part="all" if part is None else str(part),
         what=describe(entry["event"]) if "event" in entry else "",
         epsilon=_amount(cost.get("epsilon", entry.get("epsilon"))),
         delta=_amount(cost.get("delta", entry.get("delta"))),
         state=_STATES.get(state, state),
     )
+
+
+def _purpose(text: str) -> str:
+    """The purpose of an entry for people; a fit's health check bears the name of its key, which says nothing here.
+
+    >>> _purpose("health of fit 35a1e9ea89df6585"), _purpose("final run")
+    ('health check', 'final run')
+    """
+    return "health check" if text.startswith("health of fit ") else _PURPOSES.get(text, text)
 
 
 def _amount(value: object) -> str:
@@ -51,27 +66,58 @@ def _amount(value: object) -> str:
 
 
 def describe(event: object) -> str:
-    """One event, as ``privacy.events.to_dict`` writes it, in words; what is not known is shown as it stands.
+    """One event, as ``privacy.events.to_dict`` writes it, in words.
 
-    >>> step = {"type": "PoissonSampled", "rate": 0.01, "event": {"type": "Gaussian", "noise_multiplier": 1.2}}
-    >>> describe({"type": "Repeated", "times": 300, "event": step})
-    '300 times: on a random 1 % of the records: a sum with noise of 1.2 times the most one record can add'
+    Edge cases:
+        equal steps in a row             are told once, with their number
+        many different steps             the first are told, and how many more there are
+        what this version does not know  its name is told, and that there are no words for it
+
+    >>> noise = {"type": "Gaussian", "noise_multiplier": 3.7}
+    >>> describe(noise)
+    'Gaussian noise, 3.7 times the most that one record can add'
+    >>> step = {"type": "PoissonSampled", "rate": 0.012, "event": noise}
+    >>> describe({"type": "Repeated", "times": 859, "event": step}).removeprefix(describe(noise))
+    ', repeated 859 times, each on a random 1.2 % of the records'
     """
     if not isinstance(event, Mapping):
         return number(event)
-    say = _SENTENCES.get(str(event.get("type")))
+    name = str(event.get("type") or "a release")
     try:
-        return say(event) if say else _raw(event)
+        return _SENTENCES[name](event)
     except (KeyError, TypeError):
-        return _raw(event)
+        return f"{name} (no words for it here; the record, fit.json, has all of it)"
 
 
-def _raw(event: Mapping[str, Any]) -> str:
-    return json.dumps(event, default=str)
+def _repeated(event: Mapping[str, Any]) -> str:
+    """The inner event with how often it happened; the part of the records after that."""
+    inner, times = event["event"], f"repeated {number(event['times'])} times"
+    if _type(inner) == "PoissonSampled" and _is_plain(inner["event"]):
+        return f"{describe(inner['event'])}, {times}, each on a random {percent(inner['rate'])} of the records"
+    return f"{describe(inner)}, {times}" if _is_plain(inner) else f"{times}: ({describe(inner)})"
+
+
+def _sampled(event: Mapping[str, Any]) -> str:
+    inner, part = event["event"], f"on a random {percent(event['rate'])} of the records"
+    return f"{describe(inner)}, {part}" if _is_plain(inner) else f"{part}: ({describe(inner)})"
 
 
 def _all(event: Mapping[str, Any]) -> str:
-    return "; then ".join(describe(each) for each in event["events"]) or "nothing"
+    parts = [
+        run[0] if len(run) == 1 else {"type": "Repeated", "times": len(run), "event": run[0]}
+        for run in (list(equal) for _, equal in groupby(_flat(event)))
+    ]
+    told = [describe(part) for part in parts[:_MOST]]
+    more = [f"{len(parts) - _MOST:,} more like these (all are in the record, fit.json)"] if len(parts) > _MOST else []
+    return "; then ".join([*told, *more]) or "nothing"
+
+
+def _flat(event: Mapping[str, Any]) -> Iterator[Any]:
+    for each in event["events"]:
+        if _type(each) == "Composed":
+            yield from _flat(each)
+        else:
+            yield each
 
 
 def _selection(event: Mapping[str, Any]) -> str:
@@ -79,10 +125,19 @@ def _selection(event: Mapping[str, Any]) -> str:
     return f"the best of a secret number of trials, {mean} on average; each: {describe(event['event'])}"
 
 
-_SENTENCES = {
-    "Gaussian": lambda e: f"a sum with noise of {number(e['noise_multiplier'])} times the most one record can add",
-    "PoissonSampled": lambda e: f"on a random {percent(e['rate'])} of the records: {describe(e['event'])}",
-    "Repeated": lambda e: f"{number(e['times'])} times: {describe(e['event'])}",
+def _type(event: object) -> str:
+    return str(event.get("type")) if isinstance(event, Mapping) else ""
+
+
+def _is_plain(event: object) -> bool:
+    """Whether its words can stand before a comma."""
+    return _type(event) in ("Gaussian", "PureDP", "ExponentialMechanism", "ApproxDP")
+
+
+_SENTENCES: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
+    "Gaussian": lambda e: f"Gaussian noise, {number(e['noise_multiplier'])} times the most that one record can add",
+    "PoissonSampled": _sampled,
+    "Repeated": _repeated,
     "Composed": _all,
     "OneOf": lambda e: "one of these, it is not told which: " + " | ".join(describe(each) for each in e["events"]),
     "PureDP": lambda e: f"one release of epsilon {number(e['epsilon'])}",

@@ -22,15 +22,25 @@ from dpilot.errors import InvalidInput
 from dpilot.metrics.interval import LEVEL
 from dpilot.records import FitRecord, MetricRecord
 from dpilot.report import entries, words
+from dpilot.report.condition import condition, is_health
 from dpilot.report.confusion import confusion
 from dpilot.report.curves import charts, trajectory
 from dpilot.report.facts import facts
 from dpilot.report.figures import families, headline
 from dpilot.report.promise import promise
+from dpilot.report.verdict import UNTOLD, verdict
 
 TITLE: Final = "Privacy report"
 FIT: Final = "fit.json"
 PAGE: Final = "report.html"
+# what else writes run folders, by the file it leaves there
+_OTHERS: Final = {
+    "arguments.json": "a fit that is not finished: expected a finished one. Go on with it: dpilot fit --resume {run}.",
+    "record.json": "a training run of a Trainer, which has no report: expected the run folder of a fit, with a "
+    "fit.json in it. dpilot.load reads the run, and its record.json says what it cost.",
+    "run.json": "a training run of a Trainer that is not finished: expected the run folder of a fit, with a fit.json "
+    "in it.",
+}
 
 
 def render(record: FitRecord, title: str = TITLE) -> str:
@@ -61,8 +71,12 @@ def read(folder: str | Path) -> FitRecord:
 
     Edge cases:
         no folder, no file, not JSON, another format, a field of another form   InvalidInput, which names the file
+        a training run of a Trainer, a fit that was interrupted                 InvalidInput, which says what it is
     """
     path = Path(folder) / FIT
+    for name, advice in _OTHERS.items():
+        if not path.exists() and (path.parent / name).is_file():
+            raise InvalidInput(f"run is {str(folder)!r}, which holds {advice.format(run=folder)}")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
@@ -92,6 +106,7 @@ def faults(record: FitRecord) -> list[str]:
         "curves": all(
             words.is_finite(x) and words.is_finite(y) for points in record.curves.values() for x, y in points
         ),
+        "health": is_health(record.health),
     }
     return [f"{name} has another form than fits write" for name, holds in forms.items() if not holds]
 
@@ -103,6 +118,9 @@ def _view(record: FitRecord) -> dict[str, Any]:
         "unprotected": record.unprotected,
         "decisions": record.decisions,
         "headline": headline(record.metrics),
+        "verdict": verdict(record.metrics),
+        "untold": UNTOLD,
+        "condition": condition(record.health),
         "families": families(record.metrics),
         "confusion": confusion(record.metrics),
         "level": words.percent(LEVEL),

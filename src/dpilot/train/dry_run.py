@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -12,9 +12,9 @@ import torch
 
 from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
-from dpilot.engine.masking import check_values_first, on_other_device
+from dpilot.engine.made_up import check_values_first, need_checks
 from dpilot.errors import DpilotError, InvalidInput
-from dpilot.train.records.nulls import OUT_OF_MEMORY, PerSampleOf
+from dpilot.train.gradients import OUT_OF_MEMORY, PerSampleOf
 from dpilot.train.state import cuda_devices
 
 _SMALLEST: Final = 32
@@ -63,15 +63,25 @@ def chunk_size(per_sample: PerSampleOf, form: Any, expected: float, *, per_batch
     Every size is timed twice, in turns, so that a busy moment of the machine does not decide. The result changes
     rounding, memory and time, never privacy.
     """
+    return largest_fast_size(lambda size: seconds_a_chunk(per_sample, form, size, per_batch), expected)
+
+
+def largest_fast_size(
+    seconds_of: Callable[[int], float | None], expected: float, *, patience: float = _PATIENCE
+) -> int:
+    """The largest power of two whose chunk, by ``seconds_of``, computes about as many records a second as any.
+
+    No larger chunk is tried behind one that takes more than ``patience`` seconds, or None: that does not fit.
+    """
     needed = 1 << math.ceil(math.log2(max(expected * 1.25, 1)))
     rates: dict[int, float] = {}
     for _ in range(2):
         for size in _powers_of_two(min(_SMALLEST, needed), min(needed, _LARGEST)):
-            seconds = seconds_a_chunk(per_sample, form, size, per_batch)
+            seconds = seconds_of(size)
             if seconds is None:
                 break
             rates[size] = max(rates.get(size, 0.0), size / seconds)
-            if seconds > _PATIENCE:
+            if seconds > patience:
                 break
     best = max(rates.values(), default=0.0)
     return max((size for size, rate in rates.items() if rate >= _ABOUT * best), default=min(_SMALLEST, needed))
@@ -101,7 +111,7 @@ def seconds_a_chunk(per_sample: PerSampleOf, form: Any, size: int, per_batch: bo
 
 def _first(per_sample: PerSampleOf, chunk: Any) -> PerSample:
     """On an accelerator values are looked at first: what is an error on the CPU would end the process there."""
-    if on_other_device(*batches.tensors(chunk)):
+    if need_checks(batches.tensors(chunk)):
         return check_values_first(lambda: _once(per_sample, chunk))
     return _once(per_sample, chunk)
 

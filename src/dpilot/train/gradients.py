@@ -1,9 +1,12 @@
-"""The engine as a function of a chunk of records: a public number of rows at a time, replayed where possible."""
+"""The engine as a function of a chunk of records: a public number of rows at a time, replayed where possible.
+
+Records that cannot be computed are null: nothing is raised because of one record.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
@@ -12,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
+from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
-from dpilot.engine import capture
+from dpilot.engine.base import empty, trainable
+from dpilot.engine.replay import capture
 from dpilot.train.options import Options
-from dpilot.train.records.nulls import PerSampleOf, concatenate_handles
-from dpilot.train.records.reader import split_chunk
+from dpilot.train.records.reader import RecordChunk, concatenate_records, split_chunk
 
 _STEP: Final = 8  # sizes of chunks are multiples of this: GPUs like them
 _FEW: Final = 8  # records of a shape of their own that are computed together
@@ -70,7 +74,7 @@ def shapes(chunk: Any) -> list[tuple[int, ...]]:
 
 def replays(options: Options, device: torch.device) -> bool:
     """Whether chunks are replayed: on a CUDA device, unless an engine was named."""
-    return device.type in capture.KINDS and options.engine == "auto"
+    return capture.can_replay(device) and options.engine == "auto"
 
 
 def two_passes(options: Options, device: torch.device) -> bool:
@@ -91,3 +95,123 @@ def even_rows(expected: float, rate: float, most: int, *, low_memory: bool = Fal
     needed = math.ceil(expected + 2 * math.sqrt(expected * (1 - rate)))
     chunks = max(-(-needed // most), 2 if low_memory else 1)
     return min(most, math.ceil(needed / chunks / _STEP) * _STEP)
+
+
+PerSampleOf = Callable[[Any], PerSample]
+
+
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
+"""The machine's trouble, not a record's: these stop a run, and leave it spent."""
+STOPS = (KeyboardInterrupt, *OUT_OF_MEMORY)
+"""What no record raises; SystemExit, which is no Exception, may be one's doing."""
+
+
+def null_on_error(
+    per_sample: PerSampleOf, model: torch.nn.Module, again: PerSampleOf | None = None
+) -> Callable[[RecordChunk], PerSample]:
+    """The same function, of a chunk that is halved, and computed by ``again``, as long as it raises.
+
+    Guarantee:
+        No exception depends on a record: one that raises on its own (a label outside the classes, another shape) has
+        an infinite norm, which every rule gives weight 0, and adds exact zeros. The others are computed as before, in
+        as many rows as before: a record that raises moves nothing but itself.
+
+    Edge cases:
+        On a GPU a number that a kernel takes for a place which does not exist ends the process, exceptions or not.
+        ``labels`` sees to labels outside the classes; ids outside a vocabulary are left.
+        A mistake in the model or the loss would make every record null. That is why a run first runs on
+        made-up records, where such a mistake is raised.
+    """
+    run_again = again or per_sample
+
+    def gradients(chunk: RecordChunk) -> PerSample:
+        try:
+            return per_sample(chunk.whole)
+        except STOPS:
+            raise
+        except BaseException:
+            return by_halves(chunk.alone())
+
+    def by_halves(records: Sequence[Any]) -> PerSample:
+        middle = len(records) // 2
+        halves = (records[:middle], records[middle:]) if middle else ()
+        return concatenate_handles([attempt(half) for half in halves]) if halves else _null(model)
+
+    def attempt(records: Sequence[Any]) -> PerSample:
+        present = [record for record in records if record is not None]
+        nulls = [_null(model)] * (len(records) - len(present))
+        try:
+            return concatenate_handles(
+                [*(run_again(whole) for whole, _ in concatenate_records(present, most=len(present))), *nulls]
+            )
+        except STOPS:
+            raise
+        except BaseException:
+            return concatenate_handles([by_halves(present), *nulls])
+
+    return gradients
+
+
+def _null(model: torch.nn.Module) -> PerSample:
+    nothing = empty(trainable(model), "none", "the record could not be computed")
+    squares = {name: square.new_full((1,), torch.inf) for name, square in nothing.squares.items()}
+    first = next(iter(squares.values()))
+    return PerSample(first, nothing.engine, nothing.reason, squares, nothing.sum_with)
+
+
+def concatenate_handles(parts: Sequence[PerSample]) -> PerSample:
+    """One handle for records that were computed in several parts."""
+    if len(parts) == 1:
+        return parts[0]
+    names, counts = parts[0].names, [part.norms.shape[0] for part in parts]
+
+    def sums(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        columns = {name: torch.split(w, counts) for name, w in weights.items()}
+        each = [part.sum_with({name: columns[name][i] for name in weights}) for i, part in enumerate(parts)]
+        return {name: torch.stack([part[name] for part in each]).sum(0) for name in names}
+
+    return PerSample(
+        norms=torch.cat([part.norms for part in parts]),
+        engine=parts[0].engine,
+        reason="one record at a time" if max(counts) == 1 else parts[0].reason,
+        squares={name: torch.cat([part.squares[name] for part in parts]) for name in names},
+        sum_with=sums,
+    )
+
+
+Loss = Callable[..., Tensor]
+
+_CLASSES: Final = frozenset({nn.CrossEntropyLoss, nn.NLLLoss})  # losses whose labels torch itself defines
+
+
+def null_outside_classes(loss_fn: Loss, device: torch.device) -> Loss:
+    """The same loss, not a number for a record whose label is none; on the CPU, and any other loss, as it is.
+
+    On the CPU such a label is an error, which ``null_on_error`` turns into the null record. On a GPU it is an assertion
+    in a kernel, after which the process can do nothing there: one record would decide whether a run goes on.
+
+    Guarantee:
+        A record's loss depends on its own outputs and label alone. For labels that are classes, or ignored, it is the
+        same number with the same gradient; for others its gradient is not a number, so it is the null record.
+
+    Edge cases:
+        Losses of one's own, and ids outside a vocabulary, are not seen: there such a record still ends the process.
+
+    Example:
+        >>> safe = null_outside_classes(nn.CrossEntropyLoss(reduction="none"), torch.device("meta"))
+        >>> [round(each, 3) for each in safe(torch.zeros(4, 2), torch.tensor([0, 1, 2, -100])).tolist()]
+        [0.693, 0.693, nan, 0.0]
+    """
+    if device.type == "cpu" or type(loss_fn) not in _CLASSES:
+        return loss_fn
+    return partial(_losses, loss_fn)
+
+
+def _losses(loss_fn: Any, outputs: Any, labels: Any) -> Tensor:
+    whole = isinstance(labels, Tensor) and labels.dtype in (torch.int64, torch.uint8)
+    if not (whole and isinstance(outputs, Tensor) and outputs.dim() == 2 and labels.dim() == 1):
+        return loss_fn(outputs, labels)  # type: ignore[no-any-return]
+    number = labels.long()
+    taken = ((number >= 0) & (number < outputs.shape[1])) | (number == loss_fn.ignore_index)
+    losses: Tensor = loss_fn(outputs, labels.masked_fill(~taken, 0))
+    return losses * torch.ones_like(losses).masked_fill(~taken, torch.nan)

@@ -15,15 +15,15 @@ from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.mechanism import Draws, Noise
 from dpilot.train import dry_run, optimizers
-from dpilot.train.gradients import even_rows, per_sample_of, replays, two_passes
+from dpilot.train.gradients import even_rows, null_on_error, null_outside_classes, per_sample_of, replays, two_passes
+from dpilot.train.graphed_clip import GraphedClip
 from dpilot.train.optimizers import MakeOptimizer, remembers
 from dpilot.train.options import Options, groups_for
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Observers
-from dpilot.train.records.nulls import null_on_error, null_outside_classes
 from dpilot.train.records.reader import Collate, Reader, check_one_row, declared_form, first_record, move_to
 from dpilot.train.state import TrainingState
-from dpilot.train.step import GraphedClip, StepContext, initial_state
+from dpilot.train.step import StepContext, initial_state
 
 _log: Final = logging.getLogger("dpilot.train")
 

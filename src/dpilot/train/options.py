@@ -1,23 +1,146 @@
-"""How a plan is carried out: everything about a run that does not touch its privacy, frozen and storable."""
+"""How a plan is carried out: everything about a run that does not touch its privacy, frozen and storable.
+
+Step sizes are pure functions of how far a run has come: nothing to store, nothing to resume. Averages of iterates are
+free, as every iterate was released.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from dpilot import _validate, clipping, engine
 from dpilot.clipping import Clipping
 from dpilot.errors import InvalidInput
-from dpilot.train import averages, schedules
-from dpilot.train.averages import Average
 from dpilot.train.optimizers import OWN, names
-from dpilot.train.schedules import Schedule
 
 Groups = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The step size times a factor: up from 0 over the share ``warmup`` of the steps, then flat or down a cosine.
+
+    ::
+
+        t < warmup      t / warmup
+        after           final + (1 - final) (1 + cos(pi s)) / 2,   s = (t - warmup) / (1 - warmup);   flat: 1
+
+    Example:
+        >>> cosine = Schedule("cosine", warmup=0.5)
+        >>> [round(cosine.factor(step, 4), 2) for step in range(4)]
+        [0.5, 1.0, 1.0, 0.5]
+        >>> Schedule().factor(7, 10)
+        1.0
+    """
+
+    name: str = "constant"
+    warmup: float = 0.0
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.one_of(("constant", "cosine"), 'Warm-up is Schedule("constant", warmup=0.1).', name=self.name)
+        _validate.share(warmup=self.warmup)
+        _validate.non_negative(final=self.final)
+
+    def factor(self, step: int, steps: int) -> float:
+        """What step number ``step`` (from 0) of ``steps`` multiplies the step size by."""
+        rising = round(self.warmup * steps)
+        if step < rising:
+            return (step + 1) / rising
+        if self.name == "constant":
+            return 1.0
+        passed = (step - rising) / max(steps - rising, 1)
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * passed)) / 2
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def schedule(chosen: str | Schedule) -> Schedule:
+    """By name: "constant", "cosine", or "warm-up" (a tenth of the steps, then constant)."""
+    if isinstance(chosen, Schedule):
+        return chosen
+    known = {"constant": Schedule(), "cosine": Schedule("cosine"), "warm-up": Schedule(warmup=0.1)}
+    if chosen not in known:
+        raise InvalidInput(f"schedule is {chosen!r}: expected one of {', '.join(known)}, or a Schedule.")
+    return known[chosen]
+
+
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """A running mean of the trained parameters, as a pure function of the mean so far and the new iterate.
+
+    ::
+
+        ema    mean <- d mean + (1 - d) w,   d = min(decay, (1 + k) / (10 + k))     k iterates so far
+        swa    mean <- mean + (w - mean) / (k + 1)                                  over the last 1 - start of the steps
+
+    Example:
+        >>> swa = Average("swa", start=0.5)
+        >>> [swa.counts(step, 4) for step in range(4)]
+        [False, False, True, True]
+
+    Reference:
+        ema: De et al. 2022 (the warm-up of the decay as in their code); swa: Izmailov et al. 2018.
+    """
+
+    name: str
+    decay: float = 0.999
+    start: float = 0.75
+
+    def __post_init__(self) -> None:
+        _validate.one_of(("ema", "swa"), name=self.name)
+        _validate.open_unit(decay=self.decay)
+        _validate.share(start=self.start)
+
+    def counts(self, step: int, steps: int) -> bool:
+        """Whether the iterate after step number ``step`` (from 0) enters."""
+        return self.name == "ema" or step >= self.start * steps
+
+    def keep(self, taken: int) -> float:
+        """How much of the mean of ``taken`` iterates stays when the next one comes."""
+        if self.name == "swa":
+            return taken / (taken + 1)
+        return min(self.decay, (1 + taken) / (10 + taken)) if taken else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def average(chosen: str | Average | None) -> Average | None:
+    """By name: "ema" or "swa"; None is none."""
+    if chosen is None or isinstance(chosen, Average):
+        return chosen
+    if not isinstance(chosen, str):
+        raise InvalidInput(f"average is {chosen!r}: expected 'ema', 'swa', an Average or None.")
+    return Average(chosen)
+
+
+@torch.no_grad()
+def mix(mean: Mapping[str, Tensor], model: nn.Module, keep: float) -> Weights:
+    """The mean with the model's trained parameters mixed in; of an empty mean, those parameters."""
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    if not mean:
+        return {name: p.clone() for name, p in trained.items()}
+    return {name: mean[name] * keep + p * (1 - keep) for name, p in trained.items()}
+
+
+@torch.no_grad()
+def write_average(mean: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Write the mean into the model."""
+    for name, parameter in model.named_parameters():
+        if name in mean:
+            parameter.copy_(mean[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +170,8 @@ class Options:
     def __post_init__(self) -> None:
         _validate.one_of((*names(), OWN), "A callable that takes the parameters works too.", optimizer=self.optimizer)
         _validate.positive("It is the step size.", lr=self.lr)
-        object.__setattr__(self, "schedule", schedules.schedule(self.schedule))
-        object.__setattr__(self, "average", averages.average(self.average))
+        object.__setattr__(self, "schedule", schedule(self.schedule))
+        object.__setattr__(self, "average", average(self.average))
         object.__setattr__(self, "optimizer_options", dict(self.optimizer_options))
         _validate.one_of(("auto", *engine.names()), engine=self.engine)
         if self.chunk_size is not None:

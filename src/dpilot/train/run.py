@@ -26,7 +26,7 @@ from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files
 from dpilot.train.checkpoint.store import from_storable, to_storable
 from dpilot.train.payment import LEDGER
-from dpilot.train.records.spec import try_quietly
+from dpilot.train.records.reader import try_quietly
 
 MODEL: Final = "model.safetensors"
 LAYERS: Final = "model.json"
@@ -169,7 +169,7 @@ def _fill(inputs: Any, n: int, start: int, rows: int) -> Any:
         return batches.rows(inputs, n, start, start + rows)
     places = torch.arange(start, start + rows)
     places = torch.where(places < n, places, start)
-    return batches.rebuild(inputs, lambda t: t[places.to(t.device)] if t.dim() and t.shape[0] == n else t)
+    return batches.rebuild(inputs, lambda t: t[places.to(t.device)] if batches.holds_samples(t, n) else t)
 
 
 def refuse_combined(model: nn.Module, public: Any) -> None:

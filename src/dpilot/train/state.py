@@ -15,7 +15,7 @@ from torch import Tensor
 from dpilot.clipping import State
 from dpilot.keys import Chain
 from dpilot.records import RunRecord, StepRecord
-from dpilot.train import averages, payment
+from dpilot.train import options, payment
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
 from dpilot.train.payment import Payment
@@ -59,7 +59,7 @@ class TrainingState:
         """What is free once the last step was taken: a step along the momentum, and the average as the model."""
         if self.options.free_step:
             free_step(self.context.optimizer)
-        averages.write_average(self.mean, self.context.model)
+        options.write_average(self.mean, self.context.model)
 
     def _set_rates(self, place: int) -> None:
         factor = self.options.schedule.factor(place, self.context.plan.steps)
@@ -69,7 +69,7 @@ class TrainingState:
     def _average(self, place: int) -> None:
         kind = self.options.average
         if kind is not None and kind.counts(place, self.context.plan.steps):
-            self.mean = averages.mix(self.mean, self.context.model, kind.keep(self.averaged))
+            self.mean = options.mix(self.mean, self.context.model, kind.keep(self.averaged))
             self.averaged += 1
 
 

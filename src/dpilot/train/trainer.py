@@ -19,21 +19,19 @@ from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler, check_source
 from dpilot.train import payment
-from dpilot.train.averages import Average
-from dpilot.train.averages import average as average_of
 from dpilot.train.checkpoint import files
 from dpilot.train.checkpoint.secret import Secret, SecretFile
 from dpilot.train.checkpoint.store import MANIFEST, CheckpointWriter, Manifest, StoredRun
 from dpilot.train.job import Job
 from dpilot.train.optimizers import OWN, MakeOptimizer
-from dpilot.train.options import Options
+from dpilot.train.options import Average, Options, Schedule
+from dpilot.train.options import average as average_of
+from dpilot.train.options import schedule as schedule_of
 from dpilot.train.payment import LEDGER, Paying, Payment, Purpose
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Callback, Observers, Progress
 from dpilot.train.records.reader import Collate, Reader
 from dpilot.train.run import RECORD, Run
-from dpilot.train.schedules import Schedule
-from dpilot.train.schedules import schedule as schedule_of
 from dpilot.train.state import TrainingState, record_of
 
 

@@ -32,7 +32,7 @@ be built.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, final
@@ -61,6 +61,26 @@ _SUM_SHAVE: Final = 2 * _DEPTH**2 * 2.0**-24  # of the threshold, for the roundi
 _CORES_SHAVE: Final = 3 * _SUM_SHAVE  # the same on tensor cores
 
 
+Product = Callable[[Tensor, Tensor, torch.dtype], Tensor]
+"""residuals (m, b), rows (b, d) and a type for long sums -> their product (m, d)."""
+
+
+def _product(residuals: Tensor, rows: Tensor, kind: torch.dtype) -> Tensor:
+    """residuals (m, b) times rows (b, d), at most ``_DEPTH`` of the b added in float32, these sums in ``kind``."""
+    if len(rows) <= _DEPTH:
+        return torch.mm(residuals, rows)
+    if (product := head_kernels.deep_product(residuals, rows, _DEPTH)) is not None:
+        return product
+    if rows.device.type == "cpu" and len(residuals) * rows.shape[1] > _LARGE:
+        total = torch.mm(residuals[:, :_DEPTH], rows[:_DEPTH]).to(kind)
+        for start in range(_DEPTH, len(rows), _DEPTH):
+            place = slice(start, start + _DEPTH)
+            total.add_(torch.mm(residuals[:, place], rows[place]))
+        return total
+    pieces = residuals.view(len(residuals), -1, _DEPTH).transpose(0, 1)
+    return torch.bmm(pieces, rows.unfold(0, _DEPTH, _DEPTH).mT).sum(0, dtype=kind)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureBlocks:
     """Features made ready: rows, classes and lengths, and how many rows are worked on at a time.
@@ -76,15 +96,26 @@ class FeatureBlocks:
     classes: int
     block: int
     grade: precision.Grade
+    product: Product = _product
 
     @classmethod
     def of(
-        cls, features: Features, device: torch.device | str | None = None, size: float | None = None
+        cls,
+        features: Features,
+        device: torch.device | str | None = None,
+        size: float | None = None,
+        *,
+        grade: precision.Grade | None = None,
+        product: Product = _product,
     ) -> FeatureBlocks:
-        """Those of ``features``; ``size`` is the declared number of them, which blocks on an accelerator are cut by."""
+        """Those of ``features``; ``size`` is the declared number of them, which blocks on an accelerator are cut by.
+
+        ``grade`` is that of the device, and ``product`` the one whose roundings the limits have room for, unless a test
+        writes out those of another device.
+        """
         values = features.values if device is None else features.values.to(device)
         labels = features.labels.to(values.device)
-        grade, block = grade_of(values.device), block_rows(values, size)
+        grade, block = grade or grade_of(values.device), block_rows(values, size)
         if values.device.type != "cpu":
             values, labels = pad_to_blocks(values, labels, block)
         values = precision.truncate_tf32(values) if grade is precision.TF32 else values
@@ -95,7 +126,7 @@ class FeatureBlocks:
         lengths = torch.where(null, torch.inf, lengths)
         if grade.tensor_cores:  # which multiply fast what lies side by side along the sum
             values = values.T.contiguous().T
-        return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade)
+        return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade, product)
 
     def clip_and_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
         """The sum of gradients under ``clip_heads``, shaped as ``weights`` (heads, classes, d), in float64."""
@@ -114,9 +145,8 @@ class FeatureBlocks:
             if missing:
                 rows, labels = pad(rows, (0, 0, 0, missing)), pad(labels, (0, missing))
                 limit = pad(limit, (0, missing))
-            yield HeadGradients(
-                rows, labels, limit, torch.mm(flat, rows.T).view(-1, self.classes, self.block), self.grade
-            )
+            scores = torch.mm(flat, rows.T).view(-1, self.classes, self.block)
+            yield HeadGradients(rows, labels, limit, scores, self.grade, self.product)
 
 
 @final
@@ -137,9 +167,16 @@ class HeadGradients(PerSampleGradients):
     """
 
     def __init__(
-        self, rows: Tensor, labels: Tensor, limits: Tensor, scores: Tensor, grade: precision.Grade = precision.FULL
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        limits: Tensor,
+        scores: Tensor,
+        grade: precision.Grade = precision.FULL,
+        product: Product = _product,
     ) -> None:
-        self._rows, self._labels, self._limits, self._scores, self._grade = rows, labels, limits, scores, grade
+        self._rows, self._labels, self._limits, self._scores = rows, labels, limits, scores
+        self._grade, self._product = grade, product
 
     @cached_property
     def _residuals(self) -> Tensor:
@@ -175,7 +212,7 @@ class HeadGradients(PerSampleGradients):
         """sum_i R_i x_i^T for each head, in float64."""
         heads, classes, records = residuals.shape
         kind = torch.float32 if residuals.device.type == "mps" else torch.float64  # which has no float64
-        product = _product(residuals.view(heads * classes, records), self._rows, kind)
+        product = self._product(residuals.view(heads * classes, records), self._rows, kind)
         return product.to(kind).view(heads, classes, -1)
 
 
@@ -226,22 +263,6 @@ def pad_to_blocks(values: Tensor, labels: Tensor, block: int) -> tuple[Tensor, T
 def _add(total: Tensor, more: Tensor, *, own: bool) -> Tensor:
     del own  # each block's sum is new memory
     return total.add_(more)
-
-
-def _product(residuals: Tensor, rows: Tensor, kind: torch.dtype) -> Tensor:
-    """residuals (m, b) times rows (b, d), at most ``_DEPTH`` of the b added in float32, these sums in ``kind``."""
-    if len(rows) <= _DEPTH:
-        return torch.mm(residuals, rows)
-    if (product := head_kernels.deep_product(residuals, rows, _DEPTH)) is not None:
-        return product
-    if rows.device.type == "cpu" and len(residuals) * rows.shape[1] > _LARGE:
-        total = torch.mm(residuals[:, :_DEPTH], rows[:_DEPTH]).to(kind)
-        for start in range(_DEPTH, len(rows), _DEPTH):
-            place = slice(start, start + _DEPTH)
-            total.add_(torch.mm(residuals[:, place], rows[place]))
-        return total
-    pieces = residuals.view(len(residuals), -1, _DEPTH).transpose(0, 1)
-    return torch.bmm(pieces, rows.unfold(0, _DEPTH, _DEPTH).mT).sum(0, dtype=kind)
 
 
 def _shave(classes: int, grade: precision.Grade = precision.FULL) -> float:

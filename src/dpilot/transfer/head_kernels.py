@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from dpilot.engine.capture import beside
+from dpilot.engine.replay.capture import beside
 from dpilot.numerics.kernels import runs_on
 from dpilot.numerics.precision import KEPT_BITS
 
@@ -111,8 +110,11 @@ def _sum_pieces(left: Tensor, right: Tensor, tiles: tuple[int, int], stages: int
 @cache
 def compile_kernels() -> Any:
     """The kernels, made when first needed: importing dpilot does not load Triton."""
-    written, triton = import_module("dpilot.transfer.triton_heads"), import_module("triton")
-    return SimpleNamespace(**{name: triton.jit(getattr(written, name)) for name in ("clip_residuals", "deep_product")})
+    import triton
+
+    from dpilot.transfer.triton_heads import clip_residuals, deep_product
+
+    return SimpleNamespace(clip_residuals=triton.jit(clip_residuals), deep_product=triton.jit(deep_product))
 
 
 _WORTH_IT: Final = 10  # times: recording costs about as much as a few of them

@@ -1,7 +1,7 @@
 """Tuning inside one budget: many runs, all of them paid for.
 
 >>> from dpilot import tune
->>> tune.Box((0.1, 10.0), (10, 100)).candidate(100.0).steps
+>>> tune.SearchBox((0.1, 10.0), (10, 100)).candidate(100.0).steps
 32
 """
 
@@ -21,6 +21,7 @@ _HOMES = {
     "ModuleTask": "module_task",
     "ProbeTask": "probe_task",
     "ScalingLaw": "law",
+    "SearchBox": "candidate",
     "Space": "space",
     "Task": "task",
     "Tuned": "record",

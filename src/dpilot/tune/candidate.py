@@ -1,6 +1,6 @@
 """What a trial tries: a step size and a number of steps, and the box that both stay in.
 
->>> box = Box(lr=(0.1, 10.0), steps=(10, 1000))
+>>> box = SearchBox(lr=(0.1, 10.0), steps=(10, 1000))
 >>> box.least, box.most
 (1.0, 10000.0)
 >>> box.candidate(100.0, split="both")
@@ -16,7 +16,7 @@ from typing import Final
 from dpilot import _validate
 from dpilot.errors import InvalidInput
 
-__all__ = ["SPLITS", "Box", "Candidate"]
+__all__ = ["SPLITS", "Candidate", "SearchBox"]
 
 SPLITS: Final = ("eta-first", "steps-first", "both")
 
@@ -38,7 +38,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class SearchBox:
     """The step sizes and numbers of steps that are allowed, both ends included; declared, never looked up in data.
 
     ``base`` is the number of steps that "eta-first" starts from and the step size that "steps-first" keeps; by default
@@ -64,7 +64,7 @@ class Box:
             object.__setattr__(self, "base", Candidate(math.sqrt(low * high), middle))
 
     @classmethod
-    def fixed(cls, lr: tuple[float, float], steps: int) -> Box:
+    def fixed(cls, lr: tuple[float, float], steps: int) -> SearchBox:
         """Step sizes in a range, at one number of steps."""
         return cls(lr, (steps, steps))
 
@@ -120,3 +120,6 @@ class Box:
     @staticmethod
     def _within(value: float, ends: tuple[float, float]) -> float:
         return min(max(value, ends[0]), ends[1])
+
+
+Box = SearchBox  # its name in 0.1.0

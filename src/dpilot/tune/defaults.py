@@ -10,7 +10,7 @@ from dpilot import _validate
 from dpilot.metrics.objective import OBJECTIVES
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.tune.candidate import Box, Candidate
+from dpilot.tune.candidate import Candidate, SearchBox
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.scaling_plan import SHARES
 
@@ -111,7 +111,7 @@ def default_held_out(budget: Budget, size: float) -> float:
 class StepDefaults:
     """The step sizes and steps that are allowed, and the data-free walk r = lr * steps among them."""
 
-    box: Box
+    box: SearchBox
     walk: float
 
     def options(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def head_defaults(
     few = min(_FEW, most)
     largest = min(2 * (1 + momentum) * classes, _LARGEST) / threshold
     walk = min(head_walk(mu, size, momentum=momentum, threshold=threshold), largest * most)
-    box = Box((walk / most / _REACH, largest), (few, most), Candidate(largest, few))
+    box = SearchBox((walk / most / _REACH, largest), (few, most), Candidate(largest, few))
     return StepDefaults(box, box.inside(walk))
 
 
@@ -204,5 +204,5 @@ def module_lr(*, noise_multiplier: float, batch_size: float, steps: int, momentu
 def module_defaults(*, noise_multiplier: float, batch_size: float, steps: int) -> StepDefaults:
     """About ``module_lr``, at the number of steps that the batch rule fixed."""
     lr = module_lr(noise_multiplier=noise_multiplier, batch_size=batch_size, steps=steps)
-    box = Box((lr / _REACH, lr * _REACH), (steps, steps))
+    box = SearchBox((lr / _REACH, lr * _REACH), (steps, steps))
     return StepDefaults(box, lr * steps)

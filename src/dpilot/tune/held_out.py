@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpilot.errors import InvalidInput
-from dpilot.train.records.reader import Reader, concatenate_records, declared_form, first_record
-from dpilot.train.records.spec import try_quietly
+from dpilot.train.records.reader import Reader, concatenate_records, declared_form, first_record, try_quietly
 
 __all__ = ["evaluation_form", "map_records", "training_form"]
 

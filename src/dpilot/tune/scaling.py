@@ -16,7 +16,7 @@ from typing import Any
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Committed, Ledger
-from dpilot.tune.candidate import Box, Candidate
+from dpilot.tune.candidate import Candidate, SearchBox
 from dpilot.tune.law import ScalingLaw
 from dpilot.tune.outlays import whole_outlay
 from dpilot.tune.record import TrialRecord, Tuned
@@ -38,7 +38,7 @@ class Search:
 
 
 def linear_scaling(
-    task: Task, budget: Budget, *, box: Box, ledger: Ledger | str | Path | None = None, **options: Any
+    task: Task, budget: Budget, *, box: SearchBox, ledger: Ledger | str | Path | None = None, **options: Any
 ) -> Tuned:
     """Tune and train ``task`` within ``budget``, trials, scores and final run included; ``options``: ``plan_scaling``.
 
@@ -52,7 +52,7 @@ def linear_scaling(
         noise does not let one rank, trials that would be hopeless from the start
 
     Example:
-        ``linear_scaling(ProbeTask.of(features, split, size=n), Budget(1.0, 1e-5), box=Box((0.1, 100.0), (10, 100)))``
+        ``linear_scaling(ProbeTask.of(x, split, size=n), Budget(1.0, 1e-5), box=SearchBox((0.1, 100.0), (10, 100)))``
     """
     plan = plan_scaling(
         budget,
@@ -93,7 +93,7 @@ def search(plan: ScalingPlan, task: Task, committed: Committed) -> Search:
     return Search(plan.law(points), tuple(records), tuple(notes))
 
 
-def chosen(law: ScalingLaw, epsilon: float, box: Box, split: str) -> tuple[Candidate, tuple[str, ...]]:
+def chosen(law: ScalingLaw, epsilon: float, box: SearchBox, split: str) -> tuple[Candidate, tuple[str, ...]]:
     """The candidate that the law names at ``epsilon``, and what had to be guarded."""
     prediction = law.explain(epsilon)
     return box.candidate(prediction.r, split), prediction.notes
@@ -109,7 +109,7 @@ def train_at(
     law: ScalingLaw,
     budget: Budget,
     *,
-    box: Box,
+    box: SearchBox,
     split: str = "eta-first",
     ledger: Ledger | str | Path | None = None,
     purpose: str = FINAL,

@@ -14,7 +14,7 @@ from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu, stages_mu
 from dpilot.privacy.ledger import Stage
-from dpilot.tune.candidate import SPLITS, Box
+from dpilot.tune.candidate import SPLITS, SearchBox
 from dpilot.tune.law import VARIABLES, ScalingLaw
 from dpilot.tune.outlays import stage_outlays
 from dpilot.tune.rounds import FINAL, Round
@@ -39,7 +39,7 @@ class ScalingPlan:
     """
 
     budget: Budget
-    box: Box
+    box: SearchBox
     rounds: tuple[Round, ...]
     epsilons: tuple[float, ...]
     final: Outlay
@@ -85,7 +85,7 @@ class ScalingPlan:
 def plan_scaling(
     budget: Budget,
     *,
-    box: Box,
+    box: SearchBox,
     held_out_size: float,
     cells: int = 1,
     sample_rate: float = 1.0,
@@ -116,7 +116,7 @@ def plan_scaling(
         sample_rate < 1                                     the box must have one number of steps
 
     Example:
-        >>> plan = plan_scaling(Budget(1.0, 1e-5), box=Box((0.1, 10.0), (10, 100)), held_out_size=5000)
+        >>> plan = plan_scaling(Budget(1.0, 1e-5), box=SearchBox((0.1, 10.0), (10, 100)), held_out_size=5000)
         >>> len(plan.stages(None)), round(plan.final_epsilon, 2), f"{plan.share:.1%}"
         (13, 0.97, '5.8%')
     """
@@ -166,13 +166,13 @@ def _hopeless(cells: int, size: float, score_multiplier: float, too_noisy: float
     )
 
 
-def _steps(box: Box, sample_rate: float) -> int | None:
+def _steps(box: SearchBox, sample_rate: float) -> int | None:
     """The one number of steps that sampled runs have."""
     few, many = box.steps
     if sample_rate < 1 and few != many:
         raise InvalidInput(
             f"steps are {box.steps} at a sample rate of {sample_rate}: expected one number of steps, as only the step "
-            "size may depend on results when batches are sampled. Use Box.fixed(lr, steps)."
+            "size may depend on results when batches are sampled. Use SearchBox.fixed(lr, steps)."
         )
     return few if sample_rate < 1 else None
 

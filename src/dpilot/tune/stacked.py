@@ -19,19 +19,15 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import TensorDataset
 
 from dpilot.engine import PerSample
-from dpilot.engine.base import accumulator, empty, trainable
-from dpilot.engine.draws import GeneratorStates
-from dpilot.engine.loop import materialised
-from dpilot.engine.quiet import no_batching_warnings
+from dpilot.engine.base import accumulator, empty, no_batching_warnings, trainable
+from dpilot.engine.generators import GeneratorStates
+from dpilot.engine.isolate.loop import hold_gradients
+from dpilot.engine.isolate.vmap import BatchLoss, refuse_leaks
 from dpilot.engine.state import StateSnapshot, preserve
-from dpilot.engine.vmap import BatchLoss
-from dpilot.engine.vmap_leaks import refuse_leaks
 from dpilot.sampling import Batch, PoissonSampler
 from dpilot.train import dry_run
-from dpilot.train.gradients import even_rows
-from dpilot.train.records.nulls import concatenate_handles, null_outside_classes
-from dpilot.train.records.reader import RecordChunk, declared_form, move_to, split_records
-from dpilot.train.records.spec import try_quietly
+from dpilot.train.gradients import concatenate_handles, even_rows, null_outside_classes
+from dpilot.train.records.reader import RecordChunk, declared_form, move_to, split_records, try_quietly
 from dpilot.train.state import TrainingState, step_randomness
 
 __all__ = ["Runner", "runs_stacked", "stackable", "train_together"]
@@ -192,7 +188,7 @@ def _select_records(runner: Runner, stacked: dict[str, Tensor], place: int, mask
     gradients = {
         name.removeprefix("model."): each[place][kept.to(each.device)].detach() for name, each in stacked.items()
     }
-    return materialised(
+    return hold_gradients(
         "vmap", "trials together", {name: each.to(accumulator(each)) for name, each in gradients.items()}
     )
 

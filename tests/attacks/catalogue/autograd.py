@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.attacks.case import Case, Net, attack, linear, mixing, normal, regression, size_for, squared
+from tests.functions import Identity
 
 
 class Reversed(torch.autograd.Function):
@@ -252,20 +253,8 @@ def product_of_factors() -> Case:
     return Case(net, squared, (some, normal(n, 2, seed=1)), (torch.zeros(1, 4), torch.ones(1, 2)))
 
 
-class Centred(torch.autograd.Function):
+class Centred(Identity):
     """The identity, whose rule for vmap subtracts the mean of the batch."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gradients[0]
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
@@ -294,20 +283,8 @@ def saved_tensors_compressed() -> Case:
     return Case(Net(lambda m, x: m.a(x).tanh()), loss, *regression(), per_batch=True)
 
 
-class TurnedRound(torch.autograd.Function):
+class TurnedRound(Identity):
     """The identity, with a rule for vmap that turns all records round if one is large."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0]
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tests.attacks.case import Case, Net, attack, flagging, mixing, not_held
+from tests.functions import Identity
 
 
 @attack
@@ -377,22 +377,10 @@ def look_up_that_fails() -> Case:
     return flagging(lambda x: fails(lambda: torch.nn.functional.embedding(x.abs().long(), table)))
 
 
-class Identity(torch.autograd.Function):
-    """A function with a backward pass of its own, which vmap can follow."""
+class FollowedByVmap(Identity):
+    """An identity that vmap can follow."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0]
 
 
 @attack
@@ -401,10 +389,10 @@ def look_up_that_fails_under_vmap() -> Case:
     table = torch.zeros(60, 1)
 
     def flag(x: Tensor) -> bool:
-        return fails(lambda: torch.nn.functional.embedding(Identity.apply(x).abs().long(), table))
+        return fails(lambda: torch.nn.functional.embedding(FollowedByVmap.apply(x).abs().long(), table))
 
     case = flagging(flag)
-    return replace(case, loss=lambda out, y: case.loss(Identity.apply(out), y))
+    return replace(case, loss=lambda out, y: case.loss(FollowedByVmap.apply(out), y))
 
 
 @attack
@@ -418,7 +406,7 @@ def largest_in_a_script(x: Tensor) -> float:
     return max(values)
 
 
-@not_held("tolist inside a script reads memory without an operation")
+@not_held("tolist inside a script reads memory without an operation", but_by="vmap loop one")
 def list_inside_a_script() -> Case:
     """tolist, inside TorchScript: 2.5 bounds."""
     with warnings.catch_warnings():
@@ -440,7 +428,7 @@ class Capsule:
         return 1, 0
 
 
-@not_held("to_dlpack hands out memory without a function or an operation that could be watched")
+@not_held("to_dlpack hands out memory without a function or an operation that could be watched", but_by="vmap loop one")
 def capsule_read_by_numpy() -> Case:
     """torch.utils.dlpack.to_dlpack, and numpy: 2.5 bounds."""
     return flagging(lambda x: bool((np.abs(np.from_dlpack(Capsule(x))) > 50).any()))

@@ -512,7 +512,7 @@ def flag_in_an_array() -> Case:
     return flagging(flag)
 
 
-@not_held(OUTSIDE)
+@not_held(OUTSIDE, but_by="vmap")
 def flag_in_an_iterator() -> Case:
     """A flag among the variables of a running generator: 3.3 bounds."""
 
@@ -541,7 +541,7 @@ def attribute_of_a_member() -> Case:
     return flagging(flag)
 
 
-@not_held(OUTSIDE)
+@not_held(OUTSIDE, but_by="vmap")
 def global_variable_by_name() -> Case:
     """A global variable that is named by a text: 4.1 bounds."""
     globals()["BY_NAME"] = False

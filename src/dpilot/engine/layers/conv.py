@@ -1,17 +1,27 @@
-"""Convolutions of one, two and three dimensions: strides, paddings, dilations, groups, and their transposes."""
+"""Convolutions of one, two and three dimensions: strides, paddings, dilations, groups, and their transposes.
+
+On a GPU, where a kernel moves by one, gradients are formed without unfolding (``by_entry``). Lay the padded input out
+as tokens, row after row, and the output gradient on the same grid, zero where no output lies. Then a kernel entry sees,
+for every output, the token a fixed number of places further on, and nothing is copied kernel-fold:
+
+    g_i[:, :, k] = sum over tokens l of e_i[l] a_i[l + offset(k)]^T
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpilot.engine.base import accumulator
+from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import (
+    Apart,
     Dense,
     MakeUse,
     Operation,
@@ -21,28 +31,17 @@ from dpilot.engine.layers.base import (
     detach_unseen,
     group_rows,
     plain,
-    plain_or_none,
     rule,
 )
-from dpilot.engine.layers.conv_geometry import Geometry, even_parts, pad_same, spatial_dims, tuple_of, unfold
-from dpilot.engine.layers.formed import Apart
-from dpilot.engine.layers.gram import LOOKED_AT, GramParts, gram_bound, gram_is_cheaper, parts_of
-from dpilot.engine.layers.offsets import by_entry, patch_gram, worth_it
-from dpilot.numerics import euclidean, precision
+from dpilot.engine.layers.gram import GramParts, gram_bound, gram_is_cheaper, parts_of
+from dpilot.numerics import kernels, precision
+from dpilot.numerics.devices import policy_of
 from dpilot.numerics.precision import Grade
 
-CHUNK = {"cpu": 1 << 19, "cuda": 1 << 26}
-"""Numbers unfolded at a time: enough to keep the products busy, few enough for the CPU's cache or the GPU's memory."""
 LEAST = 1 << 20
 """Numbers that a GPU unfolds at a time in any case; otherwise no more than inputs and errors have together."""
-FACTOR = {"cpu": 16, "cuda": 12}
-"""How many times T^2 must fit into d p for the Gram norm: patches are copied for the sum."""
-ENTRYWISE = frozenset({"cuda"})
-"""Kinds of device on which unfolding is the slower way."""
 ROUNDS_INPUTS = False
 """A sum weighs, and so rounds, the errors whatever the widths are: weighted inputs would have to be unfolded."""
-EVEN = 8
-"""Tensor cores want channels in multiples of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +72,14 @@ class Correlation:
         channels, positions = self.inputs.shape[1] // self.geometry.groups, math.prod(self.errors.shape[2:])
         d, p = channels * math.prod(self.geometry.kernel), self.errors.shape[1]
         single = self.geometry.groups == 1 and self.inputs.shape[0] == self.batch_size
-        factor = FACTOR["cuda" if self.inputs.is_cuda else "cpu"]
-        return single and gram_is_cheaper(positions, d, p, factor)
+        return single and gram_is_cheaper(positions, d, p, policy_of(self.inputs.device).gram_factor)
 
     def _by_entry(self) -> bool:
         """On a GPU, where unfolding costs more than a product for each kernel entry and sizes suit tensor cores."""
-        g, even = self.geometry, not (self.inputs.shape[1] % EVEN or self.errors.shape[1] % EVEN)
+        policy, g = policy_of(self.inputs.device), self.geometry
+        even = not (self.inputs.shape[1] % policy.even_channels or self.errors.shape[1] % policy.even_channels)
         plain = all(s == 1 for s in g.stride) and g.groups == 1 and self.inputs.shape[0] == self.batch_size
-        return self.inputs.device.type in ENTRYWISE and even and plain
+        return policy.forms_by_entry and even and plain
 
     def gram_parts(self) -> GramParts | None:
         """The parts of a norm that is finished together with others, where it is of that kind."""
@@ -107,7 +106,7 @@ class Correlation:
             parts.append(squares)
             loose.append(torch.zeros_like(squares, dtype=torch.bool) if found is None else found)
         chosen = torch.cat(loose)
-        formed = chosen.device.type in LOOKED_AT and bool(chosen.any())
+        formed = policy_of(chosen.device).tightens_bounds and bool(chosen.any())
         return torch.cat(parts), Apart.of(self, chosen, self._few(chosen)) if formed else self
 
     def _part(self, start: int, stop: int) -> Correlation:
@@ -159,7 +158,7 @@ class Correlation:
         """Ranges of samples whose unfolded inputs fit."""
         ratio = self.inputs.shape[0] // self.batch_size
         row = self.inputs.shape[1] * math.prod(self.geometry.kernel) * math.prod(self.errors.shape[2:])
-        most = CHUNK["cuda" if self.inputs.is_cuda else "cpu"]
+        most = policy_of(self.inputs.device).unfolded
         if self.inputs.is_cuda:
             most = min(most, max(LEAST, self.inputs.numel() + self.errors.numel()))
         return even_parts(start, stop, row * ratio, most)
@@ -190,7 +189,7 @@ class Correlation:
 
     def _magnitudes(self, start: int, stop: int) -> Tensor:
         both = self._columns(start, stop), self._error_columns(start, stop)
-        inputs, errors = (euclidean.lengths(t.flatten(1, 2).mT) for t in both)
+        inputs, errors = (precision.lengths(t.flatten(1, 2).mT) for t in both)
         return torch.sum(inputs * errors, 1).view(stop - start, -1).sum(1)
 
     def keep(self, finite: Tensor) -> Correlation:
@@ -279,7 +278,7 @@ def _conv(
     if padding == "same":
         input, padding = pad_same(input, kernel, spread), 0
     width = tuple_of(0 if padding == "valid" else padding, space)
-    out = operation(input, plain(scope, weight), plain_or_none(scope, bias), steps, width, spread, groups)
+    out = operation(input, plain(scope, weight), plain(scope, bias), steps, width, spread, groups)
     return record(scope, out, input, weight, bias, Geometry(kernel, steps, width, spread, groups), False)
 
 
@@ -291,6 +290,155 @@ def _conv_transpose(
     space = spatial_dims(input, weight)
     input = cast(input)
     steps, width, spread, beyond = (tuple_of(v, space) for v in (stride, padding, dilation, output_padding))
-    out = operation(input, plain(scope, weight), plain_or_none(scope, bias), steps, width, beyond, groups, spread)
+    out = operation(input, plain(scope, weight), plain(scope, bias), steps, width, beyond, groups, spread)
     geometry = Geometry(tuple(weight.shape[2:]), steps, width, spread, groups)
     return record(scope, out, input, weight, bias, geometry, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a kernel moves over its input; padding is already applied when ``padding`` is zero."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def unfold(a: Tensor, geometry: Geometry, positions: tuple[int, ...]) -> Tensor:
+    """A view (rows, C, *kernel, *positions) of the padded input: what each kernel entry sees at each position."""
+    if any(geometry.padding):
+        a = F.pad(a, [width for side in reversed(geometry.padding) for width in (side, side)])
+    a = a.contiguous()
+    space = a.stride()[2:]
+    steps = [s * d for s, d in zip(space, geometry.dilation, strict=True)]
+    moves = [s * m for s, m in zip(space, geometry.stride, strict=True)]
+    return a.as_strided((*a.shape[:2], *geometry.kernel, *positions), (*a.stride()[:2], *steps, *moves))
+
+
+def even_parts(start: int, stop: int, each: int, most: int) -> list[tuple[int, int]]:
+    """Ranges of samples of ``each`` numbers, as few as hold ``most`` numbers at a time, of about equal size.
+
+    Example:
+        >>> even_parts(0, 10, each=3, most=12)
+        [(0, 4), (4, 8), (8, 10)]
+    """
+    fitting = max(1, most // max(1, each))
+    count = -(-(stop - start) // fitting)
+    step = -(-(stop - start) // max(1, count))
+    return [(at, min(at + step, stop)) for at in range(start, stop, max(1, step))]
+
+
+def spatial_dims(x: Tensor, weight: Tensor) -> int:
+    """The number of spatial dimensions; an input without a batch dimension is refused."""
+    if x.dim() != weight.dim():
+        raise NoRule(
+            f"a convolution of an input of shape {tuple(x.shape)} without samples first. Add a batch dimension."
+        )
+    return weight.dim() - 2
+
+
+def tuple_of(value: Any, length: int) -> tuple[int, ...]:
+    """One number for each spatial dimension."""
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return tuple(int(v) for v in values) * (length if len(values) == 1 else 1)
+
+
+def pad_same(x: Tensor, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
+    """The zeros padding="same" asks for; the odd one goes to the right."""
+    totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    return F.pad(x, [width for total in reversed(totals) for width in (total // 2, total - total // 2)])
+
+
+LAID = 1 << 26
+"""Numbers laid out as tokens at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByEntry:
+    """Gradients of a kernel with its entries first: dense values (n, entries, O, C), summed into (O, C, *kernel)."""
+
+    values: Dense
+    kernel: tuple[int, ...]
+
+    def measure(self) -> tuple[Tensor, Use]:
+        return self.values.measure()[0], self
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return self._to_kernel_layout(self.values.weighted_sum(weights).unsqueeze(0))[0]
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        return self._to_kernel_layout(self.values.gradients(start, stop))
+
+    def magnitude(self) -> Tensor:
+        return self.values.magnitude()
+
+    def keep(self, finite: Tensor) -> ByEntry:
+        return ByEntry(self.values.keep(finite), self.kernel)
+
+    def _to_kernel_layout(self, values: Tensor) -> Tensor:
+        """(n, entries, O, C) -> (n, O, C, *kernel)."""
+        return values.permute(0, 2, 3, 1).reshape(values.shape[0], *values.shape[2:], *self.kernel)
+
+
+def by_entry(
+    inputs: Tensor, errors: Tensor, kernel: tuple[int, ...], padding: Sequence[int], dilation: Sequence[int]
+) -> ByEntry:
+    """Every sample's gradient, from inputs (n, C, *space) and errors (n, O, *positions)."""
+    grid = [size + 2 * side for size, side in zip(inputs.shape[2:], padding, strict=True)]
+    steps = [d * math.prod(grid[j + 1 :]) for j, d in enumerate(dilation)]
+    offsets = [sum(i * s for i, s in zip(at, steps, strict=True)) for at in product(*map(range, kernel))]
+    n, channels, width = inputs.shape[0], inputs.shape[1], errors.shape[1]
+    values = inputs.new_empty(n, len(offsets), width, channels, dtype=accumulator(inputs))
+    for start, stop in even_parts(0, n, math.prod(grid) * (channels + width), LAID):
+        rows = slice(start, stop)
+        a, e = on_grid(inputs[rows], grid, padding), on_grid(errors[rows], grid, [0] * len(grid))
+        for j, offset in enumerate(offsets):
+            left, right = e[:, : e.shape[1] - offset].mT, a[:, offset:]
+            if a.dtype == torch.bfloat16:
+                values[rows, j] = precision.bmm(left, right)
+            else:
+                torch.bmm(left, right, out=values[rows, j])
+    return ByEntry(Dense(values), kernel)
+
+
+def on_grid(values: Tensor, grid: Sequence[int], start: Sequence[int]) -> Tensor:
+    """(n, C, *size) laid into zeros of the grid's size, as tokens (n, places, C)."""
+    made = kernels.on_grid(values, grid, start)
+    if made is not None:
+        return made
+    n, channels, *size = values.shape
+    laid = values.new_zeros(n, *grid, channels)
+    inside = tuple(slice(at, at + length) for at, length in zip(start, size, strict=True))
+    laid[:, *inside] = values.movedim(1, -1)
+    return laid.flatten(1, -2)
+
+
+def worth_it(inputs: Tensor, geometry: Geometry, positions: tuple[int, ...]) -> bool:
+    """Whether the pixels have fewer inner products to form than the patches have products: places^2 <= K T^2."""
+    places = math.prod(pad_sizes(inputs, geometry))
+    return places * places <= math.prod(geometry.kernel) * math.prod(positions) ** 2
+
+
+def pad_sizes(inputs: Tensor, geometry: Geometry) -> list[int]:
+    """The size of the padded image."""
+    return [size + 2 * side for size, side in zip(inputs.shape[2:], geometry.padding, strict=True)]
+
+
+def patch_gram(inputs: Tensor, geometry: Geometry, positions: tuple[int, ...]) -> Tensor:
+    """Gram matrices (n, T, T) of the patches of images (n, C, *space), for a kernel without groups."""
+    grid = pad_sizes(inputs, geometry)
+    pixels = precision.gram(on_grid(inputs, grid, geometry.padding))
+    across = [math.prod(grid[j + 1 :]) for j in range(len(grid))]
+    down, right = pixels.stride(1), pixels.stride(2)
+    entries = [d * a * (down + right) for d, a in zip(geometry.dilation, across, strict=True)]
+    moves = [s * a for s, a in zip(geometry.stride, across, strict=True)]
+    steps = [m * down for m in moves] + [m * right for m in moves]
+    seen = pixels.as_strided(
+        (pixels.shape[0], *geometry.kernel, *positions, *positions), (pixels.stride(0), *entries, *steps)
+    )
+    # <patch_s, patch_t> = sum over kernel entries k of <pixel at s + k, pixel at t + k>: a sum of entries of ``pixels``
+    # (tests/engine/test_tensor_cores.py::test_inner_products_of_patches_are_sums_of_those_of_pixels)
+    tokens = math.prod(positions)
+    return seen.sum(tuple(range(1, 1 + len(grid)))).view(-1, tokens, tokens)

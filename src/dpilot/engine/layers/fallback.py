@@ -7,9 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from dpilot.engine.base import NoRule
+from dpilot.engine.base import NoRule, no_batching_warnings, tensors_in
 from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, per_sample_rows
-from dpilot.engine.quiet import no_batching_warnings
 
 
 def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -17,8 +16,8 @@ def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[
 
     The operation must give one tensor with samples first and treat them independently.
     """
-    weights = unique([v for v in leaves((args, kwargs)) if scope.is_weight(v)])
-    samples = unique([v for v in leaves((args, kwargs)) if scope.is_sample(v)])
+    weights = unique([v for v in tensors_in((args, kwargs)) if scope.is_weight(v)])
+    samples = unique([v for v in tensors_in((args, kwargs)) if scope.is_sample(v)])
     name = getattr(func, "__name__", str(func))
     for s in samples:
         scope.require_rows(s)
@@ -69,15 +68,6 @@ def per_sample(
     with no_batching_warnings():
         result: Tensor = vmap(one, randomness="different")(per_sample_rows(e, n).to(e.dtype), *shaped)
     return per_sample_rows(result, n)[:, 0]
-
-
-def leaves(tree: Any) -> list[Tensor]:
-    """Tensors in nested tuples, lists and dicts."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    if isinstance(tree, dict):
-        return [t for v in tree.values() for t in leaves(v)]
-    return [t for v in tree for t in leaves(v)] if isinstance(tree, (tuple, list)) else []
 
 
 def unique(found: list[Tensor]) -> list[Tensor]:

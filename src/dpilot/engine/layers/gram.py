@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dpilot.engine.base import constants
-from dpilot.engine.layers.base import Use
-from dpilot.engine.layers.formed import Formed
-from dpilot.numerics import euclidean, kernels, precision
+from dpilot.engine.layers.base import Formed, Use
+from dpilot.numerics import kernels, precision
+from dpilot.numerics.devices import policy_of
 from dpilot.numerics.precision import Grade
 
 
@@ -91,7 +91,7 @@ def gram_bound(
     """
     if grade.shave:
         return finish_bounds([gram_parts(a, e, grade, rounds_inputs, shared)])[0], None
-    inputs, errors = euclidean.lengths(a), euclidean.lengths(e)
+    inputs, errors = precision.lengths(a), precision.lengths(e)
     scale, vanished = along(inputs, errors, roots_of(a, e, inputs.dtype))
     unit = precision.gram_slack(a.shape[2], e.shape[2], scale.dtype)
     with precision.use_full_precision():
@@ -100,7 +100,7 @@ def gram_bound(
 
 def roots_of(a: Tensor, e: Tensor, dtype: torch.dtype) -> kernels.Roots:
     """What may vanish of a token of each."""
-    return euclidean.root(a.shape[2], dtype), euclidean.root(e.shape[2], dtype)
+    return precision.underflow_length(a.shape[2], dtype), precision.underflow_length(e.shape[2], dtype)
 
 
 def along(inputs: Tensor, errors: Tensor, roots: kernels.Roots) -> tuple[Tensor, Tensor]:
@@ -154,7 +154,7 @@ def parts_of(
     ``terms`` is how many inner products an entry of the inputs' matrix was added up from.
     """
     tokens, d, p = sizes
-    roots = euclidean.root(d, torch.float32), euclidean.root(p, torch.float32)
+    roots = precision.underflow_length(d, torch.float32), precision.underflow_length(p, torch.float32)
     found = kernels.gram_sums(inputs, errors, rounds_inputs, roots)
     if found is None:
         found = gram_sums(inputs, errors, rounds_inputs, roots)
@@ -188,6 +188,8 @@ def finish_bounds(parts: Sequence[GramParts]) -> tuple[Tensor, ...]:
     tiny = torch.finfo(squares.dtype).tiny
     lost = constants(tuple(2 * tiny * p.tokens**2 for p in parts), squares.device)
     chains = constants(tuple(SUMMED * p.tokens for p in parts), squares.device)
+    # |E' A - E A|_F <= |E' - E|_F |A| <= r |E|_F |A|, and |A|^2 = |A A^T| <= |A A^T|_F
+    # (tests/engine/test_tensor_cores.py::test_tf32_norms_bound_what_tf32_sums_add)
     rounded = torch.minimum(scale, other.add_(lost).sqrt_().sqrt_().mul_(mass.sqrt_())).mul_(shave)
     rounded.addcmul_(scale, chains)
     upper = torch.addcmul(not_below_0(squares).add_(lost), scale.square(), unit).addcmul_(vanished, vanished)
@@ -203,10 +205,6 @@ def not_below_0(squares: Tensor) -> Tensor:
     return squares.clamp_min(0).masked_fill_(squares == -torch.inf, torch.nan)
 
 
-LOOKED_AT = frozenset({"cpu"})
-"""Kinds of device on which somebody looks whether a bound is loose."""
-
-
 def bound_squares(
     squares: Tensor, scale: Tensor, vanished: Tensor, unit: float, tokens: int, few: Callable[[Tensor], Use]
 ) -> tuple[Tensor, Tensor | None]:
@@ -219,8 +217,10 @@ def bound_squares(
     slack = unit * scale.square() + vanished.square() + lost
     summed = precision.product_slack(tokens, scale.dtype) * scale
     upper = (torch.sqrt(not_below_0(squares) + slack) + summed).square()
-    if upper.device.type not in LOOKED_AT:
+    if not policy_of(upper.device).tightens_bounds:
         return upper, None
+    # where tokens cancel the slack may be all of the bound: then the gradient itself is measured, and so summed
+    # (tests/engine/test_precision.py::test_norm_is_tight_when_tokens_cancel)
     loose = slack > precision.LOOSE * squares  # false for nan: a null sample stays null
     loose &= scale > vanished  # nothing is to be formed of a gradient of zeros
     if not bool(loose.any()):

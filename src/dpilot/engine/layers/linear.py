@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import (
+    Apart,
     Dense,
     MakeUse,
     Operation,
@@ -19,10 +20,8 @@ from dpilot.engine.layers.base import (
     cast,
     group_rows,
     plain,
-    plain_or_none,
     rule,
 )
-from dpilot.engine.layers.formed import Apart
 from dpilot.engine.layers.gram import (
     GramParts,
     SharedInput,
@@ -32,7 +31,7 @@ from dpilot.engine.layers.gram import (
     joint_parts,
     weighs_inputs,
 )
-from dpilot.numerics import euclidean, kernels, precision
+from dpilot.numerics import kernels, precision
 from dpilot.numerics.precision import Grade
 
 
@@ -105,7 +104,7 @@ class Product:
             return precision.bmm(a.mT, e) if self.swapped else precision.bmm(e.mT, a)
 
     def magnitude(self) -> Tensor:
-        return torch.sum(euclidean.lengths(self.inputs) * euclidean.lengths(self.errors), 1)
+        return torch.sum(precision.lengths(self.inputs) * precision.lengths(self.errors), 1)
 
     def keep(self, finite: Tensor) -> Product:
         rows = finite[:, None, None]
@@ -189,21 +188,19 @@ def linear(scope: Scope, x: Tensor, weight: Tensor, bias: Tensor | None, swapped
         raise NoRule(
             f"a linear map of a tensor of shape {tuple(x.shape)} without samples first. Add a batch dimension."
         )
-    matrix = plain(scope, weight).mT if swapped else plain(scope, weight)
-    own = cast(x)
-    out = torch.nn.functional.linear(own, matrix, plain_or_none(scope, bias))
+    matrix, offset, own = plain(scope, weight), plain(scope, bias), cast(x)
+    out = torch.nn.functional.linear(own, matrix.mT if swapped else matrix, offset)
     uses: list[tuple[Tensor, MakeUse]] = []
     saved: tuple[Tensor, ...] = ()
-    biased = bias is not None and scope.is_weight(bias)
-    summed = list[Tensor]() if biased else None  # filled and emptied between two uses of one tap
-    if scope.is_weight(weight):
+    summed = None if offset is bias else list[Tensor]()  # filled and emptied between two uses of one tap
+    if matrix is not weight:
         base = scope.transposed_from(weight)
         turned = base is not None
         record, shared = scope.input_of_several(x, own)
         saved = (record,)
         make = product_use(scope.batch_size, swapped != turned, shared, summed)
         uses.append((weight if base is None else base, make))
-    if bias is not None and biased:
+    if bias is not None and summed is not None:
         uses.append((bias, bias_use(scope.batch_size, summed)))
     return scope.tap(out, saved, uses)
 

@@ -18,7 +18,7 @@ from dpilot.engine.layers.base import (
     Use,
     detach_unseen,
     per_sample_rows,
-    plain_or_none,
+    plain,
     rule,
 )
 from dpilot.numerics import kernels
@@ -74,7 +74,7 @@ def _layer(
     bias: Tensor | None = None, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     shape = tuple(normalized_shape)
-    scale, shift = plain_or_none(scope, weight), plain_or_none(scope, bias)
+    scale, shift = plain(scope, weight), plain(scope, bias)
     both = weight is not None and bias is not None and scope.is_weight(weight) and scope.is_weight(bias)
     float32 = all(t is not None and t.is_cuda and t.dtype == torch.float32 for t in (input, weight, bias))
     if not (both and float32 and len(shape) == 1):
@@ -112,7 +112,7 @@ def _root_mean_square(
     eps: float | None = None,
 ) -> Tensor:  # fmt: skip
     shape = list(normalized_shape)
-    out = F.rms_norm(input, shape, plain_or_none(scope, weight), eps)
+    out = F.rms_norm(input, shape, plain(scope, weight), eps)
     return affine(scope, out, input, lambda x: F.rms_norm(x, shape, None, eps), weight, None, -1)
 
 
@@ -121,7 +121,7 @@ def _group(
     scope: Scope, _: Operation, input: Tensor, num_groups: int, weight: Tensor | None = None,
     bias: Tensor | None = None, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    scale, shift = plain_or_none(scope, weight), plain_or_none(scope, bias)
+    scale, shift = plain(scope, weight), plain(scope, bias)
     if torch.is_autocast_enabled(input.device.type) or scale is None:
         out = F.group_norm(input, num_groups, scale, shift, eps)
         return affine(scope, out, input, lambda x: F.group_norm(x, num_groups, None, None, eps), weight, bias, 1)
@@ -171,7 +171,7 @@ def _instance(
     def normalise(x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
         return F.instance_norm(x, running_mean, running_var, scale, shift, use_input_stats, momentum, eps)
 
-    out = normalise(input, plain_or_none(scope, weight), plain_or_none(scope, bias))
+    out = normalise(input, plain(scope, weight), plain(scope, bias))
     return affine(scope, out, input, normalise, weight, bias, 1)
 
 
@@ -187,5 +187,5 @@ def _batch(
     def normalise(x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
         return F.batch_norm(x, running_mean, running_var, scale, shift, False, momentum, eps)
 
-    out = normalise(input, plain_or_none(scope, weight), plain_or_none(scope, bias))
+    out = normalise(input, plain(scope, weight), plain(scope, bias))
     return affine(scope, out, input, normalise, weight, bias, 1)

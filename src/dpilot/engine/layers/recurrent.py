@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpilot.engine.base import NoRule
-from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, detach_unseen, plain, plain_or_none, rule
+from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, detach_unseen, plain, rule
 from dpilot.engine.layers.linear import bias_use, linear, product, product_use
 
 State = tuple[Tensor, ...]
@@ -72,9 +72,9 @@ CELLS: dict[str, Cell] = {
 def layer(scope: Scope, cell: Cell, x: Tensor, state: State, w: Weights) -> tuple[Tensor, State]:
     """One layer, one direction, x (n, T, d) -> (n, T, h) and the last state."""
     late: list[Tensor] = []  # h_{t-1} for all t, and what a GRU's reset gates were: known only after the unrolling
-    z = F.linear(x, plain(scope, w.inputs), plain_or_none(scope, w.input_bias))
+    z = F.linear(x, plain(scope, w.inputs), plain(scope, w.input_bias))
     z = scope.tap(z, (detach_unseen(x),), uses_of(scope, w, late))
-    bare = replace(w, recurrent=plain(scope, w.recurrent), recurrent_bias=plain_or_none(scope, w.recurrent_bias))
+    bare = replace(w, recurrent=plain(scope, w.recurrent), recurrent_bias=plain(scope, w.recurrent_bias))
     before, gates, outputs = [], [], []
     for z_t in z.unbind(1):
         before.append(detach_unseen(state[0]))

@@ -1,8 +1,10 @@
 """What ran in a forward pass, and where the records lie in every tensor of it.
 
-``Pass`` watches one pass over a chunk and says whether records stay apart in it. Below it: ``tracker`` sees
-operations, ``rules`` knows them, ``memory`` and ``place`` hold what is known, ``exits`` sees what leaves torch, and
-``source`` finds the line of the model. May import the write guard and the state of the engine, no layer and no engine.
+``watch`` watches one pass over a chunk and says whether records stay apart in it. Below it: ``tracker`` sees every
+operation, ``rules`` knows them, ``memory`` and ``place`` hold what is known.
+
+Promises: a tensor whose place is an axis holds, in the rows of record i, a function of record i, of what is shared and
+of its own draws. May import: base, batch, generators, state and writes; no layer and no engine.
 """
 
 from dpilot.engine.record.memory import Answers

@@ -13,8 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dpilot.engine.record.call import Call, Mixes, NotKnown, dims_of
-from dpilot.engine.record.place import SHARED, Place, on_axis
+from dpilot.engine.record.place import SHARED, Call, Mixes, NotKnown, Place, dims_of, on_axis
 
 Places = Place | list[Place]
 Rule = Callable[[Call], Places]

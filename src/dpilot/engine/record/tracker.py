@@ -7,22 +7,38 @@ run. Each leaves a tag on the memory of its results (memory.py), by its rule (ru
 from __future__ import annotations
 
 import itertools
+import linecache
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpilot.engine.base import NoRule
-from dpilot.engine.record.call import Call, Mixes, NotKnown, tensors_in
-from dpilot.engine.record.draws import Meeting, drawn_among, same_layout
-from dpilot.engine.record.generators import Generators
-from dpilot.engine.record.memory import Answers, Constants, Memory, remember
-from dpilot.engine.record.place import DRAWN, EVERYWHERE, SHARED, TOGETHER, TRAINED, UNIFORM, WORSE, Place, on_axis
+from dpilot.engine.base import NoRule, tensors_in
+from dpilot.engine.generators import Generators
+from dpilot.engine.record.memory import Answers, Constants, Meeting, Memory, drawn_among, remember, same_layout
+from dpilot.engine.record.place import (
+    DRAWN,
+    EVERYWHERE,
+    SHARED,
+    TOGETHER,
+    TRAINED,
+    UNIFORM,
+    WORSE,
+    Call,
+    Mixes,
+    NotKnown,
+    Place,
+    PlaceMemory,
+    on_axis,
+)
 from dpilot.engine.record.rules import (
     DRAWS,
     EMPTY,
@@ -35,7 +51,6 @@ from dpilot.engine.record.rules import (
     no_values,
     pointwise,
 )
-from dpilot.engine.record.source import line_of_model
 from dpilot.engine.writes import WriteGuard
 
 Severity = Literal["unknown", "mixed"]
@@ -70,19 +85,10 @@ class Operation(NamedTuple):
     """Whether it is not torch's own, or runs functions of the model: nothing is known of sizes, numbers or branches."""
 
 
-VIEWS: Final = frozenset(
-    [
-        "_unsafe_view",
-        "_reshape_alias",
-        "lift_fresh",
-        "lift",
-        "detach",
-        "alias",
-        "unsafe_split",
-        "unsafe_split_with_sizes",
-        "unsafe_chunk",
-    ]
-)
+VIEWS: Final = frozenset({
+    "_unsafe_view", "_reshape_alias", "lift_fresh", "lift", "detach", "alias", "unsafe_split",
+    "unsafe_split_with_sizes", "unsafe_chunk",
+})  # fmt: skip
 """Operations whose results lie in the memory of their input although torch does not call them views."""
 RESIZES: Final = frozenset({"resize_", "resize_as_", "_resize_output_"})
 """Operations that give a tensor another form, and its memory another size."""
@@ -101,6 +107,46 @@ READ_DRAWS: Final = "Python reads random numbers that are drawn for all records 
 _MOST_WAYS: Final = 16  # in which inputs of an operation without records may be alike, before nobody asks
 _operations: dict[Any, Operation] = {}
 _rules: dict[Any, Any] = {}
+
+
+@dataclass(slots=True)
+class Execution:
+    """One run of an operation: its arguments, what it reads and where the records lie there, what it writes and gives.
+
+    ``kwargs`` are without those that are results only (``out=``); ``worst`` is the place that says least of what is
+    read; ``reseeded``: it draws from a generator that the model set; ``out`` is what it writes, until it ran.
+    """
+
+    operation: Operation
+    schema: Any
+    args: Any
+    kwargs: Any
+    read: list[Tensor]
+    places: list[Place]
+    worst: Place
+    written: list[Tensor]
+    reseeded: bool
+    out: Any
+    outs: list[Tensor] = field(default_factory=list)
+
+    @property
+    def is_ruled(self) -> bool:
+        """Whether records are read whose place the operation's rule takes."""
+        return self.worst.kind == "axis" and self.operation.rule is not no_values
+
+    @property
+    def holds_records(self) -> bool:
+        """Whether results depend on records."""
+        return self.worst.holds_records and self.operation.rule is not no_values
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether a tensor is read before it is overwritten."""
+        return self.operation.name.endswith("_") and self.operation.name not in OVERWRITES
+
+    def call(self, memory: PlaceMemory) -> Call:
+        """The operation as its rule sees it."""
+        return Call(memory, self.schema, self.args, self.kwargs, self.out)
 
 
 class Assumed:
@@ -242,87 +288,82 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _run(self, operation: Operation, func: Any, args: Any, kwargs: Any, key: Any = None) -> Any:
+        """Run an operation, and note where the records lie in its results; ``key`` is what to remember that for."""
+        run = self._prepare(operation, func, args, kwargs)
+        made = self._by_rule(run) if run.is_ruled and run.is_in_place else None  # judged by what was there before
+        run.out = self._execute(run, func, args, kwargs)
+        run.outs = list(tensors_in(run.out))
+        if operation.name in EMPTY:
+            for t in run.outs:
+                t.zero_()  # memory that was freed may hold other records
+        if run.is_ruled and run.reseeded:
+            made = Place("unknown", why=f"{operation.name} draws from a generator that the model set{at_line()}")
+        elif run.is_ruled:
+            made = self._by_rule(run, key) if made is None else made
+        elif run.holds_records:
+            made = run.worst
+        else:
+            made = self._without_records(run)
+            if key is not None and run.outs:  # no draw is among them: no value was looked at
+                remember(_rules, key, made)
+        self._note_escapes(run)
+        if self._strict and torch.is_grad_enabled():
+            self._note_again(made)
+        self._put(run, made)
+        return run.out
+
+    def _prepare(self, operation: Operation, func: Any, args: Any, kwargs: Any) -> Execution:
+        """What an operation reads and writes; older memory is saved before it is written."""
         written = written_by(operation, args, kwargs) if operation.writes else []
         for t in written:
             if not self.memory.tag(t).born:
                 self._guard.before_write(t)
-        overwrites = operation.name in OVERWRITES
         given = {k: v for k, v in kwargs.items() if k not in operation.results} if operation.results else kwargs
-        read = list(tensors_in(args[1:] if overwrites else args))
+        read = list(tensors_in(args[1:] if operation.name in OVERWRITES else args))
         read += tensors_in(given) if given else ()
-        places = [self.place(t) for t in read]
-        worst = max(places, key=severity, default=SHARED)
-        in_place = operation.name.endswith("_") and not overwrites
         reseeded = operation.draws and self.generators.were_set(func, args, kwargs, again=self._strict)
-        ruled = worst.kind == "axis" and operation.rule is not no_values
-        made: Any = None
-        if ruled and in_place:  # judged by what was there before
-            made = self._by_rule(operation, func, args, given, written, None)
+        places = [self.place(t) for t in read]
+        worst = max(places, key=lambda place: WORSE[place.kind], default=SHARED)
+        schema = func._schema if operation.rule else None
+        return Execution(operation, schema, args, given, read, places, worst, written, reseeded, out=written)
+
+    def _execute(self, run: Execution, func: Any, args: Any, kwargs: Any) -> Any:
         try:
             out = func(*args, **kwargs)
         except Exception:
-            for t in written:  # half of it, or memory that was never written: a result is resized first
-                self.memory.put(
-                    t, Place("unknown", why=f"{operation.name} failed{at_line()}"), born=self.memory.tag(t).born
-                )
+            lost = Place("unknown", why=f"{run.operation.name} failed{at_line()}")
+            for t in run.written:  # half of it, or memory that was never written: a result is resized first
+                self.memory.put(t, lost, born=self.memory.tag(t).born)
             raise
-        if operation.draws and not reseeded:
+        if run.operation.draws and not run.reseeded:
             self.generators.follow()
-        outs = list(tensors_in(out))
-        if operation.name in EMPTY:
-            for t in outs:
-                t.zero_()  # memory that was freed may hold other records
-        if ruled and reseeded:
-            made = Place("unknown", why=f"{operation.name} draws from a generator that the model set{at_line()}")
-        elif ruled and made is None:
-            made = self._by_rule(operation, func, args, given, out, key)
-        elif made is None:
-            records = worst.holds_records and operation.rule is not no_values
-            made = (
-                worst if records else self._without_records(operation, func, args, given, out, read, places, reseeded)
-            )
-            if key is not None and not records and outs:  # no draw is among them: no value was looked at
-                remember(_rules, key, made)
-        if operation.rule is not no_values and any(p.holds_records or p.holds_draws for p in places):
-            self._note_escapes(operation, out, outs, read, places)
-        if self._strict and torch.is_grad_enabled():
-            for place in made if isinstance(made, list) else [made]:
-                if place.kind in ("unknown", "mixed") and place is not INNER:
-                    self.findings.append(Finding(place.kind, place.why))
-        for t in written:
-            source = read[0] if operation.name == "copy_" else None if operation.name in FILLS_MEMORY else t
-            self._write(operation, t, place_of(t, outs, made), source, overwrites)
-        for j, t in enumerate(outs):
-            if not any(t is w for w in written):
-                self.memory.put(t, made[j] if isinstance(made, list) else made)
         return out
 
-    def _without_records(
-        self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, read: list[Tensor],
-        places: list[Place], reseeded: bool,
-    ) -> Any:  # fmt: skip
-        """What depends on no record is shared; drawn numbers are nobody's until they meet others (draws.py)."""
+    def _put(self, run: Execution, made: Any) -> None:
+        """Note the places of results, and of what was written."""
+        for t in run.written:
+            self._write(run, t, place_of(t, run.outs, made))
+        for j, t in enumerate(run.outs):
+            if not any(t is w for w in run.written):
+                self.memory.put(t, made[j] if isinstance(made, list) else made)
+
+    def _note_again(self, made: Any) -> None:
+        """Note where records are not apart in what is computed again."""
+        for place in made if isinstance(made, list) else [made]:
+            if place.kind in ("unknown", "mixed") and place is not INNER:
+                self.findings.append(Finding(place.kind, place.why))
+
+    def _without_records(self, run: Execution) -> Any:
+        """What depends on no record is shared; drawn numbers are nobody's until they meet others (memory.py)."""
+        operation, read, places = run.operation, run.read, run.places
         if operation.rule is no_values or operation.name in FORM_ONLY:
             read, places = [], []
         drawn = drawn_among(read, places)
-        by_entry = operation.name in DRAWS or (operation.draws and operation.rule is pointwise)
-        met = [t for t, p in zip(read, places, strict=True) if p.kind != "random"]
-        together = reseeded or any(p.is_drawn_together for p in places)
-        if together:
-            pass
-        elif drawn:
-            outs = list(tensors_in(out))
-            if (
-                operation.rule in (pointwise, copied)
-                and same_layout(drawn, outs)
-                and all(map(self.memory.is_uniform, met))
-            ):
-                return self.memory.join_draws(drawn)
-            made = self._first_meeting(operation, func, args, kwargs, out, drawn)
+        together = run.reseeded or any(p.is_drawn_together for p in places)
+        if not together and (drawn or operation.draws or operation.name in DRAWS):
+            made = self._of_draws_alone(run, read, places, drawn)
             if made is not None:
                 return made
-        elif by_entry and all(map(self.memory.is_uniform, met)):
-            return self.memory.new_draw()
         for t in drawn:
             self.memory.share(t)
         if together or drawn:
@@ -330,62 +371,64 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = DRAWN if operation.draws else TRAINED if any(p.why for p in places) else SHARED
         if operation.name in FILLS:
             return UNIFORM if place is SHARED else place
-        made = self._made_alike(operation, func, args, kwargs, out, read, place)
+        made = self._made_alike(run, read, place)
         if operation.draws and isinstance(made, list):  # from one law for each record: each has its own
             return of_draws([on_axis(*p.alike[0]) if p.alike and p.alike != EVERYWHERE else place for p in made])
         return made
 
-    def _first_meeting(
-        self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, drawn: list[Tensor]
-    ) -> Any:  # fmt: skip
+    def _of_draws_alone(self, run: Execution, read: list[Tensor], places: list[Place], drawn: list[Tensor]) -> Any:
+        """The place of numbers that are drawn each by itself, or made of such; None if they are not each by itself."""
+        operation, met = run.operation, [t for t, p in zip(read, places, strict=True) if p.kind != "random"]
+        if not drawn:
+            by_entry = operation.name in DRAWS or operation.rule is pointwise
+            return self.memory.new_draw() if by_entry and all(map(self.memory.is_uniform, met)) else None
+        by_entry = operation.rule in (pointwise, copied) and same_layout(drawn, run.outs)
+        if by_entry and all(map(self.memory.is_uniform, met)):
+            return self.memory.join_draws(drawn)
+        return self._first_meeting(run, drawn)
+
+    def _first_meeting(self, run: Execution, drawn: list[Tensor]) -> Any:
         """The places of results of draws and shared tensors if the draws are the records' own; None if they cannot be.
 
         They are along the first axis of one of them: (n, features) is drawn for records, (features, n) for a weight.
         """
         for t in drawn:
             axis = next((a for a, size in enumerate(t.shape) if size > 1), None)
-            if operation.rule is None or axis is None or t.shape[axis] % self.n:
+            if run.operation.rule is None or axis is None or t.shape[axis] % self.n:
                 continue
             meeting = Meeting(self.memory, drawn)
             meeting.assume(t, axis)
             try:
-                made = operation.rule(Call(meeting, func._schema, args, kwargs, out))
+                made = run.operation.rule(run.call(meeting))
                 meeting.settle()
             except Exception:  # it mixes, is not known, or is an overload whose arguments the rule does not know
                 continue
             return of_draws(made)
         return None
 
-    def _made_alike(
-        self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, read: list[Tensor], place: Place
-    ) -> Any:  # fmt: skip
+    def _made_alike(self, run: Execution, read: list[Tensor], place: Place) -> Any:
         """The place of results without records, with the axes along which they are made alike for each record.
 
         If inputs were records on the axes on which they are alike, the rule says on which axes results would be: there
         they are alike too.
         """
-        axes = [self.memory.alike_axes(t) for t in read]
-        if operation.name == "repeat":
-            times, x = args[1], args[0]
+        rule, axes = run.operation.rule, [self.memory.alike_axes(t) for t in read]
+        if run.operation.name == "repeat":
+            times, x = run.args[1], run.args[0]
             lifted = (1,) * (len(times) - x.dim()) + tuple(x.shape)
             axes_made = [(a, size) for a, (size, k) in enumerate(zip(lifted, times, strict=True)) if k % self.n == 0]
             return place._replace(alike=tuple(axes_made))
-        if (
-            operation.rule in (None, no_values)
-            or not any(axes)
-            or math.prod(len(each) + 1 for each in axes) > _MOST_WAYS
-        ):
+        if rule in (None, no_values) or not any(axes) or math.prod(len(each) + 1 for each in axes) > _MOST_WAYS:
             return place
-        if operation.rule is pointwise and all(t.numel() == 1 or self.memory.tag(t).alike == EVERYWHERE for t in read):
+        if rule is pointwise and all(t.numel() == 1 or self.memory.tag(t).alike == EVERYWHERE for t in read):
             return place._replace(alike=EVERYWHERE)
-        outs = list(tensors_in(out))
-        found: list[list[tuple[int, int]]] = [[] for _ in outs]
+        found: list[list[tuple[int, int]]] = [[] for _ in run.outs]
         for chosen in itertools.product(*([None, *each] for each in axes)):
             assumed = {id(t): on_axis(*axis) for t, axis in zip(read, chosen, strict=True) if axis is not None}
             if not assumed:
                 continue
             try:
-                made = operation.rule(Call(Assumed(self.memory, assumed), func._schema, args, kwargs, out))
+                made = rule(run.call(Assumed(self.memory, assumed)))
             except Exception:  # it mixes, is not known, or is an overload whose arguments the rule does not know
                 continue
             for j, mine in enumerate(found):
@@ -394,34 +437,32 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     mine.append((p.axis, p.block))
         return [place._replace(alike=tuple(dict.fromkeys(mine))) for mine in found]
 
-    def _by_rule(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any, key: Any) -> Any:
+    def _by_rule(self, run: Execution, key: Any = None) -> Any:
         """What the operation's rule says, remembered for the same operation on the same places and layouts.
 
         Answers that rest on looking at shared values are not remembered: values change.
         """
-        if operation.rule is None:
-            return Place("unknown", why=f"{operation.name} has no rule{at_line()}")
-        looked = self.memory.looked
-        read_from = args[1:] if operation.name in OVERWRITES else args
-        read = [(t, self.memory.tag(t)) for t in tensors_in((read_from, kwargs))]
-        if any(tag.kind == "shared" and tag.why == DRAWN.why for _, tag in read):
-            return Place("unknown", why=f"{operation.name}: {TOGETHER}{at_line()}")
-        draws_alone = [bool(tag.why) for _, tag in read if tag.kind == "axis"]
-        drawn = [t for t, tag in read if tag.kind == "random"]
+        name, rule, looked = run.operation.name, run.operation.rule, self.memory.looked
+        if rule is None:
+            return Place("unknown", why=f"{name} has no rule{at_line()}")
+        if any(place.is_drawn_together for place in run.places):
+            return Place("unknown", why=f"{name}: {TOGETHER}{at_line()}")
+        draws_alone = [bool(tag.why) for tag in map(self.memory.tag, run.read) if tag.kind == "axis"]
+        drawn = drawn_among(run.read, run.places)
         met = Meeting(self.memory, drawn) if drawn else None
         try:
-            made = operation.rule(Call(met or self.memory, func._schema, args, kwargs, out))
+            made = rule(run.call(met or self.memory))
             if met is not None:
                 met.settle()
             made = of_draws(made) if all(draws_alone) else made
         except Mixes as problem:
             kind: Severity = "unknown" if any(draws_alone) else "mixed"  # the draws might be given otherwise
-            return Place(kind, why=f"{operation.name} {problem}{at_line()}")
+            return Place(kind, why=f"{name} {problem}{at_line()}")
         except NotKnown as problem:
-            return Place("unknown", why=f"{operation.name}: {problem}{at_line()}")
+            return Place("unknown", why=f"{name}: {problem}{at_line()}")
         except Exception as problem:  # an overload whose arguments the rule does not know
-            return Place("unknown", why=f"{operation.name}: its rule fails, {type(problem).__name__}{at_line()}")
-        if key is not None and looked == self.memory.looked and operation.name not in SIZED_BY_VALUES:
+            return Place("unknown", why=f"{name}: its rule fails, {type(problem).__name__}{at_line()}")
+        if key is not None and looked == self.memory.looked and name not in SIZED_BY_VALUES:
             remember(_rules, key, made)
         return made
 
@@ -442,31 +483,33 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 key += (type(v), v)
         return worst
 
-    def _note_escapes(
-        self, operation: Operation, out: Any, outs: list[Tensor], read: list[Tensor], places: list[Place]
-    ) -> None:  # fmt: skip
+    def _note_escapes(self, run: Execution) -> None:
         """Values of records, or draws for all of them, that decide a size, or that Python reads."""
-        records = any(p.holds_records for p in places)
-        masked = operation.name == "index" and any(
+        name = run.operation.name
+        if run.operation.rule is no_values or not any(p.holds_records or p.holds_draws for p in run.places):
+            return
+        masked = name == "index" and any(
             (p.holds_records or p.holds_draws) and t.dtype in (torch.bool, torch.uint8)
-            for t, p in zip(read[1:], places[1:], strict=True)
+            for t, p in zip(run.read[1:], run.places[1:], strict=True)
         )
-        compressed = any(t.layout is not torch.strided for t in outs)  # with as many entries as are not zero
-        if masked or compressed or operation.foreign or operation.name in SIZED_BY_VALUES:
-            what = f"{operation.name}: the number of rows depends on the records"
-        elif not outs and out is not None:
+        compressed = any(t.layout is not torch.strided for t in run.outs)  # with as many entries as are not zero
+        if masked or compressed or run.operation.foreign or name in SIZED_BY_VALUES:
+            what = f"{name}: the number of rows depends on the records"
+        elif not run.outs and run.out is not None:
             what = "Python reads a number that depends on the records"
         else:
             return
-        self.note("unknown", what if records else READ_DRAWS)
+        self.note("unknown", what if any(p.holds_records for p in run.places) else READ_DRAWS)
 
-    def _write(self, operation: Operation, t: Tensor, place: Place, source: Tensor | None, overwrites: bool) -> None:
-        tag = self.memory.tag(t)
+    def _write(self, run: Execution, t: Tensor, place: Place) -> None:
+        """Note that an operation wrote into a tensor."""
+        name, tag = run.operation.name, self.memory.tag(t)
         in_place = tag.kind == "axis" and self.place(t)[:3] == place[:3]  # records of the chunk, changed where they lie
         if not tag.born and place.holds_records and not in_place:
             kind: Severity = "unknown" if place.kind == "axis" and place.why else "mixed"
-            self.note(kind, f"{operation.name} writes records into memory that outlives the pass")
-        self.memory.write(t, place, source, overwrites=overwrites)
+            self.note(kind, f"{name} writes records into memory that outlives the pass")
+        source = run.read[0] if name == "copy_" else None if name in FILLS_MEMORY else t
+        self.memory.write(t, place, source, overwrites=name in OVERWRITES)
 
 
 def of_draws(made: Any) -> Any:
@@ -474,11 +517,6 @@ def of_draws(made: Any) -> Any:
     if isinstance(made, list):
         return [of_draws(place) for place in made]
     return made._replace(why=DRAWN.why) if made.kind == "axis" else made
-
-
-def severity(place: Place) -> int:
-    """How little a place says."""
-    return WORSE[place.kind]
 
 
 def place_of(t: Tensor, outs: list[Tensor], made: Any) -> Place:
@@ -523,3 +561,27 @@ def at_line() -> str:
     """The line of the model that runs, in brackets."""
     line = line_of_model()
     return f" ({line})" if line else ""
+
+
+_OURS: Final = str(Path(__file__).resolve().parents[2])
+_TORCH: Final = str(Path(torch.__file__).resolve().parent)
+
+
+def line_of_model() -> str:
+    """The innermost line outside of torch and dpilot, with its file, number and text; empty if there is none.
+
+    Where only torch's own modules run, the innermost one is named.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    inside = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_TORCH) and not inside and frame.f_code.co_name == "forward" and "self" in frame.f_locals:
+            inside = f"{type(frame.f_locals['self']).__name__}, "
+        if not file.startswith((_TORCH, _OURS)):
+            text = linecache.getline(file, frame.f_lineno).strip()
+            return f"{inside}{Path(file).name}:{frame.f_lineno}: {text}" if text else inside.removesuffix(", ")
+        if file.startswith(_OURS) and frame.f_code.co_name == "losses":  # the call of model and loss: ours from here
+            break
+        frame = frame.f_back
+    return inside.removesuffix(", ")

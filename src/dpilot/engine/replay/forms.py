@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
-from dpilot.engine import capture
 from dpilot.engine.base import LossFunction
+from dpilot.engine.replay import capture
 from dpilot.engine.state import modules_of, tops
 from dpilot.numerics import precision
 
@@ -23,16 +23,15 @@ FEW = 3
 def obstacle(batch: Any, n: int, rows: int) -> str:
     """Why chunks of this form are not replayed, or nothing."""
     held = batches.tensors(batch)
-    kinds = {t.device.type for t in held}
-    if not kinds <= capture.KINDS:
-        return f"on a {' and a '.join(sorted(kinds - capture.KINDS))}"
+    if elsewhere := {t.device.type for t in held if not capture.can_replay(t.device)}:
+        return f"on a {' and a '.join(sorted(elsewhere))}"
     if any(t.is_cuda and t.device.index != torch.cuda.current_device() for t in held):
         return "on another GPU than the current one"
     if not only_tensors(batch):
         return "parts of the chunk are not tensors"
     if n > rows:
         return f"more than {rows} samples"
-    if n != rows and any(is_sample(t, rows) for t in held):
+    if n != rows and any(batches.holds_samples(t, rows) for t in held):
         return "a tensor that all samples share has as many rows as a chunk"
     return ""
 
@@ -48,11 +47,6 @@ def only_tensors(tree: Any) -> bool:
     return type(tree) in (Tensor, nn.Parameter) and tree.layout == torch.strided
 
 
-def is_sample(t: Tensor, n: int) -> bool:
-    """Whether a tensor of a batch of n has a row for each sample."""
-    return t.dim() > 0 and t.shape[0] == n
-
-
 def form_of(tree: Any, n: int) -> Any:
     """What a graph takes for granted of a chunk: containers, keys in their order; shapes without n, types, devices.
 
@@ -63,7 +57,7 @@ def form_of(tree: Any, n: int) -> Any:
         return type(tree), beside, tuple((key, form_of(value, n)) for key, value in tree.items())
     if isinstance(tree, tuple | list):
         return type(tree), tuple(form_of(value, n) for value in tree)
-    rows = is_sample(tree, n)
+    rows = batches.holds_samples(tree, n)
     return tree.dtype, tree.device, rows, tuple(tree.shape[1:] if rows else tree.shape)
 
 
@@ -149,7 +143,7 @@ def static(batch: Any, n: int, rows: int) -> Any:
     wanted = iter(batches.tensors(batch))
 
     def own(t: Tensor) -> Tensor:
-        if is_sample(next(wanted), n):
+        if batches.holds_samples(next(wanted), n):
             return t[torch.arange(rows, device=t.device) % few]
         return t.clone()
 

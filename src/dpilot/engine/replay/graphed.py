@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import _validate
-from dpilot.engine import api, capture, single_backward
+from dpilot.engine import api, single_backward
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule, PerSample, first_of
-from dpilot.engine.capture import NotReplayable, Replayable
 from dpilot.engine.measure import WeightedSums
 from dpilot.engine.record import Answers
-from dpilot.engine.replay.forms import ModelState, State, form_of, is_sample, obstacle, settings, state_of, static
-from dpilot.engine.state import preserve_structure
+from dpilot.engine.replay import capture
+from dpilot.engine.replay.capture import NotReplayable, Replayable
+from dpilot.engine.replay.forms import ModelState, State, form_of, obstacle, settings, state_of, static
+from dpilot.engine.state import answer_capturing, preserve_structure, run_eagerly
 from dpilot.errors import DpilotError, InvalidInput
 
 FORMS = 4
@@ -123,7 +124,7 @@ class Graphed:
 
     def _capture(self, batch: Any, n: int) -> CapturedChunk | str:
         """The graph of one form of chunk, or why there is none."""
-        with torch.inference_mode(False), torch.enable_grad(), api.eager(self._model):
+        with torch.inference_mode(False), torch.enable_grad(), run_eagerly():
             with capture.on_its_stream():
                 choice = api.choose(self._model, self._loss_fn, batch, self._engine, n, self._per_batch)
             if choice.engine != "single-backward":
@@ -146,7 +147,7 @@ class Graphed:
         model, loss_fn, per_batch, answers = self._model, self._loss_fn, self._per_batch, Answers()
 
         def work() -> PerSample:
-            with capture.telling(True) if choice.traced else nullcontext():
+            with answer_capturing(True) if choice.traced else nullcontext():
                 made = single_backward.run(
                     model, loss_fn, made_up, n=self._rows, per_batch=per_batch, reason=f"{choice.reason}; replayed",
                     answers=answers,
@@ -165,8 +166,8 @@ class CapturedChunk:
         self, model: nn.Module, loss_fn: LossFunction, work: Callable[[], PerSample], inputs: list[Tensor], rows: int
     ) -> None:
         self._inputs, self._rows = inputs, rows
-        self._fillers = [t[:1].clone() if is_sample(t, rows) else None for t in inputs]
-        with capture.refusing_what_replays_forget(model, loss_fn):
+        self._fillers = [t[:1].clone() if batches.holds_samples(t, rows) else None for t in inputs]
+        with capture.refuse_unreplayable(model, loss_fn):
             work()
 
         def measured() -> tuple[PerSample, Tensor]:
@@ -174,7 +175,7 @@ class CapturedChunk:
                 made = work()
             return made, torch.stack([made.norms, *made.squares.values()])
 
-        self._norms = capture.record(measured)
+        self._norms = capture.record(measured, inputs[0].device)
         self._current = self._norms.replay()[0]
         self._sums: dict[tuple[int, ...], SumGraph] = {}
         self._turn = 0
@@ -245,7 +246,7 @@ class CapturedChunk:
                 return sums_of(self._current).steady({name: each[j] for name, j in chosen})
 
             with torch.inference_mode(False):
-                graph = capture.record(work, self._norms.pool)
+                graph = capture.record(work, columns.device, self._norms.pool)
                 self._sums[pattern] = SumGraph(columns, graph, LentResults(graph.replay()))
         return self._sums[pattern]
 

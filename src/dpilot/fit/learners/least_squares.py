@@ -17,7 +17,7 @@ from dpilot.fit.figures import HeldOutFigures, ReachFigures
 from dpilot.fit.learners.base import TRAIN, PaidRun, Parts, Trained, kept_apart
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import PlainColumns, Reader
-from dpilot.linear.declared_bounds import parse_bounds
+from dpilot.linear.declared_bounds import DeclaredBounds, parse_bounds
 from dpilot.linear.fitting import FitPlan, plan_fit
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
@@ -49,8 +49,7 @@ class LeastSquares:
         names = _names(schema)
         size = None if declared.size is None else float(max(round((1 - held_out) * declared.size), 1))
         problem = LinearProblem(len(names), True, size, budget)
-        declared_bounds = parse_bounds(_bounds(declared, names), len(names))
-        plan = plan_fit(problem, declared_bounds, METHODS["auto"], taken=purchases.share, buys_size=False)
+        plan = plan_fit(problem, _bounds(declared, names), METHODS["auto"], taken=purchases.share, buys_size=False)
         return LeastSquaresPlan(declared, plan, held_out, ReachFigures(declared.task, _scored(problem, purchases)))
 
 
@@ -126,13 +125,18 @@ def _names(schema: Schema) -> tuple[str, ...]:
     return Encoder(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0)))).names
 
 
-def _bounds(declared: Declaration, names: tuple[str, ...]) -> Any:
-    """Encoded numbers lie in [-1, 1], indicators in [0, 1]; plain ones are not known, nor is a target to be bought."""
-    limits = {"y": declared.task.interval}
+def _bounds(declared: Declaration, names: tuple[str, ...]) -> DeclaredBounds:
+    """Encoded numbers lie in [-1, 1], indicators in [0, 1]; plain ones are not known, nor is a target to be bought.
+
+    Bought bounds lie close, and indicators are scaled by theirs: what was declared of numbers is an outer limit.
+    """
+    limits: dict[str, Any] = {"y": declared.task.interval}
     if _is_plain(declared.schema):
-        return limits
+        return parse_bounds(limits, len(names))
     numeric = {column.name for column in declared.schema.features if column.categories is None}
-    return {"X": ([-1.0 if name in numeric else 0.0 for name in names], 1.0), **limits}
+    limits["X"] = ([-1.0 if name in numeric else 0.0 for name in names], 1.0)
+    scaled = [name not in numeric or name in declared.schema.to_buy for name in names]
+    return replace(parse_bounds(limits, len(names)), scaled=np.array([*scaled, False]))
 
 
 def _scored(problem: LinearProblem, purchases: Purchases) -> LinearProblem:

@@ -50,6 +50,11 @@ class Book:
         self._same(fold(rows))
         return rows
 
+    def head(self) -> str:
+        """``count:hash`` of the last row."""
+        last = self.rows()[-1]
+        return f"{last.seq + 1}:{last.hash}"
+
     def history(self) -> History:
         """What the rows say now."""
         return self._same(fold(self.store.rows()))

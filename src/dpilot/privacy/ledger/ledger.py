@@ -149,13 +149,6 @@ class Ledger:
         stage = Stage("asking", event, part, split)
         return find_price(self._book.history(), (stage,), _share(delta))[1]
 
-    def check_all(self, commitments: Iterable[tuple[Sequence[Stage], float | None]]) -> None:
-        """Raise what ``commit`` would, unless all commitments, each (stages, delta), are admitted now, in turn.
-
-        Nothing is written: another process may still spend between this and the commitments.
-        """
-        spending.check_all(self._book.history(), [(stages, _share(delta)) for stages, delta in commitments])
-
     def entries(self) -> tuple[Entry, ...]:
         """Every stage of every commitment, in order."""
         return self._book.history().entries()
@@ -166,8 +159,7 @@ class Ledger:
 
     def head(self) -> str:
         """``count:hash`` of the last row: kept elsewhere, it lets ``verify`` see a file that was rewritten whole."""
-        last = self._book.rows()[-1]
-        return f"{last.seq + 1}:{last.hash}"
+        return self._book.head()
 
     def verify(self, expected_head: str | None = None) -> str:
         """Raise LedgerError if a row was altered, removed, reordered or cut off; else return ``head()``.
@@ -247,6 +239,13 @@ class Ledger:
         if not planned:
             raise InvalidInput("stages is empty: expected at least one (purpose, event).")
         return Committed(self._book, spending.admit(self._book, planned, _share(delta)))
+
+    def check_room(self, *commitments: tuple[Sequence[Stage], float | None]) -> None:
+        """Raise BudgetExceeded unless ``commit`` would admit each (stages, delta), one after the other.
+
+        Nothing is written: for who pays in turns and would not begin what cannot be ended.
+        """
+        spending.check_room(self._book, [(stages, _share(delta)) for stages, delta in commitments])
 
     def committed(
         self, seq: int | None = None, *, repeat: Callable[[], AbstractContextManager[None]] | None = None

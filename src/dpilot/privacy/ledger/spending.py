@@ -10,11 +10,11 @@ from decimal import Decimal
 
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
 from dpilot.privacy._decimals import DOWN
-from dpilot.privacy.amounts import Amount, Price
+from dpilot.privacy.amounts import Amount, Charge, Price
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.book import Book, Page
 from dpilot.privacy.ledger.folding import Body, reserve_body, settle_body, stage_body
-from dpilot.privacy.ledger.history import Commitment, Entry, History, Stage
+from dpilot.privacy.ledger.history import Entry, History, Stage
 from dpilot.privacy.ledger.stage_lock import StageLock
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
@@ -39,6 +39,10 @@ class Committed:
     def entries(self) -> tuple[Entry, ...]:
         """The entries of these stages."""
         return tuple(entry for entry in self._book.history().entries() if entry.seq == self.seq)
+
+    def head(self) -> str:
+        """``Ledger.head`` of the ledger that it is in."""
+        return self._book.head()
 
     @contextmanager
     def stage(self, purpose: str) -> Iterator[Receipt]:
@@ -95,6 +99,17 @@ def admit(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> int:
     """Write the commitment of ``stages`` and return its row, or raise BudgetExceeded and write nothing."""
     with _price_and_lock(book, stages, delta) as (page, price):
         return page.append("reserve", reserve_body(stages, price, begun=False))
+
+
+def check_room(book: Book, commitments: Sequence[tuple[Sequence[Stage], Decimal | None]]) -> None:
+    """Raise BudgetExceeded unless all ``commitments`` would be admitted one after the other; writes nothing."""
+    history, charges = book.history(), tuple[Charge, ...]()
+    for stages, delta in commitments:
+        price, _ = find_price(history, stages, delta)
+        charges = (*charges, *price.charges)
+        together = replace(price, charges=charges)
+        if history.is_closed or not history.admits(together):
+            raise BudgetExceeded(refusal(history, stages, together))
 
 
 def spend(book: Book, stage: Stage, delta: Decimal | None) -> StageLock:
@@ -235,13 +250,6 @@ def find_price(history: History, stages: Sequence[Stage], delta: Decimal | None)
         if share is None and price.charges[0].amount.loss.is_finite():
             break  # what declares its cost is charged that, and no delta, unless asked
     return price, False
-
-
-def check_all(history: History, commitments: Sequence[tuple[Sequence[Stage], Decimal | None]]) -> None:
-    """Raise BudgetExceeded unless the commitments, each of stages and a delta, are all admitted, one after another."""
-    for stages, delta in commitments:
-        made = Commitment(-1, "", tuple(stages), _price(history, stages, delta), ("planned",) * len(stages))
-        history = replace(history, commitments=(*history.commitments, made))
 
 
 def refusal(history: History, stages: Sequence[Stage], price: Price) -> str:

@@ -1,0 +1,78 @@
+"""A chunk that an engine does not keep apart: each sample as a whole chunk of copies of itself.
+
+That a chunk is computed otherwise than others is one sample's doing, and must not move the rest. A sample alone is
+rounded otherwise than in a chunk: in half precision by 2^-9 of its gradient, so that some 256 equal samples move by a
+bound, and in any precision a unit that stands at the edge of a ReLU, a sign or a rounding turns over, so that every
+sample at such an edge moves by its own bound. And it would draw other random numbers. So each is computed by the same
+kernels on the same shapes, with the draws of the chunk, in its own row: what it is in any other chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpilot.engine import batch as batches
+from dpilot.engine.base import LossFunction, NoRule, PerSample, make_handle, trainable, zero_gradients
+from dpilot.engine.generators import GeneratorStates, keep_draws, seeds, sow
+from dpilot.engine.isolate import loop
+
+
+def run(
+    model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str,
+    draws: GeneratorStates,
+    of_chunk: Callable[..., PerSample],
+) -> PerSample:  # fmt: skip
+    """Norms by one pass over n copies of each sample, sums by another; ``draws`` is where the chunk began to draw.
+
+    Guarantee:
+        A gradient is a function of its sample, of its row and of the draws alone, and equals that of the engine
+        ``of_chunk`` in any chunk of n samples that it keeps apart, where kernels compute rows by themselves.
+
+    Edge cases:
+        copies that are not kept apart either    the sample alone, as in the loop, with a seed of its own
+        weights of exactly 0                     not computed again: they add zeros
+    """
+    parameters = trainable(model)
+    draws.go_on()  # what the pass that was thrown away did to the generators is one sample's doing
+    own, after = seeds(n), [GeneratorStates.now()]
+
+    def alone(i: int) -> tuple[PerSample, int]:
+        """The gradients of a chunk, and the row in which sample i is."""
+        draws.go_on()
+        copies = batches.rebuild(batch, lambda t: repeat_row(t, i) if batches.holds_samples(t, n) else t)
+        try:
+            found = of_chunk(model, loss_fn, copies, n=n, per_batch=per_batch, reason="")
+        except NoRule:
+            sample = batches.copy_tensors(batches.rows(batch, n, i, i + 1))
+            sow(own[i])
+            return loop.run(model, loss_fn, sample, n=1, per_batch=per_batch, reason=""), 0
+        after[0] = GeneratorStates.now()
+        return found, i
+
+    def repeat_row(t: Tensor, i: int) -> Tensor:
+        return t[i : i + 1].repeat(n, *[1] * (t.dim() - 1))
+
+    def squares_of(i: int) -> list[Tensor]:
+        found, row = alone(i)
+        return [square[row] for square in found.squares.values()]
+
+    def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        totals = zero_gradients(parameters)
+        used = torch.stack(list(weights.values())).count_nonzero(0).tolist()
+        with keep_draws():
+            for i in (i for i in range(n) if used[i]):
+                found, row = alone(i)
+                mine = torch.arange(len(found.norms), device=found.norms.device) == row
+                columns = {name: torch.where(mine, w[i], 0.0) for name, w in weights.items()}
+                for name, part in found.sum_with(columns).items():
+                    totals[name] += part
+        return totals
+
+    each = [squares_of(i) for i in range(n)]
+    after[0].go_on()  # as after a chunk that is kept apart
+    squares = {name: torch.stack(rows) for name, rows in zip(parameters, zip(*each, strict=True), strict=True)}
+    return make_handle("loop", reason, squares, sum_with)

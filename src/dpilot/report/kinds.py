@@ -1,0 +1,117 @@
+"""What is known of a figure by its name: what people call it, what it means, and how its number is written."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from dpilot.report import words
+
+Form = Literal["share", "score", "explained", "size", "other"]
+"""A share of one, in percent; a score from 0 to 1; R squared; a size, 0 or more; anything else."""
+
+_LEAST: Final = "noise makes it look a little lower than it is"
+_MOST: Final = "0 % is equal; noise makes it look a little larger than it is"
+
+
+class Kind(NamedTuple):
+    """A title for people, a meaning in half a sentence, and the form of the number."""
+
+    title: str
+    meaning: str
+    form: Form
+
+    @property
+    def share(self) -> bool:
+        return self.form == "share"
+
+    def say(self, value: object) -> str:
+        """The number as this kind of figure is written."""
+        return words.percent(value) if self.share else words.number(value)
+
+
+_KNOWN: Final = {
+    "accuracy": Kind("Accuracy", "the share of held-out records that the model gets right", "share"),
+    "share_of_the_most_common_class": Kind(
+        "Most common class",
+        "the share of held-out records in the most common class: what predicting it always would get right",
+        "share",
+    ),
+    "accuracy_above_that_share": Kind(
+        "Above the most common class",
+        "how far the accuracy is above that; where the interval holds 0, the model cannot be said to be better",
+        "share",
+    ),
+    "equal_opportunity_gap": Kind(
+        "Equal opportunity gap",
+        "of records of the second class, the share found in the group where it is largest less that where it is "
+        f"smallest; {_MOST}",
+        "share",
+    ),
+    "false_positive_gap": Kind(
+        "False positive gap",
+        "of records of the first class, the share predicted the second in the group where it is largest less that "
+        f"where it is smallest; {_MOST}",
+        "share",
+    ),
+    "macro": Kind(
+        "Mean class accuracy", "the accuracy in each class, averaged, every class counting the same", "share"
+    ),
+    "worst_class": Kind("Worst class", f"the accuracy in the class where it is lowest; {_LEAST}", "share"),
+    "worst_group": Kind("Worst group", f"the accuracy in the group where it is lowest; {_LEAST}", "share"),
+    "class_accuracy": Kind(
+        "Accuracy by class", "the share of the records of a class that the model gets right", "share"
+    ),
+    "group_accuracy": Kind(
+        "Accuracy by group", "the share of the records of a group that the model gets right", "share"
+    ),
+    "confusion": Kind("Confusion", "of the records of a class, the share that is predicted as another", "share"),
+    "demographic_parity": Kind(
+        "Demographic parity",
+        "the share predicted the second class in the group where it is smallest, over that in the group where it is "
+        f"largest; 100 % is equal; {_LEAST}",
+        "share",
+    ),
+    "selection_rate": Kind("Share predicted", "the share of a group for whom the class is predicted", "share"),
+    "auc": Kind(
+        "AUC", "the chance that a record of the second class scores above one of the first; 0.5 is guessing", "score"
+    ),
+    "log_loss": Kind("Log loss", "the mean surprise at the true class; lower is better", "other"),
+    "rmse": Kind("Root mean squared error", "the typical size of an error, in units of the target", "size"),
+    "mae": Kind("Mean absolute error", "the mean size of an error, in units of the target", "size"),
+    "r2": Kind(
+        "R squared", "the share of the target's spread that the model explains; the mean alone has 0", "explained"
+    ),
+    "group_records": Kind("Records by group", "how many held-out records a group has", "size"),
+    "group_rmse": Kind("Error by group", "the typical size of an error in a group, in units of the target", "size"),
+    "group_mean_residual": Kind(
+        "Mean residual by group", "how far predictions of a group are too high on average; below 0, too low", "other"
+    ),
+}
+_ALIASES: Final = {
+    "macro_accuracy": "macro",
+    "balanced_accuracy": "macro",
+    "worst_class_accuracy": "worst_class",
+    "worst_group_accuracy": "worst_group",
+    "roc_auc": "auc",
+    "r^2": "r2",
+}
+
+
+def key(name: str) -> str:
+    """One spelling for all the ways a figure is called.
+
+    >>> key("R^2"), key("worst-class accuracy")
+    ('r2', 'worst_class')
+    """
+    plain = str(name).lower().replace(" ", "_").replace("-", "_")
+    return _ALIASES.get(plain, plain)
+
+
+def is_known(name: str) -> bool:
+    return key(name) in _KNOWN
+
+
+def kind(name: str) -> Kind:
+    """What is known of a figure of this name; one that is not known is a share if it calls itself an accuracy."""
+    form: Form = "share" if "accuracy" in str(name).lower() else "other"
+    return _KNOWN.get(key(name), Kind(words.label(name), "", form))
