@@ -90,21 +90,29 @@ class KeyedNoise:
         Two releases never share a stream, because the chain moves on under a lock before the noise is used. A state is
         used by one source: ``spawn`` gives another source a key of its own, ``surrender`` gives the state itself away
         and ends this source. With a ``witness``, which spawned sources share, a replay that comes to other values than
-        the run it repeats is refused before the same noise covers them.
+        the run it repeats is refused before the same noise covers them. With ``by_values``, which they share too, the
+        noise is a function of key and exact values: even where the witness's log was lost or copied, other values get
+        other noise.
 
     Edge cases:
         In a forked child it refuses to work, and it cannot be copied or pickled: two processes would add the same
         noise, and the difference of two releases would have none.
     """
 
-    __slots__ = ("_lock", "_process", "_stamp", "_state", "_surrendered", "_witness")
+    __slots__ = ("_by_values", "_lock", "_process", "_stamp", "_state", "_surrendered", "_witness")
 
     def __init__(
-        self, state: Chain | None = None, *, stamp: str = NOT_HARDENED, witness: Witness | None = None
+        self,
+        state: Chain | None = None,
+        *,
+        stamp: str = NOT_HARDENED,
+        witness: Witness | None = None,
+        by_values: bool = False,
     ) -> None:
         self._state = Chain(fresh_key("noise")) if state is None else state
         self._stamp = stamp
         self._witness = witness
+        self._by_values = by_values
         self._process = os.getpid()
         self._surrendered = False
         self._lock = Lock()
@@ -127,7 +135,8 @@ class KeyedNoise:
 
     def spawn(self) -> KeyedNoise:
         """A source of its own, from a key that this one gives out once; the same seed gives the same ones in turn."""
-        return KeyedNoise(Chain(self._advance("spawn").bytes(KEY_BYTES)), stamp=self._stamp, witness=self._witness)
+        key = self._advance("spawn").bytes(KEY_BYTES)
+        return KeyedNoise(Chain(key), stamp=self._stamp, witness=self._witness, by_values=self._by_values)
 
     def surrender(self) -> Chain:
         """The state, for another process to go on from; this source adds no noise any more."""
@@ -139,8 +148,11 @@ class KeyedNoise:
     def _advance(self, purpose: str, covered: Sequence[Any] = (), scale: float = 0.0) -> np.random.Generator:
         with self._lock:
             self._check_usable()
-            if covered and self._witness is not None:
-                self._witness.note(bytes.fromhex(self._state.token("witness")), _covered(self._state, covered, scale))
+            if covered and (self._witness is not None or self._by_values):
+                hashed = _covered(self._state, covered, scale)
+                if self._witness is not None:
+                    self._witness.note(bytes.fromhex(self._state.token("witness")), hashed)
+                purpose = f"{purpose} over {hashed.hex()}" if self._by_values else purpose
             generator = self._state.generator(purpose)
             self._state = self._state.next()
         return generator

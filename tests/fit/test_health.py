@@ -61,14 +61,17 @@ def vector(record, schema, size):
 @pytest.mark.parametrize("size", ["public", "private", 50])
 @pytest.mark.parametrize("columns", [1, 3, 9])
 def test_a_record_with_any_cells_moves_the_vector_by_at_most_one(columns, size):
-    rng, schema, lengths = np.random.default_rng(columns), schema_of(columns), []
+    rng, schema = np.random.default_rng(columns), schema_of(columns)
+    null = vector(dict.fromkeys((column.name for column in schema.used), object()), schema, size)
+    others = [np.zeros_like(null), null] if size == "public" else [np.zeros_like(null)]
+    lengths = []
     for trial in range(40):
         record = {}
         for column in schema.used:
             cells = CELLS["categorical" if column.categories else "numeric"]
             flawless, flawed = cells[0], "" if column.missing != "null" else cells[0]
             record[column.name] = {0: flawless, 1: flawed}.get(trial, cells[rng.integers(len(cells))])
-        lengths.append(np.linalg.norm(vector(record, schema, size)))
+        lengths += [np.linalg.norm(vector(record, schema, size) - other) for other in others]
     assert max(lengths) <= 1 + 1e-12
     if columns == 9:
         assert max(lengths) > 0.99, "usable, with four flaws or more: the weights leave nothing unused"

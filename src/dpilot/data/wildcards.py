@@ -84,7 +84,7 @@ def check_there(
     ]
     if not missing and not empty:
         return
-    hints = _near_misses(missing, list(expanded), names)
+    hints = _near_misses(missing, list(expanded), [name for name in declared if not is_wildcard(name)], names)
     wild = f" ({', '.join(map(repr, empty[:_SHOWN]))}: a wildcard that stands for no column)" if empty else ""
     raise InvalidInput(
         f"columns {_listed([*missing, *empty])} of the schema are not in {source}: expected them in its header{wild}. "
@@ -108,13 +108,16 @@ def _listed(names: Sequence[str]) -> str:
     return f"{list(names[:_SHOWN])!r}" + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
-def _near_misses(missing: Sequence[str], declared: Sequence[str], names: Sequence[str]) -> str:
-    """Names of the table that are close to missing ones, where at least half of the schema's names are in it."""
+def _near_misses(missing: Sequence[str], known: Sequence[str], written: Sequence[str], names: Sequence[str]) -> str:
+    """Names of the table that are close to missing ones, where at least half of the schema's names are in it.
+
+    Only names ``written`` out count for that: what a wildcard stands for may be the cells of a record.
+    """
     plain = {_plain(name): name for name in names}
-    found = sum(_plain(name) in plain for name in declared)
-    if 2 * found < len(declared):
+    found = sum(_plain(name) in plain for name in written)
+    if not found or 2 * found < len(written):
         return ""  # this may be a record, not a header
-    free = [each for each in plain if plain[each] not in declared]
+    free = [each for each in plain if plain[each] not in known]
     near = ((name, difflib.get_close_matches(_plain(name), free, 1)) for name in missing[:_SHOWN])
     pairs = [f"{plain[match[0]]!r} for {name!r}" for name, match in near if match]
     return f"Did you mean {', '.join(pairs)}? " if pairs else ""

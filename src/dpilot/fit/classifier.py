@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, is_images, join_target
@@ -217,6 +218,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _fit_images(self, X: Any, y: Any) -> Self:
+        if self.checkpoint is not None:
+            _validate.refuse("checkpoint", self.checkpoint, "None", "A fit of images cannot go on after a crash yet.")
         known, unprotected = self._labels(target_cells(y))
         labels = np.nan_to_num(known.codes, nan=-1.0)
         options = FitOptions("auto", self.epochs, None, self.objective, self.device)

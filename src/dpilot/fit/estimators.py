@@ -13,10 +13,10 @@ from dpilot.errors import InvalidInput
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.fit.keys import FitKeys
-from dpilot.fit.model import FIT
+from dpilot.fit.model import FIT, plain_labels
 from dpilot.fit.pipeline import FitResult, run_fit
 from dpilot.fit.source import TableSource
-from dpilot.fit.table import keep, resumable
+from dpilot.fit.table import keep, path_of, resumable
 from dpilot.linear.fitting import noise_of
 from dpilot.linear.problem import Privacy
 from dpilot.metrics.metric import Metric
@@ -93,7 +93,10 @@ def fit_estimator(
     resume = (folder / ARGUMENTS).exists() and not (folder / FIT).exists()
     names = ("schema", "classes", "ledger", "random_state", "checkpoint")
     settings = {name: value for name, value in estimator.get_params().items() if name not in names}
-    arguments = {"estimator": type(estimator).__name__, **settings, "declared": declared.schema.to_dict(), "seed": seed}
+    arguments = {
+        "estimator": type(estimator).__name__, **settings, "declared": declared.schema.to_dict(), "seed": seed,
+        "ledger": path_of(estimator.ledger), "labels": plain_labels(labels),
+    }  # fmt: skip
     with warn_of_refusal(), resumable(folder, arguments, declared, resume=resume, test_seed=seed) as begun:
         result = _with_labels(run_fit(begun.settle(declared), source, folder=begun, ledger=estimator.ledger), labels)
         keep(result, begun)

@@ -17,7 +17,8 @@ from dpilot.keys import fresh_key
 from dpilot.noise import NOT_HARDENED, seeded_noise
 from dpilot.train.checkpoint import files
 from dpilot.train.checkpoint.store import MANIFEST
-from dpilot.train.checkpoint.witness import WitnessLog, read_private
+from dpilot.train.checkpoint.witness import AGAIN, WitnessLog, read_private
+from dpilot.train.payment import LEDGER
 from dpilot.train.trainer import secret_path
 
 __all__ = ["ARGUMENTS", "RunFolder", "open_folder", "read_arguments"]
@@ -80,20 +81,22 @@ def open_folder(
     secret = secret_path(folder, None)
     log = WitnessLog(secret.with_name(secret.name + ".releases"))
     stamp = NOT_HARDENED if test_seed is None else seeded_noise(test_seed).stamp
-    if resume:
-        if read_arguments(folder) != arguments:
-            raise InvalidInput(f"{folder} holds a fit with other arguments: expected those it began with.")
-        kept = read_private(secret)
-        key, delta = bytes.fromhex(kept["key"]), float(kept["delta"])
-    else:
-        _check_empty(folder)
+    if (folder / FIT).exists():  # a kill between saving it and this left what undoes its noise
+        files.remove(secret)
+        log.delete()
+    check = _check_unfinished if resume else _check_empty
+    check(folder, arguments)
+    if not resume:
         folder.mkdir(parents=True, exist_ok=True)
-        key = fresh_key("fit") if test_seed is None else seeded_noise(test_seed).state.key
     try:
         log.open(fresh=not resume)  # first: of two that begin at once, one gets it
-        if not resume:
-            _check_empty(folder)
-            files.write(secret, json.dumps({"format": _FORMAT, "key": key.hex(), "delta": delta}).encode(), mode=0o600)
+        check(folder, arguments)  # again: what another process did before it let go of the log
+        if resume:
+            key, delta = _read_secret(secret)
+        else:
+            key = fresh_key("fit") if test_seed is None else seeded_noise(test_seed).state.key
+            kept = {"format": _FORMAT, "key": key.hex(), "delta": delta}
+            files.write(secret, json.dumps(kept).encode(), mode=0o600)
             # last: with the arguments on disk the fit can go on
             files.write(folder / ARGUMENTS, json.dumps({"format": _FORMAT, **arguments}, indent=1).encode())
         yield RunFolder(folder, FitKeys.of(key, stamp=stamp, witness=log), log, resume, delta)
@@ -101,8 +104,28 @@ def open_folder(
         log.close()
 
 
-def _check_empty(folder: Path) -> None:
-    if any((folder / name).exists() for name in (ARGUMENTS, FIT, MANIFEST)):
+def _read_secret(path: Path) -> tuple[bytes, float]:
+    kept = read_private(path)
+    try:
+        return bytes.fromhex(kept["key"]), float(kept["delta"])
+    except (KeyError, TypeError, ValueError):
+        raise InvalidInput(f"{path} is not the secret of a fit. {AGAIN}") from None
+
+
+def _check_unfinished(folder: Path, arguments: dict[str, Any]) -> None:
+    if read_arguments(folder) != arguments:
+        raise InvalidInput(f"{folder} holds a fit with other arguments: expected those it began with.")
+
+
+def _check_empty(folder: Path, arguments: dict[str, Any]) -> None:
+    del arguments
+    held = any((folder / name).exists() for name in (ARGUMENTS, FIT, MANIFEST))
+    if not held and (folder / LEDGER).exists():
+        raise InvalidInput(
+            f"{folder} holds the ledger of a fit that was stopped by its health check: expected an empty folder, as "
+            "what is left of that ledger cannot pay for a whole fit. Name another folder."
+        )
+    if held:
         raise InvalidInput(
             f"{folder} holds a fit or a run: go on with it (dpilot fit --resume {folder}), or name another folder."
         )

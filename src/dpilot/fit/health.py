@@ -121,30 +121,33 @@ def release_health(
 
     ::
 
-        a record adds    sqrt(1/2) to the usable ones, if it is, or, where the size is not public, sqrt(1/4) there and
-                         to all;  sqrt(1/2) min(1, c / sqrt(k)) / c to each of its k flaws, c = 2 (four flaws) or fewer
+        a record adds    u to the usable ones, if it is, and, where the size is not public, u to all;
+                         f min(1, c / sqrt(k)) / c to each of its k flaws, c = 2 (four flaws) or fewer
+        squares          u^2 = 1/4, f^2 = 1/2; where the size is public u^2 = 1/2, f^2 = 1/4
 
     Guarantee:
-        The joint vector moves by at most 1 when a record is added or removed: the squares add up to at most 1/2 + 1/2.
-        What a record adds is a function of its own cells and of the schema.
+        The joint vector moves by at most 1 when a record is added or removed: the squares add up to 1/4 + 1/4 + 1/2.
+        Where the size is public it moves by at most 1 when a record becomes null, or any other: a null record has
+        flaws of its own, and of two vectors that are nowhere below 0 the squares of the difference add up to no more
+        than 1/2 + 2/4. What a record adds is a function of its own cells and of the schema.
     """
     coordinates = [(column, state) for column in source.schema.used for state in _flaws(column)]
     most = math.sqrt(min(_MOST_FLAWS, len(source.schema.used)))
-    weight = math.sqrt(0.5 if declared.public_size else 0.25)
+    weight, flaw_weight = (math.sqrt(share) for share in ((0.5, 0.25) if declared.public_size else (0.25, 0.5)))
     sums = np.zeros(2 + len(coordinates))
     for usable, flaws in _inspect(source):
         flawed = np.sqrt(flaws.sum(axis=1))
-        scale = np.minimum(1.0, most / np.maximum(flawed, 1.0)) * math.sqrt(0.5) / most
+        scale = np.minimum(1.0, most / np.maximum(flawed, 1.0)) * flaw_weight / most
         sums[0] += weight * usable.sum()
         sums[1] += 0.0 if declared.public_size else weight * usable.size
         sums[2:] += scale @ flaws
     noisy = release(sums, bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
-    records, of_all = noise_multiplier / weight, noise_multiplier * most / math.sqrt(0.5)
+    records, of_all = noise_multiplier / weight, noise_multiplier * most / flaw_weight
     total = float(declared.size or 1) if declared.public_size else max(float(noisy[1]) / weight, 1.0)
     usable_share, deviation = float(noisy[0]) / weight / total, records / total
     if not declared.public_size:
         deviation *= math.sqrt(1 + min(max(usable_share, 0.0), 1.0) ** 2)
-    found = zip(coordinates, noisy[2:] * most / math.sqrt(0.5) / total, strict=True)
+    found = zip(coordinates, (noisy[2:] * most / flaw_weight / total).tolist(), strict=True)
     return Health(
         usable=_noisy_share("usable", "", usable_share, deviation),
         flaws=tuple(

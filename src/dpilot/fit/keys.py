@@ -18,8 +18,8 @@ class FitKeys:
     """The coins of the split, the batches, initial weights and noise of a fit, each from a stream of its own.
 
     Guarantee:
-        The same key and the same order of calls give the same randomness, bit for bit; with a witness no noise covers
-        two different sums, however often the fit is repeated.
+        The same key, the same order of calls and the same sums give the same randomness, bit for bit; no noise covers
+        two different sums, however often the fit is repeated. With a witness the second of them is refused.
     """
 
     chain: Chain
@@ -29,7 +29,7 @@ class FitKeys:
     def of(cls, key: bytes, *, stamp: str = NOT_HARDENED, witness: Witness | None = None) -> FitKeys:
         """The randomness of ``key``."""
         chain = Chain(key)
-        noise = KeyedNoise(Chain(_key(chain, "noise")), stamp=stamp, witness=witness)
+        noise = KeyedNoise(Chain(_key(chain, "noise")), stamp=stamp, witness=witness, by_values=True)
         return cls(chain, noise)
 
     @classmethod

@@ -32,7 +32,7 @@ from dpilot.records import FitRecord, MetricRecord
 from dpilot.train.checkpoint import files
 from dpilot.train.payment import LEDGER
 
-__all__ = ["FIT", "FittedModel", "load_fit"]
+__all__ = ["FIT", "FittedModel", "load_fit", "plain_labels"]
 
 FIT: Final = "fit.json"
 MODEL: Final = "model.safetensors"
@@ -134,7 +134,7 @@ class FittedModel:
         reader = "plain" if isinstance(self.reader, PlainColumns) else "encoder"
         described = {
             "reader": reader, "features": self.reader.schema.to_dict(), "predictor": self.predictor.kind,
-            "labels": _plain_labels(self.labels), "state": plain,
+            "labels": plain_labels(self.labels), "state": plain,
         }  # fmt: skip
         files.write(where / READER, json.dumps(described, indent=1).encode())
         files.write(where / "schema.toml", self.schema.to_toml().encode())
@@ -163,7 +163,7 @@ def load_fit(folder: str | Path) -> FittedModel:
     return FittedModel(schema, reader, predictor, record, labels=labels)
 
 
-def _plain_labels(labels: tuple[Any, ...] | None) -> list[Any] | None:
+def plain_labels(labels: tuple[Any, ...] | None) -> list[Any] | None:
     """The classes as JSON holds them; refused where they are neither texts nor numbers."""
     if labels is None:
         return None

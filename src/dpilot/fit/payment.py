@@ -29,9 +29,9 @@ class Payments:
     repeat: Callable[[], AbstractContextManager[None]] | None = None
 
     def check_room(self, *commitments: tuple[Sequence[Stage], Budget]) -> None:
-        """Raise BudgetExceeded, and pay nothing, unless the ledger holds them all; a fit that goes on has paid."""
-        if self.repeat is None:
-            self.book.check_room(*((stages, self._delta(budget)) for stages, budget in commitments))
+        """Raise BudgetExceeded, and pay nothing, unless the ledger holds all that the fit has not paid yet."""
+        unpaid = [(stages, budget) for stages, budget in commitments if self._find(stages) is None]
+        self.book.check_room(*((stages, self._delta(budget)) for stages, budget in unpaid))
 
     def commit(self, stages: Sequence[Stage], budget: Budget) -> Committed:
         """Put the price of ``stages`` on disk as one commitment, or find the one that an interrupted fit made.
@@ -39,13 +39,18 @@ class Payments:
         Guarantee:
             Some stage of every commitment bears the public name of the fit's key, so another fit's is never taken.
         """
-        if self.repeat is not None:
-            wanted = [(stage.purpose, stage.event, stage.part, stage.split) for stage in stages]
-            for seq in dict.fromkeys(entry.seq for entry in self.book.entries()):
-                made = self.book.committed(seq, repeat=self.repeat)
-                if [(each.purpose, each.event, each.part, each.split) for each in made.entries()] == wanted:
-                    return made
-        return self.book.commit(stages, delta=self._delta(budget))
+        return self._find(stages) or self.book.commit(stages, delta=self._delta(budget))
+
+    def _find(self, stages: Sequence[Stage]) -> Committed | None:
+        """The commitment of ``stages`` that an interrupted fit made, if it came to that."""
+        if self.repeat is None:
+            return None
+        wanted = [(stage.purpose, stage.event, stage.part, stage.split) for stage in stages]
+        for seq in dict.fromkeys(entry.seq for entry in self.book.entries()):
+            made = self.book.committed(seq, repeat=self.repeat)
+            if [(each.purpose, each.event, each.part, each.split) for each in made.entries()] == wanted:
+                return made
+        return None
 
     def _delta(self, budget: Budget) -> float | None:
         return budget.delta if self.book.bound == "basic" else None

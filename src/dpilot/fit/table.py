@@ -20,7 +20,7 @@ from dpilot.fit.pipeline import FitResult, FitStopped, run_fit
 from dpilot.privacy.ledger import Ledger
 from dpilot.train.progress import Progress
 
-__all__ = ["fit_table", "keep", "resumable"]
+__all__ = ["fit_table", "keep", "path_of", "resumable"]
 
 
 def fit_table(
@@ -104,7 +104,7 @@ def fit_table(
         **_describe_source(source),
         "protected": [protected] if isinstance(protected, str) else protected,
         "schema": schema.to_dict(),
-        "ledger": _path_of(ledger),
+        "ledger": path_of(ledger),
         "epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta, "size": size,
         "target": target, "epochs": epochs, "model": model, "objective": objective,
         "held_out": held_out, "stop_below": stop_below, "device": device, "test_seed": test_seed,
@@ -141,7 +141,8 @@ def keep(result: FitResult, folder: RunFolder) -> FittedModel:
     return result.model
 
 
-def _path_of(ledger: Ledger | str | Path | None) -> str | None:
+def path_of(ledger: Ledger | str | Path | None) -> str | None:
+    """Which ledger it is, as text: for what a fit began with."""
     if ledger is None:
         return None
     return str(ledger.path if isinstance(ledger, Ledger) else Path(ledger).resolve())

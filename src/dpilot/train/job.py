@@ -178,11 +178,16 @@ def move_model(model: nn.Module, device: str | None) -> torch.device:
     """Move the model where it shall train, in place, and say where that is; by default it stays where it is."""
     if device is None:
         return next(model.parameters()).device
+    model.to(find_device(device))
+    return next(model.parameters()).device
+
+
+def find_device(device: str) -> torch.device:
+    """The device called so, which is there, or InvalidInput."""
     try:
         wanted = torch.device(device)
     except RuntimeError:
         raise InvalidInput(f"device is {device!r}: expected one of torch's, such as 'cpu' or 'cuda'.") from None
-    if wanted.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"device is {device!r}, but no CUDA device is there: use device='cpu', or leave it out.")
-    model.to(wanted)
-    return next(model.parameters()).device
+    if wanted.type == "cuda" and not 0 <= (wanted.index or 0) < torch.cuda.device_count():
+        raise InvalidInput(f"device is {device!r}, but no such CUDA device is there: use 'cpu', or leave it out.")
+    return wanted

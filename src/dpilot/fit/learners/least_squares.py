@@ -33,8 +33,9 @@ __all__ = ["LeastSquares", "LinearPredictor"]
 class LeastSquares:
     """Least squares by the method "auto"; what is not declared of its columns it standardises itself.
 
-    Where every feature is a number whose bounds are to be bought, values are read as they are: their centre and width
-    are cheaper than bounds. Else bounds are bought, and features encoded, as for every learner.
+    Where every feature is a number whose bounds are to be bought, and a record that lacks one is null, values are read
+    as they are: their centre and width are cheaper than bounds. Else bounds are bought, and features encoded, what is
+    missing by an indicator, as for every learner.
     """
 
     gaussian: bool = True
@@ -113,8 +114,8 @@ class LinearPredictor:
 
 
 def _is_plain(schema: Schema) -> bool:
-    """Whether every feature is a number whose bounds nobody declares."""
-    return set(schema.inputs_only().to_buy) == {column.name for column in schema.features}
+    """Whether every feature is a number whose bounds nobody declares and that no record may lack."""
+    return all(column.bounds == "buy" and column.missing == "null" for column in schema.features)
 
 
 def _names(schema: Schema) -> tuple[str, ...]:

@@ -70,7 +70,9 @@ class Committed:
             with self._run_again(begun[0]) as receipt:
                 yield receipt
             return
-        with run_stage(self._book, begin(self._book, stage, self.seq), event) as receipt:
+        lock = begin(self._book, stage, self.seq)
+        self._repeated.add(lock.place)
+        with run_stage(self._book, lock, event) as receipt:
             yield receipt
 
     def _waits(self, entry: Entry) -> bool:

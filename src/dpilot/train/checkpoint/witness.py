@@ -6,6 +6,7 @@ other code, another machine's rounding) the difference of both releases would ha
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -48,10 +49,8 @@ class WitnessLog:
             raise DpilotError(
                 f"{self.path} cannot be opened ({problem.strerror}): expected a folder of yours."
             ) from None
-        _lock(self._handle, self.path)
-        if fresh:  # only now: the log of a run that holds the lock is not touched
-            os.ftruncate(self._handle, 0)
-        content = self.path.read_bytes()
+        _lock(self._handle, self.path)  # first: whoever does not get it must not touch another's log
+        content = b"" if fresh else os.pread(self._handle, os.fstat(self._handle).st_size, 0)
         os.ftruncate(self._handle, len(content) // _LINE.size * _LINE.size)  # a line cut short was never acted on
         self._seen = dict(_LINE.unpack_from(content, at) for at in range(0, len(content) - _LINE.size + 1, _LINE.size))
 
@@ -67,9 +66,24 @@ class WitnessLog:
         if self._frozen:
             raise InvalidInput(f"{self.path} lacks a release that was made: it was altered. {AGAIN}")
         if self._handle is not None:
-            os.write(self._handle, _LINE.pack(name, covered))
-            os.fdatasync(self._handle)
+            self._append(_LINE.pack(name, covered))
         self._seen[name] = covered
+
+    def _append(self, line: bytes) -> None:
+        """A whole line on disk, or none: half of one would shift all that follow."""
+        assert self._handle is not None
+        before = os.fstat(self._handle).st_size
+        try:
+            if os.write(self._handle, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(self._handle)
+        except OSError as problem:
+            with suppress(OSError):
+                os.ftruncate(self._handle, before)
+            raise DpilotError(
+                f"{self.path} cannot be written ({problem.strerror}): nothing is released without it. Free the disk, "
+                "then go on with the run."
+            ) from problem
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -107,8 +121,10 @@ def read_private(path: Path) -> dict[str, Any]:
         raise InvalidInput(
             f"{path} is not there: without the run's secret its steps cannot be repeated exactly. {AGAIN}"
         ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError):  # whose own fields hold the secret's text
+        data = None
     if not isinstance(data, dict):
-        raise InvalidInput(f"{path} is no secret of a run: expected a JSON object. {AGAIN}")
+        raise InvalidInput(f"{path} is no secret of a run: expected a whole JSON object. {AGAIN}")
     return data
 
 
