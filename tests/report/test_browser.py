@@ -61,7 +61,7 @@ def opened(browser: Any, record: FitRecord, folder: Path, **options: Any) -> tup
     return tab, heard
 
 
-SLOW = {"12 classes", "nothing", "not private"}
+SLOW = {"12 classes", "nothing", "not private", "a rare class", "empty names"}
 
 
 @pytest.mark.parametrize(

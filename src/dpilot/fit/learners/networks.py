@@ -300,18 +300,22 @@ def _rate_and_steps(budget: Budget, size: int | None, held_out: float, epochs: f
 def _noise(budget: Budget, rate: float, steps: int, bought: tuple[Event, ...]) -> float:
     """The noise of training beside what is ``bought``: composed as the ledger will compose it.
 
-    Epsilon falls about as 1 / noise, so each round scales the noise by how far epsilon is off. What is returned was
-    found to cost no more than the budget.
+    Epsilon falls about as a power of the noise: a secant in logs finds that power. What is returned was found to cost
+    no more than the budget.
     """
     sigma = noise_multiplier(budget, sample_rate=rate, steps=steps)
-    for _ in range(8 if bought else 0):
+    if not bought:
+        return sigma
+    power, before = -1.0, None
+    for _ in range(8):
         whole = Composed([*bought, _training(rate, steps, sigma)])
         ratio = accountant.epsilon(whole, budget.delta) / budget.epsilon
         if 1 - _SLACK <= ratio <= 1:
             return sigma
-        sigma *= ratio * (1 + _SLACK / 2)
-    if not bought:
-        return sigma
+        if before is not None and sigma != before[0]:
+            power = min(math.log(ratio / before[1]) / math.log(sigma / before[0]), -0.1)
+        before = sigma, ratio
+        sigma *= ((1 - _SLACK / 2) / ratio) ** (1 / power)
     return scale_for(
         lambda each: Composed([*bought, _training(rate, steps, each)]), budget, low=sigma / 2, high=4 * sigma
     )
