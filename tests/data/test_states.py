@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpilot.data.cells import UNREADABLE
 from dpilot.data.column import Column
-from dpilot.data.column_types import TYPES, State
+from dpilot.data.column_types import TYPES, CellState
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.data.states import record_states
@@ -56,8 +56,15 @@ def test_every_state_has_its_cells() -> None:
     )
     table = {"x": ["1", "", "2", "old", "0", UNREADABLE], "y": ["yes", "no", "no", "yes", "maybe", UNREADABLE]}
     found = record_states(schema, table)
-    assert found.columns["x"].tolist() == [State.FINE, State.MISSING, State.OUTSIDE, *[4], State.FINE, State.UNREADABLE]
-    assert found.columns["y"].tolist() == [*[State.FINE] * 4, State.UNKNOWN, State.UNREADABLE]
+    assert found.columns["x"].tolist() == [
+        CellState.FINE,
+        CellState.MISSING,
+        CellState.OUTSIDE,
+        *[4],
+        CellState.FINE,
+        CellState.UNREADABLE,
+    ]
+    assert found.columns["y"].tolist() == [*[CellState.FINE] * 4, CellState.UNKNOWN, CellState.UNREADABLE]
     assert found.usable.tolist() == [True, True, True, False, False, False]
     assert found.count("y").tolist() == [4, 0, 0, 1, 1]
 
@@ -82,6 +89,6 @@ def test_every_type_of_the_table_reads_its_own_invented_cells() -> None:
         kind = TYPES[column.type or ""]
         cells = np.array(list(kind.invent(column).values()), dtype=object)
         reading = kind.read(cells, column, ("",))
-        assert (reading.states == State.FINE).any()
-        assert (reading.states != State.FINE).any()
+        assert (reading.states == CellState.FINE).any()
+        assert (reading.states != CellState.FINE).any()
         assert getattr(column, kind.domain) is not None

@@ -12,7 +12,7 @@ from dpilot.cli import console
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dpilot.data.check import Finding, SampleShares
+    from dpilot.data.check import SampleShares, SchemaFinding
     from dpilot.data.invented import InventedRow
     from dpilot.data.schema import Schema
 
@@ -159,7 +159,7 @@ def _roles(declared: Schema) -> dict[str, Any]:
     }
 
 
-def _show_check(rows: Sequence[InventedRow], shares: SampleShares | None, findings: Sequence[Finding]) -> None:
+def _show_check(rows: Sequence[InventedRow], shares: SampleShares | None, findings: Sequence[SchemaFinding]) -> None:
     if shares is None:
         _show_invented(rows)
     else:

@@ -14,7 +14,7 @@ from dpilot.data import toml, values
 from dpilot.data.cells import UNREADABLE, plain
 from dpilot.data.codebook import Codebook, CodebookEntry
 from dpilot.data.column import Column
-from dpilot.data.column_types import State
+from dpilot.data.column_types import CellState
 from dpilot.data.files import Table
 from dpilot.data.invented import invent_rows
 from dpilot.data.schema import Schema
@@ -24,8 +24,8 @@ from dpilot.errors import InvalidInput
 
 __all__ = [
     "ColumnShares",
-    "Finding",
     "SampleShares",
+    "SchemaFinding",
     "check_codebook",
     "check_sample",
     "check_schema",
@@ -38,7 +38,7 @@ _NEVER: Final = 0.5  # of the cells of a column: beyond this share of wrong or m
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SchemaFinding:
     """Something to know of a column, or of the whole schema. A problem makes records null or a column useless."""
 
     column: str | None
@@ -88,15 +88,15 @@ class SampleShares:
         }
 
 
-def check_schema(schema: Schema) -> Iterator[Finding]:
+def check_schema(schema: Schema) -> Iterator[SchemaFinding]:
     """What the schema tells against itself."""
     if not schema.features:
-        yield Finding(None, 'no column is a feature: give one or more role = "feature".', is_problem=True)
+        yield SchemaFinding(None, 'no column is a feature: give one or more role = "feature".', is_problem=True)
     if not schema.has_target:
-        yield Finding(None, 'no column has role = "target": name it in the call.', is_problem=False)
+        yield SchemaFinding(None, 'no column has role = "target": name it in the call.', is_problem=False)
     for row in invent_rows(schema):
         if row.unexpected:
-            yield Finding(
+            yield SchemaFinding(
                 row.column,
                 f"{row.what} {row.cell!r} is read as {row.state}. Take it out of missing_values, or of the column.",
                 is_problem=True,
@@ -105,18 +105,18 @@ def check_schema(schema: Schema) -> Iterator[Finding]:
         yield from _check_column(column, schema)
 
 
-def check_header(schema: Schema, names: Iterable[str], source: str) -> Iterator[Finding]:
+def check_header(schema: Schema, names: Iterable[str], source: str) -> Iterator[SchemaFinding]:
     """What the names of a table's columns tell against the schema."""
     try:
         schema.resolve(names, source=source)
     except InvalidInput as problem:
-        yield Finding(None, str(problem), is_problem=True)
+        yield SchemaFinding(None, str(problem), is_problem=True)
 
 
 def measure_sample(table: Table) -> SampleShares:
     """What becomes of the records of a file that is declared public: its values are read, exactly."""
     schema = table.schema
-    counts = {column.name: np.zeros(len(State), dtype=np.int64) for column in schema.used}
+    counts = {column.name: np.zeros(len(CellState), dtype=np.int64) for column in schema.used}
     nulls = dict.fromkeys(counts, 0)
     wrong: dict[str, Counter[str]] = {name: Counter() for name in counts}
     usable = records = 0
@@ -127,13 +127,13 @@ def measure_sample(table: Table) -> SampleShares:
             counts[column.name] += found.count(column.name)
             null = null_cells(column, found.columns[column.name])
             nulls[column.name] += int(null.sum())
-            bad = np.flatnonzero(null & (found.columns[column.name] != State.MISSING))
+            bad = np.flatnonzero(null & (found.columns[column.name] != CellState.MISSING))
             _count_cells(wrong[column.name], plain(frame[column.name])[bad].tolist())
     total = max(records, 1)
     columns = tuple(
         ColumnShares(
             name,
-            **{state.name.lower(): float(each[state] / total) for state in State},
+            **{state.name.lower(): float(each[state] / total) for state in CellState},
             null=nulls[name] / total,
             wrong=tuple(wrong[name].most_common(_SHOWN)),
         )
@@ -142,26 +142,26 @@ def measure_sample(table: Table) -> SampleShares:
     return SampleShares(records, 1 - usable / total if records else 0.0, columns)
 
 
-def check_sample(schema: Schema, shares: SampleShares, *, allowed: float = 0.0) -> Iterator[Finding]:
+def check_sample(schema: Schema, shares: SampleShares, *, allowed: float = 0.0) -> Iterator[SchemaFinding]:
     """What a public sample tells against the schema; a share of null records up to ``allowed`` is no problem."""
     if shares.null > 0:
-        yield Finding(None, f"{shares.null:.1%} of the records would be null.", is_problem=shares.null > allowed)
+        yield SchemaFinding(None, f"{shares.null:.1%} of the records would be null.", is_problem=shares.null > allowed)
     for column in shares.columns:
         declared = schema.columns[column.name]
         if column.null > 0:
             text = f"{column.null:.1%} of the cells make their record null{_examples(column, declared)}"
-            yield Finding(column.name, text, is_problem=column.null > allowed)
+            yield SchemaFinding(column.name, text, is_problem=column.null > allowed)
         kept = column.outside if declared.outside == "clamp" else 0.0
         if kept > _NEVER:
             text = f"{kept:.1%} of the numbers are beyond the bounds and put on the nearest one. Widen them."
-            yield Finding(column.name, text, is_problem=True)
+            yield SchemaFinding(column.name, text, is_problem=True)
         if column.missing == 1:
-            yield Finding(column.name, "no cell has a value: ignore it.", is_problem=True)
+            yield SchemaFinding(column.name, "no cell has a value: ignore it.", is_problem=True)
         elif column.missing > _NEVER:
-            yield Finding(column.name, f"{column.missing:.1%} of the cells are missing.", is_problem=False)
+            yield SchemaFinding(column.name, f"{column.missing:.1%} of the cells are missing.", is_problem=False)
 
 
-def check_codebook(schema: Schema, codebook: Codebook) -> Iterator[Finding]:
+def check_codebook(schema: Schema, codebook: Codebook) -> Iterator[SchemaFinding]:
     """Where schema and codebook disagree: a problem where values of the codebook would make records null."""
     for name, entry in codebook.entries.items():
         column = find(schema.columns, name)
@@ -169,32 +169,32 @@ def check_codebook(schema: Schema, codebook: Codebook) -> Iterator[Finding]:
             if schema.defaults.others == "refused":
                 line = toml.line(name, entry.to_dict())
                 text = f"the codebook describes it, the schema does not. Write at the top of the schema: {line}"
-                yield Finding(name, text, is_problem=False)
+                yield SchemaFinding(name, text, is_problem=False)
         elif column.used:
-            yield from (Finding(name, text, bad) for text, bad in _disagreements(column, entry, schema))
+            yield from (SchemaFinding(name, text, bad) for text, bad in _disagreements(column, entry, schema))
     described = expand(schema.columns, codebook.entries)
     for column in schema.used:
         if column.name not in codebook.entries and column.name in described:
-            yield Finding(column.name, "the codebook does not describe it.", is_problem=False)
+            yield SchemaFinding(column.name, "the codebook does not describe it.", is_problem=False)
 
 
-def _check_column(column: Column, schema: Schema) -> Iterator[Finding]:
+def _check_column(column: Column, schema: Schema) -> Iterator[SchemaFinding]:
     listed = column.categories
     if listed is not None and len(listed) == 1:
         what = "there are no groups to compare" if column.role == "protected" else "it tells the model nothing"
-        yield Finding(column.name, f"it has one category alone: {what}.", is_problem=column.role == "protected")
+        yield SchemaFinding(column.name, f"it has one category alone: {what}.", is_problem=column.role == "protected")
     folded = Counter(each.casefold().strip() for each in listed or ())
     twice = [each for each in listed or () if folded[each.casefold().strip()] > 1]
     if twice:
         text = f"{twice[0]!r} and {twice[1]!r} differ by case or blanks alone: is one of them a mistake?"
-        yield Finding(column.name, text, is_problem=False)
+        yield SchemaFinding(column.name, text, is_problem=False)
     if isinstance(column.bounds, tuple):
         lower, upper = column.bounds
         for text in schema.missing_values:
             number = values.number(text)
             if number is not None and lower < number < upper:
                 said = f"{text!r} lies within its bounds, and is read as missing: it is among missing_values."
-                yield Finding(column.name, said, is_problem=False)
+                yield SchemaFinding(column.name, said, is_problem=False)
 
 
 def _count_cells(counted: Counter[str], cells: Iterable[Any]) -> None:

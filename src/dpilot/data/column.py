@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NoReturn
 
 from dpilot import _validate
 from dpilot.data import values
-from dpilot.data.column_types import TYPES, State, type_of
+from dpilot.data.column_types import TYPES, CellState, type_of
 from dpilot.errors import InvalidInput
 
 BUY: Final = "buy"
@@ -108,11 +108,11 @@ class Column:
         return self.role != "ignored"
 
     @property
-    def null_states(self) -> tuple[State, ...]:
+    def null_states(self) -> tuple[CellState, ...]:
         """What a cell of it makes the whole record null by being."""
-        missing = (State.MISSING,) if self.missing == "null" else ()
-        outside = (State.OUTSIDE,) if self.outside == "null" else ()
-        return (*missing, *outside, State.UNKNOWN, State.UNREADABLE)
+        missing = (CellState.MISSING,) if self.missing == "null" else ()
+        outside = (CellState.OUTSIDE,) if self.outside == "null" else ()
+        return (*missing, *outside, CellState.UNKNOWN, CellState.UNREADABLE)
 
     @property
     def interval(self) -> tuple[float, float]:

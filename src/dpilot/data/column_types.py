@@ -5,7 +5,7 @@ A new type is a class here and a line in ``TYPES``; encoder, checks and explanat
 >>> from dpilot.data.column import Column
 >>> age = Column("age", "numeric", bounds=(0, 100))
 >>> reading = TYPES["numeric"].read(np.array(["50", "", "200", "old"], dtype=object), age, ("",))
->>> [State(each).name for each in reading.states]
+>>> [CellState(each).name for each in reading.states]
 ['FINE', 'MISSING', 'OUTSIDE', 'UNREADABLE']
 """
 
@@ -27,7 +27,7 @@ from dpilot.data.reading import ABSENT, WRONG, codes, numbers
 if TYPE_CHECKING:
     from dpilot.data.column import Column
 
-__all__ = ["NULL", "TYPES", "ColumnType", "Reading", "State", "States", "type_of"]
+__all__ = ["NULL", "TYPES", "CellState", "ColumnType", "Reading", "States", "type_of"]
 
 States = NDArray[np.int8]
 Block = NDArray[np.float32]
@@ -36,7 +36,7 @@ NULL: Final = "the record is null"
 _SHOWN: Final = 8  # categories that a sentence lists
 
 
-class State(IntEnum):
+class CellState(IntEnum):
     """What one cell is to its column: the first can always be used, the last two never."""
 
     FINE = 0
@@ -100,13 +100,13 @@ class _Numeric:
     def read(self, cells: Cells, column: Column, missing: Sequence[str]) -> Reading:
         read = numbers(cells, missing)
         states = np.zeros(read.shape, dtype=np.int8)
-        states[np.isnan(read)] = State.MISSING
-        states[np.isinf(read)] = State.UNREADABLE
+        states[np.isnan(read)] = CellState.MISSING
+        states[np.isinf(read)] = CellState.UNREADABLE
         if isinstance(column.bounds, tuple):
             lower, upper = column.bounds
-            states[((read < lower) | (read > upper)) & np.isfinite(read)] = State.OUTSIDE
+            states[((read < lower) | (read > upper)) & np.isfinite(read)] = CellState.OUTSIDE
             read = np.clip((np.clip(read, lower, upper) - lower) / (upper - lower) * 2 - 1, -1.0, 1.0)
-        return Reading(np.where(states == State.UNREADABLE, np.nan, read), states)
+        return Reading(np.where(states == CellState.UNREADABLE, np.nan, read), states)
 
     def names(self, column: Column) -> list[str]:
         return [column.name]
@@ -145,11 +145,11 @@ class _Categorical:
     def read(self, cells: Cells, column: Column, missing: Sequence[str]) -> Reading:
         found = codes(cells, column.categories or (), missing)
         states = np.zeros(found.shape, dtype=np.int8)
-        states[found == ABSENT] = State.MISSING
+        states[found == ABSENT] = CellState.MISSING
         wrong = np.flatnonzero(found == WRONG)
-        states[wrong] = State.UNKNOWN
+        states[wrong] = CellState.UNKNOWN
         if cells.dtype == object:
-            states[[place for place in wrong.tolist() if cells[place] is UNREADABLE]] = State.UNREADABLE
+            states[[place for place in wrong.tolist() if cells[place] is UNREADABLE]] = CellState.UNREADABLE
         return Reading(np.where(found >= 0, found.astype(np.float64), np.nan), states)
 
     def names(self, column: Column) -> list[str]:

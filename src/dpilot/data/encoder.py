@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
-from dpilot.data.column_types import State, type_of
+from dpilot.data.column_types import CellState, type_of
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
 from dpilot.data.states import null_cells, read_column
@@ -140,7 +140,7 @@ class Encoder:
             reading = read_column(column, table, self.schema)
             type_of(column).fill(part, reading.values)
             if column.missing == "indicator":
-                part[:, -1] = reading.states == State.MISSING
+                part[:, -1] = reading.states == CellState.MISSING
             null |= null_cells(column, reading.states)
         return features, null
 

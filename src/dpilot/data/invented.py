@@ -22,7 +22,7 @@ import numpy as np
 
 from dpilot.data.cells import objects
 from dpilot.data.column import Column
-from dpilot.data.column_types import NULL, State, type_of
+from dpilot.data.column_types import NULL, CellState, type_of
 from dpilot.data.schema import Schema
 
 __all__ = ["InventedRow", "invent_rows"]
@@ -58,8 +58,8 @@ def invent_rows(schema: Schema) -> Iterator[InventedRow]:
         reading = type_of(column).read(objects(cells.values()), column, schema.missing_values)
         for (what, cell), value, state in zip(cells.items(), reading.values, reading.states.tolist(), strict=True):
             null = state in column.null_states
-            becomes = NULL if null else _encoded(column, value, State(state))
-            yield InventedRow(column.name, what, cell, State(state).name.lower(), becomes, null)
+            becomes = NULL if null else _encoded(column, value, CellState(state))
+            yield InventedRow(column.name, what, cell, CellState(state).name.lower(), becomes, null)
 
 
 def _missing_text(column: Column, schema: Schema) -> str | None:
@@ -68,13 +68,13 @@ def _missing_text(column: Column, schema: Schema) -> str | None:
     return next((text for text in schema.missing_values if text not in taken), None)
 
 
-def _encoded(column: Column, value: float, state: State) -> str:
+def _encoded(column: Column, value: float, state: CellState) -> str:
     """The numbers that a model sees of one cell, as far as they are not 0."""
     if column.role == "target" or (column.role == "protected" and not column.is_feature):
         return f"{column.categories[int(value)]!r}" if column.categories is not None else f"{value:.4g}"
-    if column.bounds == "buy" and state != State.MISSING:
+    if column.bounds == "buy" and state != CellState.MISSING:
         return f"{column.name}, scaled by the bounds that are bought"
-    if state == State.MISSING:
+    if state == CellState.MISSING:
         return f"{column.name} is missing = 1"
     kind = type_of(column)
     names = kind.names(column)

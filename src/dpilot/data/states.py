@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot.data.column import Column
-from dpilot.data.column_types import Reading, State, States, type_of
+from dpilot.data.column_types import CellState, Reading, States, type_of
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
 
@@ -37,7 +37,7 @@ class RecordStates:
 
     def count(self, name: str) -> NDArray[np.int64]:
         """How many cells of one column are in each state, by its number."""
-        return np.bincount(self.columns[name], minlength=len(State))
+        return np.bincount(self.columns[name], minlength=len(CellState))
 
 
 def record_states(schema: Schema, frame: Any) -> RecordStates:

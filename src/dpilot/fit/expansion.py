@@ -18,7 +18,7 @@ from dpilot.data.column import Column
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 
-__all__ = ["Rows", "features_of", "on_log_scale"]
+__all__ = ["WideRows", "features_of", "on_log_scale"]
 
 _TENTS: Final = 8
 
@@ -46,7 +46,7 @@ def on_log_scale(values: Floats, lower: float, upper: float, octaves: int = 10) 
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class WideRows:
     """Encoded features as a model sees them: with the log place and the tents of every numeric column appended.
 
     Guarantee:
@@ -97,9 +97,9 @@ class Rows:
         return [(places[column.name], column) for column in self.encoder.schema.features if column.type == "numeric"]
 
 
-def features_of(schema: Schema) -> Rows:
+def features_of(schema: Schema) -> WideRows:
     """How the features of a schema whose bounds are known are widened."""
-    return Rows(Encoder(schema))
+    return WideRows(Encoder(schema))
 
 
 def _shapes(features: Features, place: int, column: Column) -> Features:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
-from dpilot.data.column_types import State
+from dpilot.data.column_types import CellState
 from dpilot.data.states import record_states
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.source import TableSource
@@ -164,16 +164,16 @@ def _noisy_share(what: str, column: str, value: float, deviation: float) -> Nois
     return NoisyShare(what, column, inside, max(inside - room, 0.0), min(inside + room, 1.0))
 
 
-def _flaws(column: Column) -> tuple[State, ...]:
+def _flaws(column: Column) -> tuple[CellState, ...]:
     """What can be wrong with a cell of ``column``."""
-    outside = (State.OUTSIDE,) if isinstance(column.bounds, tuple) else ()
-    unknown = () if column.categories is None else (State.UNKNOWN,)
-    return (State.MISSING, *outside, *unknown, State.UNREADABLE)
+    outside = (CellState.OUTSIDE,) if isinstance(column.bounds, tuple) else ()
+    unknown = () if column.categories is None else (CellState.UNKNOWN,)
+    return (CellState.MISSING, *outside, *unknown, CellState.UNREADABLE)
 
 
-def _name(column: Column, state: State) -> str:
+def _name(column: Column, state: CellState) -> str:
     unknown = "unknown class" if column.role == "target" else "unknown category"
-    names = {State.MISSING: "missing", State.OUTSIDE: "outside bounds", State.UNKNOWN: unknown}
+    names = {CellState.MISSING: "missing", CellState.OUTSIDE: "outside bounds", CellState.UNKNOWN: unknown}
     return names.get(state, "unreadable")
 
 

@@ -25,7 +25,7 @@ from dpilot.fit.learners.base import Predictor
 from dpilot.fit.learners.heads import HeadPredictor
 from dpilot.fit.learners.least_squares import LinearPredictor
 from dpilot.fit.learners.networks import NetworkPredictor
-from dpilot.fit.source import PlainColumns, Reader, TableSource, read_records
+from dpilot.fit.source import PlainColumns, RowReader, TableSource, read_records
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
 from dpilot.records import FitRecord, MetricRecord
@@ -51,7 +51,7 @@ class FittedModel:
     """
 
     schema: Schema
-    reader: Reader = field(repr=False)
+    reader: RowReader = field(repr=False)
     predictor: Predictor = field(repr=False)
     record: FitRecord = field(repr=False)
     health: Health | None = field(default=None, repr=False)
@@ -157,7 +157,7 @@ def load_fit(folder: str | Path) -> FittedModel:
         kind = _PREDICTORS[described["predictor"]]
         predictor = kind.load(described["state"], load_file(where / MODEL), features)
         labels = None if described["labels"] is None else tuple(described["labels"])
-        reader: Reader = PlainColumns(features) if described["reader"] == "plain" else Encoder(features)
+        reader: RowReader = PlainColumns(features) if described["reader"] == "plain" else Encoder(features)
     except (OSError, ValueError, TypeError, KeyError) as problem:
         raise InvalidInput(f"{where} holds no fit of a table ({problem}): expected what dpilot fit wrote.") from None
     return FittedModel(schema, reader, predictor, record, labels=labels)

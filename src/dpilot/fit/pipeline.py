@@ -20,7 +20,7 @@ from dpilot.fit.learners.base import HELD_OUT, TRAIN, Learner, LearnerPlan, Paid
 from dpilot.fit.model import FittedModel
 from dpilot.fit.payment import Payments, open_payments
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import Reader, TableSource, read_records, take
+from dpilot.fit.source import RowReader, TableSource, read_records, take
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
@@ -161,7 +161,7 @@ def run_fit(
     )
 
 
-def _with_bought(schema: Schema, reader: Reader) -> Schema:
+def _with_bought(schema: Schema, reader: RowReader) -> Schema:
     """The declared schema with the bounds that were bought, those that a learner found otherwise left out."""
     columns = reader.schema.columns
     bought = {name: columns[name].interval for name in schema.to_buy if isinstance(columns[name].bounds, tuple)}

@@ -19,13 +19,13 @@ from dpilot.data.frames import Frame
 from dpilot.data.reading import codes
 from dpilot.data.schema import Schema
 
-__all__ = ["IN_MEMORY", "PlainColumns", "Reader", "TableSource", "category_codes", "read_records", "take"]
+__all__ = ["IN_MEMORY", "PlainColumns", "RowReader", "TableSource", "category_codes", "read_records", "take"]
 
 IN_MEMORY: Final = "a table in memory"
 """The name of a table that has none."""
 
 
-class Reader(Protocol):
+class RowReader(Protocol):
     """Turns the cells of records into rows of numbers; a row with a value that is not finite is the null record."""
 
     @property
@@ -80,7 +80,7 @@ class TableSource:
         yield from (np.zeros(Frame.of(frame).length) for frame in self.frames())
 
 
-def read_records(source: TableSource, reader: Reader) -> Encoded:
+def read_records(source: TableSource, reader: RowReader) -> Encoded:
     """All records in one piece, read a frame at a time; the null record is a row of nan with a target of nan.
 
     Guarantee:
@@ -113,7 +113,7 @@ def category_codes(frame: Any, column: Column, schema: Schema) -> Floats:
     return np.where(found >= 0, found.astype(np.float64), np.nan)
 
 
-def _read_frame(frame: Any, schema: Schema, reader: Reader) -> Encoded:
+def _read_frame(frame: Any, schema: Schema, reader: RowReader) -> Encoded:
     features = reader.encode_features(frame)
     target = _read_target(frame, schema)
     coded = [category_codes(frame, column, schema) for column in schema.protected_columns]

@@ -26,7 +26,7 @@ from dpilot.privacy.ledger import Ledger, Stage, fit_budget
 from dpilot.records import PUBLISHED_SIZE
 from dpilot.statistics import count, count_event
 
-__all__ = ["Centre", "FitPlan", "Fitted", "Method", "fit_rows", "noise_of", "plan_fit", "problem_of", "size_of"]
+__all__ = ["Centre", "Fitted", "Method", "RegressionPlan", "fit_rows", "noise_of", "plan_fit", "problem_of", "size_of"]
 
 _SIZE_SHARE: Final = 0.005
 _HALF: Final = 0.5  # of its half range: the width of a declared target of which nothing else is found
@@ -68,7 +68,7 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class FitPlan:
+class RegressionPlan:
     """A fit from public numbers alone: what it will cost, stage by stage, and how it will go."""
 
     problem: LinearProblem
@@ -194,7 +194,7 @@ def plan_fit(
     numeric_target: bool = True,
     taken: float = 0.0,
     buys_size: bool = True,
-) -> FitPlan:
+) -> RegressionPlan:
     """Every noise multiplier of a fit, of what ``taken`` leaves of the squared mu.
 
     A size that is not known is bought by the fit, unless ``buys_size`` is False: then ``FitPlan.run`` is given it.
@@ -216,7 +216,7 @@ def plan_fit(
     ]
     left = 1 - taken - sum(shares)
     stages |= method.stages(problem, left)
-    return FitPlan(problem, declared, method, numeric_target, scaling, target, left, stages, sized)
+    return RegressionPlan(problem, declared, method, numeric_target, scaling, target, left, stages, sized)
 
 
 def _select_columns(declared: DeclaredBounds, numeric_target: bool) -> NDArray[np.bool_]:

@@ -29,7 +29,7 @@ _ABOVE: Final = "accuracy_above_that_share"
 _COMMON: Final = "share_of_the_most_common_class"
 
 
-class Verdict(NamedTuple):
+class FigureVerdict(NamedTuple):
     """Whether the model is better than one that looks at nothing: a few words beside its figure, and a sentence."""
 
     short: str
@@ -65,7 +65,7 @@ def value_text(metric: MetricRecord, untold: frozenset[MetricRecord], say: Calla
     return f"at most {say(metric.sampling[1])}" if kind(metric.name).form == "size" else UNTOLD
 
 
-def verdict(metrics: Sequence[MetricRecord]) -> Verdict | None:
+def verdict(metrics: Sequence[MetricRecord]) -> FigureVerdict | None:
     """Whether the model beats the most common class, or the mean; None where the record does not say."""
     found = _overall(metrics)
     if "accuracy" in found and _ABOVE in found:
@@ -73,7 +73,7 @@ def verdict(metrics: Sequence[MetricRecord]) -> Verdict | None:
     return _against_mean(found["r2"]) if "r2" in found else None
 
 
-def _against_most_common(found: Mapping[str, MetricRecord], untold: frozenset[MetricRecord]) -> Verdict:
+def _against_most_common(found: Mapping[str, MetricRecord], untold: frozenset[MetricRecord]) -> FigureVerdict:
     low, high = found[_ABOVE].sampling
     points = f"{words.between(low, high, words.percent).removesuffix(' %')} points"
     common = found.get(_COMMON)
@@ -82,31 +82,31 @@ def _against_most_common(found: Mapping[str, MetricRecord], untold: frozenset[Me
     known, it = (f"most common class {share}; ", "it") if share else ("", "the most common class")
     if low > 0:
         sentence = f"The accuracy is surely above that of {rival}: by {points}."
-        return Verdict(f"{known}surely above {it}, by {points}", sentence, sure=True)
+        return FigureVerdict(f"{known}surely above {it}, by {points}", sentence, sure=True)
     if high < 0:
         sentence = f"The accuracy is surely below that of {rival}: the difference is {points}."
-        return Verdict(f"{known}surely below {it} ({points})", sentence, sure=True)
+        return FigureVerdict(f"{known}surely below {it} ({points})", sentence, sure=True)
     sentence = (
         f"It cannot be told whether the model is better than {rival}: the difference lies anywhere from {points}. More "
         "records, a larger epsilon or a larger held-out share would tell."
     )
-    return Verdict(f"{known}whether above {it} cannot be told", sentence, sure=False)
+    return FigureVerdict(f"{known}whether above {it} cannot be told", sentence, sure=False)
 
 
-def _against_mean(r2: MetricRecord) -> Verdict:
+def _against_mean(r2: MetricRecord) -> FigureVerdict:
     low, high = r2.sampling
     between = words.between(low, high, words.number)
     if low > 0:
         sentence = f"The model is surely better than predicting the mean always: R squared is {between}."
-        return Verdict("surely better than the mean alone", sentence, sure=True)
+        return FigureVerdict("surely better than the mean alone", sentence, sure=True)
     if high < 0:
         sentence = f"The model is surely worse than predicting the mean always: R squared is {between}."
-        return Verdict("surely worse than the mean alone", sentence, sure=True)
+        return FigureVerdict("surely worse than the mean alone", sentence, sure=True)
     sentence = (
         "It cannot be told whether the model is better than predicting the mean always: R squared lies anywhere from "
         f"{between}. More records, a larger epsilon or a larger held-out share would tell."
     )
-    return Verdict("whether better than the mean alone cannot be told", sentence, sure=False)
+    return FigureVerdict("whether better than the mean alone cannot be told", sentence, sure=False)
 
 
 def _overall(metrics: Sequence[MetricRecord]) -> dict[str, MetricRecord]:

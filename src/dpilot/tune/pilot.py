@@ -154,7 +154,7 @@ def autopilot(
     options = AutopilotOptions(objective, held_out_share, tuning_share, trials, epochs)
     length = len(what) if isinstance(what, Features) else len(dataset) if hasattr(dataset, "__len__") else 0
     known = _declared_size(size, length)
-    run = _Run(
+    run = _AutopilotRun(
         budget=budget,
         size=known,
         options=options,
@@ -203,7 +203,7 @@ def cells_of(objective: str, classes: int, groups: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _AutopilotRun:
     """What both kinds of model share."""
 
     budget: Budget
@@ -306,7 +306,7 @@ def _declared_size(size: str | int, length: int) -> int:
     return _validate.count('Or "public".', size=size)
 
 
-def _run_heads(features: Features, run: _Run, groups: Any, group_count: int) -> AutopilotResult:
+def _run_heads(features: Features, run: _AutopilotRun, groups: Any, group_count: int) -> AutopilotResult:
     options, classes = run.options, features.classes
     cells = cells_of(options.objective, classes, group_count)
     plan = plan_heads(run.budget, size=run.size, classes=classes, cells=cells, options=options)
@@ -327,7 +327,7 @@ def _run_heads(features: Features, run: _Run, groups: Any, group_count: int) -> 
 
 
 def _run_module(
-    model_fn: Any, dataset: Any, run: _Run, classes: int | None, loss_fn: Any, more: dict[str, Any]
+    model_fn: Any, dataset: Any, run: _AutopilotRun, classes: int | None, loss_fn: Any, more: dict[str, Any]
 ) -> AutopilotResult:
     if dataset is None or not callable(model_fn):
         raise InvalidInput("what is neither Features nor a function with a data set: expected one of them.")

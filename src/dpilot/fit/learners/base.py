@@ -13,7 +13,7 @@ from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import HeldOutFigures
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import Reader
+from dpilot.fit.source import RowReader
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Stage
 from dpilot.train.progress import Progress
@@ -97,7 +97,7 @@ class Parts:
 
     train: Encoded = field(repr=False)
     held_out: Encoded = field(repr=False)
-    reader: Reader
+    reader: RowReader
 
 
 class LearnerPlan(Protocol):
@@ -119,7 +119,7 @@ class LearnerPlan(Protocol):
         """Training, and scores of trials, each on its own part."""
         ...
 
-    def reader(self, schema: Schema) -> Reader:
+    def reader(self, schema: Schema) -> RowReader:
         """What reads the features, once all bounds are known."""
         ...
 

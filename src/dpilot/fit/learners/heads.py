@@ -13,11 +13,11 @@ from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
-from dpilot.fit.expansion import Rows, features_of
+from dpilot.fit.expansion import WideRows, features_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures
 from dpilot.fit.learners.base import PaidRun, Parts, Trained
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import Reader
+from dpilot.fit.source import RowReader
 from dpilot.linear.model import products
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
@@ -73,7 +73,7 @@ class HeadsPlan:
     def stages(self, split: str) -> list[Stage]:
         return self.plan.scaling.stages(split)
 
-    def reader(self, schema: Schema) -> Reader:
+    def reader(self, schema: Schema) -> RowReader:
         return Encoder(schema)
 
     def train(self, parts: Parts, run: PaidRun) -> Trained:
@@ -96,7 +96,7 @@ class HeadsPlan:
     def shorten(self, size: float, rows: int) -> tuple[HeadsPlan, float]:
         return self, size / rows
 
-    def _task(self, parts: Parts, rows: Rows, run: PaidRun) -> ProbeTask:
+    def _task(self, parts: Parts, rows: WideRows, run: PaidRun) -> ProbeTask:
         """Both parts as unit rows."""
         classes, share = self.declared.task.outputs, self.plan.held_out
         train, held_out = (
@@ -122,7 +122,7 @@ class HeadPredictor:
     """Weights (d, classes) on unit rows of the widened features."""
 
     weights: Floats
-    rows: Rows
+    rows: WideRows
     kind: str = "head"
 
     def outputs(self, rows: Any) -> Floats:

@@ -16,9 +16,9 @@ from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import HeldOutFigures, ReachFigures
 from dpilot.fit.learners.base import TRAIN, PaidRun, Parts, Trained, kept_apart
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import PlainColumns, Reader
+from dpilot.fit.source import PlainColumns, RowReader
 from dpilot.linear.declared_bounds import DeclaredBounds, parse_bounds
-from dpilot.linear.fitting import FitPlan, plan_fit
+from dpilot.linear.fitting import RegressionPlan, plan_fit
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
 from dpilot.linear.problem import CommittedRun, LinearProblem
@@ -58,14 +58,14 @@ class LeastSquaresPlan:
     """The stages of ``linear.fitting`` on the training part."""
 
     declared: Declaration
-    plan: FitPlan
+    plan: RegressionPlan
     held_out: float
     figures: HeldOutFigures
 
     def stages(self, split: str) -> list[Stage]:
         return [Stage(name, event, TRAIN, split) for name, event in self.plan.stages.items()]
 
-    def reader(self, schema: Schema) -> Reader:
+    def reader(self, schema: Schema) -> RowReader:
         return PlainColumns(schema) if _is_plain(self.declared.schema) else Encoder(schema)
 
     def train(self, parts: Parts, run: PaidRun) -> Trained:

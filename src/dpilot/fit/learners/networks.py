@@ -18,11 +18,11 @@ from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration, FitTask
-from dpilot.fit.expansion import Rows, features_of
+from dpilot.fit.expansion import WideRows, features_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
 from dpilot.fit.learners.base import TRAIN, PaidRun, Parts, Trained, kept_apart
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import Reader
+from dpilot.fit.source import RowReader
 from dpilot.privacy import accountant
 from dpilot.privacy.batch_rule import batch_rule
 from dpilot.privacy.budget import Budget, Cost
@@ -142,7 +142,7 @@ class NetworkPlan:
     def stages(self, split: str) -> list[Stage]:
         return [Stage(TRAINING, _training(self.sample_rate, self.steps, self.noise_multiplier), TRAIN, split)]
 
-    def reader(self, schema: Schema) -> Reader:
+    def reader(self, schema: Schema) -> RowReader:
         return Encoder(schema)
 
     def run_plan(self, size: float) -> Plan:
@@ -220,7 +220,7 @@ class NetworkPredictor:
     """A trained module on widened rows; a number is scaled back to the target's bounds and pulled into them."""
 
     module: nn.Module
-    rows: Rows
+    rows: WideRows
     interval: tuple[float, float] | None
     kind: str = "network"
 
@@ -259,7 +259,7 @@ def build(layers: str, inputs: int, outputs: int, hidden: int = 32) -> nn.Module
     return last if layers == "linear" else nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), last)
 
 
-def dataset_of(records: Encoded, rows: Rows, task: FitTask) -> TensorDataset:
+def dataset_of(records: Encoded, rows: WideRows, task: FitTask) -> TensorDataset:
     """The records as tensors, a null record before them: so that the part is never empty, whoever is in it."""
     features = np.concatenate([np.full((1, rows.width), np.nan, dtype=np.float32), rows.widen(records.features)])
     target = np.asarray(records.target)
