@@ -63,12 +63,6 @@ def test_classes_that_cannot_be_saved_are_refused_before_anything_is_paid(tmp_pa
     assert not (tmp_path / "a.ledger").exists() or Ledger.read(tmp_path / "a.ledger").entries() == ()
 
 
-def test_a_checkpoint_of_images_is_refused(tmp_path):
-    images = np.zeros((20, 8, 8), dtype=np.uint8)
-    with pytest.raises(InvalidInput, match="checkpoint"):
-        AutoClassifier(classes=[0, 1], checkpoint=tmp_path / "run").fit(images, np.arange(20) % 2)
-
-
 @pytest.mark.parametrize("seed", range(24))
 def test_both_commitments_cost_at_most_the_budget_and_are_admitted_by_a_ledger_of_it(tmp_path, seed):
     rng = random.Random(seed)

@@ -197,14 +197,15 @@ def test_an_odd_label_among_those_of_images_changes_no_other(odd, monkeypatch):
     images, seen = np.random.default_rng(0).random((30, 8, 8)), []
     labels = [place % 2 for place in range(29)]
 
-    def heard(features, **options):
-        seen.extend(features.labels.tolist())
+    def heard(estimator, declared, source, **options):
+        seen.extend(source.codes.tolist())
         raise InterruptedError
 
-    monkeypatch.setattr(classifier, "autopilot", heard)
+    monkeypatch.setattr(classifier, "fit_estimator", heard)
     with pytest.raises(InterruptedError):
         AutoClassifier(classes=[0, 1], size=30).fit(images, [*labels, odd])
-    assert seen == [*labels, -1]
+    assert seen[:29] == labels
+    assert np.isnan(seen[29])
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:9])

@@ -10,27 +10,24 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, is_images, join_target
-from dpilot.fit.declaration import FitOptions
 from dpilot.fit.estimators import (
     PrivateScore,
     check_schema,
     declare_estimator,
     fit_estimator,
     refuse_arguments,
-    test_seed_of,
 )
 from dpilot.fit.figures import softmax
-from dpilot.fit.health import Health
+from dpilot.fit.images import ImageSource, Scatterer
+from dpilot.fit.learners.heads import Heads
 from dpilot.fit.model import FittedModel
 from dpilot.fit.source import category_codes
 from dpilot.linear.classifier import codes, resolve_classes
-from dpilot.linear.fitting import noise_of, resolve_size
+from dpilot.linear.fitting import noise_of
 from dpilot.linear.inputs import features, features_and_target, loose, target_cells
-from dpilot.linear.model import products
 from dpilot.linear.problem import Privacy, commit_stages
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
 from dpilot.metrics.figures import Figures
@@ -39,8 +36,6 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Stage
 from dpilot.records import FitRecord
-from dpilot.transfer.scattering import scattered
-from dpilot.tune.pilot import autopilot
 
 __all__ = ["AutoClassifier"]
 
@@ -175,8 +170,6 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, folder: str | Path) -> Path:
         """Write the fitted model to ``folder``, as data; ``dpilot.load(folder)`` predicts from it."""
         check_is_fitted(self)
-        if self.fitted_ is None:
-            raise InvalidInput("a model of images has no run folder yet: expected one of a table or an array.")
         fitted: FittedModel = self.fitted_
         return fitted.save(folder)
 
@@ -201,47 +194,33 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = known.classes
         return self
 
-    def _fit(self, table: Any, schema: Any, *, labels: tuple[Any, ...] | None = None, **more: Any) -> None:
+    def _fit(
+        self, table: Any, schema: Any, *, labels: tuple[Any, ...] | None = None, learner: Any = None, **more: Any
+    ) -> None:
         declared, source = declare_estimator(self, table, schema, objective=self.objective, **more)
         if declared.task.numeric:
             raise InvalidInput(
                 f"the target {declared.task.target.name!r} is numeric: expected classes. See AutoRegressor."
             )
-        result = fit_estimator(self, declared, source, labels=labels)
-        self.fitted_: FittedModel | None = result.model
+        result = fit_estimator(self, declared, source, labels=labels, learner=learner)
+        self.fitted_ = result.model
         self.encoder_ = result.model.reader
         self.coef_ = result.model.predictor.weights  # type: ignore[attr-defined]
         self.record_, self.metrics_ = result.model.record, Figures(result.metrics)
-        self.health_: Health | None = result.health
+        self.health_ = result.health
         self.privacy_ = Privacy(
             declared.budget, result.cost, result.entries, declared.unprotected, " ".join(result.model.record.stamps)
         )
 
     def _fit_images(self, X: Any, y: Any) -> Self:
-        if self.checkpoint is not None:
-            _validate.refuse("checkpoint", self.checkpoint, "None", "A fit of images cannot go on after a crash yet.")
         known, unprotected = self._labels(target_cells(y))
-        labels = np.nan_to_num(known.codes, nan=-1.0)
-        options = FitOptions("auto", self.epochs, None, self.objective, self.device)
-        size = resolve_size(self.size, max(len(X), 1))
-        budget = Budget.of_size(self.epsilon, self.delta, size, allow_large_delta=self.allow_large_delta)
-        result = autopilot(
-            scattered(X, labels, len(known.names)),
-            budget=budget,
-            class_names=known.names,
-            objective=options.objective,
-            epochs=options.epochs,
-            unprotected=unprotected,
-            size=self.size,
-            ledger=self.ledger,
-            device=self.device,
-            test_seed=test_seed_of(self.random_state),
-        )
-        tuned = result.tuned
-        self.classes_, self.shape_, self.fitted_ = known.classes, tuple(X.shape[1:]), None
-        self.coef_ = result.model.double().cpu().numpy()
-        self.record_, self.metrics_, self.health_ = result.record, Figures(result.metrics), None
-        self.privacy_ = Privacy(tuned.budget, tuned.spent, tuned.entries, tuned.unprotected, " ".join(tuned.stamps))
+        if len(known.codes) != len(X):
+            raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
+        source = ImageSource(X, known.codes, len(known.names))
+        shape, labels = tuple(np.shape(X)[1:]), tuple(known.classes.tolist())
+        more = {"class_names": known.names, "unprotected": unprotected, "learner": Heads(image_shape=shape)}
+        self._fit(source, source.schema, labels=labels, **more)
+        self.classes_ = known.classes
         return self
 
     def _labels(self, labels: NDArray[Any]) -> tuple[Labels, tuple[str, ...]]:
@@ -249,11 +228,9 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Labels(classes, codes(labels, classes)), unprotected
 
     def _logits(self, X: Any) -> Floats:
-        if self.fitted_ is not None:
-            return self.fitted_.outputs(X if self.schema is not None else features(self, X))
-        if tuple(np.shape(X)[1:]) != self.shape_:
-            raise InvalidInput(f"images have the shape {np.shape(X)[1:]}: expected {self.shape_}, as fitted.")
-        return products(np.asarray(scattered(X, np.zeros(len(X)), 2).values.double().numpy()), self.coef_)
+        fitted: FittedModel = self.fitted_
+        plain = self.schema is None and not isinstance(fitted.reader, Scatterer)
+        return fitted.outputs(features(self, X) if plain else X)
 
     def _codes(self, y: Any) -> Floats:
         if self.schema is not None:

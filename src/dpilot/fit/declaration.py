@@ -11,7 +11,7 @@ from dpilot import _validate
 from dpilot.data.column import Column
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
-from dpilot.fit.source import TableSource
+from dpilot.fit.source import RecordSource, TableSource
 from dpilot.metrics.counts import Layout
 from dpilot.metrics.objective import OBJECTIVES
 from dpilot.metrics.residuals import Groups
@@ -130,14 +130,16 @@ def declare_fit(
     class_names: tuple[str, ...] | None = None,
     unprotected: tuple[str, ...] = (),
     ledger: Ledger | str | os.PathLike[str] | None = None,
-) -> tuple[Declaration, TableSource]:
+) -> tuple[Declaration, RecordSource]:
     """What is declared of a fit, and the table it is of; its length is read only if it is public.
 
     Of the delta of ``ledger`` no more is taken than the fit's part (``privacy.ledger.fit_budget``).
     """
     if not isinstance(schema, Schema):
         raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
-    table = TableSource.of(source, schema.with_roles(target=target, protected=protected))
+    roles = schema.with_roles(target=target, protected=protected)
+    # what is no table (images) comes as a RecordSource; its class is asked, as a frame may have a column of that name
+    table: RecordSource = source if hasattr(type(source), "inspect") else TableSource.of(source, roles)
     known, public = resolve_size(size, table.length() if size == "public" else 0)
     declared = declare(
         table.schema,

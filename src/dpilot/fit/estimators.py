@@ -13,9 +13,10 @@ from dpilot.errors import InvalidInput
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.fit.keys import FitKeys
+from dpilot.fit.learners.base import Learner
 from dpilot.fit.model import FIT, plain_labels
 from dpilot.fit.pipeline import FitResult, run_fit
-from dpilot.fit.source import TableSource
+from dpilot.fit.source import RecordSource
 from dpilot.fit.table import keep, path_of, resumable
 from dpilot.linear.fitting import noise_of
 from dpilot.linear.problem import Privacy
@@ -62,7 +63,7 @@ def test_seed_of(random_state: Any) -> int | None:
 
 def declare_estimator(
     estimator: Any, table: Any, schema: Schema, *, objective: str = "accuracy", **more: Any
-) -> tuple[Declaration, TableSource]:
+) -> tuple[Declaration, RecordSource]:
     """What the estimator's parameters declare of a fit of ``table``; ``more``: arguments of ``declare_fit``."""
     return declare_fit(
         table,
@@ -78,7 +79,12 @@ def declare_estimator(
 
 
 def fit_estimator(
-    estimator: Any, declared: Declaration, source: TableSource, *, labels: tuple[Any, ...] | None = None
+    estimator: Any,
+    declared: Declaration,
+    source: RecordSource,
+    *,
+    labels: tuple[Any, ...] | None = None,
+    learner: Learner | None = None,
 ) -> FitResult:
     """Fit by the estimator's own parameters: in its checkpoint folder, where it has one.
 
@@ -86,9 +92,10 @@ def fit_estimator(
         an unfinished fit in the folder    goes on, if its parameters are the same
     """
     seed = test_seed_of(estimator.random_state)
+    how: dict[str, Any] = {"ledger": estimator.ledger, "learner": learner}
     if estimator.checkpoint is None:
         with warn_of_refusal():
-            return _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), ledger=estimator.ledger), labels)
+            return _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), **how), labels)
     folder = Path(estimator.checkpoint)
     resume = (folder / ARGUMENTS).exists() and not (folder / FIT).exists()
     names = ("schema", "classes", "ledger", "random_state", "checkpoint")
@@ -98,7 +105,7 @@ def fit_estimator(
         "ledger": path_of(estimator.ledger), "labels": plain_labels(labels),
     }  # fmt: skip
     with warn_of_refusal(), resumable(folder, arguments, declared, resume=resume, test_seed=seed) as begun:
-        result = _with_labels(run_fit(begun.settle(declared), source, folder=begun, ledger=estimator.ledger), labels)
+        result = _with_labels(run_fit(begun.settle(declared), source, folder=begun, **how), labels)
         keep(result, begun)
         return result
 

@@ -8,7 +8,7 @@ place on a symmetric log scale, and eight overlapping tents along that scale.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from dpilot.data.column import Column
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 
-__all__ = ["WideRows", "features_of", "on_log_scale"]
+__all__ = ["RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
 
 _TENTS: Final = 8
 
@@ -95,6 +95,20 @@ class WideRows:
         """Each numeric column, and where its scaled number is among the encoded features."""
         places = {name: place for place, name in enumerate(self.encoder.names)}
         return [(places[column.name], column) for column in self.encoder.schema.features if column.type == "numeric"]
+
+
+class RowMap(Protocol):
+    """What a model sees of rows that were read."""
+
+    @property
+    def expands(self) -> bool: ...
+
+    def widen(self, features: NDArray[Any]) -> NDArray[Any]: ...
+
+
+def rows_of(reader: Any) -> RowMap:
+    """How the rows of a reader are widened: those of a table by their schema; another reader says itself."""
+    return WideRows(reader) if isinstance(reader, Encoder) else reader
 
 
 def features_of(schema: Schema) -> WideRows:

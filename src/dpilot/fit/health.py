@@ -8,19 +8,13 @@ here costs this and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpilot._arrays import Floats
-from dpilot.data.column import Column
-from dpilot.data.column_types import CellState
-from dpilot.data.states import record_states
 from dpilot.fit.declaration import Declaration
-from dpilot.fit.source import TableSource
+from dpilot.fit.source import RecordSource
 from dpilot.mechanism import Draws, Noise, gaussian_event, release
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
@@ -110,7 +104,7 @@ def health_event(noise_multiplier: float) -> Event:
 
 
 def release_health(
-    source: TableSource,
+    source: RecordSource,
     declared: Declaration,
     *,
     noise_multiplier: float,
@@ -131,11 +125,11 @@ def release_health(
         flaws of its own, and of two vectors that are nowhere below 0 the squares of the difference add up to no more
         than 1/2 + 2/4. What a record adds is a function of its own cells and of the schema.
     """
-    coordinates = [(column, state) for column in source.schema.used for state in _flaws(column)]
-    most = math.sqrt(min(_MOST_FLAWS, len(source.schema.used)))
+    columns = {column for column, _ in source.flaws}
+    most = math.sqrt(min(_MOST_FLAWS, len(columns)))
     weight, flaw_weight = (math.sqrt(share) for share in ((0.5, 0.25) if declared.public_size else (0.25, 0.5)))
-    sums = np.zeros(2 + len(coordinates))
-    for usable, flaws in _inspect(source):
+    sums = np.zeros(2 + len(source.flaws))
+    for usable, flaws in source.inspect():
         flawed = np.sqrt(flaws.sum(axis=1))
         scale = np.minimum(1.0, most / np.maximum(flawed, 1.0)) * flaw_weight / most
         sums[0] += weight * usable.sum()
@@ -147,12 +141,10 @@ def release_health(
     usable_share, deviation = float(noisy[0]) / weight / total, records / total
     if not declared.public_size:
         deviation *= math.sqrt(1 + min(max(usable_share, 0.0), 1.0) ** 2)
-    found = zip(coordinates, (noisy[2:] * most / flaw_weight / total).tolist(), strict=True)
+    found = zip(source.flaws, (noisy[2:] * most / flaw_weight / total).tolist(), strict=True)
     return Health(
         usable=_noisy_share("usable", "", usable_share, deviation),
-        flaws=tuple(
-            _noisy_share(_name(column, state), column.name, value, of_all / total) for (column, state), value in found
-        ),
+        flaws=tuple(_noisy_share(what, column, value, of_all / total) for (column, what), value in found),
         stop_below=declared.options.stop_below,
         judged=bool(1 - _CERTAIN * deviation >= declared.options.stop_below),
     )
@@ -162,24 +154,3 @@ def _noisy_share(what: str, column: str, value: float, deviation: float) -> Nois
     inside = min(max(float(value), 0.0), 1.0)
     room = _QUANTILE * float(deviation)
     return NoisyShare(what, column, inside, max(inside - room, 0.0), min(inside + room, 1.0))
-
-
-def _flaws(column: Column) -> tuple[CellState, ...]:
-    """What can be wrong with a cell of ``column``."""
-    outside = (CellState.OUTSIDE,) if isinstance(column.bounds, tuple) else ()
-    unknown = () if column.categories is None else (CellState.UNKNOWN,)
-    return (CellState.MISSING, *outside, *unknown, CellState.UNREADABLE)
-
-
-def _name(column: Column, state: CellState) -> str:
-    unknown = "unknown class" if column.role == "target" else "unknown category"
-    names = {CellState.MISSING: "missing", CellState.OUTSIDE: "outside bounds", CellState.UNKNOWN: unknown}
-    return names.get(state, "unreadable")
-
-
-def _inspect(source: TableSource) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
-    """For each record of a frame, whether it can be used, and its flaws. Sensitive: for the door only."""
-    for frame in source.frames():
-        found = record_states(source.schema, frame)
-        flaws = [found.columns[column.name] == state for column in source.schema.used for state in _flaws(column)]
-        yield found.usable, np.column_stack(flaws).astype(np.float64)

@@ -21,6 +21,7 @@ from dpilot.fit.arrays import array_frame
 from dpilot.fit.declaration import FitTask
 from dpilot.fit.figures import exact_figures, softmax
 from dpilot.fit.health import Health
+from dpilot.fit.images import Scatterer
 from dpilot.fit.learners.base import Predictor
 from dpilot.fit.learners.heads import HeadPredictor
 from dpilot.fit.learners.least_squares import LinearPredictor
@@ -131,9 +132,10 @@ class FittedModel:
         where.mkdir(parents=True, exist_ok=True)
         plain, tensors = self.predictor.state()
         files.write(where / MODEL, save(dict(tensors)))
-        reader = "plain" if isinstance(self.reader, PlainColumns) else "encoder"
+        kinds = {PlainColumns: "plain", Encoder: "encoder", Scatterer: "scattering"}
         described = {
-            "reader": reader, "features": self.reader.schema.to_dict(), "predictor": self.predictor.kind,
+            "reader": kinds[type(self.reader)], "shape": getattr(self.reader, "shape", None),
+            "features": self.reader.schema.to_dict(), "predictor": self.predictor.kind,
             "labels": plain_labels(self.labels), "state": plain,
         }  # fmt: skip
         files.write(where / READER, json.dumps(described, indent=1).encode())
@@ -155,12 +157,18 @@ def load_fit(folder: str | Path) -> FittedModel:
         described: Mapping[str, Any] = json.loads((where / READER).read_text())
         features = Schema.from_dict(described["features"])
         kind = _PREDICTORS[described["predictor"]]
-        predictor = kind.load(described["state"], load_file(where / MODEL), features)
+        reader = _load_reader(described, features)
+        predictor = kind.load(described["state"], load_file(where / MODEL), reader)
         labels = None if described["labels"] is None else tuple(described["labels"])
-        reader: RowReader = PlainColumns(features) if described["reader"] == "plain" else Encoder(features)
     except (OSError, ValueError, TypeError, KeyError) as problem:
         raise InvalidInput(f"{where} holds no fit of a table ({problem}): expected what dpilot fit wrote.") from None
     return FittedModel(schema, reader, predictor, record, labels=labels)
+
+
+def _load_reader(described: Mapping[str, Any], features: Schema) -> RowReader:
+    if described["reader"] == "scattering":
+        return Scatterer(tuple(described["shape"]), len(features.target.categories or ()))
+    return PlainColumns(features) if described["reader"] == "plain" else Encoder(features)
 
 
 def plain_labels(labels: tuple[Any, ...] | None) -> list[Any] | None:

@@ -20,7 +20,7 @@ from dpilot.fit.learners.base import HELD_OUT, TRAIN, Learner, LearnerPlan, Paid
 from dpilot.fit.model import FittedModel
 from dpilot.fit.payment import Payments, open_payments
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import RowReader, TableSource, read_records, take
+from dpilot.fit.source import RecordSource, RowReader, take
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
@@ -104,7 +104,7 @@ def plan_fit(declared: Declaration, bound: str, learner: Learner | None = None) 
 @np.errstate(all="ignore")  # whatever the caller set: an underflow would reveal one record
 def run_fit(
     declared: Declaration,
-    source: TableSource,
+    source: RecordSource,
     *,
     ledger: Ledger | str | Path | None = None,
     folder: RunFolder | None = None,
@@ -137,7 +137,7 @@ def run_fit(
     cost = payments.cost(declared.budget)
     size = plan.purchases.buy_size(source, declared, committed, keys.noise.spawn())
     reader = plan.learned.reader(plan.purchases.buy_bounds(source, size, committed, keys.noise.spawn()))
-    records = read_records(source, reader)
+    records = source.read(reader)
     places = split.indices(len(records.features))
     parts = Parts(take(records, places[TRAIN]), take(records, places[HELD_OUT]), reader)
     del records
@@ -177,7 +177,7 @@ def _bound_of(ledger: Ledger | str | Path | None, learner: Learner) -> str:
     return Ledger.read(ledger).bound if Path(ledger).exists() else "basic"
 
 
-def _check_health(plan: FitPlan, source: TableSource, payments: Payments, keys: FitKeys, tell: Tell) -> Health:
+def _check_health(plan: FitPlan, source: RecordSource, payments: Payments, keys: FitKeys, tell: Tell) -> Health:
     """Pay for the health check alone, release it, and stop where it is below the limit."""
     stages = plan.health_stages(keys.name)
     committed = payments.commit(stages, plan.health)

@@ -9,7 +9,7 @@ from typing import Final
 from dpilot.data import bounds
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
-from dpilot.fit.source import TableSource
+from dpilot.fit.source import RecordSource
 from dpilot.mechanism import Noise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
@@ -67,7 +67,7 @@ class Purchases:
         mu = gdp_mu(budget) * math.sqrt(1 - self.share) * (1 - 1e-9)
         return replace(budget, epsilon=gdp_epsilon(mu, budget.delta))
 
-    def buy_size(self, source: TableSource, declared: Declaration, committed: Committed, noise: Noise) -> float:
+    def buy_size(self, source: RecordSource, declared: Declaration, committed: Committed, noise: Noise) -> float:
         """The number of records to divide by, at least 1."""
         if self.size_noise is None:
             return float(declared.size or 1)
@@ -75,7 +75,7 @@ class Purchases:
             noisy = count(source.blanks(), noise_multiplier=self.size_noise, receipt=receipt, noise=noise)
         return max(noisy, 1.0)
 
-    def buy_bounds(self, source: TableSource, size: float, committed: Committed, noise: Noise) -> Schema:
+    def buy_bounds(self, source: RecordSource, size: float, committed: Committed, noise: Noise) -> Schema:
         """The schema of the features with all bounds."""
         if self.bounds_noise is None:
             return self.schema

@@ -13,13 +13,24 @@ from numpy.typing import NDArray
 from dpilot._arrays import Floats
 from dpilot.data.bounds import raw_numbers
 from dpilot.data.column import Column
+from dpilot.data.column_types import CellState
 from dpilot.data.encoder import Encoded
 from dpilot.data.files import Table, column_names
 from dpilot.data.frames import Frame
 from dpilot.data.reading import codes
 from dpilot.data.schema import Schema
+from dpilot.data.states import record_states
 
-__all__ = ["IN_MEMORY", "PlainColumns", "RowReader", "TableSource", "category_codes", "read_records", "take"]
+__all__ = [
+    "IN_MEMORY",
+    "PlainColumns",
+    "RecordSource",
+    "RowReader",
+    "TableSource",
+    "category_codes",
+    "read_records",
+    "take",
+]
 
 IN_MEMORY: Final = "a table in memory"
 """The name of a table that has none."""
@@ -42,6 +53,39 @@ class PlainColumns:
 
     def encode_features(self, frame: Any) -> Floats:
         return raw_numbers(frame, self.schema, tuple(column.name for column in self.schema.features))
+
+
+class RecordSource(Protocol):
+    """Where records come from: some at a time, as often as asked; each is read by itself."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def flaws(self) -> list[tuple[str, str]]:
+        """What can be wrong with a record: (column, what), in the order of ``inspect``."""
+        ...
+
+    def length(self) -> int:
+        """The number of records, null ones too."""
+        ...
+
+    def frames(self) -> Iterator[Any]: ...
+
+    def blanks(self) -> Iterator[Floats]:
+        """A zero for each record, in pieces: what a count of the records counts."""
+        ...
+
+    def inspect(self) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+        """For some records at a time whether each can be used, and its flaws. Sensitive: for the door only."""
+        ...
+
+    def read(self, reader: RowReader) -> Encoded:
+        """All records in one piece; the null record is a row of nan with a target of nan."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +122,20 @@ class TableSource:
     def blanks(self) -> Iterator[Floats]:
         """A zero for each record, in pieces: what a count of the records counts."""
         yield from (np.zeros(Frame.of(frame).length) for frame in self.frames())
+
+    @property
+    def flaws(self) -> list[tuple[str, str]]:
+        return [(column.name, _name(column, state)) for column in self.schema.used for state in _flaws(column)]
+
+    def inspect(self) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+        """For each record of a frame whether it can be used, and its flaws. Sensitive: for the door only."""
+        for frame in self.frames():
+            found = record_states(self.schema, frame)
+            flaws = [found.columns[column.name] == state for column in self.schema.used for state in _flaws(column)]
+            yield found.usable, np.column_stack(flaws).astype(np.float64)
+
+    def read(self, reader: RowReader) -> Encoded:
+        return read_records(self, reader)
 
 
 def read_records(source: TableSource, reader: RowReader) -> Encoded:
@@ -136,3 +194,16 @@ def _read_target(frame: Any, schema: Schema) -> Floats:
     if column.outside == "clamp":
         return np.clip(values, lower, upper)
     return np.where((values >= lower) & (values <= upper), values, np.nan)
+
+
+def _flaws(column: Column) -> tuple[CellState, ...]:
+    """What can be wrong with a cell of ``column``."""
+    outside = (CellState.OUTSIDE,) if isinstance(column.bounds, tuple) else ()
+    unknown = () if column.categories is None else (CellState.UNKNOWN,)
+    return (CellState.MISSING, *outside, *unknown, CellState.UNREADABLE)
+
+
+def _name(column: Column, state: CellState) -> str:
+    unknown = "unknown class" if column.role == "target" else "unknown category"
+    names = {CellState.MISSING: "missing", CellState.OUTSIDE: "outside bounds", CellState.UNKNOWN: unknown}
+    return names.get(state, "unreadable")

@@ -13,8 +13,9 @@ from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
-from dpilot.fit.expansion import WideRows, features_of
+from dpilot.fit.expansion import RowMap, rows_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures
+from dpilot.fit.images import Scatterer
 from dpilot.fit.learners.base import PaidRun, Parts, Trained
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader
@@ -39,6 +40,7 @@ class Heads:
     """
 
     gaussian: bool = True
+    image_shape: tuple[int, ...] | None = None  # of the records, where they are images
 
     def purchases(self, declared: Declaration, budget: Budget) -> Purchases:
         return Purchases.plan(declared, budget)
@@ -55,7 +57,7 @@ class Heads:
             options=options,
             taken=purchases.share,
         )
-        return HeadsPlan(declared, plan, CountFigures(task, plan.metrics_noise))
+        return HeadsPlan(declared, plan, CountFigures(task, plan.metrics_noise), self.image_shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class HeadsPlan:
     declared: Declaration
     plan: AutopilotPlan
     figures: HeldOutFigures
+    image_shape: tuple[int, ...] | None = None
 
     @property
     def held_out(self) -> float:
@@ -74,14 +77,17 @@ class HeadsPlan:
         return self.plan.scaling.stages(split)
 
     def reader(self, schema: Schema) -> RowReader:
+        if self.image_shape is not None:
+            return Scatterer(self.image_shape, self.declared.task.outputs)
         return Encoder(schema)
 
     def train(self, parts: Parts, run: PaidRun) -> Trained:
-        rows, classes = features_of(parts.reader.schema), self.declared.task.outputs
+        rows, classes = rows_of(parts.reader), self.declared.task.outputs
         plan = self.plan if self.declared.size is not None else self.plan.resize(run.size, classes)
         task = self._task(parts, rows, run)
         outcome = run_trials(plan, task, run.committed, run.tell)
         shapes = "each number in ten shapes" if rows.expands else "numbers as they are"
+        shapes = shapes if self.image_shape is None else "scattering features of the images"
         model = f"logistic regression on rows of unit length, {shapes}: chosen without looking, so it costs nothing"
         about = {"clipping": "constant", "threshold": THRESHOLD, "optimizer": "momentum", "model": "linear head"}
         return Trained(
@@ -96,7 +102,7 @@ class HeadsPlan:
     def shorten(self, size: float, rows: int) -> tuple[HeadsPlan, float]:
         return self, size / rows
 
-    def _task(self, parts: Parts, rows: WideRows, run: PaidRun) -> ProbeTask:
+    def _task(self, parts: Parts, rows: RowMap, run: PaidRun) -> ProbeTask:
         """Both parts as unit rows."""
         classes, share = self.declared.task.outputs, self.plan.held_out
         train, held_out = (
@@ -122,7 +128,7 @@ class HeadPredictor:
     """Weights (d, classes) on unit rows of the widened features."""
 
     weights: Floats
-    rows: WideRows
+    rows: RowMap
     kind: str = "head"
 
     def outputs(self, rows: Any) -> Floats:
@@ -137,7 +143,7 @@ class HeadPredictor:
         return {}, {"weights": torch.from_numpy(self.weights)}
 
     @classmethod
-    def load(cls, plain: Mapping[str, Any], tensors: Mapping[str, Any], schema: Schema) -> HeadPredictor:
+    def load(cls, plain: Mapping[str, Any], tensors: Mapping[str, Any], reader: RowReader) -> HeadPredictor:
         """The predictor that ``state`` describes."""
         del plain
-        return cls(tensors["weights"].numpy(), features_of(schema))
+        return cls(tensors["weights"].numpy(), rows_of(reader))

@@ -105,9 +105,9 @@ class LinearPredictor:
         return {name: value for name, value in fields.items() if name not in arrays}, arrays
 
     @classmethod
-    def load(cls, plain: Mapping[str, Any], tensors: Mapping[str, Any], schema: Schema) -> LinearPredictor:
+    def load(cls, plain: Mapping[str, Any], tensors: Mapping[str, Any], reader: RowReader) -> LinearPredictor:
         """The predictor that ``state`` describes."""
-        del schema
+        del reader
         low, high = plain["target_range"]
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         return cls(LinearModel(**{**plain, "target_range": (low, high), **arrays}))

@@ -238,12 +238,12 @@ class NetworkPredictor:
         return plain, to_storable(self.module.state_dict())
 
     @classmethod
-    def load(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor], schema: Schema) -> NetworkPredictor:
+    def load(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor], reader: RowReader) -> NetworkPredictor:
         """The predictor that ``state`` describes."""
         module = architecture.build(plain["layers"])
         module.load_state_dict(from_storable(dict(tensors)))
         interval = None if plain["interval"] is None else (float(plain["interval"][0]), float(plain["interval"][1]))
-        return cls(module, features_of(schema), interval)
+        return cls(module, features_of(reader.schema), interval)
 
 
 def build(layers: str, inputs: int, outputs: int, hidden: int = 32) -> nn.Module:
