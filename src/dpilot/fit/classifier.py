@@ -29,8 +29,8 @@ from dpilot.fit.source import category_codes
 from dpilot.linear.classifier import codes, resolve_classes
 from dpilot.linear.fitting import noise_of, resolve_size
 from dpilot.linear.inputs import features, features_and_target, loose, target_cells
-from dpilot.linear.model import products
 from dpilot.linear.problem import Privacy, commit_stages
+from dpilot.linear.rows import products
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
 from dpilot.metrics.figures import Figures
 from dpilot.metrics.scores import scores
