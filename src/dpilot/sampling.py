@@ -163,7 +163,8 @@ def blocks(count: int, least: int, most: int) -> Iterator[tuple[int, int]]:
 
     Guarantee:
         The block of a record, and its size, follow from the record's place alone: where the last block is filled up,
-        one record more changes no other's rounding by another choice of kernel.
+        one record more behind the others changes none of their roundings by another choice of kernel. Where a record
+        may be put in front and roundings count, let ``least`` be ``most``: then all blocks have one size.
 
     Example:
         >>> list(blocks(20, 8, 512))
