@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import random
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dpilot import audit
+from dpilot import Budget, audit, tune
 from dpilot.errors import UnsupportedModel
 from dpilot.privacy.events import Gaussian, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.tune import Candidate, ModuleTask
+from dpilot.tune import Candidate, ModuleTask, select
 from dpilot.tune.task import Trial, fixed_noise
 from tests.attacks.case import normal
 from tests.attacks.catalogue.edges import ROWS, WIDE, Edged, record_at_the_edge
@@ -178,3 +181,43 @@ def test_a_record_in_front_changes_the_score_of_no_other() -> None:
         result = audit.replay(partial(score, Sized), (x, shown), more, tolerance=TOLERANCE)
         assert result.largest <= 1 + TOLERANCE
         assert not result.differences
+
+
+class Telling(nn.Module):
+    """Draws once for all records, which is told, and warns when it is made and when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        warnings.warn("a module is made", stacklevel=1)
+        self.a = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        warnings.warn("a module is called", stacklevel=1)
+        return self.a(x) + 0 * random.random()
+
+
+def test_no_line_tells_how_many_trials_there_were(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line a trial was logged: the secret number of trials."""
+
+    class Law:
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def draw(self, _: Any) -> int:
+            return self.count
+
+    def lines(count: int) -> list[str]:
+        monkeypatch.setattr(select, "law_of", lambda _: Law(count))
+        with warnings.catch_warnings(record=True) as warned, caplog.at_level(logging.DEBUG):
+            warnings.simplefilter("always")
+            telling = task(Telling, data(), data())
+            warned.clear()
+            caplog.clear()
+            tune.private_selection(telling, space, Budget(50.0, 1e-5), mean_trials=4)
+        said = [str(each.message) for each in warned if "ledger" not in str(each.message)]
+        return said + [each.getMessage() for each in caplog.records]
+
+    space = tune.Space(tune.LogUniform(0.1, 1.0), tune.Always(2))
+    assert lines(1) == lines(5)
