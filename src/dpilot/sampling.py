@@ -131,8 +131,13 @@ class PoissonSampler:
                 f"a batch of step {batch.step} is used {how}: expected each batch once, in order "
                 f"(next: step {self._claimed}). Iterate over the batches and use each where it comes."
             )
+        if not self._ahead:
+            raise InvalidInput(
+                f"a batch of step {batch.step} was issued before its loader began anew: expected one of the loader's "
+                "present round. Iterate over the loader once, and use each batch where it comes."
+            )
+        self._ahead.popleft()  # of this very step: batches are issued and claimed in order, from one position
         self._claimed += 1
-        self._ahead.popleft()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
