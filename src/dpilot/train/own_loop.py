@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -98,7 +99,6 @@ class PrivateStep:
             groups=None if groups is None else tuple(tuple(group) for group in groups),
         )
         self._job = Job.create(model, loss_fn, plan, options, optimizer, example=example)
-        self._tried = example is not None
         if example is not None:
             self._job.dry_run(move_to(self._job.device, example))
         check_unused(plan, own_ledger=ledger is None)
@@ -109,7 +109,10 @@ class PrivateStep:
         event = payment.price(plan, own=ledger is None)
         self._paid = self._open.enter_context(payment.pay(plan, book, event, Purpose(purpose, part, split)))
         self._use = begin_use(plan, None if test_seed is None else seeded_noise(test_seed).state)
-        self._use.form = None if example is None else first_record(example, batches.size(example, per_batch))
+        if example is None:
+            self._use.rehearse = weakref.WeakMethod(self._rehearse)
+        else:
+            self._use.form = first_record(example, batches.size(example, per_batch))
         self._state = self._job.start(noise, self._paid.receipt, example)
 
     def __call__(self, batch: LoadedBatch) -> StepRecord:
@@ -119,11 +122,6 @@ class PrivateStep:
                 f"the batch is a {type(batch).__name__}: expected one of poisson_loader(dataset, plan), because only "
                 "Poisson batches cost what the plan says."
             )
-        if batch.parts and not self._tried:
-            form = first_record(batch.parts[0], batch.counts[0])
-            check_one_row(form, self._job.options.per_batch)
-            self._job.dry_run(move_to(self._job.device, form))
-            self._tried = True
         chain = self._use.sampler.state
         self._use.sampler.claim(batch.issued)
         self._state.rates = [group["lr"] for group in self._job.optimizer.param_groups]  # the loop's own schedule
@@ -153,6 +151,11 @@ class PrivateStep:
     def record(self) -> RunRecord:
         """What was released so far."""
         return record_of(self._state, self._paid, self._stamp)
+
+    def _rehearse(self, form: Any) -> None:
+        """Try the model on made-up records in a public form, as a loader begins: which batch has records is secret."""
+        check_one_row(form, self._job.options.per_batch)
+        self._job.dry_run(move_to(self._job.device, form))
 
     def _chunks(self, batch: LoadedBatch) -> Iterator[RecordChunk]:
         size, device = self._job.options.chunk_size or DEFAULT_CHUNK, self._job.device
@@ -229,8 +232,11 @@ class _Issued:
                 "the loader is read before anything was paid: make the PrivateStep of this plan first, which reserves "
                 "its price, and iterate after."
             )
-        if use.form is not None:
-            self._loaded.form = use.form  # before workers begin, which copy it
+        self._loaded.find_form(use.form)  # before workers begin, which copy it
+        rehearse = None if use.rehearse is None else use.rehearse()
+        if rehearse is not None and self._loaded.form is not None:
+            rehearse(self._loaded.form)
+            use.rehearse = None
         return use.rewind().batches(len(self._loaded))
 
     def __len__(self) -> int:
@@ -245,11 +251,16 @@ class _Loaded:
         self._collate = collate
         self.form = declared_form(dataset, collate)
 
+    def find_form(self, declared: Any) -> None:
+        """Settle the form: as declared, as the data set's types tell, or that of the first record."""
+        if declared is not None:
+            self.form = declared
+        elif self.form is None:
+            self.form = Reader(self._dataset, self._collate).one()
+
     def __getitems__(self, issued: Batch) -> LoadedBatch:
         if not issued.indices.size:
             return LoadedBatch(issued, ())
-        if self.form is None:
-            self.form = Reader(self._dataset, self._collate).one()
         if self.form is None:
             return LoadedBatch(issued, ())  # no record shows a form, so none has it
         found = list(Reader(self._dataset, self._collate, self.form).counted_chunks([issued.indices]))
