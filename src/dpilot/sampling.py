@@ -199,6 +199,8 @@ def check_source(source: object) -> None:
         _refuse(source, "a stream can be read once and in its own order only, so no record can toss its own coin")
     if isinstance(source, Mapping):
         _refuse(source, "its length and index are those of its names, not of its records")
+    if hasattr(source, "iloc") or hasattr(source, "to_pydict"):  # pandas, pyarrow
+        _refuse(source, "its index is that of its columns or labels, and each of these is made of all records")
     if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         _refuse(source, "it has no length or cannot be indexed, so no record can toss its own coin")
 
