@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -61,6 +62,44 @@ def test_a_batch_from_before_the_loader_began_anew_moves_no_count(tmp_path: Path
         step(batch)
         used.append(tuple(batch.issued.indices))
     assert len(used) == len(set(used)) == STEPS
+
+
+class Augmented:
+    """Records that draw from every generator as they are read."""
+
+    def __init__(self, records: int) -> None:
+        self.x = normal(64, 2)[:records]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.x[i] + torch.randn(2) + random.random() + np.random.random(), 0
+
+
+def test_no_generator_tells_how_many_records_were_read() -> None:
+    """The generators of the process moved with every record of a batch, and with them all draws that follow."""
+    kept = Plan.calibrate(Budget(2.0, 1e-5), size=64, sample_rate=0.5, steps=3, clipping="constant").to_dict()
+
+    def run(records: int) -> list[float]:
+        torch.manual_seed(0)
+        plan, model = Plan.from_dict(kept), nn.Linear(2, 2)
+        example = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)
+        step = PrivateStep(model, LOSS, torch.optim.SGD(model.parameters(), lr=0.1), plan, example=example)
+        for batch in poisson_loader(Augmented(records), plan):
+            step(batch)
+        return [torch.rand(()).item(), np.random.random(), random.random()]
+
+    result = audit.replay(run, 15, 16, tolerance=TOLERANCE)
+    assert result.largest <= 1 + TOLERANCE
+    assert not result.differences
+
+
+@pytest.mark.parametrize("option", [{"timeout": 1.0}, {"in_order": False}])
+def test_a_record_that_takes_long_does_not_decide_what_comes_next(option: dict[str, Any]) -> None:
+    plan = Plan.calibrate(Budget(2.0, 1e-5), size=64, sample_rate=0.5, steps=3, clipping="constant")
+    with pytest.raises(InvalidInput, match="takes long"):
+        poisson_loader(Augmented(3), plan, num_workers=1, **option)
 
 
 @pytest.mark.parametrize("n", [0, 1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from dpilot import _validate
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
+from dpilot.keys import KEY_BYTES, Chain
 from dpilot.noise import KeyedNoise, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import RunRecord, StepRecord
@@ -37,7 +38,7 @@ from dpilot.train.records.reader import (
     split_chunk,
     split_records,
 )
-from dpilot.train.state import record_of
+from dpilot.train.state import record_of, step_randomness
 
 DEFAULT_CHUNK = 256
 
@@ -199,10 +200,18 @@ def poisson_loader(
         collate_fn                    is given one record at a time, and what it makes of them is joined where shapes
                                       are equal: none is padded to another, or standardised by it
         a sampler of its own          refused: batch_size, shuffle, sampler and the like are the plan's business
+        timeout, in_order             refused: a record that takes long to read must not decide what comes next
+        a data set that draws         leaves the generators of the process where they were, whatever the batches hold
     """
     check_plan(plan)
     check_source(dataset)
     _validate.count(least=0, num_workers=num_workers)
+    late = {"timeout", "in_order"} & set(options)
+    if late:
+        raise InvalidInput(
+            f"{', '.join(sorted(late))} is given: expected none of these, as a record that takes long to read would "
+            "then decide whether the loop goes on."
+        )
     taken = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"} & set(options)
     if taken:
         raise InvalidInput(
@@ -211,7 +220,7 @@ def poisson_loader(
     loaded = _Loaded(dataset, collate_fn)
     return DataLoader(
         cast(Any, loaded),
-        batch_sampler=_Issued(plan, loaded),
+        batch_sampler=_Issued(plan, loaded, here=num_workers == 0),
         num_workers=num_workers,
         collate_fn=cast(Any, _as_it_is),
         **options,
@@ -221,9 +230,10 @@ def poisson_loader(
 class _Issued:
     """The plan's batches as what a DataLoader calls a batch sampler; it runs in the main process."""
 
-    def __init__(self, plan: Plan, loaded: _Loaded) -> None:
+    def __init__(self, plan: Plan, loaded: _Loaded, *, here: bool) -> None:
         self._plan = plan
         self._loaded = loaded
+        self._here = here  # records are read in this process, not in workers
 
     def __iter__(self) -> Iterator[Any]:
         use = use_of(self._plan)
@@ -237,7 +247,19 @@ class _Issued:
         if rehearse is not None and self._loaded.form is not None:
             rehearse(self._loaded.form)
             use.rehearse = None
-        return use.rewind().batches(len(self._loaded))
+        issued = use.rewind().batches(len(self._loaded))
+        return self._with_coins(issued) if self._here else issued
+
+    def _with_coins(self, issued: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches, each read with coins of its own, which torch's seed decides.
+
+        Read with the generators of the process, a data set that draws would leave these where they tell how many
+        records there were. Workers have generators of their own.
+        """
+        coins = Chain(torch.randint(256, (KEY_BYTES,), dtype=torch.uint8).numpy().tobytes())
+        for batch in issued:
+            self._loaded.coins, coins = coins, coins.next()
+            yield batch
 
     def __len__(self) -> int:
         return self._plan.steps
@@ -250,6 +272,7 @@ class _Loaded:
         self._dataset = dataset
         self._collate = collate
         self.form = declared_form(dataset, collate)
+        self.coins: Chain | None = None
 
     def find_form(self, declared: Any) -> None:
         """Settle the form: as declared, as the data set's types tell, or that of the first record."""
@@ -263,7 +286,8 @@ class _Loaded:
             return LoadedBatch(issued, ())
         if self.form is None:
             return LoadedBatch(issued, ())  # no record shows a form, so none has it
-        found = list(Reader(self._dataset, self._collate, self.form).counted_chunks([issued.indices]))
+        with nullcontext() if self.coins is None else step_randomness(self.coins):
+            found = list(Reader(self._dataset, self._collate, self.form).counted_chunks([issued.indices]))
         return LoadedBatch(issued, tuple(whole for whole, _ in found), tuple(count for _, count in found))
 
     def __getitem__(self, index: int) -> Any:
