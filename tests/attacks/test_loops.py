@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dpilot import Budget, Plan, PrivateStep, Trainer, audit, poisson_loader
+from dpilot import Budget, Plan, PrivateStep, Trainer, audit, clipping, poisson_loader
 from dpilot.errors import InvalidInput
 from dpilot.privacy.ledger import Ledger
 from dpilot.records import StepRecord
@@ -138,3 +138,25 @@ def test_an_optimizer_that_computes_the_loss_again_is_refused_before_anything_is
     with pytest.raises(InvalidInput, match="closure"):
         Trainer(nn.Linear(2, 2), LOSS, plan, ledger=ledger, optimizer=torch.optim.LBFGS)
     assert not ledger.entries()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_an_empty_batch_is_refused_where_another_is(layers: int) -> None:
+    """A layer that is thawed during a run is in no group: a batch without records went on."""
+    rule, x = clipping.get("constant", groups=layers), normal(1, 2)
+    kept = Plan.calibrate(Budget(2.0, 1e-5), size=64, sample_rate=1.0, steps=2, clipping=rule).to_dict()
+
+    def run(records: int) -> Any:
+        torch.manual_seed(0)
+        plan, model = Plan.from_dict(kept), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        model[0].requires_grad_(False)
+        loader = poisson_loader(TensorDataset(x[:records], torch.zeros(records, dtype=torch.long)), plan)
+        step = PrivateStep(model, LOSS, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+        for batch in loader:
+            step(batch)
+            model[0].requires_grad_(True)
+        return model
+
+    result = audit.replay(run, 0, 1, tolerance=TOLERANCE)
+    assert result.largest <= 1 + TOLERANCE
+    assert not result.differences
