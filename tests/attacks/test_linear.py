@@ -7,16 +7,20 @@ moved the products of all others by a bit, and with it their bins.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from dpilot import audit
 from dpilot._arrays import Floats
 from dpilot.linear.logistic import probabilities
-from dpilot.linear.row_gradients import HistogramClip, gradient_step
+from dpilot.linear.row_gradients import HistogramClip, RowGradients, gradient_step
 from dpilot.linear.rows import MemoryRows, products
+from dpilot.linear.streaming import parquet_rows
 from dpilot.mechanism import SYSTEM
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
@@ -73,6 +77,33 @@ def test_one_more_record_moves_no_other_to_the_next_bin(n: int, width: int, outp
         result = audit.replay(partial(step, weights, residual, threshold), rows, more, tolerance=TOLERANCE)
         assert result.largest <= 1 + TOLERANCE
         assert not result.differences
+
+
+def test_a_null_record_moves_no_other_to_the_next_bin() -> None:
+    """Tables whose columns lie together, as those of frames do, were laid out anew beside it: 251 bounds."""
+    for seed in range(50):
+        generator = np.random.default_rng(seed)
+        weights, row = generator.standard_normal((20, 3)), generator.standard_normal((1, 21))
+        row[:, -1] = 0.0
+        rows = np.asfortranarray(row.repeat(1000, 0))
+        here, there = (norms(each, weights, logistic)[0] for each in (rows, np.ascontiguousarray(rows)))
+        more = np.asfortranarray(np.concatenate([rows, np.full((1, 21), np.nan)]))
+        for threshold in (float(min(here, there)), float(RowGradients(rows, weights, logistic).norms[0])):
+            result = audit.replay(partial(step, weights, logistic, threshold), rows, more, tolerance=TOLERANCE)
+            assert result.largest <= TOLERANCE
+            assert not result.differences
+
+
+@pytest.mark.parametrize("columns", [1, 4, 20])
+def test_a_null_record_changes_no_layout_of_a_file(columns: int, tmp_path: Path) -> None:
+    table, flags = np.random.default_rng(0).standard_normal((30, columns + 1)), []
+    for values in (table, np.concatenate([table, np.full((1, columns + 1), np.nan)])):
+        names = [f"c{i}" for i in range(columns + 1)]
+        parquet.write_table(pa.table(dict(zip(names, values.T, strict=True))), tmp_path / "own.parquet")
+        rows, *_ = parquet_rows(tmp_path / "own.parquet", names[-1])
+        flags.append([chunk.flags.c_contiguous for chunk in rows.chunks()])
+        np.testing.assert_array_equal(np.concatenate(list(rows.chunks())), table)
+    assert flags[0] == flags[1]
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 3, 10, 100])

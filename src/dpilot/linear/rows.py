@@ -48,7 +48,8 @@ class MemoryRows:
     def of(cls, table: Floats) -> MemoryRows:
         """The finite rows of ``table``."""
         finite = np.isfinite(table).all(axis=1)
-        return cls(table if finite.all() else table[finite])
+        # in one layout, in which norms are added up: another one where all are finite would tell all rows of a null one
+        return cls(np.ascontiguousarray(table if finite.all() else table[finite]))
 
     @property
     def columns(self) -> int:
