@@ -158,11 +158,13 @@ def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor
         verdict = try_quietly(lambda: _judge_made_up(model, batches.rebuild(inputs, lambda t: t.to(device))))
         apart = verdict is not None and verdict.kind == "apart"
         least = most = _PROTECTED if apart else least  # where they are not, each goes among copies of itself
+
+    def piece(start: int, rows: int) -> Any:
+        """Some of the inputs, laid out row by row, whether they were filled up or not."""
+        return batches.rebuild(_fill(inputs, n, start, rows), lambda t: t.to(device).contiguous())
+
     with _evaluation(model):
-        made = [
-            call(model, batches.rebuild(_fill(inputs, n, start, rows), lambda t: t.to(device)), rows)[: n - start].cpu()
-            for start, rows in blocks(n, least, most)
-        ]
+        made = [call(model, piece(start, rows), rows)[: n - start].cpu() for start, rows in blocks(n, least, most)]
     return torch.cat(made)
 
 

@@ -213,7 +213,8 @@ def extract(
 
 def fill_rows(rows: Tensor, size: int) -> Tensor:
     """``size`` rows: those given, and zeros."""
-    return rows if len(rows) == size else torch.cat([rows, rows.new_zeros((size - len(rows), *rows.shape[1:]))])
+    filled = rows if len(rows) == size else torch.cat([rows, rows.new_zeros((size - len(rows), *rows.shape[1:]))])
+    return filled.contiguous()
 
 
 def chunk_rows(rows: Tensor, most: int = _ROWS) -> Iterator[Tensor]:

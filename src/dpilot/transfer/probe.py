@@ -143,7 +143,7 @@ def scores(features: Features | Tensor, weights: Tensor) -> Tensor:
 
 
 def _pad_rows(rows: Tensor) -> Tensor:
-    return pad(rows, (0, 0, 0, _ROWS - len(rows)))
+    return pad(rows, (0, 0, 0, _ROWS - len(rows))).contiguous()
 
 
 def _check_counts(heads: int, **named: Sequence[object]) -> None:
