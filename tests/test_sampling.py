@@ -7,6 +7,8 @@ import os
 import pickle
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -176,6 +178,9 @@ REFUSED = {
     "iterator": (iter([1, 2]), "stream"),
     "set": ({1, 2}, "cannot be indexed"),
     "number": (3, "cannot be indexed"),
+    "frame": (pd.DataFrame(np.zeros((3, 3))), "columns"),
+    "series": (pd.Series([1, 2], index=[0, 0]), "labels"),
+    "arrow": (pa.table({"x": [1, 2]}), "columns"),
     "mapping": ({"x": [1, 2], "y": [0, 1]}, "names"),
 }
 

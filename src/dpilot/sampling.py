@@ -131,8 +131,13 @@ class PoissonSampler:
                 f"a batch of step {batch.step} is used {how}: expected each batch once, in order "
                 f"(next: step {self._claimed}). Iterate over the batches and use each where it comes."
             )
+        if not self._ahead:
+            raise InvalidInput(
+                f"a batch of step {batch.step} was issued before its loader began anew: expected one of the loader's "
+                "present round. Iterate over the loader once, and use each batch where it comes."
+            )
+        self._ahead.popleft()  # of this very step: batches are issued and claimed in order, from one position
         self._claimed += 1
-        self._ahead.popleft()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -163,7 +168,8 @@ def blocks(count: int, least: int, most: int) -> Iterator[tuple[int, int]]:
 
     Guarantee:
         The block of a record, and its size, follow from the record's place alone: where the last block is filled up,
-        one record more changes no other's rounding by another choice of kernel.
+        one record more behind the others changes none of their roundings by another choice of kernel. Where a record
+        may be put in front and roundings count, let ``least`` be ``most``: then all blocks have one size.
 
     Example:
         >>> list(blocks(20, 8, 512))
@@ -193,6 +199,8 @@ def check_source(source: object) -> None:
         _refuse(source, "a stream can be read once and in its own order only, so no record can toss its own coin")
     if isinstance(source, Mapping):
         _refuse(source, "its length and index are those of its names, not of its records")
+    if hasattr(source, "iloc") or hasattr(source, "to_pydict"):  # pandas, pyarrow
+        _refuse(source, "its index is that of its columns or labels, and each of these is made of all records")
     if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         _refuse(source, "it has no length or cannot be indexed, so no record can toss its own coin")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import random
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dpilot import audit
+from dpilot import Budget, audit, tune
 from dpilot.errors import UnsupportedModel
 from dpilot.privacy.events import Gaussian, Repeated
 from dpilot.privacy.receipt import Receipt
-from dpilot.tune import Candidate, ModuleTask
+from dpilot.tune import Candidate, ModuleTask, select
 from dpilot.tune.task import Trial, fixed_noise
 from tests.attacks.case import normal
 from tests.attacks.catalogue.edges import ROWS, WIDE, Edged, record_at_the_edge
@@ -124,6 +127,22 @@ class Remembering(nn.Module):
         return made
 
 
+class Sized(nn.Module):
+    """Takes the other side in every second size of a batch, where it does not train: as kernels do in their last bit.
+
+    On an H200 a linear map of 784 features has another last bit for 8 to 256 rows than for 512.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.a(x)
+        return made if self.training or len(x).bit_length() % 2 else -made
+
+
 def score(model_fn: Callable[[], nn.Module], held_out: Any) -> Any:
     scored = task(model_fn, data(), held_out)
     return scored.table(model_fn(), "accuracy", noise_multiplier=1.0, receipt=Receipt(Gaussian(1.0)))
@@ -150,3 +169,55 @@ def test_one_more_record_changes_the_score_of_no_other(model_fn: Callable[[], nn
         result = audit.replay(partial(score, model_fn), held_out, more, tolerance=TOLERANCE)
         assert 0 < result.largest <= 1 + TOLERANCE
         assert not result.differences
+
+
+def test_a_record_in_front_changes_the_score_of_no_other() -> None:
+    """6.4 bounds where the first records were computed in smaller batches than the others."""
+    x, size = torch.ones(300, 3), torch.cat([torch.full((n,), n) for n in (8, 8, 16, 32, 64, 128, 256)])[:300]
+    side = Sized().eval()(torch.ones(1, 3)).argmax(1)
+    shown = torch.tensor([side if int(n).bit_length() % 2 else 1 - side for n in size])
+    # records on the edge of a size are counted right where they stand, and wrong one place further
+    for more in (with_one_more((x, shown), (x[:1], shown[:1])), with_one_more((x[:1], shown[:1]), (x, shown))):
+        result = audit.replay(partial(score, Sized), (x, shown), more, tolerance=TOLERANCE)
+        assert result.largest <= 1 + TOLERANCE
+        assert not result.differences
+
+
+class Telling(nn.Module):
+    """Draws once for all records, which is told, and warns when it is made and when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        warnings.warn("a module is made", stacklevel=1)
+        self.a = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        warnings.warn("a module is called", stacklevel=1)
+        return self.a(x) + 0 * random.random()
+
+
+def test_no_line_tells_how_many_trials_there_were(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line a trial was logged: the secret number of trials."""
+
+    class Law:
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def draw(self, _: Any) -> int:
+            return self.count
+
+    def lines(count: int) -> list[str]:
+        monkeypatch.setattr(select, "law_of", lambda _: Law(count))
+        with warnings.catch_warnings(record=True) as warned, caplog.at_level(logging.DEBUG):
+            warnings.simplefilter("always")
+            telling = task(Telling, data(), data())
+            warned.clear()
+            caplog.clear()
+            tune.private_selection(telling, space, Budget(50.0, 1e-5), mean_trials=4)
+        said = [str(each.message) for each in warned if "ledger" not in str(each.message)]
+        return said + [each.getMessage() for each in caplog.records]
+
+    space = tune.Space(tune.LogUniform(0.1, 1.0), tune.Always(2))
+    assert lines(1) == lines(5)

@@ -74,3 +74,11 @@ def test_samples_are_handed_out_without_those_around_them() -> None:
         assert torch.equal(own, part)
         assert own.untyped_storage().nbytes() == own.numel() * own.element_size()
     assert batches.copy_tensors(whole) is whole
+
+
+def test_tensors_of_a_chunk_are_laid_out_row_by_row():
+    """A chunk that is filled up, or made of copies, lies in memory as a full one does."""
+    whole = torch.arange(24.0).reshape(2, 3, 4).transpose(1, 2)
+    for each in (whole, whole[1:]):
+        assert batches.copy_tensors(each).is_contiguous()
+        assert torch.equal(batches.copy_tensors(each), each)

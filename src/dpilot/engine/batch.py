@@ -125,14 +125,22 @@ def refuse_lists(batch: Any, n: int) -> None:
 
 
 def copy_tensors(batch: Any) -> Any:
-    """The same with every tensor in memory of its own: around a slice of a chunk or of a data set lie other samples.
+    """The same with every tensor in memory of its own, row by row: around a slice of a chunk or of a data set lie other
+    samples, and a chunk that is filled up, or made of copies, would lie there otherwise than one that is full, and so
+    be rounded otherwise.
 
     Example:
         >>> whole = torch.zeros(4, 2)
         >>> copy_tensors(whole) is whole, copy_tensors(whole[1:]).storage_offset()
         (True, 0)
     """
-    return rebuild(batch, lambda t: t.clone() if t.layout is torch.strided and is_part(t) else t)
+
+    def own(t: Tensor) -> Tensor:
+        if t.layout is not torch.strided:
+            return t
+        return t.clone(memory_format=torch.contiguous_format) if is_part(t) else t.contiguous()
+
+    return rebuild(batch, own)
 
 
 def is_part(t: Tensor) -> bool:

@@ -20,8 +20,8 @@ from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, fit_rows, problem_of
 from dpilot.linear.inputs import features, features_and_target, loose
 from dpilot.linear.logistic import LogisticSteps, probabilities
-from dpilot.linear.model import inside, products
-from dpilot.linear.rows import MemoryRows
+from dpilot.linear.model import inside
+from dpilot.linear.rows import MemoryRows, products
 
 __all__ = ["LogisticRegression", "codes", "resolve_classes"]
 

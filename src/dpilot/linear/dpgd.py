@@ -11,7 +11,7 @@ from dpilot._arrays import Floats
 from dpilot.linear.descent import Leave, StepSchedule, descend
 from dpilot.linear.gram_matrix import Gram, GramPlan, gram_stage, plan_gram
 from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
-from dpilot.linear.rows import Rows
+from dpilot.linear.rows import Rows, whiten
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise
 from dpilot.privacy.events import Event
@@ -130,7 +130,7 @@ def walk(
     """Whiten ``rows`` by the moments that were ``seen``, and take the steps from their least-squares solution."""
     whitening = seen.whitening()
     start, spread = _start(seen, whitening)
-    white = rows.map(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
+    white = whiten(rows, whitening)
     found = descend(
         white,
         start[:, None],

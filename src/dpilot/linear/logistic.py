@@ -13,7 +13,7 @@ from dpilot.linear.dpgd import histogram_share
 from dpilot.linear.gram_matrix import gram_stage, plan_gram
 from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.row_gradients import Residual
-from dpilot.linear.rows import Rows
+from dpilot.linear.rows import Rows, whiten
 from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
 
@@ -58,7 +58,7 @@ class LogisticSteps:
         features = rows.map(_without_target, rows.columns)
         seen = gram_stage(features, plan_gram(problem, left * self.gram_share), size, run)
         whitening = seen.whitening()
-        white = rows.map(lambda values: np.column_stack([values[:, :-1] @ whitening, values[:, -1]]), rows.columns)
+        white = whiten(rows, whitening)
         with run.stage("gradient") as receipt:
             found = descend(
                 white,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from dpilot._arrays import Floats
+from dpilot.linear.rows import products
 from dpilot.linear.standardise import Scaling
-from dpilot.sampling import blocks
 
-__all__ = ["LinearModel", "inside", "products"]
-
-_ROWS: Final = (16, 4096)  # in the first block, so that few are quick, and at most
+__all__ = ["LinearModel", "inside"]
 
 
 def inside(values: Floats, center: Floats, lower: Floats, upper: Floats) -> Floats:
@@ -23,24 +20,6 @@ def inside(values: Floats, center: Floats, lower: Floats, upper: Floats) -> Floa
     [[1.0, 4.0]]
     """
     return np.asarray(np.clip(np.where(np.isnan(values), center, values), lower, upper))
-
-
-def products(rows: Floats, weights: Floats) -> Floats:
-    """``rows @ weights``, in blocks of sizes that follow from the place alone, the last one filled up with zeros.
-
-    Guarantee:
-        One row more changes no bit of another's product, which would change a class where two scores are equal.
-
-    >>> products(np.ones((3, 2)), np.array([1.0, 2.0])).tolist()
-    [3.0, 3.0, 3.0]
-    """
-    found = []
-    for start, size in blocks(len(rows), *_ROWS):
-        block = np.zeros((size, rows.shape[1]))
-        part = rows[start : start + size]
-        block[: len(part)] = part
-        found.append((block @ weights)[: len(part)])
-    return np.concatenate(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
-from dpilot.linear.rows import Rows
+from dpilot.linear.rows import Rows, products
 from dpilot.mechanism import Draws, Noise
 from dpilot.private_sum import PerSampleGradients, private_sum
 
@@ -95,7 +95,7 @@ class RowGradients(PerSampleGradients):
         self, rows: Floats, weights: Floats, residual: Residual = linear_residual, longest: float | None = None
     ) -> None:
         self._features = rows[:, :-1]
-        self._pull = residual(rows[:, -1], self._features @ weights)  # (n, outputs)
+        self._pull = residual(rows[:, -1], products(self._features, weights))  # (n, outputs)
         self._longest = longest
 
     @property

@@ -101,7 +101,7 @@ def _finite(batch: Any, names: tuple[str, ...]) -> Floats:
     for place, name in enumerate(names):
         values[:, place] = _column(batch.column(batch.schema.get_field_index(name)))
     finite = np.isfinite(values).all(axis=1)
-    return values if finite.all() else values[finite]
+    return np.ascontiguousarray(values if finite.all() else values[finite])  # in one layout, as in MemoryRows
 
 
 def _column(column: Any) -> Floats:

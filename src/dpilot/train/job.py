@@ -83,11 +83,12 @@ class Job:
         form = declared_form(dataset, self.collate) if self.example is None else self.example
         return None if form is None else move_to(self.device, form)
 
-    def dry_run(self, form: Any) -> Job:
+    def dry_run(self, form: Any, *, quietly: bool = False) -> Job:
         """The same job after a try on made-up records, with the size of its chunks settled.
 
         Edge cases:
             no form    there are no records to try: nothing is run, and chunks are of one
+            quietly    nothing is said of how gradients are computed: of a trial, as their number may be secret
         """
         if form is None:
             return self if self.options.chunk_size is not None else self._in_chunks(1)
@@ -95,7 +96,7 @@ class Job:
         batches.refuse_lists(form, batches.size(form, per_batch))
         with dry_run.fork_generators():
             tried = dry_run.run_synthetic(per_sample, form, per_batch=per_batch, public=self.example is not None)
-            if self.options.engine == "auto" and tried.engine != "single-backward":
+            if self.options.engine == "auto" and tried.engine != "single-backward" and not quietly:
                 _log.warning(
                     "gradients are computed one record at a time (%s), which takes several times as long: %s. "
                     "`dpilot doctor` measures it.", tried.engine, tried.reason,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter, signature
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,7 @@ from dpilot.errors import InvalidInput
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MOMENTUM: Final = 0.9
 OWN: Final = "callable"
+_POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 _NAMED: Final[Mapping[str, Callable[..., Optimizer]]] = {
     "sgd": torch.optim.SGD,
@@ -62,9 +64,15 @@ def build(
 
 
 def check_own(optimizer: object, model: nn.Module) -> Optimizer:
-    """Refuse what is no torch optimizer, or one of other parameters than the model's trained ones."""
+    """Refuse what is no torch optimizer, asks for a closure, or moves parameters that are not the model's own."""
     if not isinstance(optimizer, Optimizer):
         raise InvalidInput(f"the optimizer is a {type(optimizer).__name__}: expected a torch.optim.Optimizer.")
+    wanted = signature(optimizer.step).parameters.values()
+    if any(each.default is each.empty and each.kind in _POSITIONAL for each in wanted):
+        raise InvalidInput(
+            f"{type(optimizer).__name__} asks for a closure that computes the loss again, which would be a second look "
+            "at the records: expected an optimizer that steps along one gradient, such as SGD or Adam."
+        )
     theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     if not theirs <= {id(parameter) for parameter in model.parameters()} or not trained & theirs:

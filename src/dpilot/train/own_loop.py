@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from dpilot import _validate
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
+from dpilot.keys import KEY_BYTES, Chain
 from dpilot.noise import KeyedNoise, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import RunRecord, StepRecord
@@ -36,7 +38,7 @@ from dpilot.train.records.reader import (
     split_chunk,
     split_records,
 )
-from dpilot.train.state import record_of
+from dpilot.train.state import record_of, step_randomness
 
 DEFAULT_CHUNK = 256
 
@@ -98,7 +100,6 @@ class PrivateStep:
             groups=None if groups is None else tuple(tuple(group) for group in groups),
         )
         self._job = Job.create(model, loss_fn, plan, options, optimizer, example=example)
-        self._tried = example is not None
         if example is not None:
             self._job.dry_run(move_to(self._job.device, example))
         check_unused(plan, own_ledger=ledger is None)
@@ -109,7 +110,10 @@ class PrivateStep:
         event = payment.price(plan, own=ledger is None)
         self._paid = self._open.enter_context(payment.pay(plan, book, event, Purpose(purpose, part, split)))
         self._use = begin_use(plan, None if test_seed is None else seeded_noise(test_seed).state)
-        self._use.form = None if example is None else first_record(example, batches.size(example, per_batch))
+        if example is None:
+            self._use.rehearse = weakref.WeakMethod(self._rehearse)
+        else:
+            self._use.form = first_record(example, batches.size(example, per_batch))
         self._state = self._job.start(noise, self._paid.receipt, example)
 
     def __call__(self, batch: LoadedBatch) -> StepRecord:
@@ -119,11 +123,6 @@ class PrivateStep:
                 f"the batch is a {type(batch).__name__}: expected one of poisson_loader(dataset, plan), because only "
                 "Poisson batches cost what the plan says."
             )
-        if batch.parts and not self._tried:
-            form = first_record(batch.parts[0], batch.counts[0])
-            check_one_row(form, self._job.options.per_batch)
-            self._job.dry_run(move_to(self._job.device, form))
-            self._tried = True
         chain = self._use.sampler.state
         self._use.sampler.claim(batch.issued)
         self._state.rates = [group["lr"] for group in self._job.optimizer.param_groups]  # the loop's own schedule
@@ -153,6 +152,11 @@ class PrivateStep:
     def record(self) -> RunRecord:
         """What was released so far."""
         return record_of(self._state, self._paid, self._stamp)
+
+    def _rehearse(self, form: Any) -> None:
+        """Try the model on made-up records in a public form, as a loader begins: which batch has records is secret."""
+        check_one_row(form, self._job.options.per_batch)
+        self._job.dry_run(move_to(self._job.device, form))
 
     def _chunks(self, batch: LoadedBatch) -> Iterator[RecordChunk]:
         size, device = self._job.options.chunk_size or DEFAULT_CHUNK, self._job.device
@@ -196,10 +200,18 @@ def poisson_loader(
         collate_fn                    is given one record at a time, and what it makes of them is joined where shapes
                                       are equal: none is padded to another, or standardised by it
         a sampler of its own          refused: batch_size, shuffle, sampler and the like are the plan's business
+        timeout, in_order             refused: a record that takes long to read must not decide what comes next
+        a data set that draws         leaves the generators of the process where they were, whatever the batches hold
     """
     check_plan(plan)
     check_source(dataset)
     _validate.count(least=0, num_workers=num_workers)
+    late = {"timeout", "in_order"} & set(options)
+    if late:
+        raise InvalidInput(
+            f"{', '.join(sorted(late))} is given: expected none of these, as a record that takes long to read would "
+            "then decide whether the loop goes on."
+        )
     taken = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"} & set(options)
     if taken:
         raise InvalidInput(
@@ -208,7 +220,7 @@ def poisson_loader(
     loaded = _Loaded(dataset, collate_fn)
     return DataLoader(
         cast(Any, loaded),
-        batch_sampler=_Issued(plan, loaded),
+        batch_sampler=_Issued(plan, loaded, here=num_workers == 0),
         num_workers=num_workers,
         collate_fn=cast(Any, _as_it_is),
         **options,
@@ -218,9 +230,10 @@ def poisson_loader(
 class _Issued:
     """The plan's batches as what a DataLoader calls a batch sampler; it runs in the main process."""
 
-    def __init__(self, plan: Plan, loaded: _Loaded) -> None:
+    def __init__(self, plan: Plan, loaded: _Loaded, *, here: bool) -> None:
         self._plan = plan
         self._loaded = loaded
+        self._here = here  # records are read in this process, not in workers
 
     def __iter__(self) -> Iterator[Any]:
         use = use_of(self._plan)
@@ -229,9 +242,24 @@ class _Issued:
                 "the loader is read before anything was paid: make the PrivateStep of this plan first, which reserves "
                 "its price, and iterate after."
             )
-        if use.form is not None:
-            self._loaded.form = use.form  # before workers begin, which copy it
-        return use.rewind().batches(len(self._loaded))
+        self._loaded.find_form(use.form)  # before workers begin, which copy it
+        rehearse = None if use.rehearse is None else use.rehearse()
+        if rehearse is not None and self._loaded.form is not None:
+            rehearse(self._loaded.form)
+            use.rehearse = None
+        issued = use.rewind().batches(len(self._loaded))
+        return self._with_coins(issued) if self._here else issued
+
+    def _with_coins(self, issued: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches, each read with coins of its own, which torch's seed decides.
+
+        Read with the generators of the process, a data set that draws would leave these where they tell how many
+        records there were. Workers have generators of their own.
+        """
+        coins = Chain(torch.randint(256, (KEY_BYTES,), dtype=torch.uint8).numpy().tobytes())
+        for batch in issued:
+            self._loaded.coins, coins = coins, coins.next()
+            yield batch
 
     def __len__(self) -> int:
         return self._plan.steps
@@ -244,15 +272,22 @@ class _Loaded:
         self._dataset = dataset
         self._collate = collate
         self.form = declared_form(dataset, collate)
+        self.coins: Chain | None = None
+
+    def find_form(self, declared: Any) -> None:
+        """Settle the form: as declared, as the data set's types tell, or that of the first record."""
+        if declared is not None:
+            self.form = declared
+        elif self.form is None:
+            self.form = Reader(self._dataset, self._collate).one()
 
     def __getitems__(self, issued: Batch) -> LoadedBatch:
         if not issued.indices.size:
             return LoadedBatch(issued, ())
         if self.form is None:
-            self.form = Reader(self._dataset, self._collate).one()
-        if self.form is None:
             return LoadedBatch(issued, ())  # no record shows a form, so none has it
-        found = list(Reader(self._dataset, self._collate, self.form).counted_chunks([issued.indices]))
+        with nullcontext() if self.coins is None else step_randomness(self.coins):
+            found = list(Reader(self._dataset, self._collate, self.form).counted_chunks([issued.indices]))
         return LoadedBatch(issued, tuple(whole for whole, _ in found), tuple(count for _, count in found))
 
     def __getitem__(self, index: int) -> Any:

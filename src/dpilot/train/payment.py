@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,12 +172,13 @@ def _entry(ledger: Ledger | Committed, seq: int, stage: int) -> Entry:
 class PlanUse:
     """One use of a plan: its sampler, and whether its price is on disk so that records may be read."""
 
-    __slots__ = ("form", "paid", "sampler")
+    __slots__ = ("form", "paid", "rehearse", "sampler")
 
     def __init__(self, plan: Plan, state: Chain | None = None) -> None:
         self.sampler = PoissonSampler(plan.sample_rate, plan.steps, state=state)
         self.paid = False
         self.form: Any = None  # of the records, where whoever takes the steps was given an example
+        self.rehearse: weakref.WeakMethod[Callable[[Any], None]] | None = None  # theirs, where they were not
 
     def rewind(self) -> PoissonSampler:
         """A sampler that issues again what was issued and never claimed; batches still on their way are void."""

@@ -125,6 +125,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
 
 
 _ROWS: Final = (8, 512)  # at a time: of the first records, so that few of them are quick, and at most
+_PROTECTED: Final = 64  # at a time of protected ones, wherever they stand: another size is another kernel
 
 
 @torch.no_grad()
@@ -136,7 +137,8 @@ def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor
 
     Guarantee:
         The model sees batches whose sizes follow from the place alone, the last one filled up with copies of a record:
-        if it treats each record on its own, one record more changes no bit of another's output.
+        if it treats each record on its own, one record more behind them changes no bit of another's output. Batches of
+        protected inputs have one size: there no record does, wherever it is put.
 
     Example:
         >>> from torch import nn
@@ -150,16 +152,19 @@ def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor
             f"inputs are {type(inputs).__name__}: expected a tensor, an array, a tuple or a dict of them."
         )
     n, device = found[0].shape[0], next(model.parameters()).device
-    call, most = _call, _ROWS[1]
+    call, (least, most) = _call, _ROWS
     if protected:
         call = partial(outputs, _call)
         verdict = try_quietly(lambda: _judge_made_up(model, batches.rebuild(inputs, lambda t: t.to(device))))
-        most = most if verdict is not None and verdict.kind == "apart" else _ROWS[0]  # each among copies of itself
+        apart = verdict is not None and verdict.kind == "apart"
+        least = most = _PROTECTED if apart else least  # where they are not, each goes among copies of itself
+
+    def piece(start: int, rows: int) -> Any:
+        """Some of the inputs, laid out row by row, whether they were filled up or not."""
+        return batches.rebuild(_fill(inputs, n, start, rows), lambda t: t.to(device).contiguous())
+
     with _evaluation(model):
-        made = [
-            call(model, batches.rebuild(_fill(inputs, n, start, rows), lambda t: t.to(device)), rows)[: n - start].cpu()
-            for start, rows in blocks(n, _ROWS[0], most)
-        ]
+        made = [call(model, piece(start, rows), rows)[: n - start].cpu() for start, rows in blocks(n, least, most)]
     return torch.cat(made)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.clipping import State
+from dpilot.engine.base import empty as no_gradients
 from dpilot.mechanism import Draws, Noise
 from dpilot.private_sum import Clip, PerSampleGradients, private_sum
 from dpilot.train.plan import Plan
@@ -57,7 +58,7 @@ def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> S
             (_ChunkGradients(context, context.per_sample(chunk)) for chunk in chunks),
             _widen_extras(rule, context),
             state,
-            empty=_NoGradients(context),
+            empty=_ChunkGradients(context, no_gradients(_trained_parameters(context), "none", "no records")),
             noise_multiplier=plan.noise_multiplier,
             sample_rate=plan.sample_rate,
             receipt=context.receipt,
@@ -96,26 +97,6 @@ class _ChunkGradients(PerSampleGradients):
 
     def weighted_sum(self, weights: Tensor) -> Gradients:
         return _widen(self.context, self.gradients.weighted_sum(weights, self.context.groups))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _NoGradients(PerSampleGradients):
-    """The gradients of no records: their sum is a zero for every trained parameter."""
-
-    context: StepContext
-
-    @property
-    def norms(self) -> Tensor:
-        first, groups = next(iter(_trained_parameters(self.context).values())).real, self.context.groups
-        return first.new_zeros(0) if groups is None else first.new_zeros(0, len(groups))
-
-    def weighted_sum(self, weights: Tensor) -> Gradients:
-        del weights  # of nobody
-        zeros = {
-            name: torch.zeros_like(p, requires_grad=False) for name, p in _trained_parameters(self.context).items()
-        }
-        return _widen(self.context, zeros)
 
 
 def _widen(context: StepContext, gradients: Gradients) -> Gradients:

@@ -184,8 +184,8 @@ def extract(
     Guarantee:
         Nothing is released, and nothing is paid, if ``fn`` treats each image on its own, whatever the type of the array
         (``transfer.pixels``). It is given blocks of sizes that follow from the place alone, the last one filled up.
-        A module in training mode is refused: its BatchNorm would mix the records of a batch, its dropout would make
-        them random.
+        A module in training mode, or with a part in it, is refused: its BatchNorm would mix the records of a batch,
+        its dropout would make them random.
 
     Edge cases:
         No images: (0, d), the width read from an image of zeros.
@@ -195,9 +195,9 @@ def extract(
         torch.Size([5, 3])
     """
     batch = _validate.count(batch=batch)
-    if isinstance(fn, nn.Module) and fn.training:
+    if isinstance(fn, nn.Module) and any(module.training for module in fn.modules()):
         raise InvalidInput(
-            "fn is a module in training mode: expected one that treats each image on its own. Call eval()."
+            "fn is, or holds, a module in training mode: expected one that treats each image on its own. Call eval()."
         )
     pictures = as_pixels(images)
     with torch.no_grad():
@@ -213,7 +213,8 @@ def extract(
 
 def fill_rows(rows: Tensor, size: int) -> Tensor:
     """``size`` rows: those given, and zeros."""
-    return rows if len(rows) == size else torch.cat([rows, rows.new_zeros((size - len(rows), *rows.shape[1:]))])
+    filled = rows if len(rows) == size else torch.cat([rows, rows.new_zeros((size - len(rows), *rows.shape[1:]))])
+    return filled.contiguous()
 
 
 def chunk_rows(rows: Tensor, most: int = _ROWS) -> Iterator[Tensor]:

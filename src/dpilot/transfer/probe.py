@@ -30,7 +30,7 @@ from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.transfer.head_kernels import record_graph
 from dpilot.transfer.joint import JointHeads, clip_heads
 
-__all__ = ["Head", "fit_heads", "predict"]
+__all__ = ["Head", "fit_heads", "predict", "scores"]
 
 _ROWS: Final = 2048  # that are predicted at a time
 _LEAST: Final = (
@@ -127,20 +127,23 @@ def fit_heads(
 
 
 def predict(features: Features | Tensor, weights: Tensor) -> Tensor:
-    """The class of the largest score of each record, (n,) int64.
+    """The class of the largest of each record's ``scores``, (n,) int64."""
+    return scores(features, weights).argmax(1)
+
+
+def scores(features: Features | Tensor, weights: Tensor) -> Tensor:
+    """What each record's features say for each class, (n, classes).
 
     Guarantee:
         Records are multiplied in blocks of one size, the last one filled up: one record more moves no other's scores by
         a rounding, which would change its class where two scores are equal.
     """
     values = features.values if isinstance(features, Features) else features
-    return torch.cat(
-        [_pad_rows(rows.to(weights)).mm(weights)[: len(rows)].argmax(1) for rows in chunk_rows(values, _ROWS)]
-    )
+    return torch.cat([_pad_rows(rows.to(weights)).mm(weights)[: len(rows)] for rows in chunk_rows(values, _ROWS)])
 
 
 def _pad_rows(rows: Tensor) -> Tensor:
-    return pad(rows, (0, 0, 0, _ROWS - len(rows)))
+    return pad(rows, (0, 0, 0, _ROWS - len(rows))).contiguous()
 
 
 def _check_counts(heads: int, **named: Sequence[object]) -> None:

@@ -25,6 +25,7 @@ from dpilot.sampling import check_source
 from dpilot.statistics.histogram import table
 from dpilot.tape import current
 from dpilot.train.job import Job
+from dpilot.train.records.reader import ignore_warnings
 from dpilot.train.run import predict
 from dpilot.tune.held_out import evaluation_form, map_records, training_form
 from dpilot.tune.pool import check_sendable, run_in_processes
@@ -218,7 +219,8 @@ class ModuleTask:
 
     def _probe_job(self, trial: Trial) -> Job:
         """A job that is not run: its module decides whether trials can be stacked."""
-        return self.recipe.job(trial.candidate, self.recipe.plan(trial), Chain(fresh_key("initial weights")))
+        with ignore_warnings():
+            return self.recipe.job(trial.candidate, self.recipe.plan(trial), Chain(fresh_key("initial weights")))
 
     def _train_in_workers(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:
         """One process a trial, as many at a time as there are workers; all releases are drawn before one starts."""

@@ -20,7 +20,7 @@ from dpilot.sampling import PoissonSampler
 from dpilot.statistics.histogram import table
 from dpilot.transfer.features import Features
 from dpilot.transfer.numbers import as_numbers
-from dpilot.transfer.probe import Head, fit_heads, predict
+from dpilot.transfer.probe import Head, fit_heads, predict, scores
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, exact_counts, require_distinct
 
 __all__ = ["THRESHOLD", "ProbeTask"]
@@ -136,7 +136,7 @@ class ProbeTask:
         """Held-out records with the probabilities that ``model`` gives them. Sensitive: for the door only."""
         held_out, groups = self.held_out, self.groups
         with torch.no_grad():
-            probabilities = torch.softmax((held_out.values @ model.to(held_out.values)).double(), 1)
+            probabilities = torch.softmax(scores(held_out, model.to(held_out.values)).double(), 1)
         group = None if groups is None else groups.double().cpu().numpy()
         return Scored(held_out.labels.double().cpu().numpy(), probabilities.cpu().numpy(), group)
 

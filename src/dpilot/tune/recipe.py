@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -26,6 +26,7 @@ from dpilot.train import dry_run
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
+from dpilot.train.records.reader import ignore_warnings
 from dpilot.train.run import predict, refuse_combined
 from dpilot.train.state import TrainingState, step_randomness
 from dpilot.tune.candidate import Candidate
@@ -92,11 +93,16 @@ class Recipe:
         with step_randomness(weights):
             return Job.create(self.model_fn(), self.loss_fn, plan, options, example=self.example)
 
-    def rehearse(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
-        """The same, tried on made-up records, its chunks settled."""
-        job = self.job(candidate, plan, weights)
-        with step_randomness(weights):
-            return job.dry_run(job.form(self.dataset))
+    def rehearse(self, candidate: Candidate, plan: Plan, weights: Chain, *, quietly: bool = True) -> Job:
+        """The same, tried on made-up records, its chunks settled.
+
+        Guarantee:
+            Nothing is logged or warned of, if ``quietly``: the number of lines would be that of trials.
+        """
+        with ignore_warnings() if quietly else nullcontext():
+            job = self.job(candidate, plan, weights)
+            with step_randomness(weights):
+                return job.dry_run(job.form(self.dataset), quietly=quietly)
 
     def with_chunks(self, chunk_size: int | None) -> Recipe:
         """The recipe whose runs take so many records at a time."""
@@ -112,12 +118,13 @@ class Recipe:
         """Refuse a module that does not run on made-up records, or does not give them one output a class.
 
         Guarantee:
-            What is raised depends on the module, the loss and the form of the records, and on no record.
+            What is raised depends on the module, the loss and the form of the records, and on no record. What is to
+            be said of them is said here, once for all trials.
         """
         nominal = Trial(Candidate(1.0, 1), 1.0, Receipt(Gaussian(1.0)))
         whole = replace(self.with_chunks(1), sample_rate=1.0)  # full batches have a plan at once
         weights = Chain(fresh_key("initial weights"))
-        job = whole.rehearse(nominal.candidate, whole.plan(nominal), weights)
+        job = whole.rehearse(nominal.candidate, whole.plan(nominal), weights, quietly=False)
         with step_randomness(weights):
             shape = tuple(_outputs(job, self.dataset).shape)
         if len(shape) != 2 or shape[1] != classes:

@@ -118,7 +118,7 @@ def _gradients(
         indices = union[start : start + size]
         masks = [np.isin(indices, batch.indices) for batch in issued]
         filled = torch.from_numpy(np.pad(indices, (0, size - len(indices)), mode="edge"))
-        rows = tuple(each.to(device) for each in dataset[filled])
+        rows = tuple(each.to(device).contiguous() for each in dataset[filled])  # as copies of a record lie
         before, computed = GeneratorStates.now(), np.ones(len(indices), dtype=np.bool_)
         gradients = try_quietly(partial(_stack_gradients, models, loss_fn, rows))
         if gradients is None:

@@ -19,7 +19,7 @@ from dpilot.fit.images import Scatterer
 from dpilot.fit.learners.base import PaidRun, Parts, Trained
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader
-from dpilot.linear.model import products
+from dpilot.linear.rows import products
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
 from dpilot.transfer.features import Features

@@ -43,7 +43,8 @@ class TextBackbone:
         Texts of about one length are read ``chunk`` at a time. The model is put in evaluation mode for it, and back.
 
         Edge cases:
-            not a string    features that are not a number, silently: the null record
+            not a string, one that is no Unicode text, or has no token    features that are not a number, silently: the
+                                                                          null record
         """
         step, before = _validate.count(chunk=chunk), self.model.training
         values = torch.full((len(texts), self.width), torch.nan)
@@ -61,12 +62,13 @@ class TextBackbone:
 
     def _by_length(self, texts: Sequence[str]) -> dict[int, list[tuple[int, list[int]]]]:
         """Place and tokens of each text, by the length it is padded to."""
-        places = [place for place, text in enumerate(texts) if isinstance(text, str)]
-        strings = [texts[place] for place in places]
+        found = [(place, text) for place, text in enumerate(texts) if _is_text(text)]
+        places, strings = [place for place, _ in found], [text for _, text in found]
         tokens = self.tokenizer(strings, truncation=True, max_length=self.length)["input_ids"] if strings else []
         groups: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
         for place, ids in zip(places, tokens, strict=True):
-            groups[min(-(-len(ids) // _STEP) * _STEP, self.length)].append((place, ids))
+            if ids:
+                groups[min(-(-len(ids) // _STEP) * _STEP, self.length)].append((place, ids))
         return groups
 
     def _read(self, rows: list[list[int]], padded: int) -> Tensor:
@@ -76,3 +78,11 @@ class TextBackbone:
         states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         mean = (states * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
         return nn.functional.normalize(mean, dim=1).cpu()
+
+
+def _is_text(value: object) -> bool:
+    """Whether a tokenizer takes a value: half of a surrogate pair, which Python's strings may hold, makes it raise."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,56 @@
+"""Attacks on what a frozen backbone says of records: parts of it that train, and texts that a tokenizer refuses."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpilot.errors import InvalidInput
+from dpilot.transfer.backbones.sentences import TextBackbone
+from dpilot.transfer.features import extract
+from tests.attacks.case import normal
+
+
+def test_a_backbone_of_which_a_part_trains_is_refused() -> None:
+    """The statistics of the batch were in every record's features: an image moved others by 3.5."""
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    backbone[1].train()
+    with pytest.raises(InvalidInput, match="training mode"):
+        extract(backbone, normal(20, 3, 8, 8))
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(256, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        return SimpleNamespace(last_hidden_state=self.table(input_ids))
+
+
+def tokenizer(texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+    """Bytes; what cannot be encoded raises, as in the tokenizers of transformers."""
+    return {"input_ids": [list(text.encode()) for text in texts]}
+
+
+BACKBONE = TextBackbone("bytes", Encoder(), 3, 16, tokenizer)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "", None, 3])
+def test_a_text_that_a_tokenizer_refuses_is_its_own_trouble(text: Any) -> None:
+    """It raised."""
+    found = BACKBONE.features(["one", "two", text])
+    assert bool(found[2].isnan().all())
+    assert torch.equal(found[:2], BACKBONE.features(["one", "two"]))
+
+
+def test_texts_are_read_where_they_stand_whatever_their_labels() -> None:
+    """A series was read by its labels, so each text was another record's."""
+    series = pd.Series(["one", "two", "three"], index=[2, 0, 1])
+    assert torch.equal(BACKBONE.features(series), BACKBONE.features(list(series)))

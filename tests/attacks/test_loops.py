@@ -1,0 +1,162 @@
+"""Attacks on runs and loops of one's own: batches that are used twice, tables read by columns, lines that tell."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from dpilot import Budget, Plan, PrivateStep, Trainer, audit, clipping, poisson_loader
+from dpilot.errors import InvalidInput
+from dpilot.privacy.ledger import Ledger
+from dpilot.records import StepRecord
+from tests.attacks.case import normal
+from tests.attacks.judge import TOLERANCE
+
+LOSS = nn.CrossEntropyLoss(reduction="none")
+STEPS = 6
+
+
+class Drawing(nn.Module):
+    """Draws once for all records, which is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x) + 0 * random.random()
+
+
+def own_loop(rate: float, ledger: Ledger) -> tuple[PrivateStep, torch.utils.data.DataLoader]:
+    plan = Plan.calibrate(Budget(2.0, 1e-5), size=64, sample_rate=rate, steps=STEPS, clipping="constant")
+    model, records = nn.Linear(2, 2), TensorDataset(normal(64, 2), torch.zeros(64, dtype=torch.long))
+    loader = poisson_loader(records, plan)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return PrivateStep(model, LOSS, optimizer, plan, ledger=ledger, example=records[:2]), loader
+
+
+def test_a_batch_from_before_the_loader_began_anew_moves_no_count(tmp_path: Path) -> None:
+    """It raised IndexError and was counted: all batches behind it, and one of them twice in the next round."""
+    ledger = Ledger.open(tmp_path / "own.ledger", dataset="own", budget=Budget(2.0, 1e-5))
+    step, loader = own_loop(0.5, ledger)
+    early = next(iter(loader))
+    round_two, used = iter(loader), []
+    with suppress(InvalidInput):
+        step(early)
+    for _ in range(3):
+        batch = next(round_two)
+        with suppress(InvalidInput):
+            step(batch)
+            used.append(tuple(batch.issued.indices))
+    for batch in loader:
+        step(batch)
+        used.append(tuple(batch.issued.indices))
+    assert len(used) == len(set(used)) == STEPS
+
+
+class Augmented:
+    """Records that draw from every generator as they are read."""
+
+    def __init__(self, records: int) -> None:
+        self.x = normal(64, 2)[:records]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.x[i] + torch.randn(2) + random.random() + np.random.random(), 0
+
+
+def test_no_generator_tells_how_many_records_were_read() -> None:
+    """The generators of the process moved with every record of a batch, and with them all draws that follow."""
+    kept = Plan.calibrate(Budget(2.0, 1e-5), size=64, sample_rate=0.5, steps=3, clipping="constant").to_dict()
+
+    def run(records: int) -> list[float]:
+        torch.manual_seed(0)
+        plan, model = Plan.from_dict(kept), nn.Linear(2, 2)
+        example = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)
+        step = PrivateStep(model, LOSS, torch.optim.SGD(model.parameters(), lr=0.1), plan, example=example)
+        for batch in poisson_loader(Augmented(records), plan):
+            step(batch)
+        return [torch.rand(()).item(), np.random.random(), random.random()]
+
+    result = audit.replay(run, 15, 16, tolerance=TOLERANCE)
+    assert result.largest <= 1 + TOLERANCE
+    assert not result.differences
+
+
+@pytest.mark.parametrize("option", [{"timeout": 1.0}, {"in_order": False}])
+def test_a_record_that_takes_long_does_not_decide_what_comes_next(option: dict[str, Any]) -> None:
+    plan = Plan.calibrate(Budget(2.0, 1e-5), size=64, sample_rate=0.5, steps=3, clipping="constant")
+    with pytest.raises(InvalidInput, match="takes long"):
+        poisson_loader(Augmented(3), plan, num_workers=1, **option)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_no_line_tells_that_a_record_is_in_a_batch(n: int) -> None:
+    """How gradients are computed was told at the first batch that was not empty."""
+    kept = Plan.calibrate(Budget(2.0, 1e-5), size=64, sample_rate=0.5, steps=3, clipping="constant").to_dict()
+
+    def run(records: int) -> list[StepRecord]:
+        plan, model = Plan.from_dict(kept), Drawing()
+        loader = poisson_loader(TensorDataset(normal(64, 2)[:records], torch.zeros(records, dtype=torch.long)), plan)
+        step = PrivateStep(model, LOSS, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+        return [step(batch) for batch in loader]
+
+    result = audit.replay(run, n, n + 1, tolerance=TOLERANCE)
+    assert result.largest <= 1 + TOLERANCE
+    assert not result.differences
+
+
+def test_a_frame_which_is_indexed_by_columns_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    """A row was in each of 30 records: 31 bounds."""
+    ledger = Ledger.open(tmp_path / "own.ledger", dataset="own", budget=Budget(2.0, 1e-5))
+    plan = Plan.calibrate(Budget(2.0, 1e-5), size=30, sample_rate=1.0, steps=1, clipping="constant")
+
+    def collate(rows: list[Any]) -> tuple[Tensor, Tensor]:
+        return torch.tensor(rows[0].values[-1:], dtype=torch.float32)[:, None], torch.zeros(1, dtype=torch.long)
+
+    trainer = Trainer(nn.Linear(1, 2), LOSS, plan, ledger=ledger, collate_fn=collate)
+    with pytest.raises(InvalidInput, match="columns"):
+        trainer.fit(pd.DataFrame(normal(30, 30).numpy()))
+    assert not ledger.entries()
+
+
+def test_an_optimizer_that_computes_the_loss_again_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "own.ledger", dataset="own", budget=Budget(2.0, 1e-5))
+    plan = Plan.calibrate(Budget(2.0, 1e-5), size=30, sample_rate=1.0, steps=1, clipping="constant")
+    with pytest.raises(InvalidInput, match="closure"):
+        Trainer(nn.Linear(2, 2), LOSS, plan, ledger=ledger, optimizer=torch.optim.LBFGS)
+    assert not ledger.entries()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_an_empty_batch_is_refused_where_another_is(layers: int) -> None:
+    """A layer that is thawed during a run is in no group: a batch without records went on."""
+    rule, x = clipping.get("constant", groups=layers), normal(1, 2)
+    kept = Plan.calibrate(Budget(2.0, 1e-5), size=64, sample_rate=1.0, steps=2, clipping=rule).to_dict()
+
+    def run(records: int) -> Any:
+        torch.manual_seed(0)
+        plan, model = Plan.from_dict(kept), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        model[0].requires_grad_(False)
+        loader = poisson_loader(TensorDataset(x[:records], torch.zeros(records, dtype=torch.long)), plan)
+        step = PrivateStep(model, LOSS, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+        for batch in loader:
+            step(batch)
+            model[0].requires_grad_(True)
+        return model
+
+    result = audit.replay(run, 0, 1, tolerance=TOLERANCE)
+    assert result.largest <= 1 + TOLERANCE
+    assert not result.differences
