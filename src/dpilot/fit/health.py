@@ -139,14 +139,16 @@ def release_health(
     records, of_all = noise_multiplier / weight, noise_multiplier * most / flaw_weight
     total = float(declared.size or 1) if declared.public_size else max(float(noisy[1]) / weight, 1.0)
     usable_share, deviation = float(noisy[0]) / weight / total, records / total
-    if not declared.public_size:
+    flawless = deviation  # of the share in a table without a flaw
+    if not declared.public_size:  # both counts are noisy; the larger deviation that a smaller total would have
         deviation *= math.sqrt(1 + min(max(usable_share, 0.0), 1.0) ** 2)
+        flawless = math.sqrt(2) * records / max(total - 2 * records, 1.0)
     found = zip(source.flaws, (noisy[2:] * most / flaw_weight / total).tolist(), strict=True)
     return Health(
         usable=_noisy_share("usable", "", usable_share, deviation),
         flaws=tuple(_noisy_share(what, column, value, of_all / total) for (column, what), value in found),
         stop_below=declared.options.stop_below,
-        judged=bool(1 - _CERTAIN * deviation >= declared.options.stop_below),
+        judged=bool(1 - _CERTAIN * flawless >= declared.options.stop_below),
     )
 
 
