@@ -161,6 +161,13 @@ def test_nothing_but_the_declared_size_enters_plan_and_price(length):
     assert run.record.unprotected == ("running time and memory",)
 
 
+def test_a_private_size_is_bought_and_the_number_of_records_is_nowhere():
+    run = fit(size="private", model="auto", epochs=2)
+    assert run.record.data["size"] not in (SIZE, 1)
+    assert abs(run.record.data["size"] - SIZE) < 200
+    assert not any("number of records" in what for what in run.record.unprotected)
+
+
 def test_a_public_size_is_published_and_said_to_be(fitted):
     assert fitted.record.data["size"] == SIZE
     assert any("number of records" in what for what in fitted.record.unprotected)
