@@ -20,7 +20,7 @@ from dpilot.fit.arrays import join_target
 from dpilot.fit.estimators import test_seed_of as seed_of
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.regressor import AutoRegressor
-from dpilot.fit.source import TableSource, read_records
+from dpilot.fit.source import TableSource
 from dpilot.linear.problem import LinearProblem
 from dpilot.linear.scoring import noisy_scores, score_event
 from dpilot.mechanism import SYSTEM, seeded_noise
@@ -245,7 +245,7 @@ def model_rows(X, y):
     """How many records a fit would see."""
     source = TableSource.of(*join_target(X, y, SCHEMA))
     known = Encoder(SCHEMA.inputs_only().with_bounds({"price": (0.0, 1000.0)}))
-    return int(np.isfinite(read_records(source, known).features).all(axis=1).sum())
+    return int(np.isfinite(source.read(known).features).all(axis=1).sum())
 
 
 REFUSED = {

@@ -50,8 +50,7 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Guarantee:
         (epsilon, delta)-DP for adding or removing one record, everything stored on the estimator included; the number
         of records is published when ``size="public"``. Every entry is in ``privacy_``. With ``ledger``, a path or a
-        Ledger, each fit is charged there before a record is read, or refused with BudgetExceeded. (Features of images
-        are computed before, each from its own image: nothing of that leaves.)
+        Ledger, each fit is charged there before a record is read, or refused with BudgetExceeded.
 
     Edge cases:
         ``delta`` None is min(1e-5, 1/(10 size)), or 1e-6 where the size is bought (``size="private"``); 1/size or more

@@ -26,7 +26,7 @@ from dpilot.fit.learners.base import Predictor
 from dpilot.fit.learners.heads import HeadPredictor
 from dpilot.fit.learners.least_squares import LinearPredictor
 from dpilot.fit.learners.networks import NetworkPredictor
-from dpilot.fit.source import PlainColumns, RowReader, TableSource, read_records
+from dpilot.fit.source import PlainColumns, RowReader, TableSource
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
 from dpilot.records import FitRecord, MetricRecord
@@ -109,7 +109,7 @@ class FittedModel:
 
     def score_public(self, source: Any) -> tuple[MetricRecord, ...]:
         """Every figure of a table that is declared public, exactly: nothing is added, and nothing is protected."""
-        records = read_records(TableSource.of(source, self.schema), self.reader)
+        records = TableSource.of(source, self.schema).read(self.reader)
         outputs = self.predictor.outputs(records.features)
         outputs = np.where(np.isfinite(records.features).all(axis=1, keepdims=True), outputs, np.nan)
         found = exact_figures(self.task, records, outputs if self.task.numeric else softmax(outputs))

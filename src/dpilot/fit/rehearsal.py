@@ -16,7 +16,7 @@ from dpilot.errors import BudgetExceeded
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import PaidRun, Parts
 from dpilot.fit.pipeline import FitPlan
-from dpilot.fit.source import TableSource, read_records, take
+from dpilot.fit.source import TableSource, take
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import to_dict
 from dpilot.privacy.ledger import Stage
@@ -60,8 +60,8 @@ def rehearse(plan: FitPlan) -> Rehearsal:
     short, factor = plan.learned.shorten(size, _ROWS)
     reader = short.reader(known.inputs_only() if plan.purchases.bounds_noise is not None else plan.purchases.schema)
     source = TableSource.of(synthetic_records(known, _ROWS), declared.schema)
-    reading = _seconds(lambda: read_records(source, reader))
-    records = read_records(source, reader)
+    reading = _seconds(lambda: source.read(reader))
+    records = source.read(reader)
     keys = FitKeys.draw()
     split = keys.split(plan.shares)
     train, held_out = (take(records, places) for places in split.indices(_ROWS).values())

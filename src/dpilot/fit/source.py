@@ -28,7 +28,6 @@ __all__ = [
     "RowReader",
     "TableSource",
     "category_codes",
-    "read_records",
     "take",
 ]
 
@@ -135,28 +134,24 @@ class TableSource:
             yield found.usable, np.column_stack(flaws).astype(np.float64)
 
     def read(self, reader: RowReader) -> Encoded:
-        return read_records(self, reader)
+        """All records in one piece, read a frame at a time; the null record is a row of nan with a target of nan.
 
+        Guarantee:
+            A row is a function of its own record and of the schema; a record added at the end moves no other.
+            Whatever a record holds, nothing is raised.
 
-def read_records(source: TableSource, reader: RowReader) -> Encoded:
-    """All records in one piece, read a frame at a time; the null record is a row of nan with a target of nan.
-
-    Guarantee:
-        A row is a function of its own record and of the schema; a record added at the end moves no other. Whatever a
-        record holds, nothing is raised.
-
-    Edge cases:
-        protected columns   one column of group codes for each
-        a numeric target    is in its own unit; outside declared bounds it makes the record null, or is pulled in where
-                            the schema says "clamp"
-    """
-    pieces = [_read_frame(frame, source.schema, reader) for frame in source.frames()]
-    targets, groups = ([getattr(piece, name) for piece in pieces] for name in ("target", "group"))
-    return Encoded(
-        np.concatenate([piece.features for piece in pieces]),
-        np.concatenate(targets),
-        None if groups[0] is None else np.concatenate(groups),
-    )
+        Edge cases:
+            protected columns   one column of group codes for each
+            a numeric target    is in its own unit; outside declared bounds it makes the record null, or is pulled in
+                                where the schema says "clamp"
+        """
+        pieces = [_read_frame(frame, self.schema, reader) for frame in self.frames()]
+        targets, groups = ([getattr(piece, name) for piece in pieces] for name in ("target", "group"))
+        return Encoded(
+            np.concatenate([piece.features for piece in pieces]),
+            np.concatenate(targets),
+            None if groups[0] is None else np.concatenate(groups),
+        )
 
 
 def take(records: Encoded, places: NDArray[np.int64]) -> Encoded:

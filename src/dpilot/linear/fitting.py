@@ -112,10 +112,9 @@ def problem_of(
     size: Any,
     length: int,
     allow_large_delta: bool = False,
-    share: float = 1.0,
     ledger: Ledger | str | Path | None = None,
 ) -> tuple[LinearProblem, tuple[str, ...]]:
-    """The public numbers of a fit to ``share`` of the records, and what it leaves unprotected.
+    """The public numbers of a fit, and what it leaves unprotected.
 
     ``delta`` None is the default for the number of all records; of a ``ledger`` no more of it is taken than the fit's
     part, so that fits of its whole epsilon find their delta.
@@ -127,7 +126,7 @@ def problem_of(
         epsilon, delta, None if known is None else max(known, 1), allow_large_delta=allow_large_delta
     )
     budget = fit_budget(ledger, asked)
-    fitted = None if known is None else float(known if share == 1 else max(round(share * known), 1))
+    fitted = None if known is None else float(known)
     unprotected = (PUBLISHED_SIZE, _TIME) if size == "public" else (_TIME,)
     return LinearProblem(features, bool(intercept), fitted, budget), unprotected
 
