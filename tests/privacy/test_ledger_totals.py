@@ -242,8 +242,8 @@ from dpilot.privacy.events import PureDP
 from dpilot.privacy.ledger import open_for_fit
 print("ready", flush=True); sys.stdin.readline()
 opened = open_for_fit(sys.argv[1], dataset="x", budget=Budget(1.0, 1e-6), total=3.0)
-opened.commit([("fit", PureDP(1.0))])
 print(opened.created)
+opened.commit([("fit", PureDP(1.0))])
 """
 
 
