@@ -201,7 +201,7 @@ def test_an_odd_label_among_those_of_images_changes_no_other(odd, monkeypatch):
         seen.extend(source.codes.tolist())
         raise InterruptedError
 
-    monkeypatch.setattr(classifier, "fit_estimator", heard)
+    monkeypatch.setattr(AutoClassifier, "_fit_records", heard)
     with pytest.raises(InterruptedError):
         AutoClassifier(classes=[0, 1], size=30).fit(images, [*labels, odd])
     assert seen[:29] == labels

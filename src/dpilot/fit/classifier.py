@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, is_images, join_target
-from dpilot.fit.estimators import (
-    PrivateScore,
-    check_schema,
-    declare_estimator,
-    fit_estimator,
-    refuse_arguments,
-)
+from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
 from dpilot.fit.figures import softmax
 from dpilot.fit.images import ImageSource, Scatterer
 from dpilot.fit.learners.heads import Heads
 from dpilot.fit.model import FittedModel
 from dpilot.fit.source import category_codes
 from dpilot.linear.classifier import codes, resolve_classes
-from dpilot.linear.fitting import noise_of
 from dpilot.linear.inputs import features, features_and_target, loose, target_cells
-from dpilot.linear.problem import Privacy, commit_stages
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
 from dpilot.metrics.figures import Figures
 from dpilot.metrics.scores import scores
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Stage
-from dpilot.records import FitRecord
 
 __all__ = ["AutoClassifier"]
 
 
-class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False, kw_only=True)
+class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     """A private classifier that tunes, trains and scores itself in one budget: nothing else to choose.
 
     ``X`` is, with ``schema``, a frame whose columns it declares; without, a table of numbers, whose bounds are bought;
@@ -74,38 +66,8 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         True
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        classes: Any = None,
-        schema: Any = None,
-        size: str | int = "public",
-        ledger: Any = None,
-        allow_large_delta: bool = False,
-        protected: str | list[str] | None = None,
-        objective: str = "accuracy",
-        epochs: float | None = None,
-        device: str | None = None,
-        random_state: Any = None,
-        checkpoint: Any = None,
-        stop_below: float = 0.5,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.classes = classes
-        self.schema = schema
-        self.size = size
-        self.ledger = ledger
-        self.allow_large_delta = allow_large_delta
-        self.protected = protected
-        self.objective = objective
-        self.epochs = epochs
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.stop_below = stop_below
+    classes: Any = None
+    objective: str = "accuracy"
 
     def fit(self, X: Any, y: Any = None, **unknown: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first; without ``y`` the schema's target is a column of X."""
@@ -148,29 +110,14 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probabilities, target = self.predict_proba(X), self._codes(y)
         if len(target) != len(probabilities):
             raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
-        budget = Budget(epsilon, self.privacy_.budget.delta if delta is None else delta)
-        sigma, noise = 1 / gdp_mu(budget), noise_of(self.random_state)
-        stages, book = [Stage("private score", counts_event(sigma))], self.ledger if ledger is None else ledger
-        charged = commit_stages(stages, budget, ledger=book, noise=noise, unprotected=("running time",))
-        with charged as (run, costs), run.stage("private score") as receipt:
-            layout = Layout(Labels(self.classes_, target).names)
-            if probabilities.shape[1] < len(layout.classes):
-                probabilities = np.column_stack([probabilities, np.zeros(len(probabilities))])
-            scored = Scored(target, probabilities)
-            counts = noisy_counts(scored, layout, noise_multiplier=sigma, receipt=receipt, noise=noise)
-        return PrivateScore(scores(counts), costs[0])
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report of the fit, one HTML page; it costs nothing."""
-        check_is_fitted(self)
-        record: FitRecord = self.record_
-        return record.write_report(path)
+        def figures(budget: Budget) -> PaidFigures:
+            sigma, layout = 1 / gdp_mu(budget), Layout(Labels(self.classes_, target).names)
+            padded = np.pad(probabilities, ((0, 0), (0, len(layout.classes) - probabilities.shape[1])))
+            count = partial(noisy_counts, Scored(target, padded), layout, noise_multiplier=sigma)
+            return PaidFigures(counts_event(sigma), lambda receipt, noise: scores(count(receipt=receipt, noise=noise)))
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the fitted model to ``folder``, as data; ``dpilot.load(folder)`` predicts from it."""
-        check_is_fitted(self)
-        fitted: FittedModel = self.fitted_
-        return fitted.save(folder)
+        return self._score_privately(figures, epsilon, delta, ledger)
 
     def _fit_table(self, X: Any, y: Any) -> Self:
         if self.classes is not None:
@@ -196,20 +143,14 @@ class AutoClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit(
         self, table: Any, schema: Any, *, labels: tuple[Any, ...] | None = None, learner: Any = None, **more: Any
     ) -> None:
-        declared, source = declare_estimator(self, table, schema, objective=self.objective, **more)
+        declared, source = self._declare(table, schema, objective=self.objective, **more)
         if declared.task.numeric:
             raise InvalidInput(
                 f"the target {declared.task.target.name!r} is numeric: expected classes. See AutoRegressor."
             )
-        result = fit_estimator(self, declared, source, labels=labels, learner=learner)
-        self.fitted_ = result.model
-        self.encoder_ = result.model.reader
+        result = self._fit_records(declared, source, labels=labels, learner=learner)
+        self.encoder_, self.metrics_ = result.model.reader, Figures(result.metrics)
         self.coef_ = result.model.predictor.weights  # type: ignore[attr-defined]
-        self.record_, self.metrics_ = result.model.record, Figures(result.metrics)
-        self.health_ = result.health
-        self.privacy_ = Privacy(
-            declared.budget, result.cost, result.entries, declared.unprotected, " ".join(result.model.record.stamps)
-        )
 
     def _fit_images(self, X: Any, y: Any) -> Self:
         known, unprotected = self._labels(target_cells(y))

@@ -1,11 +1,13 @@
-"""What the two estimators share: the checkpoint folder, the noise of tests, and scores that are paid for."""
+"""What the two estimators share: parameters, the checkpoint folder, the noise of tests, scores that are paid for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
 from dpilot.data.schema import Schema
@@ -14,17 +16,23 @@ from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Learner
-from dpilot.fit.model import FIT, plain_labels
+from dpilot.fit.model import FIT, FittedModel, plain_labels
 from dpilot.fit.pipeline import FitResult, run_fit
 from dpilot.fit.source import RecordSource
 from dpilot.fit.table import keep, path_of, resumable
 from dpilot.linear.fitting import noise_of
-from dpilot.linear.problem import Privacy
+from dpilot.linear.parameters import PrivateEstimator
+from dpilot.linear.problem import Privacy, commit_stages
+from dpilot.mechanism import Draws, Noise
 from dpilot.metrics.metric import Metric
 from dpilot.noise import KeyedNoise
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.events import Event
+from dpilot.privacy.ledger import Stage
 from dpilot.privacy.notices import warn_of_refusal
+from dpilot.records import RUNNING_TIME, FitRecord
 
-__all__ = ["PrivateScore", "check_schema", "declare_estimator", "fit_estimator", "refuse_arguments", "test_seed_of"]
+__all__ = ["AutoEstimator", "PaidFigures", "PrivateScore", "check_schema", "refuse_arguments", "test_seed_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,14 @@ class PrivateScore:
 
     def __getitem__(self, name: str) -> Metric:
         return {each.name: each for each in self.metrics}[_validate.one_of([m.name for m in self.metrics], name=name)]
+
+
+@dataclass(frozen=True, slots=True)
+class PaidFigures:
+    """What figures cost, and how they are released once that is paid."""
+
+    event: Event
+    release: Callable[[Draws, Noise], tuple[Metric, ...]]
 
 
 def check_schema(schema: Any) -> None:
@@ -61,53 +77,99 @@ def test_seed_of(random_state: Any) -> int | None:
     return int(noise.state.generator("fit").integers(2**31)) if isinstance(noise, KeyedNoise) else None
 
 
-def declare_estimator(
-    estimator: Any, table: Any, schema: Schema, *, objective: str = "accuracy", **more: Any
-) -> tuple[Declaration, RecordSource]:
-    """What the estimator's parameters declare of a fit of ``table``; ``more``: arguments of ``declare_fit``."""
-    return declare_fit(
-        table,
-        schema,
-        epsilon=estimator.epsilon,
-        delta=estimator.delta,
-        allow_large_delta=estimator.allow_large_delta,
-        size=estimator.size,
-        options=FitOptions("auto", estimator.epochs, None, objective, estimator.device, estimator.stop_below),
-        ledger=estimator.ledger,
-        **more,
-    )
+@dataclass(eq=False, repr=False, kw_only=True)
+class AutoEstimator(PrivateEstimator):
+    """The parameters of AutoClassifier and AutoRegressor, and what both do with a finished fit."""
 
+    schema: Any = None
+    protected: str | list[str] | None = None
+    epochs: float | None = None
+    device: str | None = None
+    checkpoint: Any = None
+    stop_below: float = 0.5
 
-def fit_estimator(
-    estimator: Any,
-    declared: Declaration,
-    source: RecordSource,
-    *,
-    labels: tuple[Any, ...] | None = None,
-    learner: Learner | None = None,
-) -> FitResult:
-    """Fit by the estimator's own parameters: in its checkpoint folder, where it has one.
+    def record(self) -> FitRecord:
+        """The fit as the report and the command line see it: declared and released values only."""
+        check_is_fitted(self)
+        record: FitRecord = self.record_
+        return record
 
-    Edge cases:
-        an unfinished fit in the folder    goes on, if its parameters are the same
-    """
-    seed = test_seed_of(estimator.random_state)
-    how: dict[str, Any] = {"ledger": estimator.ledger, "learner": learner}
-    if estimator.checkpoint is None:
+    def report(self, path: str | Path) -> Path:
+        """Write the report of the fit, one HTML page; it costs nothing."""
+        return self.record().write_report(path)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the fitted model to ``folder``, as data; ``dpilot.load(folder)`` predicts from it."""
+        check_is_fitted(self)
+        fitted: FittedModel = self.fitted_
+        return fitted.save(folder)
+
+    def _declare(
+        self, table: Any, schema: Schema, *, objective: str = "accuracy", **more: Any
+    ) -> tuple[Declaration, RecordSource]:
+        """What the parameters declare of a fit of ``table``; ``more``: arguments of ``declare_fit``."""
+        return declare_fit(
+            table,
+            schema,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            allow_large_delta=self.allow_large_delta,
+            size=self.size,
+            options=FitOptions("auto", self.epochs, None, objective, self.device, self.stop_below),
+            ledger=self.ledger,
+            **more,
+        )
+
+    def _fit_records(
+        self,
+        declared: Declaration,
+        source: RecordSource,
+        *,
+        labels: tuple[Any, ...] | None = None,
+        learner: Learner | None = None,
+    ) -> FitResult:
+        """Fit, in the checkpoint folder where there is one, and keep what every fit releases.
+
+        Edge cases:
+            an unfinished fit in the folder    goes on, if its parameters are the same
+        """
+        seed = test_seed_of(self.random_state)
+        how: dict[str, Any] = {"ledger": self.ledger, "learner": learner}
         with warn_of_refusal():
-            return _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), **how), labels)
-    folder = Path(estimator.checkpoint)
-    resume = (folder / ARGUMENTS).exists() and not (folder / FIT).exists()
-    names = ("schema", "classes", "ledger", "random_state", "checkpoint")
-    settings = {name: value for name, value in estimator.get_params().items() if name not in names}
-    arguments = {
-        "estimator": type(estimator).__name__, **settings, "declared": declared.schema.to_dict(), "seed": seed,
-        "ledger": path_of(estimator.ledger), "labels": plain_labels(labels),
-    }  # fmt: skip
-    with warn_of_refusal(), resumable(folder, arguments, declared, resume=resume, test_seed=seed) as begun:
-        result = _with_labels(run_fit(begun.settle(declared), source, folder=begun, **how), labels)
-        keep(result, begun)
+            if self.checkpoint is None:
+                result = _with_labels(run_fit(declared, source, keys=FitKeys.draw(seed), **how), labels)
+            else:
+                folder = Path(self.checkpoint)
+                resume = (folder / ARGUMENTS).exists() and not (folder / FIT).exists()
+                arguments = self._arguments(declared, labels, seed)
+                with resumable(folder, arguments, declared, resume=resume, test_seed=seed) as begun:
+                    result = _with_labels(run_fit(begun.settle(declared), source, folder=begun, **how), labels)
+                    keep(result, begun)
+        self.fitted_, self.record_, self.health_ = result.model, result.model.record, result.health
+        stamps = " ".join(result.model.record.stamps)
+        self.privacy_ = Privacy(declared.budget, result.cost, result.entries, declared.unprotected, stamps)
         return result
+
+    def _arguments(self, declared: Declaration, labels: tuple[Any, ...] | None, seed: int | None) -> dict[str, Any]:
+        """What a fit must begin with again to go on in its folder."""
+        apart = ("schema", "classes", "ledger", "random_state", "checkpoint")
+        settings = {name: value for name, value in self.get_params().items() if name not in apart}
+        return {
+            "estimator": type(self).__name__, **settings, "declared": declared.schema.to_dict(), "seed": seed,
+            "ledger": path_of(self.ledger), "labels": plain_labels(labels),
+        }  # fmt: skip
+
+    def _score_privately(
+        self, figures: Callable[[Budget], PaidFigures], epsilon: float, delta: float | None, ledger: Any
+    ) -> PrivateScore:
+        """Charge figures for an (epsilon, delta) of their own, to ``ledger`` or the estimator's, and release them."""
+        budget = Budget(epsilon, self.privacy_.budget.delta if delta is None else delta)
+        paid, noise = figures(budget), noise_of(self.random_state)
+        stages, book = [Stage("private score", paid.event)], self.ledger if ledger is None else ledger
+        charged = commit_stages(stages, budget, ledger=book, noise=noise, unprotected=(RUNNING_TIME,))
+        with charged as (run, costs), run.stage("private score") as receipt:
+            found = paid.release(receipt, noise)
+        return PrivateScore(found, costs[0])
 
 
 def _with_labels(result: FitResult, labels: tuple[Any, ...] | None) -> FitResult:

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
 from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame, column_names, join_target, number_schema, regression_schema
-from dpilot.fit.estimators import PrivateScore, check_schema, declare_estimator, fit_estimator, refuse_arguments
-from dpilot.fit.model import FittedModel
-from dpilot.linear.fitting import noise_of
+from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
 from dpilot.linear.inputs import features, features_and_target, loose, numbers, target_numbers
 from dpilot.linear.model import LinearModel
-from dpilot.linear.problem import LinearProblem, Privacy, commit_stages
+from dpilot.linear.problem import LinearProblem
 from dpilot.linear.scoring import noisy_scores, score_event
-from dpilot.mechanism import Noise
-from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.ledger import Stage
-from dpilot.records import FitRecord
 
 __all__ = ["AutoRegressor"]
 
 
-class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
     """Private least squares from a table, with figures on records it was not fitted to, in one budget.
 
     Nine records in ten, by secret coins, go to ``LinearRegression(method="auto")``; the others give ``metrics_``, noisy
@@ -64,48 +58,15 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         True
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        schema: Any = None,
-        size: str | int = "public",
-        ledger: Any = None,
-        allow_large_delta: bool = False,
-        protected: str | list[str] | None = None,
-        epochs: Any = None,
-        device: Any = None,
-        random_state: Any = None,
-        checkpoint: Any = None,
-        stop_below: float = 0.5,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.schema = schema
-        self.size = size
-        self.ledger = ledger
-        self.allow_large_delta = allow_large_delta
-        self.protected = protected
-        self.epochs = epochs
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.stop_below = stop_below
-
     def fit(self, X: Any, y: Any, **unknown: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first."""
         refuse_arguments(unknown)
         table, schema = self._table(X, y)
-        declared, source = declare_estimator(self, table, schema)
-        result = fit_estimator(self, declared, source)
+        declared, source = self._declare(table, schema)
+        result = self._fit_records(declared, source)
         model: LinearModel = result.model.predictor.model  # type: ignore[attr-defined]
-        self.fitted_, self.model_ = result.model, model
+        self.model_, self.metrics_ = model, result.metrics
         self.encoder_ = result.model.reader if self.schema is not None else None
-        self.record_, self.metrics_, self.health_ = result.model.record, result.metrics, result.health
-        self.privacy_ = Privacy(
-            declared.budget, result.cost, result.entries, declared.unprotected, " ".join(result.model.record.stamps)
-        )
         self.coef_, self.intercept_, self.choice_ = model.coef, model.intercept, result.trained.details.choice
         return self
 
@@ -124,33 +85,19 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         given: scores on records that the model was fitted to add to what the fit cost.
         """
         check_is_fitted(self)
-        budget = Budget(epsilon, self.privacy_.budget.delta if delta is None else delta)
-        values = self._values(X)
-        table = np.column_stack([values, target_numbers(y, values.shape[0])])
-        problem = LinearProblem(values.shape[1], True, None, budget)
-        noise = noise_of(self.random_state)
-        stages = [Stage("private score", score_event(problem))]
-        book = self.ledger if ledger is None else ledger
-        charged = commit_stages(stages, budget, ledger=book, noise=noise, unprotected=("running time",))
-        with charged as (run, costs), run.stage("private score") as receipt:
-            found = _score_records(table, self.model_, problem, receipt, noise)
-        return PrivateScore(found, costs[0])
+        values, model = self._values(X), self.model_
+        target = target_numbers(y, values.shape[0])
+        known = np.isfinite(values).all(axis=1) & np.isfinite(target)
+        with np.errstate(all="ignore"):  # no warning may tell of one record
+            predicted = model.predict(values[known])
 
-    def record(self) -> FitRecord:
-        """The fit as the report and the command line see it: declared and released values only."""
-        check_is_fitted(self)
-        record: FitRecord = self.record_
-        return record
+        def figures(budget: Budget) -> PaidFigures:
+            problem = LinearProblem(values.shape[1], True, None, budget)
+            reach: dict[str, Any] = {"center": model.target_center, "width": model.target_width, "problem": problem}
+            release = partial(noisy_scores, target[known], predicted, **reach)
+            return PaidFigures(score_event(problem), lambda receipt, noise: release(receipt=receipt, noise=noise))
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report of the fit, one HTML page; it costs nothing."""
-        return self.record().write_report(path)
-
-    def save(self, folder: str | Path) -> Path:
-        """Write the fitted model to ``folder``, as data; ``dpilot.load(folder)`` predicts from it."""
-        check_is_fitted(self)
-        fitted: FittedModel = self.fitted_
-        return fitted.save(folder)
+        return self._score_privately(figures, epsilon, delta, ledger)
 
     def _table(self, X: Any, y: Any) -> tuple[Any, Any]:
         """The records as a table, and its schema."""
@@ -180,24 +127,3 @@ class AutoRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags = loose(super().__sklearn_tags__())
         tags.regressor_tags.poor_score = True
         return tags
-
-
-def _score_records(
-    table: Floats,
-    model: LinearModel,
-    problem: LinearProblem,
-    receipt: Any,
-    noise: Noise,
-) -> tuple[Metric, ...]:
-    rows = table[np.isfinite(table).all(axis=1)]
-    with np.errstate(all="ignore"):  # no warning may tell of one record
-        predicted = model.predict(rows[:, :-1])
-    return noisy_scores(
-        rows[:, -1],
-        predicted,
-        center=model.target_center,
-        width=model.target_width,
-        problem=problem,
-        receipt=receipt,
-        noise=noise,
-    )

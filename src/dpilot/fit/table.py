@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -82,33 +83,23 @@ def fit_table(
         ``run = fit_table("adult.parquet", Schema.load("adult.toml"), epsilon=1.0); run.predict(frame)``
     """
     options = FitOptions(model, epochs, held_out, objective, device, stop_below)
-    declared, table = declare_fit(
-        source,
-        schema,
-        epsilon=epsilon,
-        delta=delta,
-        allow_large_delta=allow_large_delta,
-        size=size,
-        target=target,
-        protected=protected,
-        options=options,
-        ledger=ledger,
-    )
-    learner = None if step is data_free_step else Network("mlp" if model == "mlp" else "linear", step)
-    how: dict[str, Any] = {
-        "ledger": ledger, "learner": learner, "tell": tell, "progress": progress
+    given: dict[str, Any] = {
+        "epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta, "size": size, "target": target,
+        "protected": [protected] if isinstance(protected, str) else protected,
     }  # fmt: skip
+    declared, table = declare_fit(source, schema, **given, options=options, ledger=ledger)
+    learner = None if step is data_free_step else Network("mlp" if model == "mlp" else "linear", step)
+    how: dict[str, Any] = {"ledger": ledger, "learner": learner, "tell": tell, "progress": progress}
     if run_folder is None:
         return run_fit(declared, table, keys=FitKeys.draw(test_seed), **how).model
     arguments = {
         **_describe_source(source),
-        "protected": [protected] if isinstance(protected, str) else protected,
+        **given,
+        **asdict(options),
         "schema": schema.to_dict(),
         "ledger": path_of(ledger),
-        "epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta, "size": size,
-        "target": target, "epochs": epochs, "model": model, "objective": objective,
-        "held_out": held_out, "stop_below": stop_below, "device": device, "test_seed": test_seed,
-    }  # fmt: skip
+        "test_seed": test_seed,
+    }
     with resumable(Path(run_folder), arguments, declared, resume=resume, test_seed=test_seed) as begun:
         result = run_fit(begun.settle(declared), table, folder=begun, **how)
         return keep(result, begun)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -17,10 +18,11 @@ from dpilot.data.reading import codes as cell_codes
 from dpilot.data.values import key
 from dpilot.errors import InvalidInput
 from dpilot.linear.declared_bounds import parse_bounds
-from dpilot.linear.fitting import Fitted, fit_rows, problem_of
+from dpilot.linear.fitting import Fitted, fit_rows
 from dpilot.linear.inputs import features, features_and_target, loose
 from dpilot.linear.logistic import LogisticSteps, probabilities
 from dpilot.linear.model import inside
+from dpilot.linear.parameters import PrivateEstimator
 from dpilot.linear.rows import MemoryRows, products
 
 __all__ = ["LogisticRegression", "codes", "resolve_classes"]
@@ -69,7 +71,8 @@ def _check_apart(classes: list[Any]) -> None:
         seen[compared] = each
 
 
-class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False, kw_only=True)
+class LogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """Differentially private logistic regression that asks for no bounds, for two classes or more.
 
     ``classes`` are declared (a list), or taken from the data and published ("public"); leaving them out is an error,
@@ -91,28 +94,9 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         (True, ['yes', 'no'])
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        classes: Any = None,
-        bounds: Any = None,
-        fit_intercept: bool = True,
-        size: str | int = "public",
-        ledger: Any = None,
-        allow_large_delta: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.classes = classes
-        self.bounds = bounds
-        self.fit_intercept = fit_intercept
-        self.size = size
-        self.ledger = ledger
-        self.allow_large_delta = allow_large_delta
-        self.random_state = random_state
+    classes: Any = None
+    bounds: Any = None
+    fit_intercept: bool = True
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first."""
@@ -120,16 +104,7 @@ class LogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, unprotected = resolve_classes(self.classes, labels)
         table = np.column_stack([values, codes(labels, classes)])
         count = values.shape[1]
-        problem, others = problem_of(
-            self.epsilon,
-            self.delta,
-            features=count,
-            intercept=self.fit_intercept,
-            size=self.size,
-            length=len(table),
-            allow_large_delta=self.allow_large_delta,
-            ledger=self.ledger,
-        )
+        problem, others = self._problem(count, len(table), intercept=self.fit_intercept)
         fitted = fit_rows(
             MemoryRows.of(table),
             problem,

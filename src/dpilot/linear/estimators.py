@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.linear.declared_bounds import parse_bounds
-from dpilot.linear.fitting import Fitted, fit_rows, problem_of
+from dpilot.linear.fitting import Fitted, fit_rows
 from dpilot.linear.inputs import features, features_and_target, loose, numbers
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
+from dpilot.linear.parameters import PrivateEstimator
 from dpilot.linear.rows import MemoryRows, Rows
 from dpilot.linear.solution import standard_errors
 from dpilot.linear.streaming import parquet_rows
@@ -22,7 +24,8 @@ from dpilot.linear.streaming import parquet_rows
 __all__ = ["LinearRegression"]
 
 
-class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False, kw_only=True)
+class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """Differentially private least squares that asks for no bounds.
 
     Columns and target are standardised by bought quantiles, inside declared ``bounds`` where there are some, or not at
@@ -53,28 +56,9 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         (True, True)
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        method: str = "auto",
-        bounds: Any = None,
-        fit_intercept: bool = True,
-        size: str | int = "public",
-        ledger: Any = None,
-        allow_large_delta: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.method = method
-        self.bounds = bounds
-        self.fit_intercept = fit_intercept
-        self.size = size
-        self.ledger = ledger
-        self.allow_large_delta = allow_large_delta
-        self.random_state = random_state
+    method: str = "auto"
+    bounds: Any = None
+    fit_intercept: bool = True
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first."""
@@ -98,16 +82,7 @@ class LinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, rows: Rows, *, length: int) -> Self:
         count = rows.columns - 1
-        problem, unprotected = problem_of(
-            self.epsilon,
-            self.delta,
-            features=count,
-            intercept=self.fit_intercept,
-            size=self.size,
-            length=length,
-            allow_large_delta=self.allow_large_delta,
-            ledger=self.ledger,
-        )
+        problem, unprotected = self._problem(count, length, intercept=self.fit_intercept)
         method = METHODS[_validate.one_of(METHODS, method=self.method)]
         fitted = fit_rows(
             rows,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
 from dpilot.linear.declared_bounds import parse_bounds
-from dpilot.linear.fitting import noise_of, problem_of, size_of
+from dpilot.linear.fitting import noise_of, size_of
 from dpilot.linear.inputs import features, loose, training_features
+from dpilot.linear.parameters import PrivateEstimator
 from dpilot.linear.problem import commit_stages
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.standardise import buy_scaling, plan_scaling
@@ -20,7 +22,8 @@ from dpilot.privacy.ledger import Stage
 __all__ = ["PrivateStandardScaler"]
 
 
-class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):  # type: ignore[misc]
     """Centre and scale columns by bought quartiles, and pull far values in: what StandardScaler does, paid for.
 
     The budget is the scaler's own: an estimator behind it in a pipeline spends another, and the two add up (give both
@@ -40,24 +43,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         True
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        bounds: Any = None,
-        size: str | int = "public",
-        ledger: Any = None,
-        allow_large_delta: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.size = size
-        self.ledger = ledger
-        self.allow_large_delta = allow_large_delta
-        self.random_state = random_state
+    bounds: Any = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Buy centre and width of every column that is not declared."""
@@ -65,16 +51,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimato
         values = training_features(self, X, self.bounds)
         count = values.shape[1]
         known = parse_bounds(self.bounds, count, target=False)
-        problem, unprotected = problem_of(
-            self.epsilon,
-            self.delta,
-            features=count,
-            intercept=True,
-            size=self.size,
-            length=values.shape[0],
-            allow_large_delta=self.allow_large_delta,
-            ledger=self.ledger,
-        )
+        problem, unprotected = self._problem(count, values.shape[0], intercept=True)
         wanted = known.missing[:-1]
         plan = plan_scaling(problem, int(wanted.sum()), whole=True)
         sized, stages = size_of(problem)
