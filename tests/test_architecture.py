@@ -13,11 +13,12 @@ import dpilot
 SOURCE = Path(__file__).parents[1] / "src" / "dpilot"
 
 LAYERS = [
-    {"errors", "_validate", "_arrays", "records", "__init__", "__version__"},
+    {"errors", "_validate", "_arrays", "__init__", "__version__"},
     {"tape"},
     {"keys"},
     {"noise"},
     {"numerics", "privacy"},
+    {"records"},
     {"sampling", "mechanism", "clipping", "engine"},
     {"statistics", "private_sum"},
     {"data", "metrics"},

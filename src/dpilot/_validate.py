@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 from dpilot.errors import InvalidInput
 
 _LONG: Final = 80  # characters of a value that a message shows
+_LONGEST: Final = 500  # characters of a label
 _MANY: Final = 8  # entries of a list that a message shows
 
 
@@ -94,6 +95,14 @@ def one_of(choices: Collection[str], remedy: str = "", **named: Any) -> str:
     name, value = _only(named)
     if not isinstance(value, str) or value not in choices:
         refuse(name, value, "one of " + ", ".join(repr(c) for c in choices), remedy)
+    return value
+
+
+def line(remedy: str = "", **named: Any) -> str:
+    """A short label, what people read in a ledger; control characters could rewrite a terminal."""
+    name, value = _only(named)
+    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST or not value.isprintable():
+        refuse(name, value, f"one line of 1 to {_LONGEST} printable characters", remedy)
     return value
 
 

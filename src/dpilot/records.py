@@ -8,9 +8,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dpilot.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dpilot.privacy.unit import PrivacyUnit
 
 FORMAT: Final = 1
 PUBLISHED_SIZE: Final = 'the number of records (size="public")'
@@ -19,15 +22,9 @@ RUNNING_TIME: Final = "running time and memory"
 """What no fit protects."""
 
 
-def unit(unprotected: tuple[str, ...]) -> str:
-    """What two neighbouring data sets differ by, in words; with a published size no record can go without a trace.
-
-    >>> unit(("running time",))
-    'one record, added or removed'
-    """
-    if PUBLISHED_SIZE in unprotected:
-        return "one record, there or replaced by an empty one (only the number of records is published)"
-    return "one record, added or removed"
+def neighbours(unprotected: tuple[str, ...], unit: PrivacyUnit) -> str:
+    """What two neighbouring data sets differ by, in words."""
+    return unit.neighbours(PUBLISHED_SIZE in unprotected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,8 @@ def use_report_writer(writer: ReportWriter) -> None:
 class FitRecord:
     """A model fitted from start to end, as the report and the command line see it: declared and released values only.
 
-    ``privacy``: epsilon, delta, unit, and how the total was found. ``data``: what was declared of the records.
+    ``privacy``: epsilon, delta, unit (with its name and cap where it is not a record), and how the total was found.
+    ``data``: what was declared of the records.
     ``plan``: the final run's plan. ``decisions``: one sentence for each choice that was made. ``thresholds``: the
     clipping threshold of each step. ``ledger``: its entries as plain data. ``curves``: named series of points, such as
     the fitted step size against epsilon. ``unprotected``: what the guarantee does not cover, in words. ``health``: the
@@ -115,14 +113,30 @@ class FitRecord:
 
     @classmethod
     def of(
-        cls, *, epsilon: float, delta: float, accounting: str, unprotected: tuple[str, ...], head: str = "", **rest: Any
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        accounting: str,
+        unprotected: tuple[str, ...],
+        unit: PrivacyUnit,
+        head: str = "",
+        **rest: Any,
     ) -> FitRecord:
-        """The record of a fit that cost (epsilon, delta) in all; ``head``: its ledger's, ``rest``: the other fields."""
+        """The record of a fit that cost (epsilon, delta) in all for each ``unit``; ``head``: its ledger's.
+
+        ``rest``: the other fields.
+        """
         names = ("dpilot", "torch", "numpy")
         privacy = {
             "epsilon": epsilon,
             "delta": delta,
-            "unit": unit(unprotected),
+            "unit": neighbours(unprotected, unit),
+            **(
+                {}
+                if unit.is_record
+                else {"unit_name": unit.name, "rows_per_unit": unit.rows, "missing_unit": unit.missing}
+            ),
             "accounting": accounting,
             **({"head": head} if head else {}),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in names}},

@@ -14,6 +14,7 @@ from dpilot.privacy._decimals import show_down, show_up
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Balance, Entry, Ledger, dataset_name, extend_total, find_ledger, reopen
 from dpilot.privacy.ledger.discovery import FOLDER, SUFFIX, check_data
+from dpilot.privacy.unit import PrivacyUnit
 
 app = typer.Typer(help="The ledger of a data set: make it, look at it, check it, extend it.", no_args_is_help=True)
 
@@ -27,8 +28,14 @@ def create(
     data: Data,
     total: Annotated[float, typer.Option(help="Total epsilon of everything that will ever be done with the data.")],
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
-    size: Annotated[int | None, typer.Option(help="The number of records, declared; without it delta is 1e-6.")] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(help="The number of records (of units, with --unit), declared; without it delta is 1e-6."),
+    ] = None,
     allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
+    unit: Annotated[
+        str | None, typer.Option(help="Whom it protects: the column of ids, such as patient_id; without it a record.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make the ledger of a data set, with its total fixed; one that is there already must have the same total."""
@@ -36,8 +43,10 @@ def create(
     if path != data:
         check_data(data)
     budget = Budget.of_size(total, delta, size, allow_large_delta=allow_large_delta)
-    created = Ledger.create(path, dataset=dataset_name(data), budget=budget)
+    created = Ledger.create(path, dataset=dataset_name(data), budget=budget, unit=unit)
     ledger = reopen(path)
+    if unit is not None:
+        ledger.check_unit(PrivacyUnit.of(unit))
     asked = budget if delta is not None or size is not None else Budget(total, ledger.budget.delta)
     if not created and ledger.budget != asked:
         raise LedgerError(
@@ -93,7 +102,7 @@ def show(data: Data, json: Json = False) -> None:
         console.json({**facts, **lists})
         return
     spent, left, budget = facts["spent"], facts["remaining"], facts["budget"]
-    console.line(f"data set  {facts['dataset']}, {facts['mode']}, bound {facts['bound']}")
+    console.line(f"data set  {facts['dataset']}, {facts['mode']}, bound {facts['bound']}, unit {facts['unit']}")
     console.line(f"budget    epsilon {budget['epsilon']:g} at delta {budget['delta']:g}")
     console.line(f"spent     epsilon {show_up(spent['epsilon'])} at delta {spent['delta']:.3g}")
     console.line(f"left      epsilon {show_down(left['epsilon'])} at delta {left['delta']:.3g}")
@@ -155,6 +164,7 @@ def _facts(ledger: Ledger) -> dict[str, Any]:
         "dataset": ledger.dataset,
         "mode": ledger.mode,
         "bound": ledger.bound,
+        "unit": ledger.unit,
         **Balance.of(ledger).as_dict(),
         "commitments": len({entry.seq for entry in ledger.entries()}),
         "head": ledger.head(),

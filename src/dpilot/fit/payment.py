@@ -15,6 +15,7 @@ from dpilot.fit.source import IN_MEMORY
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Ledger, Stage, as_ledger
 from dpilot.privacy.notices import warn_unledgered
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.train.payment import LEDGER
 
 __all__ = ["Payments", "open_payments"]
@@ -27,11 +28,12 @@ class Payments:
     book: Ledger
     own: bool
     repeat: Callable[[], AbstractContextManager[None]] | None = None
+    unit: PrivacyUnit = RECORD
 
     def check_room(self, *commitments: tuple[Sequence[Stage], Budget]) -> None:
         """Raise BudgetExceeded, and pay nothing, unless the ledger holds all that the fit has not paid yet."""
         unpaid = [(stages, budget) for stages, budget in commitments if self._find(stages) is None]
-        self.book.check_room(*((stages, self._delta(budget)) for stages, budget in unpaid))
+        self.book.check_room(*((stages, self._delta(budget)) for stages, budget in unpaid), unit=self.unit)
 
     def commit(self, stages: Sequence[Stage], budget: Budget) -> Committed:
         """Put the price of ``stages`` on disk as one commitment, or find the one that an interrupted fit made.
@@ -39,7 +41,7 @@ class Payments:
         Guarantee:
             Some stage of every commitment bears the public name of the fit's key, so another fit's is never taken.
         """
-        return self._find(stages) or self.book.commit(stages, delta=self._delta(budget))
+        return self._find(stages) or self.book.commit(stages, delta=self._delta(budget), unit=self.unit)
 
     def _find(self, stages: Sequence[Stage]) -> Committed | None:
         """The commitment of ``stages`` that an interrupted fit made, if it came to that."""
@@ -48,7 +50,10 @@ class Payments:
         wanted = [(stage.purpose, stage.event, stage.part, stage.split) for stage in stages]
         for seq in dict.fromkeys(entry.seq for entry in self.book.entries()):
             made = self.book.committed(seq, repeat=self.repeat)
-            if [(each.purpose, each.event, each.part, each.split) for each in made.entries()] == wanted:
+            if (
+                made.unit == self.unit
+                and [(each.purpose, each.event, each.part, each.split) for each in made.entries()] == wanted
+            ):
                 return made
         return None
 
@@ -68,6 +73,7 @@ def open_payments(
     *,
     gaussian: bool,
     repeat: Callable[[], AbstractContextManager[None]] | None = None,
+    unit: PrivacyUnit = RECORD,
 ) -> Payments:
     """The ledger that was given, the one at a path (made if it is not there), or one of this fit's own.
 
@@ -75,18 +81,19 @@ def open_payments(
     a ``gaussian``, which is exact; else epsilons of commitments.
     """
     if ledger is not None:
-        book = as_ledger(ledger, budget, None if name == IN_MEMORY else name)
+        book = as_ledger(ledger, budget, None if name == IN_MEMORY else name, unit)
         if book.mode == "precommitted":
             raise InvalidInput(
                 f"{book.path} is a precommitted ledger, which admits one commitment: expected an adaptive one, as a "
                 'fit commits its health check, then the rest. Open it with mode="adaptive".'
             )
-        return Payments(book, False, repeat)
+        return Payments(book, False, repeat, unit)
     if repeat is None:
         warn_unledgered(budget)
     home = Path(tempfile.mkdtemp(prefix="dpilot-fit-")) if folder is None else folder
     home.mkdir(parents=True, exist_ok=True)
-    book = Ledger.open(home / LEDGER, dataset=name, budget=budget, bound="gdp" if gaussian else "basic")
+    bound = "gdp" if gaussian else "basic"
+    book = Ledger.open(home / LEDGER, dataset=name, budget=budget, bound=bound, unit=unit.name)
     if folder is None:
         weakref.finalize(book, shutil.rmtree, home, ignore_errors=True)
-    return Payments(book, True, repeat)
+    return Payments(book, True, repeat, unit)

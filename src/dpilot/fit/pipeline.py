@@ -214,6 +214,7 @@ def _record(
         epsilon=cost.epsilon,
         delta=cost.delta,
         accounting=_HOW,
+        unit=payments.unit,
         head=payments.book.head(),
         data={
             "name": declared.name,

@@ -17,7 +17,8 @@ from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
 from dpilot.privacy.notices import warn_of_refusal
-from dpilot.records import unit
+from dpilot.privacy.unit import RECORD, PrivacyUnit
+from dpilot.records import neighbours
 
 __all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier"]
 
@@ -99,11 +100,11 @@ class Privacy:
     entries: tuple[Entry, ...] = field(repr=False)
     unprotected: tuple[str, ...]
     noise: str
+    unit: PrivacyUnit = RECORD
 
     def __str__(self) -> str:
-        lines = [
-            f"epsilon {self.spent.epsilon:.4g}, delta {self.spent.delta:.3g}; neighbours: {unit(self.unprotected)}"
-        ]
+        who = neighbours(self.unprotected, self.unit)
+        lines = [f"epsilon {self.spent.epsilon:.4g}, delta {self.spent.delta:.3g}; neighbours: {who}"]
         lines += [f"  {e.purpose:<12} epsilon {e.cost.epsilon:.4g} alone, {e.state}" for e in self.entries]
         lines += [f"  not protected: {what}" for what in self.unprotected]
         return "\n".join([*lines, f"  noise: {self.noise}"])
@@ -117,6 +118,7 @@ def commit_stages(
     ledger: Ledger | str | Path | None,
     noise: Noise,
     unprotected: tuple[str, ...],
+    unit: PrivacyUnit = RECORD,
 ) -> Iterator[tuple[CommittedRun, list[Privacy]]]:
     """Pay for all ``stages`` at once, run the body, and leave behind what it cost.
 
@@ -130,9 +132,9 @@ def commit_stages(
     """
     with (
         warn_of_refusal(),
-        commitment(stages, budget, ledger, dataset="one fit", size=None) as (made, cost),
+        commitment(stages, budget, ledger, dataset="one fit", size=None, unit=unit) as (made, cost),
         np.errstate(all="ignore"),
     ):
         costs: list[Privacy] = []
         yield CommittedRun(made, noise), costs
-        costs.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp))
+        costs.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp, unit))

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from dpilot import _validate
 from dpilot.noise import NOT_HARDENED
-from dpilot.records import FitRecord, unit
+from dpilot.privacy.unit import RECORD
+from dpilot.records import FitRecord, neighbours
 from dpilot.report import words
 
 
@@ -48,7 +49,7 @@ def promise(record: FitRecord) -> Promise:
         epsilon=words.upward(epsilon),
         delta=words.upward(delta, 3),
         delta_in=words.one_in(delta),
-        unit=str(record.privacy.get("unit") or unit(record.unprotected)).strip().rstrip("."),
+        unit=str(record.privacy.get("unit") or neighbours(record.unprotected, RECORD)).strip().rstrip("."),
         factor=_times(epsilon),
         squared=_times(2 * epsilon),
         even=words.at_most(belief(0.5, epsilon).most),

@@ -66,7 +66,7 @@ def own_ledger(plan: Plan, folder: Path | None, data_id: str | None) -> Ledger:
     home = Path(tempfile.mkdtemp(prefix="dpilot-")) if folder is None else folder
     home.mkdir(parents=True, exist_ok=True)
     name = data_id or "the data of this run"
-    ledger = Ledger.open(home / LEDGER, dataset=name, budget=plan.budget, mode="precommitted")
+    ledger = Ledger.open(home / LEDGER, dataset=name, budget=plan.budget, mode="precommitted", unit=plan.unit.name)
     if folder is None:
         weakref.finalize(ledger, shutil.rmtree, home, ignore_errors=True)
     return ledger
@@ -78,10 +78,23 @@ def open_ledger(ledger: Paying, plan: Plan, data_id: str | None) -> Ledger | Com
     Edge cases:
         a new ledger    is named by ``data_id``, or by its file
         another data set's ledger, where both are named    refused
+        a ledger, or a commitment, for another unit than the plan's    refused
     """
-    book = as_ledger(ledger, plan.budget, data_id) if isinstance(ledger, str | os.PathLike) else ledger
+    book = as_ledger(ledger, plan.budget, data_id, plan.unit) if isinstance(ledger, str | os.PathLike) else ledger
     check_data(book, data_id)
+    check_unit(book, plan)
     return book
+
+
+def check_unit(ledger: Ledger | Committed | None, plan: Plan) -> None:
+    """Refuse a ledger for another unit than the plan's, and a commitment that was made for another unit or cap."""
+    if isinstance(ledger, Ledger):
+        ledger.check_unit(plan.unit)
+    elif ledger is not None and ledger.unit != plan.unit:
+        raise InvalidInput(
+            f"the plan protects {plan.unit}, and the commitment was made for {ledger.unit}: expected one unit and cap. "
+            "Commit for the unit of the plan."
+        )
 
 
 def check_data(ledger: Ledger | Committed | None, data_id: str | None) -> None:
@@ -106,6 +119,7 @@ def price(plan: Plan, *, own: bool) -> Event:
 def pay(plan: Plan, ledger: Ledger | Committed, event: Event, purpose: Purpose) -> Iterator[Payment]:
     """Reserve ``event``, then run the body; leaving commits, an exception or a crash leaves it spent."""
     _check_event(plan, event)
+    check_unit(ledger, plan)
     committed = _commitment(plan, ledger, event, purpose)
     with committed.reserve(event, purpose=purpose.text, part=purpose.part, split=purpose.split) as receipt:
         begun = [
@@ -157,9 +171,11 @@ def _commitment(plan: Plan, ledger: Ledger | Committed, event: Event, purpose: P
     if isinstance(ledger, Committed):
         return ledger
     if ledger.mode == "precommitted" and ledger.entries():
-        return ledger.committed()
+        made = ledger.committed()
+        check_unit(made, plan)
+        return made
     share = plan.budget.delta if ledger.bound == "basic" else None
-    return ledger.commit([(purpose.text, event, purpose.part, purpose.split)], delta=share)
+    return ledger.commit([(purpose.text, event, purpose.part, purpose.split)], delta=share, unit=plan.unit)
 
 
 def _entry(ledger: Ledger | Committed, seq: int, stage: int) -> Entry:

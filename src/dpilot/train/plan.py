@@ -16,13 +16,17 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.calibrate import noise_multiplier as calibrated
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.ledger import Ledger, fit_budget
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Plan:
-    """How often, how much, how noisy: budget, declared size, sampling rate, steps, noise and clipping rule.
+    """How often, how much, how noisy: budget, declared size, sampling rate, steps, noise, clipping rule, and for whom.
+
+    ``unit`` is what a step samples and clips as one: a record, or a person with all their rows. ``size`` is the number
+    of units.
 
     Guarantee:
         ``event`` is what a run of this plan costs, whichever model, optimizer, engine or chunk size is used, and it
@@ -44,9 +48,10 @@ class Plan:
     noise_multiplier: float
     clipping: Clipping
     cost: Cost = field(compare=False)
+    unit: PrivacyUnit = RECORD
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _validate.count("Declare the number of records.", size=self.size))
+        object.__setattr__(self, "size", _validate.count("Declare the number of units.", size=self.size))
         object.__setattr__(self, "sample_rate", _validate.rate(sample_rate=self.sample_rate))
         object.__setattr__(self, "steps", _validate.count(steps=self.steps))
         object.__setattr__(self, "noise_multiplier", _validate.positive(noise_multiplier=self.noise_multiplier))
@@ -65,6 +70,8 @@ class Plan:
         steps: int | None = None,
         clipping: str | Clipping = "bounded-slack",
         ledger: Ledger | str | os.PathLike[str] | None = None,
+        unit: str | PrivacyUnit = RECORD,
+        rows_per_unit: int | None = None,
     ) -> Plan:
         """The plan whose noise the budget asks for. With a ledger, it must fit what is left there, now.
 
@@ -73,14 +80,18 @@ class Plan:
 
         Give the expected batch size or the rate, and the epochs or the steps; all are declared numbers. A delta of
         1/size or more is refused, unless the budget allows it: ``Budget(1.0, 0.01, allow_large_delta=True)``.
+
+        ``unit="patient_id"`` protects a patient with all their rows, of which ``rows_per_unit`` count (8 where nothing
+        is declared); sizes are then numbers of patients.
         """
-        size = _validate.count("Declare the number of records.", size=size)
+        protected = PrivacyUnit.of(unit, rows_per_unit)
+        size = _validate.count("Declare the number of units.", size=size)
         budget.check_size(size)
         budget = fit_budget(ledger, budget)
         rate = _rate(size, batch_size, sample_rate)
         count = _steps(rate, epochs, steps)
         sigma = calibrated(budget, sample_rate=rate, steps=count)
-        plan = cls(budget, size, rate, count, sigma, _rule(clipping), Cost(budget.epsilon, budget.delta))
+        plan = cls(budget, size, rate, count, sigma, _rule(clipping), Cost(budget.epsilon, budget.delta), protected)
         if ledger is not None:
             plan._check_fits(ledger)
         return plan
@@ -90,7 +101,8 @@ class Plan:
             if not Path(ledger).exists():  # it will be made for the plan's own budget
                 return
             ledger = Ledger.read(ledger)
-        if not ledger.fits(self.event, delta=self.budget.delta if ledger.bound == "basic" else None):
+        share = self.budget.delta if ledger.bound == "basic" else None
+        if not ledger.fits(self.event, delta=share, unit=self.unit):
             raise InvalidInput(
                 f"a plan of {self.budget} does not fit the ledger, which has {ledger.remaining()} left. "
                 "Plan with a smaller budget, or extend the ledger with a reason."
@@ -113,7 +125,7 @@ class Plan:
         return step if self.sample_rate == 1 else PoissonSampled(self.sample_rate, step)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with the version of its format."""
+        """Plain data, with the version of its format; without a unit, it is a record."""
         return {
             "format": FORMAT,
             "budget": self.budget.as_dict(),
@@ -123,6 +135,7 @@ class Plan:
             "noise_multiplier": self.noise_multiplier,
             "clipping": clipping.to_dict(self.clipping),
             "cost": {"epsilon": self.cost.epsilon, "delta": self.cost.delta},
+            **({} if self.unit.is_record else {"unit": self.unit.to_dict()}),
         }
 
     @classmethod
@@ -134,7 +147,7 @@ class Plan:
                 f"the plan's format is {found!r}: expected {FORMAT}. A newer dpilot may have written it."
             )
         expected = {"format", "budget", "size", "sample_rate", "steps", "noise_multiplier", "clipping", "cost"}
-        if set(data) != expected:
+        if set(data) - {"unit"} != expected:
             raise InvalidInput(f"a plan has the fields {sorted(data)}: expected {sorted(expected)}.")
         return cls(
             budget=Budget(**data["budget"]),
@@ -144,6 +157,7 @@ class Plan:
             noise_multiplier=data["noise_multiplier"],
             clipping=clipping.from_dict(data["clipping"]),
             cost=Cost(**data["cost"]),
+            unit=PrivacyUnit.from_dict(data.get("unit")),
         )
 
     def to_json(self) -> str:

@@ -20,6 +20,7 @@ from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import Draws
 from dpilot.metrics.counts import Scored
 from dpilot.noise import SystemNoise
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import StepRecord
 from dpilot.sampling import check_source
 from dpilot.statistics.histogram import table
@@ -93,6 +94,7 @@ class ModuleTask:
     workers: int = 1
     noise: MakeNoise = SystemNoise
     watch: Callable[[StepRecord], None] | None = field(default=None, repr=False)
+    unit: PrivacyUnit = RECORD
 
     def __post_init__(self) -> None:
         check_source(self.train_data)

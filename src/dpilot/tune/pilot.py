@@ -272,6 +272,7 @@ class _AutopilotRun:
             epsilon=cost.epsilon,
             delta=cost.delta,
             accounting=_HOW,
+            unit=committed.unit,
             head=committed.head(),
             data={"size": self.size, "held_out": plan.held_out, **words.data},
             plan={**plan_of(plan, outcome), **words.plan},

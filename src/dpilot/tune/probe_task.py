@@ -16,6 +16,7 @@ from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws
 from dpilot.metrics.counts import Scored
 from dpilot.noise import SystemNoise
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.sampling import PoissonSampler
 from dpilot.statistics.histogram import table
 from dpilot.transfer.features import Features
@@ -65,6 +66,7 @@ class ProbeTask:
     free_step: bool = True
     device: str | None = None
     noise: MakeNoise = SystemNoise
+    unit: PrivacyUnit = RECORD
 
     def __post_init__(self) -> None:
         _validate.positive("Declare it.", size=self.size)

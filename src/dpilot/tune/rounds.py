@@ -73,7 +73,7 @@ def commit_stages(
         a ledger     is charged what it makes of the stages; the cost reported here is the whole ``budget``
     """
     size = task.size + task.held_out_size
-    with commitment(stages, budget, ledger, dataset="one tuning", size=size) as (made, cost):
+    with commitment(stages, budget, ledger, dataset="one tuning", size=size, unit=task.unit) as (made, cost):
         yield TuningPayment(task, budget, made, cost)
 
 

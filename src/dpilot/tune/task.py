@@ -19,6 +19,7 @@ from dpilot.mechanism import Draws, Noise
 from dpilot.noise import SHARED, KeyedNoise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt, divide, step_noise_multiplier
+from dpilot.privacy.unit import PrivacyUnit
 from dpilot.tune.candidate import Candidate
 
 __all__ = [
@@ -52,9 +53,12 @@ class Trial:
 class Task(Protocol):
     """A learning problem with its records, split in two parts.
 
-    ``size`` and ``held_out_size`` are declared expected sizes; ``split`` names the split in the ledger; ``sample_rate``
-    is that of every step. ``stamp`` is what records say of the noise.
+    ``size`` and ``held_out_size`` are declared expected sizes, in units; ``unit`` is whom it protects; ``split`` names
+    the split in the ledger; ``sample_rate`` is that of every step. ``stamp`` is what records say of the noise.
     """
+
+    @property
+    def unit(self) -> PrivacyUnit: ...
 
     @property
     def size(self) -> float: ...

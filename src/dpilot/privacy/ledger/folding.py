@@ -2,8 +2,8 @@
 
 | kind | says |
 |---|---|
-| open | row 0: data set, budget, mode, bound, and the order of bound "rdp" |
-| reserve | a commitment: its stages, its charges, and whether its one stage has begun |
+| open | row 0: data set, budget, mode, bound, the order of bound "rdp", and the unit where it is not a record |
+| reserve | a commitment: its stages, its charges, whether its one stage has begun, its unit with the cap |
 | begin, resume | a planned stage begins; an interrupted one goes on with an exact replay |
 | commit, settle | a stage is done; it is done for less, which no stage is that was resumed |
 | extend | a larger budget, with the reason |
@@ -22,13 +22,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import dpilot
+from dpilot import _validate
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy import _decimals, events
 from dpilot.privacy.amounts import Amount, Charge, Price
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger.chain import FORMAT, LedgerRow
-from dpilot.privacy.ledger.history import Commitment, Extension, History, Stage, text
+from dpilot.privacy.ledger.history import Commitment, Extension, History, Stage
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 Body = Mapping[str, Any]
 
@@ -43,7 +45,9 @@ def writer() -> str:
     return f"dpilot {dpilot.__version__}, dp-accounting {library}"
 
 
-def open_body(identity: str, dataset: str, budget: Budget, mode: str, bound: str, order: float | None) -> Body:
+def open_body(
+    identity: str, dataset: str, budget: Budget, mode: str, bound: str, order: float | None, unit: str = RECORD.name
+) -> Body:
     """Row 0."""
     return {
         "format": FORMAT,
@@ -53,12 +57,13 @@ def open_body(identity: str, dataset: str, budget: Budget, mode: str, bound: str
         "mode": mode,
         "bound": bound,
         "order": None if order is None else repr(order),
-        "neighbours": "add or remove one record",
+        "neighbours": f"add or remove one {unit}{'' if unit == RECORD.name else ' with all its rows'}",
+        **({} if unit == RECORD.name else {"unit": unit}),
         "writer": writer(),
     }
 
 
-def reserve_body(stages: Sequence[Stage], price: Price, *, begun: bool) -> Body:
+def reserve_body(stages: Sequence[Stage], price: Price, *, begun: bool, unit: PrivacyUnit = RECORD) -> Body:
     """A commitment. ``begun``: its only stage starts at once."""
     return {
         "begun": begun,
@@ -79,6 +84,7 @@ def reserve_body(stages: Sequence[Stage], price: Price, *, begun: bool) -> Body:
             }
             for stage, amount in zip(stages, price.stages, strict=True)
         ],
+        **({} if unit.is_record else {"unit": unit.to_dict()}),
     }
 
 
@@ -114,7 +120,9 @@ def follow(history: History | None, row: LedgerRow) -> History:
             return _open(row)
         match row.kind:
             case "reserve":
-                return replace(history, commitments=(*history.commitments, _commitment(row)))
+                commitment = _commitment(row)
+                history.check_unit(commitment.unit)
+                return replace(history, commitments=(*history.commitments, commitment))
             case "extend":
                 return _extend(history, row)
             case kind:
@@ -133,17 +141,18 @@ def _open(row: LedgerRow) -> History:
     order = None if body["order"] is None else float(body["order"])
     return History(
         body["ledger"],
-        text("dataset", body["dataset"]),
+        _validate.line(dataset=body["dataset"]),
         body["mode"],
         body["bound"],
         order,
         _read_budget(body["budget"]),
+        _validate.line(unit=body.get("unit", RECORD.name)),
     )
 
 
 def _extend(history: History, row: LedgerRow) -> History:
     body = row.content()
-    extension = Extension(row.seq, row.time, _read_budget(body["budget"]), text("reason", body["reason"]))
+    extension = Extension(row.seq, row.time, _read_budget(body["budget"]), _validate.line(reason=body["reason"]))
     return replace(history, budget=extension.budget, extensions=(*history.extensions, extension))
 
 
@@ -156,7 +165,7 @@ def _commitment(row: LedgerRow) -> Commitment:
     )
     price = Price(charges, tuple(map(_read_amount, body["stages"])), body["bound_used"], body["additive"])
     states = ("reserved" if body["begun"] else "planned",) * len(stages)
-    return Commitment(row.seq, row.time, stages, price, states)
+    return Commitment(row.seq, row.time, stages, price, states, PrivacyUnit.from_dict(body.get("unit")))
 
 
 _STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {  # kind of row: states of a stage before it, and after

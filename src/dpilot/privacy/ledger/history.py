@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Final
 
+from dpilot import _validate
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy import _decimals, amounts, events, filters
 from dpilot.privacy.amounts import Amount, Cell, Charge, Price
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event
 from dpilot.privacy.filters import Bound
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 DEFAULT_SPLIT: Final = "main"
-_LONGEST: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,13 @@ class Stage:
     split: str | None = None
 
     def __post_init__(self) -> None:
-        text("purpose", self.purpose)
+        _validate.line(purpose=self.purpose)
         events.to_dict(self.event)  # refuses what is not an event
         if self.part is None and self.split is not None:
             raise InvalidInput(f"split is {self.split!r} without a part: expected the part of the split. Name both.")
         if self.part is not None:
-            text("part", self.part)
-            object.__setattr__(self, "split", text("split", DEFAULT_SPLIT if self.split is None else self.split))
+            _validate.line(part=self.part)
+            object.__setattr__(self, "split", _validate.line(split=DEFAULT_SPLIT if self.split is None else self.split))
 
     @property
     def cell(self) -> Cell:
@@ -63,21 +64,32 @@ class Entry:
     cost: Cost
     state: str
     bound_used: str
+    unit: PrivacyUnit = RECORD
 
-    COLUMNS: ClassVar = ("row", "purpose", "part", "event", "epsilon", "delta", "state", "bound")
+    COLUMNS: ClassVar = ("row", "purpose", "part", "event", "epsilon", "delta", "state", "bound", "unit")
 
     def cells(self) -> tuple[str, ...]:
         """The entry as people read it: a text for each of ``COLUMNS``."""
         place = "all" if self.part is None else f"{self.part} of {self.split}"
         cost = (f"{self.cost.epsilon:.4g}", f"{self.cost.delta:.3g}")
-        return (f"{self.seq}", self.purpose, place, repr(self.event), *cost, self.state, self.bound_used)
+        return (
+            f"{self.seq}",
+            self.purpose,
+            place,
+            repr(self.event),
+            *cost,
+            self.state,
+            self.bound_used,
+            str(self.unit),
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Plain data, ready for JSON; without a unit, it is a record."""
         names = ("seq", "stage", "time", "purpose", "part", "split", "state", "bound_used")
         data = {name: getattr(self, name) for name in names}
         cost = {"epsilon": self.cost.epsilon, "delta": self.cost.delta}
-        return {**data, "event": events.to_dict(self.event), "cost": cost}
+        unit = {} if self.unit.is_record else {"unit": self.unit.to_dict()}
+        return {**data, "event": events.to_dict(self.event), "cost": cost, **unit}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +118,7 @@ class Commitment:
     stages: tuple[Stage, ...]
     price: Price
     states: tuple[str, ...]
+    unit: PrivacyUnit = RECORD
     settled: Mapping[int, tuple[Event, Amount]] = field(default_factory=dict)
 
     def charges(self) -> tuple[Charge, ...]:
@@ -126,6 +139,7 @@ class History:
     bound_name: str
     order: float | None
     budget: Budget
+    unit: str = RECORD.name
     commitments: tuple[Commitment, ...] = ()
     extensions: tuple[Extension, ...] = ()
 
@@ -188,6 +202,15 @@ class History:
                 "every part."
             )
 
+    def check_unit(self, unit: PrivacyUnit) -> None:
+        """Refuse a commitment for another unit than the ledger's: neither total would be of one kind of neighbours."""
+        if unit.name != self.unit:
+            raise InvalidInput(
+                f"the unit is {unit.name!r}, and the ledger of {self.dataset!r} was made for {self.unit!r}: a total "
+                f"protects one kind of unit. {_remedy(unit.name, self.unit)}, or name another ledger. Nothing was "
+                "written."
+            )
+
     def entries(self) -> tuple[Entry, ...]:
         """One for each stage of each commitment, in order."""
         return tuple(self._entry(each, place) for each in self.commitments for place in range(len(each.stages)))
@@ -214,14 +237,15 @@ class History:
             cost=self.cost(amount),
             state="reserved" if commitment.states[place] == "resumed" else commitment.states[place],
             bound_used=commitment.price.bound_used,
+            unit=commitment.unit,
         )
 
 
-def text(name: str, value: object) -> str:
-    """A short label, what people read in the ledger; control characters could rewrite a terminal."""
-    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST or not value.isprintable():
-        raise InvalidInput(f"{name} is {value!r}: expected one line of 1 to {_LONGEST} printable characters.")
-    return value
+def _remedy(asked: str, fixed: str) -> str:
+    """What makes a fit one of the ledger's unit."""
+    if fixed == RECORD.name:
+        return f"Make the ledger for unit={asked!r} before the first fit"
+    return f"Fit with unit={fixed!r}"
 
 
 def _meets(cell: Cell, other: Cell) -> bool:

@@ -29,12 +29,13 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import folding, places, spending
 from dpilot.privacy.ledger.book import Book
-from dpilot.privacy.ledger.history import Entry, Extension, History, Stage, text
+from dpilot.privacy.ledger.history import Entry, Extension, History, Stage
 from dpilot.privacy.ledger.spending import Committed, find_price
 from dpilot.privacy.ledger.store import Store
 from dpilot.privacy.notices import warn_unledgered
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 
 class Ledger:
@@ -62,18 +63,20 @@ class Ledger:
         budget: Budget | None = None,
         mode: str | None = None,
         bound: str | None = None,
+        unit: str | None = None,
     ) -> Ledger:
         """Create the ledger of ``dataset``, or reopen it; other terms than the file's are a LedgerError.
 
         mode "adaptive" (the default) admits commitments over time under ``bound`` "basic", "rdp" or "gdp"; mode
-        "precommitted" admits one, with everything fixed before data is read.
+        "precommitted" admits one, with everything fixed before data is read. ``unit`` names whom the total protects,
+        "record" (the default) or such as "patient_id": what is committed for another unit is refused.
         """
         store = Store(_local(path))
-        text("dataset", dataset)
+        _validate.line(dataset=dataset)
         if not store.path.exists():
-            cls.create(store.path, dataset=dataset, budget=budget, mode=mode, bound=bound)
+            cls.create(store.path, dataset=dataset, budget=budget, mode=mode, bound=bound, unit=unit)
         book = Book.of(store)
-        _check_same(book.history(), dataset, budget, mode, bound)
+        _check_same(book.history(), dataset, budget, mode, bound, unit)
         return cls(book)
 
     @classmethod
@@ -85,6 +88,7 @@ class Ledger:
         budget: Budget | None,
         mode: str | None = None,
         bound: str | None = None,
+        unit: str | None = None,
     ) -> bool:
         """Make a ledger where nothing is yet; False if something is there, which is left as it is.
 
@@ -93,7 +97,7 @@ class Ledger:
         """
         store = Store(_local(path))
         check_alone()
-        first = _first_row(dataset, budget, mode, bound)
+        first = _first_row(dataset, budget, mode, bound, unit)
         return not store.path.exists() and store.create("open", first)
 
     @classmethod
@@ -125,6 +129,15 @@ class Ledger:
     def bound(self) -> str:
         return self._book.history().bound_name
 
+    @property
+    def unit(self) -> str:
+        """Whom the total protects: "record", or the name of what has many rows."""
+        return self._book.history().unit
+
+    def check_unit(self, unit: PrivacyUnit) -> None:
+        """Refuse another unit than the ledger's, before anything is done for it."""
+        self._book.history().check_unit(unit)
+
     def spent(self) -> Cost:
         """The total so far, rounded up. Under "rdp" and "gdp" delta is used once, for the whole."""
         history = self._book.history()
@@ -143,11 +156,17 @@ class Ledger:
         return Cost(_decimals.below(epsilon), _decimals.below(delta))
 
     def fits(
-        self, event: Event, *, part: str | None = None, split: str | None = None, delta: float | None = None
+        self,
+        event: Event,
+        *,
+        part: str | None = None,
+        split: str | None = None,
+        delta: float | None = None,
+        unit: PrivacyUnit = RECORD,
     ) -> bool:
         """Whether ``reserve`` would admit this now. Writes nothing."""
         stage = Stage("asking", event, part, split)
-        return find_price(self._book.history(), (stage,), _share(delta))[1]
+        return find_price(self._book.history(), (stage,), _share(delta), unit)[1]
 
     def entries(self) -> tuple[Entry, ...]:
         """Every stage of every commitment, in order."""
@@ -183,7 +202,7 @@ class Ledger:
 
     def extend(self, budget: Budget, *, reason: str) -> None:
         """Raise the total to ``budget``, for good and on record: every earlier promise weakens to the new total."""
-        text("reason", reason)
+        _validate.line(reason=reason)
         if not isinstance(budget, Budget):
             raise InvalidInput(f"budget is {budget!r}: expected a Budget, the new total.")
         with self._book.page() as page:
@@ -203,6 +222,7 @@ class Ledger:
         part: str | None = None,
         split: str | None = None,
         delta: float | None = None,
+        unit: PrivacyUnit = RECORD,
     ) -> Iterator[Receipt]:
         """Spend ``event``, then run the body with the receipt that its releases are drawn from.
 
@@ -215,37 +235,44 @@ class Ledger:
             split: the split it is a part of; may be left out everywhere if the data set is only ever split once.
             delta: the share at which bound "basic" prices it; by default left / (k + 2) after k commitments, or all
                 that is left if only that fits.
+            unit: whom the release protects; the ledger was made for the unit of that name.
 
         Raises:
             BudgetExceeded: if it does not fit what is left; nothing is written then.
+            InvalidInput: if the ledger is for another unit; nothing is written then.
 
         Guarantee:
             on disk before the body runs. Leaving commits; an exception or a crash leaves it spent in full.
         """
         stage = Stage(purpose, event, part, split)
-        if self._book.history().is_closed:
+        history = self._book.history()
+        history.check_unit(unit)
+        if history.is_closed:
             lock = spending.begin(self._book, stage)
         else:
-            lock = spending.spend(self._book, stage, _share(delta))
+            lock = spending.spend(self._book, stage, _share(delta), unit)
         with spending.run_stage(self._book, lock, event) as receipt:
             yield receipt
 
-    def commit(self, stages: Iterable[Stage | tuple[Any, ...]], *, delta: float | None = None) -> Committed:
+    def commit(
+        self, stages: Iterable[Stage | tuple[Any, ...]], *, delta: float | None = None, unit: PrivacyUnit = RECORD
+    ) -> Committed:
         """Spend all ``stages`` as one commitment, composed by one PLD where the bound allows; each then runs once.
 
-        A stage is a Stage or a tuple (purpose, event, part, split), the last two optional.
+        A stage is a Stage or a tuple (purpose, event, part, split), the last two optional. Another ``unit`` than the
+        ledger's is refused, and nothing is written.
         """
         planned = tuple(stage if isinstance(stage, Stage) else Stage(*stage) for stage in stages)
         if not planned:
             raise InvalidInput("stages is empty: expected at least one (purpose, event).")
-        return Committed(self._book, spending.admit(self._book, planned, _share(delta)))
+        return Committed(self._book, spending.admit(self._book, planned, _share(delta), unit))
 
-    def check_room(self, *commitments: tuple[Sequence[Stage], float | None]) -> None:
+    def check_room(self, *commitments: tuple[Sequence[Stage], float | None], unit: PrivacyUnit = RECORD) -> None:
         """Raise BudgetExceeded unless ``commit`` would admit each (stages, delta), one after the other.
 
         Nothing is written: for who pays in turns and would not begin what cannot be ended.
         """
-        spending.check_room(self._book, [(stages, _share(delta)) for stages, delta in commitments])
+        spending.check_room(self._book, [(stages, _share(delta)) for stages, delta in commitments], unit)
 
     def committed(
         self, seq: int | None = None, *, repeat: Callable[[], AbstractContextManager[None]] | None = None
@@ -289,25 +316,29 @@ class Ledger:
         history = self._book.history()
         spent, budget = history.cost(history.total()), history.budget
         total = f"epsilon {spent.epsilon:.4g} of {budget.epsilon:g} at delta {budget.delta:g}"
-        caption = escape(f"{self.path.name}: data set {history.dataset}, {total}")
+        caption = escape(f"{self.path.name}: data set {history.dataset}, unit {history.unit}, {total}")
         head = "".join(f"<th>{name}</th>" for name in Entry.COLUMNS)
         lines = (f"<td>{'</td><td>'.join(map(escape, entry.cells()))}</td>" for entry in history.entries())
         body = "".join(f"<tr>{line}</tr>" for line in lines)
         return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def as_ledger(ledger: Ledger | str | os.PathLike[str], budget: Budget, dataset: str | None = None) -> Ledger:
-    """The ledger, or the one at the path: reopened as it is, or made for ``budget`` and named by ``dataset``.
+def as_ledger(
+    ledger: Ledger | str | os.PathLike[str], budget: Budget, dataset: str | None = None, unit: PrivacyUnit = RECORD
+) -> Ledger:
+    """The ledger, or the one at the path: reopened as it is, or made for ``budget`` and ``unit``, named by ``dataset``.
 
     Edge cases:
-        no name    a new ledger is named by its file
+        no name         a new ledger is named by its file
+        another unit    refused
     """
-    if isinstance(ledger, Ledger):
-        return ledger
-    path = Path(ledger)
-    if not path.exists():
-        Ledger.create(path, dataset=dataset or path.stem, budget=budget)  # or another process does, meanwhile
-    return reopen(path)
+    if not isinstance(ledger, Ledger):
+        path = Path(ledger)
+        if not path.exists():  # or another process makes it, meanwhile
+            Ledger.create(path, dataset=dataset or path.stem, budget=budget, unit=unit.name)
+        ledger = reopen(path)
+    ledger.check_unit(unit)
+    return ledger
 
 
 def reopen(path: str | os.PathLike[str]) -> Ledger:
@@ -323,6 +354,7 @@ def commitment(
     dataset: str,
     *,
     size: float | None,
+    unit: PrivacyUnit = RECORD,
 ) -> Iterator[tuple[Committed, Cost]]:
     """Commit ``stages`` at once, within ``budget``, in ``ledger`` or in one made for them, then run the body.
 
@@ -331,7 +363,8 @@ def commitment(
         A crash, a kill or an exception leaves all of it spent, stages that never began included.
 
     Edge cases:
-        size         the declared number of records, for which delta must be small; None where it is to be bought
+        size         the declared number of units, for which delta must be small; None where it is to be bought
+        unit         whom all of it protects: a ledger for another unit is refused
         no ledger    a precommitted one of ``budget``, named ``dataset``, is made, and dropped after the body; a
                      PrivacyWarning says that nothing else is counted
         a ledger     is charged what it makes of the stages; the cost that comes out is the whole ``budget``
@@ -340,10 +373,11 @@ def commitment(
     with tempfile.TemporaryDirectory(prefix="dpilot-") as folder:
         if ledger is None:
             warn_unledgered(budget)
-            book = Ledger.open(Path(folder) / "own.ledger", dataset=dataset, budget=budget, mode="precommitted")
+            path = Path(folder) / "own.ledger"
+            book = Ledger.open(path, dataset=dataset, budget=budget, mode="precommitted", unit=unit.name)
         else:
-            book = as_ledger(ledger, budget)
-        made = book.commit(stages, delta=budget.delta if book.bound == "basic" else None)
+            book = as_ledger(ledger, budget, unit=unit)
+        made = book.commit(stages, delta=budget.delta if book.bound == "basic" else None, unit=unit)
         yield made, book.spent() if ledger is None else Cost(budget.epsilon, budget.delta)
 
 
@@ -367,8 +401,10 @@ def _unpickle(path: str, read_only: bool, identity: str) -> Ledger:
     return Ledger(book)
 
 
-def _first_row(dataset: str, budget: Budget | None, mode: str | None, bound: str | None) -> folding.Body:
-    """Row 0 of a new ledger; by default "adaptive" and "basic"."""
+def _first_row(
+    dataset: str, budget: Budget | None, mode: str | None, bound: str | None, unit: str | None
+) -> folding.Body:
+    """Row 0 of a new ledger; by default "adaptive" and "basic", for records."""
     if not isinstance(budget, Budget):
         raise InvalidInput(f"budget is {budget!r}: expected a Budget for a new ledger, such as Budget(1.0, 1e-5).")
     mode = _validate.one_of(("adaptive", "precommitted"), mode=mode or "adaptive")
@@ -376,16 +412,21 @@ def _first_row(dataset: str, budget: Budget | None, mode: str | None, bound: str
     bound = _validate.one_of(allowed, f'Mode "{mode}" admits no other.', bound=bound or allowed[0])
     order = filters.choose_order(budget) if bound == "rdp" else None
     identity = secrets.token_hex(16)
-    return folding.open_body(identity, text("dataset", dataset), budget, mode, bound, order)
+    return folding.open_body(
+        identity, _validate.line(dataset=dataset), budget, mode, bound, order, PrivacyUnit.of(unit).name
+    )
 
 
-def _check_same(history: History, dataset: str, budget: Budget | None, mode: str | None, bound: str | None) -> None:
+def _check_same(
+    history: History, dataset: str, budget: Budget | None, mode: str | None, bound: str | None, unit: str | None
+) -> None:
     """Raise LedgerError where the caller expects another ledger than the one in the file."""
     terms = {
         "dataset": (dataset, history.dataset),
         "budget": (budget, history.budget),
         "mode": (mode, history.mode),
         "bound": (bound, history.bound_name),
+        "unit": (unit, history.unit),
     }
     for name, (value, fixed) in terms.items():
         if value is not None and value != fixed:

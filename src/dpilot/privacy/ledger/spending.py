@@ -18,6 +18,7 @@ from dpilot.privacy.ledger.history import Entry, History, Stage
 from dpilot.privacy.ledger.stage_lock import StageLock
 from dpilot.privacy.ranks import check_alone
 from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 
 class Committed:
@@ -39,6 +40,11 @@ class Committed:
     def entries(self) -> tuple[Entry, ...]:
         """The entries of these stages."""
         return tuple(entry for entry in self._book.history().entries() if entry.seq == self.seq)
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """Whom the commitment protects, with the cap it was made for."""
+        return self.entries()[0].unit
 
     def head(self) -> str:
         """``Ledger.head`` of the ledger that it is in."""
@@ -95,28 +101,28 @@ def _stage_of(entry: Entry) -> Stage:
     return Stage(entry.purpose, entry.event, entry.part, entry.split)
 
 
-def admit(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> int:
+def admit(book: Book, stages: Sequence[Stage], delta: Decimal | None, unit: PrivacyUnit) -> int:
     """Write the commitment of ``stages`` and return its row, or raise BudgetExceeded and write nothing."""
-    with _price_and_lock(book, stages, delta) as (page, price):
-        return page.append("reserve", reserve_body(stages, price, begun=False))
+    with _price_and_lock(book, stages, delta, unit) as (page, price):
+        return page.append("reserve", reserve_body(stages, price, begun=False, unit=unit))
 
 
-def check_room(book: Book, commitments: Sequence[tuple[Sequence[Stage], Decimal | None]]) -> None:
+def check_room(book: Book, commitments: Sequence[tuple[Sequence[Stage], Decimal | None]], unit: PrivacyUnit) -> None:
     """Raise BudgetExceeded unless all ``commitments`` would be admitted one after the other; writes nothing."""
     history, charges = book.history(), tuple[Charge, ...]()
     for stages, delta in commitments:
-        price, _ = find_price(history, stages, delta)
+        price, _ = find_price(history, stages, delta, unit)
         charges = (*charges, *price.charges)
         together = replace(price, charges=charges)
         if history.is_closed or not history.admits(together):
             raise BudgetExceeded(refusal(history, stages, together))
 
 
-def spend(book: Book, stage: Stage, delta: Decimal | None) -> StageLock:
+def spend(book: Book, stage: Stage, delta: Decimal | None, unit: PrivacyUnit) -> StageLock:
     """Write the commitment of one stage that begins at once, and hold it; or raise BudgetExceeded and write nothing."""
     with ExitStack() as undo:
-        with _price_and_lock(book, (stage,), delta) as (page, price):
-            seq = page.append("reserve", reserve_body((stage,), price, begun=True))
+        with _price_and_lock(book, (stage,), delta, unit) as (page, price):
+            seq = page.append("reserve", reserve_body((stage,), price, begun=True, unit=unit))
             lock = StageLock(book.path, seq, 0)
             undo.callback(lock.release)
         undo.pop_all()
@@ -175,7 +181,9 @@ def run_stage(
 
 
 @contextmanager
-def _price_and_lock(book: Book, stages: Sequence[Stage], delta: Decimal | None) -> Iterator[tuple[Page, Price]]:
+def _price_and_lock(
+    book: Book, stages: Sequence[Stage], delta: Decimal | None, unit: PrivacyUnit
+) -> Iterator[tuple[Page, Price]]:
     """The right to write ``stages``, and their price; or BudgetExceeded.
 
     Finding the price takes long, so it is done before the lock is taken, and kept only if nothing was spent in between:
@@ -184,17 +192,17 @@ def _price_and_lock(book: Book, stages: Sequence[Stage], delta: Decimal | None) 
     check_alone()
     for _ in range(3):
         history = book.history()
-        price = _price(history, stages, delta)
+        price = _price(history, stages, delta, unit)
         with book.page() as page:
             if page.history.same_spending(history):
                 yield page, price
                 return
     with book.page() as page:
-        yield page, _price(page.history, stages, delta)
+        yield page, _price(page.history, stages, delta, unit)
 
 
-def _price(history: History, stages: Sequence[Stage], delta: Decimal | None) -> Price:
-    price, fits = find_price(history, stages, delta)
+def _price(history: History, stages: Sequence[Stage], delta: Decimal | None, unit: PrivacyUnit) -> Price:
+    price, fits = find_price(history, stages, delta, unit)
     if not fits:
         raise BudgetExceeded(refusal(history, stages, price))
     return price
@@ -234,12 +242,15 @@ def _find_interrupted(history: History, seq: int, place: int) -> Entry:
     raise InvalidInput(f"stage {place} of row {seq} was not interrupted: expected an entry whose state is reserved.")
 
 
-def find_price(history: History, stages: Sequence[Stage], delta: Decimal | None) -> tuple[Price, bool]:
+def find_price(
+    history: History, stages: Sequence[Stage], delta: Decimal | None, unit: PrivacyUnit = RECORD
+) -> tuple[Price, bool]:
     """The first price that fits among the shares of delta to try, or the last one tried and False.
 
     The choice looks at the history and the events alone, never at what this commitment will release: so the deltas
     are fixed in advance of it, as the filter needs.
     """
+    history.check_unit(unit)
     history.check_splits(stages)
     placed = [(stage.event, stage.cell) for stage in stages]
     shares = history.shares({stage.cell for stage in stages}) if delta is None else (delta,)

@@ -26,6 +26,7 @@ from dpilot.privacy.events import ApproxDP
 from dpilot.privacy.ledger.history import Stage
 from dpilot.privacy.ledger.ledger import Ledger, reopen
 from dpilot.privacy.ledger.spending import Committed
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class OpenedLedger:
     created: bool
     before: Balance
     data: str  # as commands name it
+    unit: PrivacyUnit = RECORD
 
     def balance(self) -> Balance:
         return Balance.of(self.ledger)
@@ -85,7 +87,7 @@ class OpenedLedger:
         """
         share = (budget or self.budget).delta if self.ledger.bound == "basic" else None
         try:
-            return self.ledger.commit(stages, delta=share)
+            return self.ledger.commit(stages, delta=share, unit=self.unit)
         except BudgetExceeded as refused:
             raise BudgetExceeded(f"{refused} {_remedies(self.ledger, self.budget, self.data)}") from None
 
@@ -111,6 +113,7 @@ def open_for_fit(
     total: Budget | float | None = None,
     size: float | None = None,
     data: str | os.PathLike[str] | None = None,
+    unit: PrivacyUnit = RECORD,
 ) -> OpenedLedger:
     """Open the ledger at ``path`` for a fit of ``budget``, or make it: adaptive, bound "basic".
 
@@ -120,8 +123,9 @@ def open_for_fit(
         budget: the fit's; of its delta no more is taken than ``fit_budget`` allows.
         total: of all fits, for a new ledger; a number is its epsilon, and ``budget.delta`` its delta. Without it the
             total is ``budget``. An existing ledger must have this total.
-        size: the declared number of records, for which the total delta must be small.
+        size: the declared number of units, for which the total delta must be small.
         data: what the commands in a refusal call the data; by default the ledger itself.
+        unit: whom the fit protects; a new ledger is made for it, and one for another unit is refused.
 
     Raises:
         BudgetExceeded: if the fit is over what is left; the ledger is as it was, and the message has the commands.
@@ -133,17 +137,18 @@ def open_for_fit(
     agreed = _agree(budget, total)
     agreed.check_size(size)
     called = os.fspath(path if data is None else data)
-    created = Ledger.create(path, dataset=dataset, budget=agreed)
+    created = Ledger.create(path, dataset=dataset, budget=agreed, unit=unit.name)
     ledger = reopen(path)
+    ledger.check_unit(unit)
     if not created:
         _check_total(ledger, total, called)
     share = fit_budget(ledger, budget)
-    if ledger.bound in ("basic", "pld") and not ledger.fits(ApproxDP(share.epsilon, share.delta)):
+    if ledger.bound in ("basic", "pld") and not ledger.fits(ApproxDP(share.epsilon, share.delta), unit=unit):
         raise BudgetExceeded(
             f"epsilon {budget.epsilon:g} does not fit the ledger {ledger.path}: {Balance.of(ledger)}. Nothing was "
             f"written. {_remedies(ledger, share, called)}"
         )
-    return OpenedLedger(ledger, share, created, Balance.of(ledger), called)
+    return OpenedLedger(ledger, share, created, Balance.of(ledger), called, unit)
 
 
 def fit_budget(ledger: Ledger | str | os.PathLike[str] | None, budget: Budget) -> Budget:
