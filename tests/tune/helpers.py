@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from dpilot import Budget, tape
 from dpilot.keys import KEY_BYTES
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.statistics import table
 from dpilot.transfer.features import Features
 from dpilot.tune import ModuleTask, ProbeTask, SearchBox
@@ -63,6 +64,7 @@ class PretendedTask:
     held_out_size: float = 10_000.0
     sample_rate: float = 1.0
     split: str | None = None
+    unit: PrivacyUnit = RECORD
     stamp: str = "pretended"
     trained: list = field(default_factory=list)
     scored: list = field(default_factory=list)
