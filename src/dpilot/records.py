@@ -18,13 +18,24 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 PUBLISHED_SIZE: Final = 'the number of records (size="public")'
 """What is not protected when the size was taken from the data."""
+_PUBLISHED_UNITS: Final = 'the number of units (size="public")'
 RUNNING_TIME: Final = "running time and memory"
 """What no fit protects."""
 
 
 def neighbours(unprotected: tuple[str, ...], unit: PrivacyUnit) -> str:
     """What two neighbouring data sets differ by, in words."""
-    return unit.neighbours(PUBLISHED_SIZE in unprotected)
+    return unit.neighbours(is_size_published(unprotected))
+
+
+def published_size(unit: PrivacyUnit) -> str:
+    """What is not protected when the number of records, or of units, was taken from the data."""
+    return PUBLISHED_SIZE if unit.is_record else _PUBLISHED_UNITS
+
+
+def is_size_published(unprotected: tuple[str, ...]) -> bool:
+    """Whether the number of records, or of units, was taken from the data."""
+    return PUBLISHED_SIZE in unprotected or _PUBLISHED_UNITS in unprotected
 
 
 @dataclass(frozen=True, slots=True)

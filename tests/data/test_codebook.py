@@ -82,7 +82,7 @@ def test_codes_for_missing_are_gathered() -> None:
         ("name,min\nx,nan\n", "min is 'nan'"),
         ("name,min,max\nx,5,1\n", "min is '5': expected a number below max, which is 1"),
         ("name,type\nx,numerc\n", "type is 'numerc': expected a known one: did you mean 'numeric'?"),
-        ("name,role\nx,zzz\n", "role is 'zzz': expected a known one: as feature, target, protected, ignored."),
+        ("name,role\nx,zzz\n", "role is 'zzz': expected a known one: as feature, target, protected, unit, ignored."),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, told: str) -> None:

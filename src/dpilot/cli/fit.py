@@ -37,6 +37,15 @@ def fit(
     protected: Annotated[
         list[str] | None, typer.Option(help="A column whose groups are compared; may be repeated.")
     ] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="Whom to protect with all their rows: the column of ids, such as patient_id.")
+    ] = None,
+    rows_per_unit: Annotated[
+        int | None, typer.Option(help="At most so many rows of a unit count; 8 by default.")
+    ] = None,
+    missing_unit: Annotated[
+        str, typer.Option(help='Rows without an id: "null" leaves them out, "row" protects each as a row only.')
+    ] = "null",
     model: Annotated[str, typer.Option(help="auto (tunes itself), logistic, linear or mlp.")] = "auto",
     epochs: Annotated[float | None, typer.Option(help="The most passes over the records of one run.")] = None,
     held_out: Annotated[
@@ -78,6 +87,9 @@ def fit(
         "size": int(size) if size.isdecimal() else size,
         "target": target,
         "protected": protected or None,
+        "unit": unit,
+        "rows_per_unit": rows_per_unit,
+        "missing_unit": missing_unit,
     }
     chosen: dict[str, Any] = {"model": model, "epochs": epochs, "held_out": held_out, "device": device}
     table = _open(data, declared, given, encoding=encoding, delimiter=delimiter)
@@ -99,7 +111,13 @@ def _open_ledger(data: Path, ledger: Path | None, judged: Declaration, total: fl
 
     path = locate_ledger(data, ledger=ledger)
     return open_for_fit(
-        path, dataset=dataset_name(data), budget=judged.budget, total=total, size=judged.size, data=data
+        path,
+        dataset=dataset_name(data),
+        budget=judged.budget,
+        total=total,
+        size=judged.size,
+        data=data,
+        unit=judged.unit,
     )
 
 
@@ -107,7 +125,7 @@ def _open(data: Path, schema: Schema, given: dict[str, Any], *, encoding: str, d
     from dpilot.data.files import Table, column_names
 
     names = column_names(data, encoding=encoding, delimiter=delimiter)
-    roles = schema.with_roles(target=given["target"], protected=given["protected"])
+    roles = schema.with_roles(target=given["target"], protected=given["protected"], unit=given["unit"])
     return Table.open(data, roles.resolve(names, source=data.name), encoding=encoding, delimiter=delimiter)
 
 

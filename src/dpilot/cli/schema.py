@@ -153,7 +153,8 @@ def _roles(declared: Schema) -> dict[str, Any]:
         "features": [column.name for column in declared.features],
         "target": declared.target.name if declared.has_target else None,
         "protected": [column.name for column in declared.protected_columns],
-        "ignored": [column.name for column in declared.columns.values() if not column.used],
+        "unit": None if declared.unit is None else declared.unit.name,
+        "ignored": [column.name for column in declared.columns.values() if not column.needed],
         "bought_bounds": list(declared.to_buy),
         "others": declared.defaults.others,
     }

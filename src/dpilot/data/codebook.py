@@ -44,6 +44,7 @@ _ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "feature": ("feature", "input", "predictor", "covariate", "independent"),
     "target": ("target", "label", "outcome", "response", "dependent", "output"),
     "protected": ("protected", "sensitive", "group"),
+    "unit": ("unit", "person", "subject", "unitid"),
     "ignored": ("ignored", "ignore", "unused", "drop", "exclude", "excluded", "id", "identifier"),
 }
 _RULES: Final = ("indicator", "null")
@@ -65,8 +66,8 @@ class CodebookEntry:
 
     def to_dict(self) -> dict[str, Any]:
         """What a schema would say of the column, with "?" for what it must say and the codebook does not."""
-        if self.role == "ignored" or self.type == "other":
-            return {"role": "ignored"}
+        if self.role in ("unit", "ignored") or self.type == "other":
+            return {"role": "unit" if self.role == "unit" else "ignored"}
         declared: dict[str, Any] = {"type": self.type or "?"}
         if self.type == "numeric":
             known = self.lower is not None and self.upper is not None

@@ -42,8 +42,9 @@ class Column:
     the only choice for a target and a protected column. ``feature`` says whether a protected column is a feature too.
 
     Edge cases:
-        An ignored column needs no type and no domain. Numbers and truth values among the categories become their text;
-        True, 1, "1" and "1.0" are one category under several names (``values.key``), so only one of them is declared.
+        An ignored column needs no type and no domain, nor does the column of a unit's ids.
+        Numbers and truth values among the categories become their text; True, 1, "1" and "1.0" are one category under
+        several names (``values.key``), so only one of them is declared.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Column:
         if not isinstance(self.name, str):
             _validate.refuse("name of a column", self.name, "a text")
         self._check_name()
-        self._one_of("role", ("feature", "target", "protected", "ignored"))
+        self._one_of("role", ("feature", "target", "protected", "unit", "ignored"))
         self._settle_type()
         self._set("bounds", self._parse_bounds())
         self._set("categories", self._parse_categories())
@@ -104,7 +105,12 @@ class Column:
 
     @property
     def used(self) -> bool:
-        """Whether it is read at all."""
+        """Whether its values are read, as its type says."""
+        return self.role not in ("unit", "ignored")
+
+    @property
+    def needed(self) -> bool:
+        """Whether a table must have it: its values are read, or it says which rows are of one unit."""
         return self.role != "ignored"
 
     @property
@@ -131,7 +137,7 @@ class Column:
             self._refuse("its name has a character that no file can hold: expected Unicode text")
 
     def _settle_type(self) -> None:
-        if self.type is None and self.role == "ignored":
+        if self.type is None and not self.used:
             return
         remedy = "Write " + ", or ".join(f'"{name}" with {each.domain}' for name, each in TYPES.items())
         if self.type is None:

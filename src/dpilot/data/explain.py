@@ -17,7 +17,14 @@ from dpilot.data.wildcards import is_wildcard
 
 __all__ = ["Explanation", "explain", "explain_column"]
 
-_ROLES: Final = {"feature": "a feature", "target": "the target", "protected": "protected: its groups are compared"}
+_ROLES: Final = {
+    "feature": "a feature",
+    "target": "the target",
+    "protected": "protected: its groups are compared",
+    "unit": "the unit: rows with one id are one person's, or whatever it names; no feature, and a row without an id is "
+    "null",
+    "ignored": "ignored, never read",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ class Explanation:
 def explain_column(column: Column) -> Explanation:
     """What is expected of one column."""
     if not column.used:
-        return Explanation(column.name, "ignored, never read", "", "", "", paid=False)
+        return Explanation(column.name, _ROLES[column.role], "", "", "", paid=False)
     role = _ROLES[column.role]
     if column.role == "protected":
         role += ", and it is a feature too" if column.is_feature else ", and the model does not see it"
@@ -61,12 +68,13 @@ def explain_column(column: Column) -> Explanation:
 
 def explain(schema: Schema) -> list[str]:
     """What holds for the whole schema: roles, what is paid for, what means missing, and columns without an entry."""
-    ignored = [column.name for column in schema.columns.values() if not column.used]
+    ignored = [column.name for column in schema.columns.values() if not column.needed]
     others = "ignored" if schema.defaults.others == "ignored" else "an error before anything is spent"
     named = {
         "Features": [column.name for column in schema.features],
         "Target": [schema.target.name] if schema.has_target else [],
         "Protected": [column.name for column in schema.protected_columns],
+        **({"Unit": [schema.unit.name]} if schema.unit is not None else {}),
         "Ignored": ignored,
         "Bounds bought from the budget": schema.to_buy,
     }

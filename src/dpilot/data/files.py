@@ -89,7 +89,7 @@ class Table:
 
     def _csv_frames(self, rows: int) -> Iterator[pd.DataFrame]:
         places = {name: place for place, name in enumerate(self.names)}
-        wanted = {column.name: places[column.name] for column in self.schema.used}
+        wanted = {column.name: places[column.name] for column in self.schema.needed}
         empty = [UNREADABLE] * len(self.names)
         none = True
         for chunk in lines.records(self.path, self.dialect, len(self.names), rows):
@@ -102,7 +102,7 @@ class Table:
     def _parquet_frames(self, rows: int) -> Iterator[pd.DataFrame]:
         from pyarrow import ArrowException, parquet
 
-        names = [column.name for column in self.schema.used]
+        names = [column.name for column in self.schema.needed]
         none = True
         try:
             with parquet.ParquetFile(self.path, pre_buffer=False) as file:  # buffering would keep the whole file
@@ -145,8 +145,8 @@ def _check_names(names: tuple[str, ...], schema: Schema, source: str) -> Schema:
     """The schema for these names: missing columns are told first, as only then the first line is surely a header."""
     resolved = schema.resolve(names, source=source)
     _check_distinct(names, source)
-    if resolved.used != schema.used:  # the caller would go on with columns that are in no file
-        wild = [column.name for column in schema.used if column.name not in names]
+    if resolved.needed != schema.needed:  # the caller would go on with columns that are in no file
+        wild = [column.name for column in schema.needed if column.name not in names]
         raise InvalidInput(
             f"{wild[0]!r} of the schema is a wildcard: expected the columns of {source} themselves. "
             "Take schema.resolve(column_names(path)) instead."

@@ -56,7 +56,7 @@ class Frame:
             )
         apart = tuple(beside)
         resolved = schema.resolve([*(name for name in self.names if isinstance(name, str)), *apart])
-        for column in resolved.used:
+        for column in resolved.needed:
             if column.name not in apart:
                 self._single(column)
         return resolved

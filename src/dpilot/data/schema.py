@@ -79,7 +79,7 @@ class Schema:
         Everything an encoder does is a function of the schema and of one record (privacy rules 8 and 21).
 
     Edge cases:
-        At most one target. An empty text that is declared a category is not missing.
+        At most one target and one unit. An empty text that is declared a category is not missing.
     """
 
     columns: Mapping[str, Column]
@@ -95,11 +95,12 @@ class Schema:
             raise InvalidInput("the schema has no columns: expected one [columns.NAME] table for each column.")
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "missing_values", _texts(self.missing_values))
-        targets = [column.name for column in columns.values() if column.role == "target"]
-        if len(targets) > 1:
-            raise InvalidInput(
-                f"target columns are {targets[:5]!r}: expected one at most. Give the others another role."
-            )
+        for role in ("target", "unit"):
+            held = [column.name for column in columns.values() if column.role == role]
+            if len(held) > 1:
+                raise InvalidInput(
+                    f"{role} columns are {held[:5]!r}: expected one at most. Give the others another role."
+                )
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
@@ -191,9 +192,19 @@ class Schema:
         return tuple(column for column in self.columns.values() if column.is_feature)
 
     @property
+    def unit(self) -> Column | None:
+        """The column of ids that says which rows are of one unit, if any."""
+        return self._of("unit")
+
+    @property
     def used(self) -> tuple[Column, ...]:
-        """All columns that are read."""
+        """All columns whose values are read."""
         return tuple(column for column in self.columns.values() if column.used)
+
+    @property
+    def needed(self) -> tuple[Column, ...]:
+        """All columns that a table must have: those whose values are read, and the unit's."""
+        return tuple(column for column in self.columns.values() if column.needed)
 
     @property
     def to_buy(self) -> tuple[str, ...]:
@@ -207,24 +218,38 @@ class Schema:
             raise InvalidInput(f'bounds are given for {strange[0]!r}: expected a column with bounds = "buy".')
         return self._replace({name: {"bounds": tuple(pair), "outside": "clamp"} for name, pair in bounds.items()})
 
-    def with_roles(self, *, target: str | None = None, protected: str | Iterable[str] | None = None) -> Schema:
-        """The same with a target, or one or more protected columns, named.
+    def with_roles(
+        self,
+        *,
+        target: str | None = None,
+        protected: str | Iterable[str] | None = None,
+        unit: str | None = None,
+    ) -> Schema:
+        """The same with a target, one or more protected columns, or the column of a unit's ids, named.
 
         Edge cases:
-            Naming a column that has the role already changes nothing. Another target is a contradiction, and refused;
+            Naming a column that has the role already changes nothing. Another target or unit is a contradiction, and
+            refused; a unit's column needs no entry in the schema, as nothing is declared of ids;
             protected columns are added to those of the schema.
             A column that a wildcard stands for gets an entry of its own, after the others.
         """
         groups = [protected] if isinstance(protected, str) else list(protected or ())
-        wanted = [("target", target), *(("protected", name) for name in groups)]
+        wanted = [("target", target), *(("protected", name) for name in groups), ("unit", unit)]
         changed = dict(self.columns)
+        if unit is not None and wildcards.find(changed, unit) is None:
+            changed[unit] = Column(unit, role="ignored")
         for role, name in wanted:
             if name is None or (name in changed and changed[name].role == role):
                 continue
-            if name == target and role == "protected":
-                raise InvalidInput(f"{name!r} is asked to be target and protected: expected two different columns.")
-            found = self._column_for(role, name)
-            changed[name] = dataclasses.replace(found, name=name, role=role, missing=None, feature=None)
+            if (name == target and role != "target") or (role == "unit" and name in groups):
+                other = "target" if name == target else "protected"
+                raise InvalidInput(f"{name!r} is asked to be {other} and {role}: expected two different columns.")
+            found = self._column_for(role, name, changed)
+            changed[name] = (
+                Column(name, role=role)
+                if role == "unit"
+                else dataclasses.replace(found, name=name, role=role, missing=None, feature=None)
+            )
         return dataclasses.replace(self, columns=changed)
 
     def resolve(self, names: Iterable[str], *, source: str = "the table") -> Schema:
@@ -253,13 +278,17 @@ class Schema:
         return dataclasses.replace(self, columns=columns or self.columns)
 
     def inputs_only(self) -> Schema:
-        """The same for prediction: target and a protected column that is no feature need not be there."""
-        others = [column.name for column in self.used if not column.is_feature]
+        """The same for prediction: target, unit and a protected column that is no feature need not be there."""
+        others = [column.name for column in self.needed if not column.is_feature]
         return self._replace({name: {"role": "ignored", "missing": None, "feature": None} for name in others})
 
-    def _column_for(self, role: str, name: str) -> Column:
+    def without_unit(self) -> Schema:
+        """The same for records that are public: whose rows they are need not be there."""
+        return self if self.unit is None else self._replace({self.unit.name: {"role": "ignored"}})
+
+    def _column_for(self, role: str, name: str, columns: Mapping[str, Column]) -> Column:
         """The declaration of a column that is to have a role; refused where the schema says otherwise."""
-        found = wildcards.find(self.columns, name)
+        found = wildcards.find(columns, name)
         if found is None:
             raise InvalidInput(
                 f"{role} is {name!r}: expected a column of the schema" + _validate.suggest(name, self.columns)
@@ -269,7 +298,7 @@ class Schema:
                 f"{role} is {name!r}, which the schema declares as {found.role}. Change the schema, or the call."
             )
         holder = self._of(role)
-        if role == "target" and holder is not None:
+        if role in ("target", "unit") and holder is not None:
             raise InvalidInput(
                 f"{role} is {name!r}, but the schema declares {holder.name!r}. Change the one or the other."
             )

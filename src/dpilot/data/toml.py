@@ -23,7 +23,8 @@ _SKELETON: Final = """\
 # from what is known about it (a form, a manual, the law), not from looking at the records:
 #   type = "numeric" and bounds = [lower, upper]; or bounds = "buy", which spends part of the budget on them
 #   type = "categorical" and categories = ["all", "values", "it can have"]
-#   role = "target", "protected" (groups are compared by it) or "ignored"; without it, a feature
+#   role = "target", "protected" (groups are compared by it), "unit" (ids of patients or others who have several rows;
+#   it needs nothing else) or "ignored"; without it, a feature
 #   missing = "null" where a record without the value is no record at all; without it, an indicator column
 # [columns."pixel_*"] declares all columns so named. Above the columns go
 #   defaults.others = "ignored" to leave out all columns without an entry; without it, such a column is an error

@@ -58,6 +58,10 @@ class UnitRows:
         """The place of one row of each unit, drawn uniformly: a table in which a unit is one record."""
         return self.places[np.flatnonzero(np.diff(self.units, prepend=-1))]
 
+    def usable(self, mask: NDArray[np.bool_]) -> UnitRows:
+        """The same without rows that are null: they take no part in their unit's mean."""
+        return UnitRows(self.places[mask], self.units[mask], self.count)
+
     def take(self, chosen: Indices) -> UnitRows:
         """The rows of the units ``chosen``, ascending, numbered anew in their order."""
         number = np.full(self.count, _NO_ID, dtype=np.int64)

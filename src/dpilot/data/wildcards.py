@@ -76,11 +76,11 @@ def check_there(
 ) -> None:
     """Refuse a column of the schema that is used and not in the table, and a wildcard that stands for none."""
     known = set(names)
-    missing = [name for name, column in expanded.items() if column.used and name not in known]
+    missing = [name for name, column in expanded.items() if column.needed and name not in known]
     empty = [
         key
         for key, column in declared.items()
-        if column.used and key not in expanded and not any(fnmatchcase(name, key) for name in names)
+        if column.needed and key not in expanded and not any(fnmatchcase(name, key) for name in names)
     ]
     if not missing and not empty:
         return

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
+from dpilot.data.cells import Cells, objects, plain
 from dpilot.data.column import Column
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 
 __all__ = [
-    "TARGET", "Labels", "array_frame", "class_schema", "column_names", "is_images", "join_target", "number_schema",
-    "regression_schema",
+    "TARGET", "Labels", "array_frame", "class_schema", "column_names", "free_name", "id_cells", "is_images",
+    "join_target", "number_schema", "regression_schema",
 ]  # fmt: skip
 
 TARGET: Final = "y"
@@ -60,7 +61,7 @@ def class_schema(columns: Sequence[str], classes: int) -> Schema:
     (('age', 'pay'), ('0', '1', '2'))
     """
     numeric = {name: Column(name, "numeric", bounds="buy") for name in columns}
-    target = _target_name(columns)
+    target = free_name(TARGET, columns)
     codes = tuple(map(str, range(classes)))
     return Schema({**numeric, target: Column(target, "categorical", categories=codes, role="target")})
 
@@ -68,7 +69,7 @@ def class_schema(columns: Sequence[str], classes: int) -> Schema:
 def number_schema(columns: Sequence[str]) -> Schema:
     """Numbers, and a number as the target; a record with a value that is none is null."""
     numeric = {name: Column(name, "numeric", bounds="buy", missing="null") for name in columns}
-    target = _target_name(columns)
+    target = free_name(TARGET, columns)
     return Schema({**numeric, target: _number_to_buy(target)})
 
 
@@ -83,7 +84,7 @@ def regression_schema(schema: Schema, frame: Any) -> Schema:
         if Frame.of(frame).names[column.name] != 1:
             columns[column.name] = Column(column.name, role="ignored")
     if not schema.has_target:
-        name = _target_name(tuple(columns))
+        name = free_name(TARGET, tuple(columns))
         columns[name] = _number_to_buy(name)
     return replace(schema, columns=columns)
 
@@ -102,7 +103,7 @@ def join_target(frame: Any, y: Any, schema: Schema) -> tuple[dict[str, Any], Sch
     """
     table, target = Frame.of(frame), schema.target.name
     resolved = table.resolve(schema, beside=() if y is None else (target,))
-    columns = {column.name: frame[column.name] for column in resolved.used if y is None or column.name != target}
+    columns = {column.name: frame[column.name] for column in resolved.needed if y is None or column.name != target}
     if y is None:
         return columns, resolved
     if len(y) != table.length:
@@ -115,9 +116,13 @@ def is_images(X: Any) -> bool:
     return getattr(X, "ndim", 2) in (3, 4)
 
 
-def _target_name(columns: Sequence[str]) -> str:
-    """A name for the target that no column has."""
-    name = TARGET
+def id_cells(units: Any) -> Cells:
+    """The ids of units, one for each record, as plain cells."""
+    return plain(units) if hasattr(units, "dtype") or hasattr(units, "type") else objects(units)
+
+
+def free_name(name: str, columns: Sequence[str]) -> str:
+    """A name like ``name`` that no column has."""
     while name in columns:
         name += "_"
     return name

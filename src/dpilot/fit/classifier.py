@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, is_images, join_target
+from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, id_cells, is_images, join_target
 from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
 from dpilot.fit.figures import softmax
 from dpilot.fit.images import ImageSource, Scatterer
@@ -40,8 +40,9 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     scattering features. ``classes`` are declared, or published ("public"); with a schema they are its target's.
 
     Guarantee:
-        (epsilon, delta)-DP for adding or removing one record, everything stored on the estimator included; the number
-        of records is published when ``size="public"``. Every entry is in ``privacy_``. With ``ledger``, a path or a
+        (epsilon, delta)-DP for adding or removing one record (with ``unit``, one unit with all its rows, of which at
+        most ``rows_per_unit`` count, 8 by default), everything stored on the estimator included; the number of records,
+        or of units, is published when ``size="public"``. Every entry is in ``privacy_``. With ``ledger``, a path or a
         Ledger, each fit is charged there before a record is read, or refused with BudgetExceeded.
 
     Edge cases:
@@ -69,14 +70,18 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     classes: Any = None
     objective: str = "accuracy"
 
-    def fit(self, X: Any, y: Any = None, **unknown: Any) -> Self:
-        """Fit on the records (X, y), charging the ledger first; without ``y`` the schema's target is a column of X."""
+    def fit(self, X: Any, y: Any = None, *, units: Any = None, **unknown: Any) -> Self:
+        """Fit on the records (X, y), charging the ledger first; without ``y`` the schema's target is a column of X.
+
+        ``units`` are ids of whom the rows are of, one for each: with them, or with the parameter ``unit``, which names
+        a column of a frame, a unit with all its rows is protected.
+        """
         refuse_arguments(unknown)
         if self.schema is not None:
-            return self._fit_table(X, y)
+            return self._fit_table(X, y, units)
         if self.protected is not None:
             raise InvalidInput(f"protected is {self.protected!r} without a schema: expected one that declares it.")
-        return self._fit_images(X, y) if is_images(X) else self._fit_array(X, y)
+        return self._fit_images(X, y, units) if is_images(X) else self._fit_array(X, y, units)
 
     def predict_proba(self, X: Any) -> Floats:
         """The probability of each class; post-processing of what was released."""
@@ -119,23 +124,25 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
 
         return self._score_privately(figures, epsilon, delta, ledger)
 
-    def _fit_table(self, X: Any, y: Any) -> Self:
+    def _fit_table(self, X: Any, y: Any, units: Any) -> Self:
         if self.classes is not None:
             raise InvalidInput("classes are given beside a schema: expected None, as the schema declares the target's.")
         check_schema(self.schema)
-        table, schema = join_target(X, y, self.schema.with_roles(protected=self.protected))
+        named = self.unit if units is None else None
+        table, schema = join_target(X, y, self.schema.with_roles(protected=self.protected, unit=named))
         columns = schema.features
-        self._fit(table, schema)
+        self._fit(*self._with_units(table, schema, units))
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
         self.classes_ = np.asarray(self.schema.target.categories, dtype=object)
         return self
 
-    def _fit_array(self, X: Any, y: Any) -> Self:
+    def _fit_array(self, X: Any, y: Any, units: Any) -> Self:
+        X, units = self._take_unit(X, units)
         values, labels = features_and_target(self, X, y)
         known, unprotected = self._labels(labels)
         schema = class_schema(column_names(self), len(known.names))
-        table = array_frame(values, schema, known.cells())
+        table, schema = self._with_units(array_frame(values, schema, known.cells()), schema, units)
         self._fit(table, schema, class_names=known.names, unprotected=unprotected, labels=tuple(known.classes.tolist()))
         self.classes_ = known.classes
         return self
@@ -152,11 +159,16 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         self.encoder_, self.metrics_ = result.model.reader, Figures(result.metrics)
         self.coef_ = result.model.predictor.weights  # type: ignore[attr-defined]
 
-    def _fit_images(self, X: Any, y: Any) -> Self:
+    def _fit_images(self, X: Any, y: Any, units: Any) -> Self:
         known, unprotected = self._labels(target_cells(y))
         if len(known.codes) != len(X):
             raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
-        source = ImageSource(X, known.codes, len(known.names))
+        ids = None if units is None else id_cells(units)
+        if ids is None and self.unit is not None:
+            raise InvalidInput(f"unit is {self.unit!r}: expected fit(X, y, units=ids), one id for each image.")
+        if ids is not None and len(ids) != len(X):
+            raise InvalidInput("X and units have inconsistent numbers of records: expected one id for each image.")
+        source = ImageSource(X, known.codes, len(known.names), ids, self.unit or "unit")
         shape, labels = tuple(np.shape(X)[1:]), tuple(known.classes.tolist())
         more = {"class_names": known.names, "unprotected": unprotected, "learner": Heads(image_shape=shape)}
         self._fit(source, source.schema, labels=labels, **more)
@@ -169,6 +181,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
 
     def _logits(self, X: Any) -> Floats:
         fitted: FittedModel = self.fitted_
+        X = self._take_unit(X, ())[0]
         plain = self.schema is None and not isinstance(fitted.reader, Scatterer)
         return fitted.outputs(features(self, X) if plain else X)
 

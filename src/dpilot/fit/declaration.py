@@ -11,13 +11,15 @@ from dpilot import _validate
 from dpilot.data.column import Column
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
+from dpilot.fit.population import count_units, describe_unit
 from dpilot.fit.source import RecordSource, TableSource
 from dpilot.metrics.counts import Layout
 from dpilot.metrics.objective import OBJECTIVES
 from dpilot.metrics.residuals import Groups
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger, fit_budget
-from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME
+from dpilot.privacy.unit import RECORD, PrivacyUnit
+from dpilot.records import RUNNING_TIME, is_size_published, published_size
 
 __all__ = ["MODELS", "Declaration", "FitOptions", "FitTask", "declare", "declare_fit", "resolve_size"]
 
@@ -90,7 +92,7 @@ class FitOptions:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """Schema, budget, size and options of a fit; ``size`` is None while it is still to be bought.
+    """Schema, budget, size and options of a fit; ``size``, in units, is None while it is still to be bought.
 
     Guarantee:
         Nothing in it comes from a record's value. The number of records is in it only where the caller made it public,
@@ -105,6 +107,7 @@ class Declaration:
     unprotected: tuple[str, ...]
     notes: tuple[str, ...] = ()
     class_names: tuple[str, ...] | None = None
+    unit: PrivacyUnit = RECORD
 
     @property
     def task(self) -> FitTask:
@@ -112,8 +115,8 @@ class Declaration:
 
     @property
     def public_size(self) -> bool:
-        """Whether the number of records was taken from the data."""
-        return PUBLISHED_SIZE in self.unprotected
+        """Whether the number of records, or of units, was taken from the data."""
+        return is_size_published(self.unprotected)
 
 
 def declare_fit(
@@ -126,6 +129,9 @@ def declare_fit(
     size: str | int = "public",
     target: str | None = None,
     protected: str | Iterable[str] | None = None,
+    unit: str | None = None,
+    rows_per_unit: int | None = None,
+    missing_unit: str = "null",
     options: FitOptions | None = None,
     class_names: tuple[str, ...] | None = None,
     unprotected: tuple[str, ...] = (),
@@ -133,14 +139,20 @@ def declare_fit(
 ) -> tuple[Declaration, RecordSource]:
     """What is declared of a fit, and the table it is of; its length is read only if it is public.
 
+    ``unit`` names the column of ids whose rows are one unit, where the schema does not (role "unit"); the length is
+    then the number of different ids.
+
     Of the delta of ``ledger`` no more is taken than the fit's part (``privacy.ledger.fit_budget``).
     """
     if not isinstance(schema, Schema):
         raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
-    roles = schema.with_roles(target=target, protected=protected)
+    roles = schema.with_roles(target=target, protected=protected, unit=unit)
     # what is no table (images) comes as a RecordSource; its class is asked, as a frame may have a column of that name
     table: RecordSource = source if hasattr(type(source), "inspect") else TableSource.of(source, roles)
-    known, public = resolve_size(size, table.length() if size == "public" else 0)
+    named = table.schema.unit
+    protects = PrivacyUnit.of(None if named is None else named.name, rows_per_unit, missing_unit)
+    length = 0 if size != "public" else table.length() if protects.is_record else count_units(table, protects)
+    known, public = resolve_size(size, length)
     declared = declare(
         table.schema,
         epsilon=epsilon,
@@ -152,6 +164,7 @@ def declare_fit(
         options=options or FitOptions(),
         class_names=class_names,
         unprotected=unprotected,
+        unit=protects,
     )
     return replace(declared, budget=fit_budget(ledger, declared.budget)), table
 
@@ -168,6 +181,7 @@ def declare(
     options: FitOptions,
     class_names: tuple[str, ...] | None = None,
     unprotected: tuple[str, ...] = (),
+    unit: PrivacyUnit = RECORD,
 ) -> Declaration:
     """Check what the caller declares, and fill in the defaults; ``unprotected`` is what else was published."""
     _check_roles(schema)
@@ -181,9 +195,10 @@ def declare(
         size=size,
         options=options,
         name=name,
-        unprotected=(*unprotected, *((PUBLISHED_SIZE, RUNNING_TIME) if public_size else (RUNNING_TIME,))),
-        notes=tuple(each for each in (given, budget.check_size(size)) if each),
+        unprotected=(*unprotected, *((published_size(unit), RUNNING_TIME) if public_size else (RUNNING_TIME,))),
+        notes=tuple(each for each in (given, budget.check_size(size), describe_unit(unit)) if each),
         class_names=class_names,
+        unit=unit,
     )
 
 

@@ -10,8 +10,10 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
+from dpilot.data.frames import Frame, is_frame
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
+from dpilot.fit.arrays import free_name, id_cells
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.fit.keys import FitKeys
@@ -68,7 +70,7 @@ def refuse_arguments(given: Mapping[str, Any]) -> None:
             'record can move. Leave it out; for rare classes see objective="macro".'
         )
     if given:
-        raise InvalidInput(f"fit takes no {sorted(given)[0]!r}: expected X and y alone.")
+        raise InvalidInput(f"fit takes no {sorted(given)[0]!r}: expected X, y and units alone.")
 
 
 def test_seed_of(random_state: Any) -> int | None:
@@ -111,6 +113,8 @@ class AutoEstimator(PrivateEstimator):
         return declare_fit(
             table,
             schema,
+            rows_per_unit=self.rows_per_unit,
+            missing_unit=self.missing_unit,
             epsilon=self.epsilon,
             delta=self.delta,
             allow_large_delta=self.allow_large_delta,
@@ -119,6 +123,38 @@ class AutoEstimator(PrivateEstimator):
             ledger=self.ledger,
             **more,
         )
+
+    def _take_unit(self, X: Any, units: Any) -> tuple[Any, Any]:
+        """A frame without the column of its units' ids, and those ids, unless ``units`` are given apart."""
+        if self.unit is None or not is_frame(X) or Frame.of(X).names[self.unit] != 1:
+            return X, units
+        if units is not None and len(units):
+            raise InvalidInput(
+                f"units are given, and X has the column {self.unit!r}: expected one of them. Leave units out."
+            )
+        ids = X[self.unit]
+        if hasattr(X, "column_names"):  # an arrow table
+            return X.drop_columns([self.unit]), ids
+        return (X.drop(columns=self.unit) if hasattr(X, "iloc") else X.drop(self.unit)), ids
+
+    def _with_units(self, table: Any, schema: Schema, units: Any) -> tuple[Any, Schema]:
+        """The columns of a table with the ids of its units beside them, where they come apart or none are there."""
+        if units is None and self.unit is not None and schema.unit is None:
+            raise InvalidInput(
+                f"unit is {self.unit!r}, and X has no such column: expected fit(X, y, units=ids), one id for each row."
+            )
+        if units is None:
+            return table, schema
+        if schema.unit is not None and schema.unit.name in table:
+            raise InvalidInput(
+                f"units are given, and X has the column {schema.unit.name!r}: expected one of them. Leave units out."
+            )
+        cells = id_cells(units)
+        if len(cells) != len(next(iter(table.values()))):
+            raise InvalidInput("X and units have inconsistent numbers of records: expected one id for each row.")
+        named = schema.with_roles(unit=self.unit or free_name("unit", tuple(schema.columns)))
+        assert named.unit is not None
+        return {**table, named.unit.name: cells}, named
 
     def _fit_records(
         self,
@@ -147,7 +183,9 @@ class AutoEstimator(PrivateEstimator):
                     keep(result, begun)
         self.fitted_, self.record_, self.health_ = result.model, result.model.record, result.health
         stamps = " ".join(result.model.record.stamps)
-        self.privacy_ = Privacy(declared.budget, result.cost, result.entries, declared.unprotected, stamps)
+        self.privacy_ = Privacy(
+            declared.budget, result.cost, result.entries, declared.unprotected, stamps, declared.unit
+        )
         return result
 
     def _arguments(self, declared: Declaration, labels: tuple[Any, ...] | None, seed: int | None) -> dict[str, Any]:

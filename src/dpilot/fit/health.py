@@ -137,7 +137,9 @@ def release_health(
         sums[2:] += scale @ flaws
     noisy = release(sums, bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     records, of_all = noise_multiplier / weight, noise_multiplier * most / flaw_weight
-    total = float(declared.size or 1) if declared.public_size else max(float(noisy[1]) / weight, 1.0)
+    total = max(float(noisy[1]) / weight, 1.0)
+    if declared.public_size or (declared.size and not declared.unit.is_record):  # rows without an id are in no unit
+        total = float(declared.size or 1)
     usable_share, deviation = float(noisy[0]) / weight / total, records / total
     flawless = deviation  # of the share in a table without a flaw
     if not declared.public_size:  # both counts are noisy; the larger deviation that a smaller total would have

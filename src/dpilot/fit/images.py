@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpilot._arrays import Floats
+from dpilot._arrays import Floats, Indices
+from dpilot.data.cells import Cells
 from dpilot.data.column import Column
 from dpilot.data.encoder import Encoded
 from dpilot.data.schema import Schema
@@ -67,11 +68,14 @@ class ImageSource:
     images: Any
     codes: Floats
     classes: int
+    units: Cells | None = None  # the id of each image's unit, if there are units
+    unit: str = "unit"
     name: str = "images in memory"
 
     @property
     def schema(self) -> Schema:
-        return image_schema(self.classes)
+        schema = image_schema(self.classes)
+        return schema if self.units is None else schema.with_roles(unit=self.unit)
 
     @property
     def flaws(self) -> list[tuple[str, str]]:
@@ -85,6 +89,21 @@ class ImageSource:
 
     def blanks(self) -> Iterator[Floats]:
         yield np.zeros(len(self.images))
+
+    def ids(self) -> Iterator[Cells]:
+        """The ids of each image's unit. Sensitive."""
+        assert self.units is not None
+        yield self.units
+
+    def select(self, places: Indices) -> ImageSource:
+        """The same with the images at ``places`` alone, in their order."""
+        assert self.units is not None
+        kept = np.sort(places)
+        return replace(self, images=self.images[kept], codes=self.codes[kept], units=self.units[kept])
+
+    @property
+    def is_file(self) -> bool:
+        return False
 
     def inspect(self) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
         """For each record whether it can be used, and its flaws. Sensitive: for the door only."""

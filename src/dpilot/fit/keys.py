@@ -49,6 +49,11 @@ class FitKeys:
         """The secret coins that put each record into one part."""
         return Split(shares, _key(self.chain, "split"))
 
+    @property
+    def unit_rows(self) -> bytes:
+        """The key by which the rows of a unit that count, and the one that is drawn, are chosen."""
+        return _key(self.chain, "units")
+
     def trial(self) -> TrialKeys:
         """Initial weights, batches and noise of one run of a network."""
         return TrialKeys(Chain(_key(self.chain, "weights")), Chain(_key(self.chain, "batches")), self.noise.spawn())

@@ -109,7 +109,7 @@ class FittedModel:
 
     def score_public(self, source: Any) -> tuple[MetricRecord, ...]:
         """Every figure of a table that is declared public, exactly: nothing is added, and nothing is protected."""
-        records = TableSource.of(source, self.schema).read(self.reader)
+        records = TableSource.of(source, self.schema.without_unit()).read(self.reader)
         outputs = self.predictor.outputs(records.features)
         outputs = np.where(np.isfinite(records.features).all(axis=1, keepdims=True), outputs, np.nan)
         found = exact_figures(self.task, records, outputs if self.task.numeric else softmax(outputs))

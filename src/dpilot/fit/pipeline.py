@@ -16,11 +16,12 @@ from dpilot.fit.figures import softmax
 from dpilot.fit.folder import RunFolder
 from dpilot.fit.health import SHARE, Health, health_event, health_noise, release_health, split_budget
 from dpilot.fit.keys import FitKeys
-from dpilot.fit.learners.base import HELD_OUT, TRAIN, Learner, LearnerPlan, PaidRun, Parts, Tell, Trained, silent
+from dpilot.fit.learners.base import Learner, LearnerPlan, PaidRun, Tell, Trained, silent
 from dpilot.fit.model import FittedModel
 from dpilot.fit.payment import Payments, open_payments
+from dpilot.fit.population import HELD_OUT, TRAIN, Population
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import RecordSource, RowReader, take
+from dpilot.fit.source import RecordSource, RowReader
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
@@ -118,7 +119,8 @@ def run_fit(
     Guarantee:
         All noise is fixed from declared numbers. The price of the health check is in the ledger before a value is read,
         and that of all the rest, as one commitment, once the health is known and before anything else is released.
-        Training reads the part "train" only, figures the part "held-out" only. No value of a record raises, but for
+        Training reads the part "train" only, figures the part "held-out" only; a unit lies in one part, with all its
+        rows. No value of a record raises, but for
         FitStopped, which a noisy release decides; and all that leaves is declared or released.
     """
     if declared.options.device is not None:
@@ -128,19 +130,20 @@ def run_fit(
     repeat = folder.log.frozen if folder is not None and folder.resumed else None
     home = None if folder is None else folder.path
     plan = plan_fit(declared, _bound_of(ledger, chosen), chosen)
-    payments = open_payments(ledger, declared.budget, declared.name, home, gaussian=chosen.gaussian, repeat=repeat)
+    payments = open_payments(
+        ledger, declared.budget, declared.name, home, gaussian=chosen.gaussian, repeat=repeat, unit=declared.unit
+    )
     split = keys.split(plan.shares)
     stages = plan.stages(split.id)
     payments.check_room((plan.health_stages(keys.name), plan.health), (stages, plan.rest))
-    health = _check_health(plan, source, payments, keys, tell)
+    health_paid = payments.commit(plan.health_stages(keys.name), plan.health)
+    records = Population.of(source, declared.unit, keys.unit_rows)
+    health = _check_health(plan, records.sample, payments, health_paid, keys, tell)
     committed = payments.commit(stages, plan.rest)
     cost = payments.cost(declared.budget)
-    size = plan.purchases.buy_size(source, declared, committed, keys.noise.spawn())
-    reader = plan.learned.reader(plan.purchases.buy_bounds(source, size, committed, keys.noise.spawn()))
-    records = source.read(reader)
-    places = split.indices(len(records.features))
-    parts = Parts(take(records, places[TRAIN]), take(records, places[HELD_OUT]), reader)
-    del records
+    size = plan.purchases.buy_size(records.sample, declared, committed, keys.noise.spawn())
+    reader = plan.learned.reader(plan.purchases.buy_bounds(records.sample, size, committed, keys.noise.spawn()))
+    parts = records.parts(reader, split)
     run = PaidRun(committed, keys, split.id, size, cost, tell, progress)
     trained = plan.learned.train(parts, run)
     outputs = trained.predictor.outputs(parts.held_out.features)
@@ -177,11 +180,11 @@ def _bound_of(ledger: Ledger | str | Path | None, learner: Learner) -> str:
     return Ledger.read(ledger).bound if Path(ledger).exists() else "basic"
 
 
-def _check_health(plan: FitPlan, source: RecordSource, payments: Payments, keys: FitKeys, tell: Tell) -> Health:
-    """Pay for the health check alone, release it, and stop where it is below the limit."""
-    stages = plan.health_stages(keys.name)
-    committed = payments.commit(stages, plan.health)
-    with committed.stage(stages[0].purpose) as receipt:
+def _check_health(
+    plan: FitPlan, source: RecordSource, payments: Payments, committed: Committed, keys: FitKeys, tell: Tell
+) -> Health:
+    """Release the health check, which is paid for alone, and stop where it is below the limit."""
+    with committed.stage(plan.health_stages(keys.name)[0].purpose) as receipt:
         health = release_health(
             source,
             plan.declared,

@@ -68,7 +68,7 @@ class Purchases:
         return replace(budget, epsilon=gdp_epsilon(mu, budget.delta))
 
     def buy_size(self, source: RecordSource, declared: Declaration, committed: Committed, noise: Noise) -> float:
-        """The number of records to divide by, at least 1."""
+        """The number of units to divide by, at least 1."""
         if self.size_noise is None:
             return float(declared.size or 1)
         with committed.stage(SIZE) as receipt:

@@ -33,8 +33,9 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
     numbers between their bounds (bought where it says "buy"), categories one-hot.
 
     Guarantee:
-        (epsilon, delta)-DP for adding or removing one record, everything stored on the estimator included; the number
-        of records is published when ``size="public"``. ``privacy_`` lists every entry. With ``ledger`` a path, each
+        (epsilon, delta)-DP for adding or removing one record (with ``unit``, one unit with all its rows, of which at
+        most ``rows_per_unit`` count, 8 by default), everything stored on the estimator included; the number of records,
+        or of units, is published when ``size="public"``. ``privacy_`` lists every entry. With ``ledger`` a path, each
         fit is charged there before a record is read, or refused with BudgetExceeded.
 
     Edge cases:
@@ -58,10 +59,10 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
         True
     """
 
-    def fit(self, X: Any, y: Any, **unknown: Any) -> Self:
-        """Fit on the records (X, y), charging the ledger first."""
+    def fit(self, X: Any, y: Any, *, units: Any = None, **unknown: Any) -> Self:
+        """Fit on the records (X, y), charging the ledger first; ``units`` as for AutoClassifier."""
         refuse_arguments(unknown)
-        table, schema = self._table(X, y)
+        table, schema = self._table(X, y, units)
         declared, source = self._declare(table, schema)
         result = self._fit_records(declared, source)
         model: LinearModel = result.model.predictor.model  # type: ignore[attr-defined]
@@ -99,16 +100,18 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
 
         return self._score_privately(figures, epsilon, delta, ledger)
 
-    def _table(self, X: Any, y: Any) -> tuple[Any, Any]:
+    def _table(self, X: Any, y: Any, units: Any) -> tuple[Any, Any]:
         """The records as a table, and its schema."""
         if self.schema is None:
             if self.protected is not None:
                 raise InvalidInput(f"protected is {self.protected!r} without a schema: expected one that declares it.")
+            X, units = self._take_unit(X, units)
             values, target = features_and_target(self, X, y)
             schema = number_schema(column_names(self))
-            return array_frame(values, schema, numbers(target)), schema
+            return self._with_units(array_frame(values, schema, numbers(target)), schema, units)
         check_schema(self.schema)
-        schema = regression_schema(self.schema.with_roles(protected=self.protected), X)
+        named = self.unit if units is None else None
+        schema = regression_schema(self.schema.with_roles(protected=self.protected, unit=named), X)
         if schema.target.categories is not None:
             raise InvalidInput(
                 f"target is {schema.target.name!r}, which is categorical: expected numbers. Use AutoClassifier."
@@ -116,11 +119,11 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
         table, schema = join_target(X, target_numbers(y, Frame.of(X).length), schema)
         self.feature_names_in_ = np.asarray([column.name for column in schema.features], dtype=object)
         self.n_features_in_ = self.feature_names_in_.size
-        return table, schema
+        return self._with_units(table, schema, units)
 
     def _values(self, X: Any) -> Floats:
         if self.encoder_ is None:
-            return features(self, X)
+            return features(self, self._take_unit(X, ())[0])
         return np.asarray(self.encoder_.encode_features(X), dtype=np.float64)
 
     def __sklearn_tags__(self) -> Any:

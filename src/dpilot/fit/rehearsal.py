@@ -14,8 +14,9 @@ from dpilot.data.column import Column
 from dpilot.data.schema import Schema
 from dpilot.errors import BudgetExceeded
 from dpilot.fit.keys import FitKeys
-from dpilot.fit.learners.base import PaidRun, Parts
+from dpilot.fit.learners.base import PaidRun
 from dpilot.fit.pipeline import FitPlan
+from dpilot.fit.population import Parts
 from dpilot.fit.source import TableSource, take
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import to_dict
@@ -87,7 +88,8 @@ def rehearse(plan: FitPlan) -> Rehearsal:
 def synthetic_records(schema: Schema, rows: int, seed: int = 0) -> dict[str, Any]:
     """Records drawn evenly from what the schema declares, target and groups too."""
     rng = np.random.default_rng(seed)
-    return {column.name: _draw(column, rows, rng) for column in schema.used}
+    ids = {} if schema.unit is None else {schema.unit.name: np.arange(rows)}
+    return {**{column.name: _draw(column, rows, rng) for column in schema.used}, **ids}
 
 
 def _draw(column: Column, rows: int, rng: np.random.Generator) -> Any:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpilot._arrays import Floats
+from dpilot._arrays import Floats, Indices
 from dpilot.data.bounds import raw_numbers
+from dpilot.data.cells import Cells
 from dpilot.data.column import Column
 from dpilot.data.column_types import CellState
 from dpilot.data.encoder import Encoded
@@ -86,17 +87,32 @@ class RecordSource(Protocol):
         """All records in one piece; the null record is a row of nan with a target of nan."""
         ...
 
+    @property
+    def is_file(self) -> bool:
+        """Whether cells come as a file holds them, whatever others hold."""
+        ...
+
+    def ids(self) -> Iterator[Cells]:
+        """The ids of each row's unit, some at a time. Sensitive."""
+        ...
+
+    def select(self, places: Indices) -> Self:
+        """The same with the rows at ``places`` alone, in the table's order."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
     """A table, in a file or in memory, whose columns were checked against the schema; no value has been read.
 
-    ``frames()`` gives the records anew each time it is called, some at a time.
+    ``frames()`` gives the records anew each time it is called, some at a time; ``kept`` are the places of the rows
+    that are read, ascending, where not all are.
     """
 
     table: Any
     schema: Schema
     name: str
+    kept: Indices | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, given: Any, schema: Schema) -> TableSource:
@@ -113,10 +129,36 @@ class TableSource:
 
     def length(self) -> int:
         """The number of records, null ones too."""
+        if self.kept is not None:
+            return len(self.kept)
         return self.table.length() if isinstance(self.table, Table) else Frame.of(self.table).length
 
     def frames(self) -> Iterator[Any]:
-        yield from self.table.frames() if isinstance(self.table, Table) else (self.table,)
+        whole = self.table.frames() if isinstance(self.table, Table) else (self.table,)
+        if self.kept is None:
+            yield from whole
+            return
+        start = 0
+        for frame in whole:
+            table = Frame.of(frame)
+            first, last = np.searchsorted(self.kept, [start, start + table.length])
+            places, start = self.kept[first:last] - start, start + table.length
+            yield {column.name: table.cells(column)[places] for column in self.schema.needed}
+
+    @property
+    def is_file(self) -> bool:
+        """Whether cells come as a file holds them, whatever others hold."""
+        return isinstance(self.table, Table)
+
+    def ids(self) -> Iterator[Cells]:
+        """The ids of each row's unit, some at a time, in the table's order. Sensitive."""
+        assert self.schema.unit is not None
+        yield from (Frame.of(frame).cells(self.schema.unit) for frame in self.frames())
+
+    def select(self, places: Indices) -> TableSource:
+        """The same with the rows at ``places`` alone, in the table's order."""
+        assert self.kept is None
+        return replace(self, kept=np.sort(places))
 
     def blanks(self) -> Iterator[Floats]:
         """A zero for each record, in pieces: what a count of the records counts."""

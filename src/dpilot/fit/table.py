@@ -33,6 +33,9 @@ def fit_table(
     allow_large_delta: bool = False,
     target: str | None = None,
     protected: str | Sequence[str] | None = None,
+    unit: str | None = None,
+    rows_per_unit: int | None = None,
+    missing_unit: str = "null",
     epochs: float | None = None,
     model: str = "auto",
     objective: str = "accuracy",
@@ -57,6 +60,10 @@ def fit_table(
         model: "auto" (a tuned linear head for classes, least squares for numbers), "logistic", "linear" or "mlp".
         objective: what tuning aims at, for "auto" and classes.
         protected: a column whose groups are compared, or several.
+        unit: the column of ids whose rows are one unit (a patient), protected with all of them, where the schema has no
+            column of role "unit".
+        rows_per_unit: the cap: at most so many rows of a unit count; 8 by default.
+        missing_unit: "null": rows without an id count for nothing; "row": each is a unit, protected as a row only.
         held_out: the share of the records for figures; the learner's default where None.
         stop_below: the usable share of records below which the fit stops after its health check.
         ledger: where it is paid; without one a ledger of this fit's own is made and saved with it.
@@ -85,7 +92,8 @@ def fit_table(
     options = FitOptions(model, epochs, held_out, objective, device, stop_below)
     given: dict[str, Any] = {
         "epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta, "size": size, "target": target,
-        "protected": [protected] if isinstance(protected, str) else protected,
+        "protected": [protected] if isinstance(protected, str) else protected, "unit": unit,
+        "rows_per_unit": rows_per_unit, "missing_unit": missing_unit,
     }  # fmt: skip
     declared, table = declare_fit(source, schema, **given, options=options, ledger=ledger)
     learner = None if step is data_free_step else Network("mlp" if model == "mlp" else "linear", step)

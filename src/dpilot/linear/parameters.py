@@ -24,6 +24,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     delta: float | None = None
     _: KW_ONLY
     size: str | int = "public"
+    unit: str | None = None
+    rows_per_unit: int | None = None
+    missing_unit: str = "null"
     ledger: Any = None
     allow_large_delta: bool = False
     random_state: Any = None

@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpilot import _validate
+from dpilot.data.units import UnitRows, group_rows
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import SYSTEM, Draws, Noise
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.sampling import blocks
 from dpilot.statistics import Ball, mean
 from dpilot.transfer.numbers import as_numbers
@@ -40,7 +43,9 @@ class Features:
     """One row of finite float32 features a record, and its class; a null record has a row of zeros and label -1.
 
     Guarantee:
-        ``of``, ``unit``, ``grouped``, ``take`` and ``shuffled`` treat each record on its own.
+        ``of``, ``unit``, ``grouped``, ``take`` and ``shuffled`` treat each record on its own. With ``shares``, that add
+        up to 1 in each unit (``by_unit``), every sum over the rows moves by at most what one row can add to it when a
+        unit comes or goes: a mean of vectors that are no longer than a bound is no longer than the bound.
 
     Edge cases:
         A row with a value that is not finite, or a label that is not one of 0 .. classes - 1, is a null record:
@@ -51,6 +56,8 @@ class Features:
     values: Tensor  # (n, d) float32
     labels: Tensor  # (n,) int64
     classes: int
+    shares: Tensor | None = None  # (n,) float32: what each row adds of its unit, where a unit has several
+    protects: PrivacyUnit = RECORD
 
     @classmethod
     def of(cls, values: Any, labels: Any, classes: int) -> Features:
@@ -77,7 +84,26 @@ class Features:
         """Only the records at ``indices`` (or where a mask is true), in that order."""
         places = torch.as_tensor(indices, device=self.values.device)
         places = places if places.dtype == torch.bool else places.to(torch.int64)
-        return replace(self, values=self.values[places], labels=self.labels[places])
+        shares = None if self.shares is None else self.shares[places]
+        return replace(self, values=self.values[places], labels=self.labels[places], shares=shares)
+
+    def by_unit(self, ids: Any, unit: PrivacyUnit, *, key: bytes | None = None) -> Features:
+        """The rows that count of each unit, at most ``unit.rows``, with their shares; ``ids`` has one for each row.
+
+        Guarantee:
+            Which rows of a unit count is a function of its own id and rows and of a secret key. Null rows take no part
+            in their unit's mean.
+        """
+        if len(ids) != len(self):
+            raise InvalidInput(f"{len(ids)} ids are given for {len(self)} rows: expected one for each.")
+        rows = group_rows(ids, unit, key=fresh_key("rows of units") if key is None else key)
+        counted = self.take(rows.places)
+        usable = (counted.labels != NULL).cpu().numpy()
+        return counted.take(np.flatnonzero(usable)).with_shares(rows.usable(usable), unit)
+
+    def with_shares(self, rows: UnitRows, unit: PrivacyUnit) -> Features:
+        """The same rows, which are those of ``rows``, each with its share of its unit."""
+        return replace(self, shares=torch.from_numpy(rows.shares).to(self.values), protects=unit)
 
     def shuffled(self) -> Features:
         """The same records in a secret order: nobody can choose beside which others a record is added up.
@@ -90,7 +116,8 @@ class Features:
 
     def to(self, device: torch.device | str) -> Features:
         """The same features on another device."""
-        return replace(self, values=self.values.to(device), labels=self.labels.to(device))
+        shares = None if self.shares is None else self.shares.to(device)
+        return replace(self, values=self.values.to(device), labels=self.labels.to(device), shares=shares)
 
     def unit(self) -> Features:
         """Each record divided by its own length; rows of zeros stay."""
@@ -171,6 +198,7 @@ def private_center(
         True
     """
     rows = features.unit().values
+    rows = rows if features.shares is None else rows * features.shares[:, None]
     chunks: Iterator[Any] = (chunk.cpu().numpy() for chunk in chunk_rows(rows))
     found = mean(chunks, domain=Ball(1.0), size=size, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     return torch.from_numpy(found).to(torch.float32)

@@ -24,6 +24,10 @@ to the end: two sums of 128 change, so twice that is taken off the threshold. Te
 round, each product and each sum of four of them or more: 2.5 times as much at most, and three times is taken off
 (``test_a_record_moves_a_sum_on_tensor_cores_by_no_more_than_the_threshold``).
 
+Where a unit has several rows (``Features.shares``), each row is clipped as a record is, then weighed by its share, so
+that the unit's rows add no more than C together; sums are in float64 throughout, in which all roundings are below what
+the threshold was lowered by.
+
 A record put in before others moves those into other sums of 128. Adversarial records can make all their roundings lean
 one way, up to n 2^-17 C for n records; where nobody can choose the order (coins of a split, ``shuffled``) they cannot
 be built.
@@ -81,6 +85,11 @@ def _product(residuals: Tensor, rows: Tensor, kind: torch.dtype) -> Tensor:
     return torch.bmm(pieces, rows.unfold(0, _DEPTH, _DEPTH).mT).sum(0, dtype=kind)
 
 
+def _exact_product(residuals: Tensor, rows: Tensor, kind: torch.dtype) -> Tensor:
+    """The product in ``kind``: the rows of a unit lie in many sums, and float32 would round each by their company."""
+    return torch.mm(residuals.to(kind), rows.to(kind))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureBlocks:
     """Features made ready: rows, classes and lengths, and how many rows are worked on at a time.
@@ -97,6 +106,7 @@ class FeatureBlocks:
     block: int
     grade: precision.Grade
     product: Product = _product
+    shares: Tensor | None = None  # (n,) float32: what each row adds of its unit
 
     @classmethod
     def of(
@@ -116,7 +126,9 @@ class FeatureBlocks:
         values = features.values if device is None else features.values.to(device)
         labels = features.labels.to(values.device)
         grade, block = grade or grade_of(values.device), block_rows(values, size)
+        shares = None if features.shares is None else features.shares.to(values.device)
         if values.device.type != "cpu":
+            shares = None if shares is None else pad(shares, (0, -len(values) % block))
             values, labels = pad_to_blocks(values, labels, block)
         values = precision.truncate_tf32(values) if grade is precision.TF32 else values
         lengths = torch.cat([torch.linalg.vector_norm(rows.double(), dim=1) for rows in chunk_rows(values)])
@@ -126,7 +138,8 @@ class FeatureBlocks:
         lengths = torch.where(null, torch.inf, lengths)
         if grade.tensor_cores:  # which multiply fast what lies side by side along the sum
             values = values.T.contiguous().T
-        return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade, product)
+        product = product if shares is None else _exact_product
+        return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade, product, shares)
 
     def clip_and_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
         """The sum of gradients under ``clip_heads``, shaped as ``weights`` (heads, classes, d), in float64."""
@@ -141,12 +154,14 @@ class FeatureBlocks:
         for start in range(0, max(len(self.values), 1), self.block):
             place = slice(start, start + self.block)
             rows, labels, limit = self.values[place], self.labels[place], limits[:, place]
+            share = None if self.shares is None else self.shares[place]
             missing = self.block - len(rows)
             if missing:
                 rows, labels = pad(rows, (0, 0, 0, missing)), pad(labels, (0, missing))
                 limit = pad(limit, (0, missing))
+                share = None if share is None else pad(share, (0, missing))
             scores = torch.mm(flat, rows.T).view(-1, self.classes, self.block)
-            yield HeadGradients(rows, labels, limit, scores, self.grade, self.product)
+            yield HeadGradients(rows, labels, limit, scores, self.grade, self.product, share)
 
 
 @final
@@ -174,9 +189,10 @@ class HeadGradients(PerSampleGradients):
         scores: Tensor,
         grade: precision.Grade = precision.FULL,
         product: Product = _product,
+        shares: Tensor | None = None,
     ) -> None:
         self._rows, self._labels, self._limits, self._scores = rows, labels, limits, scores
-        self._grade, self._product = grade, product
+        self._grade, self._product, self._shares = grade, product, shares
 
     @cached_property
     def _residuals(self) -> Tensor:
@@ -209,8 +225,10 @@ class HeadGradients(PerSampleGradients):
         return self.weighted_sum(weights), extras.sum(0) if extras.shape[1] else ()
 
     def _sum(self, residuals: Tensor) -> Tensor:
-        """sum_i R_i x_i^T for each head, in float64."""
+        """sum_i R_i x_i^T for each head, in float64, each times its share of its unit."""
         heads, classes, records = residuals.shape
+        if self._shares is not None:
+            residuals = residuals * self._shares
         kind = torch.float32 if residuals.device.type == "mps" else torch.float64  # which has no float64
         product = self._product(residuals.view(heads * classes, records), self._rows, kind)
         return product.to(kind).view(heads, classes, -1)

@@ -68,6 +68,7 @@ def fit_probe(
 
     Edge cases:
         size="public"       the number of rows counts as public, and ``.unprotected`` says so; or declare a number
+        features.by_unit    protects a unit with all its rows; the number of units is then declared
         center is a vector  public, or bought before: nothing is paid, all of the budget is the head's
         uneven classes      a head without bias lives off the mean of the features: centring may cost more than it gains
 
@@ -84,10 +85,9 @@ def fit_probe(
     sigma = 1 / (mu * math.sqrt(bought)) if bought else math.inf
     head = Head(lr, steps, math.sqrt(steps) / (mu * math.sqrt(1 - bought)), momentum, threshold)
     stages = [Stage(_CENTER, gaussian_event(sigma))] if bought else []
-    with commitment([*stages, Stage(_HEAD, head.event)], budget, ledger, dataset="one probe", size=count) as (
-        made,
-        cost,
-    ):
+    paid = [*stages, Stage(_HEAD, head.event)]
+    who = features.protects
+    with commitment(paid, budget, ledger, dataset="one probe", size=count, unit=who) as (made, cost):
         middle = _buy_center(rows, made, sigma, count, noise) if isinstance(center, str) else center
         with made.stage(_HEAD) as receipt:
             moved = _move(rows, middle)
@@ -98,6 +98,8 @@ def fit_probe(
 def _resolve_size(size: float | str, features: Features) -> tuple[float, tuple[str, ...]]:
     if isinstance(size, str):
         _validate.one_of(("public",), "Or declare the number of records.", size=size)
+        if features.shares is not None:
+            _validate.refuse("size", size, "the number of units, declared", "Rows by_unit do not tell it.")
         return float(max(len(features), 1)), (PUBLISHED_SIZE, RUNNING_TIME)
     return _validate.positive("It is declared, not counted.", size=size), (RUNNING_TIME,)
 

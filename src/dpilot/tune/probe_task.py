@@ -16,7 +16,7 @@ from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws
 from dpilot.metrics.counts import Scored
 from dpilot.noise import SystemNoise
-from dpilot.privacy.unit import RECORD, PrivacyUnit
+from dpilot.privacy.unit import PrivacyUnit
 from dpilot.sampling import PoissonSampler
 from dpilot.statistics.histogram import table
 from dpilot.transfer.features import Features
@@ -66,7 +66,6 @@ class ProbeTask:
     free_step: bool = True
     device: str | None = None
     noise: MakeNoise = SystemNoise
-    unit: PrivacyUnit = RECORD
 
     def __post_init__(self) -> None:
         _validate.positive("Declare it.", size=self.size)
@@ -93,6 +92,10 @@ class ProbeTask:
             group_count,
             **options,
         )
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        return self.train_features.protects
 
     @property
     def sample_rate(self) -> float:
@@ -147,6 +150,8 @@ class ProbeTask:
 
     def subsample(self, rate: float) -> ProbeTask:
         """The same task on a Poisson sample of its training records: secret coins, one a record."""
+        if self.train_features.shares is not None:
+            raise InvalidInput("a sample of rows was asked for, and a unit has several: expected rate 1.")
         batch = PoissonSampler(rate, 1).issue(len(self.train_features))
         return replace(self, train_features=self.train_features.take(batch.indices), size=rate * self.size)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from dpilot._arrays import Floats
-from dpilot.data.encoder import Encoded
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import HeldOutFigures
 from dpilot.fit.keys import FitKeys
+from dpilot.fit.population import Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader
 from dpilot.privacy.budget import Budget, Cost
@@ -19,8 +19,6 @@ from dpilot.privacy.ledger import Committed, Stage
 from dpilot.train.progress import Progress
 
 __all__ = [
-    "HELD_OUT",
-    "TRAIN",
     "Learner",
     "LearnerPlan",
     "PaidRun",
@@ -30,9 +28,6 @@ __all__ = [
     "kept_apart",
     "silent",
 ]
-
-TRAIN: Final = "train"
-HELD_OUT: Final = "held-out"
 
 Tell = Callable[[str], None]
 """Called with each message, made of what was declared or released: for a screen."""
@@ -89,15 +84,6 @@ class PaidRun:
     cost: Cost
     tell: Tell = silent
     progress: Progress | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Parts:
-    """Both parts of the records, disjoint, and what read them. Sensitive."""
-
-    train: Encoded = field(repr=False)
-    held_out: Encoded = field(repr=False)
-    reader: RowReader
 
 
 class LearnerPlan(Protocol):

@@ -16,7 +16,8 @@ from dpilot.fit.declaration import Declaration
 from dpilot.fit.expansion import RowMap, rows_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures
 from dpilot.fit.images import Scatterer
-from dpilot.fit.learners.base import PaidRun, Parts, Trained
+from dpilot.fit.learners.base import PaidRun, Trained
+from dpilot.fit.population import Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader
 from dpilot.linear.rows import products
@@ -109,6 +110,8 @@ class HeadsPlan:
             Features.of(rows.widen(part.features), part.target, classes).unit()
             for part in (parts.train, parts.held_out)
         )
+        if parts.units is not None:
+            train = train.with_shares(parts.units, self.declared.unit)
         group = parts.held_out.group if self.plan.options.objective == "worst_group" else None
         return ProbeTask(
             train,

@@ -14,7 +14,8 @@ from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import HeldOutFigures, ReachFigures
-from dpilot.fit.learners.base import TRAIN, PaidRun, Parts, Trained, kept_apart
+from dpilot.fit.learners.base import PaidRun, Trained, kept_apart
+from dpilot.fit.population import TRAIN, Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import PlainColumns, RowReader
 from dpilot.linear.declared_bounds import DeclaredBounds, parse_bounds

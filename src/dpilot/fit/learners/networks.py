@@ -20,7 +20,8 @@ from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration, FitTask
 from dpilot.fit.expansion import WideRows, features_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
-from dpilot.fit.learners.base import TRAIN, PaidRun, Parts, Trained, kept_apart
+from dpilot.fit.learners.base import PaidRun, Trained, kept_apart
+from dpilot.fit.population import TRAIN, Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader
 from dpilot.privacy import accountant

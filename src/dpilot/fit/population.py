@@ -1,0 +1,103 @@
+"""The records of a fit, as its guarantee counts them: units, and the parts that they are split into.
+
+What is released of a unit is bounded because the unit is one record everywhere: in whatever is bought, checked or
+scored it is one of its rows, drawn in secret; in training it is the mean of at most ``unit.rows`` of them. A mean of
+vectors that are no longer than a bound is no longer than the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from dpilot.data.encoder import Encoded
+from dpilot.data.splits import Split
+from dpilot.data.units import UnitRows, UnitRowsBuilder
+from dpilot.fit.source import RecordSource, RowReader, take
+from dpilot.keys import KEY_BYTES
+from dpilot.privacy.unit import PrivacyUnit
+
+__all__ = ["HELD_OUT", "TRAIN", "Parts", "Population", "count_units", "describe_unit"]
+
+TRAIN: Final = "train"
+HELD_OUT: Final = "held-out"
+_NO_KEY: Final = bytes(KEY_BYTES)  # which rows count is not asked for
+
+
+def count_units(source: RecordSource, unit: PrivacyUnit) -> int:
+    """The number of units of a table: read where the caller has made it public."""
+    return _group(source, unit, _NO_KEY).count
+
+
+def describe_unit(unit: PrivacyUnit) -> str | None:
+    """What a unit means for a fit, in words; None for a record."""
+    if unit.is_record:
+        return None
+    rest = "are left out" if unit.missing == "null" else "count each by itself, and are protected as rows only"
+    return (
+        f"Each {unit.name} is one unit: at most {unit.rows} of its rows, drawn in secret, train the model, as their "
+        "mean. The health check, whatever is bought, and the figures read one row of each, drawn in secret: they are "
+        f"figures per {unit.name}. Rows without a {unit.name} {rest}."
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Both parts of the records, disjoint, and what read them. Sensitive.
+
+    ``units``: whose each row of ``train`` is, where a unit has several; rows of one unit lie together, and the first of
+    them was drawn. ``held_out`` has one row of each unit.
+    """
+
+    train: Encoded = field(repr=False)
+    held_out: Encoded = field(repr=False)
+    reader: RowReader
+    units: UnitRows | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Population:
+    """The records of a fit as its guarantee counts them. Sensitive.
+
+    ``sample`` holds one record of each unit; ``counted`` all rows that train; both are the whole table, and ``rows`` is
+    None, where a unit is a record.
+    """
+
+    sample: RecordSource = field(repr=False)
+    counted: RecordSource = field(repr=False)
+    rows: UnitRows | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, source: RecordSource, unit: PrivacyUnit, key: bytes) -> Population:
+        """Whose rows are whose, and which of them count: by the ids and a secret key."""
+        if unit.is_record:
+            return cls(source, source)
+        rows = _group(source, unit, key)
+        return cls(source.select(rows.drawn), source.select(rows.places), rows)
+
+    def parts(self, reader: RowReader, split: Split) -> Parts:
+        """Every unit, with all its rows, in one part: rows that count for training, one of each unit held out."""
+        records = self.counted.read(reader)
+        if self.rows is None:
+            places = split.indices(len(records.features))
+            return Parts(take(records, places[TRAIN]), take(records, places[HELD_OUT]), reader)
+        chosen = split.indices(self.rows.count)
+        train, held_out = self.rows.take(chosen[TRAIN]), self.rows.take(chosen[HELD_OUT])
+        read = np.sort(self.rows.places)  # the order of ``records``
+        trained = take(records, np.searchsorted(read, train.places))
+        usable = np.asarray(np.isfinite(trained.features).all(axis=1))  # a null row takes no part in its unit's mean
+        return Parts(
+            take(trained, np.flatnonzero(usable)),
+            take(records, np.searchsorted(read, held_out.drawn)),
+            reader,
+            train.usable(usable),
+        )
+
+
+def _group(source: RecordSource, unit: PrivacyUnit, key: bytes) -> UnitRows:
+    builder = UnitRowsBuilder(unit, key, exact=source.is_file)
+    for cells in source.ids():
+        builder.add(cells)
+    return builder.build()
