@@ -1,0 +1,1 @@
+"""Persons with several rows: a unit, against what one would do by hand."""
