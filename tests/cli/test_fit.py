@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -133,23 +135,36 @@ def test_files_that_are_no_tables_are_refused(place, capsys):
         assert not (place / "run").exists(), name
 
 
-def test_wrong_options_are_refused_before_anything_is_spent(place, capsys):
+WRONG = (
+    ["--size", "many"],
+    ["--model", "forest"],
+    ["--held-out", "2"],
+    ["--target", "nothing"],
+    ["--protected", "signal"],
+    ["--encoding", "utf-16"],
+    ["--epochs", "0"],
+    ["--stop-below", "3"],
+    ["--total", "0.5"],
+    ["--delta", "0.5"],
+)
+
+
+def test_wrong_options_are_refused_before_anything_is_made_or_spent(place, capsys):
     full = place / "full"
     full.mkdir()
     (full / "something").write_text("mine")
-    for options in (
-        ["--out", "full"],
-        ["--size", "many"],
-        ["--model", "forest"],
-        ["--held-out", "2"],
-        ["--target", "nothing"],
-        ["--protected", "signal"],
-        ["--encoding", "utf-16"],
-        ["--epochs", "0"],
-    ):
+    for options in (*WRONG, ["--out", "full"], ["--device", "nowhere"]):
         assert fit(*(["--out", "run"] if "--out" not in options else []), *options) == 2, options
         assert capsys.readouterr().err.startswith("error: ")
-        assert not (place / "run").exists(), options
+        assert {path.name for path in place.iterdir()} == {"full", "schema.toml", "table.csv"}, options
+
+
+def test_arguments_are_judged_before_torch_is_imported(place):
+    """Which takes seconds. The device alone waits for it."""
+    calls = [["fit", "table.csv", "--schema", "schema.toml", "--epsilon", "3", *options] for options in WRONG]
+    code = f"import sys; from dpilot.cli.main import main; print({{main(c) for c in {calls}}}, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{2} False"
 
 
 def written(name: str, place) -> dict:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from dpilot.linear.auto import _is_astray, _leave, choose_candidate
+from dpilot.linear.auto import _draw_to_centre, _is_astray, _leave, choose_candidate
 from dpilot.linear.descent import (
     Descent,
     StepSchedule,
@@ -156,6 +158,33 @@ def test_auto_predicts_the_centre_where_nothing_beats_it():
     picked = choose_candidate(found_by_steps([5.0, 5.0], 0.0, np.eye(3), 0.1), intercept=True)
     assert picked.choice == "centre"
     assert picked.theta.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("gain", "kept", "choice"),
+    [
+        (0.5, 1.0, "steps"),
+        (0.0, 1.0, "steps"),
+        (-0.1, 0.5, "steps, drawn to the centre"),
+        (-0.2, 0.0, "centre"),
+        (-9.0, 0.0, "centre"),
+    ],
+)
+def test_a_choice_is_drawn_to_the_centre_by_how_far_below_nothing_its_gain_is(gain, kept, choice):
+    moments = [[1.0, 0.0, 0.9], [0.0, 1.0, 0.5], [0.9, 0.5, 1.0]]  # so noisy that the check alone decides
+    found = replace(found_by_steps([3.0, 2.0], 0.0, moments, 1e9), choice="steps")
+    drawn = _draw_to_centre(found, intercept=True, gain=gain, noise=0.1)
+    assert drawn.choice == choice
+    assert drawn.theta == pytest.approx([3.0 * kept, 2.0 * kept], abs=1e-6)
+
+
+def test_a_check_within_its_noise_does_not_undo_what_precise_moments_say():
+    good = replace(found_by_steps([0.9, 0.1], 0.0, TRUE, 0.01), choice="steps")
+    assert _draw_to_centre(good, intercept=False, gain=-0.2, noise=0.2) is good
+    bad = found_by_steps([-3.0, 2.0], 0.0, TRUE, 0.01)
+    assert _draw_to_centre(bad, intercept=False, gain=0.2, noise=0.2).choice == "centre"
+    centre = found_by_steps([0.0, 0.0], 0.0, TRUE, 0.01)
+    assert _draw_to_centre(centre, intercept=False, gain=-9.0, noise=0.1) is centre
 
 
 def test_auto_abstains_where_the_noise_of_the_steps_drowns_them():

@@ -91,7 +91,13 @@ def fit(
         "rows_per_unit": rows_per_unit,
         "missing_unit": missing_unit,
     }
-    chosen: dict[str, Any] = {"model": model, "epochs": epochs, "held_out": held_out, "device": device}
+    chosen: dict[str, Any] = {
+        "model": model,
+        "epochs": epochs,
+        "held_out": held_out,
+        "device": device,
+        "stop_below": stop_below,
+    }
     table = _open(data, declared, given, encoding=encoding, delimiter=delimiter)
     if dry_run:
         _rehearse(table, declared, {**given, **chosen}, json=json)
@@ -101,8 +107,7 @@ def fit(
     if not json:
         for sentence in opened.sentences():
             console.line(sentence)
-    how = {**given, **chosen, "ledger": opened.ledger, "stop_below": stop_below}
-    _fit(table, declared, how, out, resume=False, json=json)
+    _fit(table, declared, {**given, **chosen, "ledger": opened.ledger}, out, resume=False, json=json)
 
 
 def _open_ledger(data: Path, ledger: Path | None, judged: Declaration, total: float | None) -> OpenedLedger:
@@ -177,7 +182,7 @@ def _declare(data: Table, schema: Schema, given: dict[str, Any]) -> Declaration:
     from dpilot.fit.declaration import FitOptions, declare_fit
 
     rest = dict(given)
-    options = FitOptions(**{name: rest.pop(name) for name in ("model", "epochs", "held_out", "device")})
+    options = FitOptions(**{name: rest.pop(name) for name in ("model", "epochs", "held_out", "device", "stop_below")})
     return declare_fit(data, schema, options=options, **rest)[0]
 
 

@@ -186,6 +186,10 @@ def declare(
     """Check what the caller declares, and fill in the defaults; ``unprotected`` is what else was published."""
     _check_roles(schema)
     _check_model(FitTask(schema), options)
+    if options.device is not None:  # before a ledger or a folder is made; torch alone knows what is there
+        from dpilot.train.job import find_device
+
+        find_device(options.device)
     budget = Budget.of_size(epsilon, delta, size, allow_large_delta=allow_large_delta)
     rule = "min(1e-5, 1/(10 size))" if size is not None else "where the size is bought"
     given = f"delta {budget.delta:.3g} is the default, {rule}." if delta is None else None

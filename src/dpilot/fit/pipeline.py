@@ -26,7 +26,6 @@ from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
 from dpilot.records import FitRecord
-from dpilot.train.job import find_device
 from dpilot.train.progress import Progress
 
 __all__ = ["METRICS", "FitPlan", "FitResult", "FitStopped", "plan_fit", "run_fit"]
@@ -123,8 +122,6 @@ def run_fit(
         rows. No value of a record raises, but for
         FitStopped, which a noisy release decides; and all that leaves is declared or released.
     """
-    if declared.options.device is not None:
-        find_device(declared.options.device)
     chosen = learner or learners.learner(declared.options.model, declared.task)
     keys = keys or (FitKeys.draw() if folder is None else folder.keys)
     repeat = folder.log.frozen if folder is not None and folder.resumed else None

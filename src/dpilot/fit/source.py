@@ -21,6 +21,7 @@ from dpilot.data.frames import Frame
 from dpilot.data.reading import codes
 from dpilot.data.schema import Schema
 from dpilot.data.states import record_states
+from dpilot.errors import InvalidInput
 
 __all__ = [
     "IN_MEMORY",
@@ -187,19 +188,40 @@ class TableSource:
             a numeric target    is in its own unit; outside declared bounds it makes the record null, or is pulled in
                                 where the schema says "clamp"
         """
-        pieces = [_read_frame(frame, self.schema, reader) for frame in self.frames()]
-        targets, groups = ([getattr(piece, name) for piece in pieces] for name in ("target", "group"))
-        return Encoded(
-            np.concatenate([piece.features for piece in pieces]),
-            np.concatenate(targets),
-            None if groups[0] is None else np.concatenate(groups),
-        )
+        pieces = (_read_frame(frame, self.schema, reader) for frame in self.frames())
+        if not isinstance(self.table, Table):
+            return next(pieces)
+        found, start = None, 0
+        for piece in pieces:  # a piece at a time into one array: never two copies of a large table
+            found = _room(piece, self.length()) if found is None else found
+            stop = start + len(piece.features)
+            for all_, some in zip(_arrays(found), _arrays(piece), strict=True):
+                if stop > len(all_):
+                    raise InvalidInput(f"{self.name} grew while it was read: expected a table that nobody writes to.")
+                all_[start:stop] = some
+            start = stop
+        assert found is not None  # a table of 0 rows gives one empty frame
+        return take(found, slice(start))
 
 
-def take(records: Encoded, places: NDArray[np.int64]) -> Encoded:
-    """The records at ``places``."""
+def take(records: Encoded, places: NDArray[np.int64] | slice) -> Encoded:
+    """The records at ``places``; those of a slice are not copied."""
     target = None if records.target is None else records.target[places]
     return Encoded(records.features[places], target, None if records.group is None else records.group[places])
+
+
+def _room(like: Encoded, length: int) -> Encoded:
+    """Arrays for ``length`` records of the kinds of some."""
+    features, target, group = (
+        None if some is None else np.empty((length, *some.shape[1:]), some.dtype)
+        for some in (like.features, like.target, like.group)
+    )
+    assert features is not None
+    return Encoded(features, target, group)
+
+
+def _arrays(records: Encoded) -> list[NDArray[Any]]:
+    return [each for each in (records.features, records.target, records.group) if each is not None]
 
 
 def category_codes(frame: Any, column: Column, schema: Schema) -> Floats:

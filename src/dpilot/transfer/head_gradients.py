@@ -133,7 +133,7 @@ class FeatureBlocks:
         values = precision.truncate_tf32(values) if grade is precision.TF32 else values
         lengths = torch.cat([torch.linalg.vector_norm(rows.double(), dim=1) for rows in chunk_rows(values)])
         null = (labels == NULL) | ~torch.isfinite(lengths)
-        if bool(null.any()):  # a product of 0 and nan would be nan
+        if bool((null & (lengths != 0)).any()):  # a product of 0 and nan would be nan; rows of zeros stay, uncopied
             values = torch.where(null[:, None], 0.0, values)
         lengths = torch.where(null, torch.inf, lengths)
         if grade.tensor_cores:  # which multiply fast what lies side by side along the sum
@@ -238,8 +238,11 @@ def residual_limits(
     lengths: Tensor, thresholds: Tensor, classes: int, grade: precision.Grade = precision.FULL
 ) -> Tensor:
     """How long a record's residual may be for each head, C_j / |x_i| less a little: (n,), (heads,) -> (heads, n)."""
-    limits = thresholds.double()[:, None] * (1 - _shave(classes, grade)) / lengths
-    return torch.where(limits >= _SHORTEST, limits.clamp_max(_LONGEST), 0.0).to(torch.float32)
+    made = []
+    for threshold in thresholds.double():  # one at a time: float64 for all heads would be larger than narrow features
+        limits = threshold * (1 - _shave(classes, grade)) / lengths
+        made.append(torch.where(limits >= _SHORTEST, limits.clamp_max(_LONGEST), 0.0).to(torch.float32))
+    return torch.stack(made)
 
 
 def grade_of(device: torch.device) -> precision.Grade:

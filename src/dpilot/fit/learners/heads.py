@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from dpilot._arrays import Floats
-from dpilot.data.encoder import Encoder
+from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.expansion import RowMap, rows_of
@@ -19,7 +19,7 @@ from dpilot.fit.images import Scatterer
 from dpilot.fit.learners.base import PaidRun, Trained
 from dpilot.fit.population import Parts
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import RowReader
+from dpilot.fit.source import RowReader, take
 from dpilot.linear.rows import products
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
@@ -31,6 +31,8 @@ from dpilot.tune.pilot import HEAD_CLIPPING, cells_of, run_trials
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 
 __all__ = ["HeadPredictor", "Heads"]
+
+_ROWS: Final = 1 << 15  # widened at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,7 @@ class HeadsPlan:
     def _task(self, parts: Parts, rows: RowMap, run: PaidRun) -> ProbeTask:
         """Both parts as unit rows."""
         classes, share = self.declared.task.outputs, self.plan.held_out
-        train, held_out = (
-            Features.of(rows.widen(part.features), part.target, classes).unit()
-            for part in (parts.train, parts.held_out)
-        )
+        train, held_out = (_unit_features(part, rows, classes) for part in (parts.train, parts.held_out))
         if parts.units is not None:
             train = train.with_shares(parts.units, self.declared.unit)
         group = parts.held_out.group if self.plan.options.objective == "worst_group" else None
@@ -126,6 +125,18 @@ class HeadsPlan:
         )
 
 
+def _unit_features(part: Encoded, rows: RowMap, classes: int) -> Features:
+    """Widened rows of unit length, some at a time: the table is held once as it was read and once as it is learnt."""
+    length = len(part.features)
+    values = torch.empty(length, rows.widen(part.features[:0]).shape[1])
+    labels = torch.empty(length, dtype=torch.int64)
+    for start in range(0, length, _ROWS):
+        some = take(part, slice(start, start + _ROWS))
+        found = Features.of(rows.widen(some.features), some.target, classes).unit()
+        values[start : start + _ROWS], labels[start : start + _ROWS] = found.values, found.labels
+    return Features(values, labels, classes)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadPredictor:
     """Weights (d, classes) on unit rows of the widened features."""
@@ -136,6 +147,10 @@ class HeadPredictor:
 
     def outputs(self, rows: Any) -> Floats:
         """Logits, nan in the row of a null record."""
+        starts = range(0, max(len(rows), 1), _ROWS)
+        return np.concatenate([self._outputs(rows[start : start + _ROWS]) for start in starts])
+
+    def _outputs(self, rows: Any) -> Floats:
         values = self.rows.widen(rows).astype(np.float64)
         known = np.isfinite(values).all(axis=1, keepdims=True)
         values = np.where(known, values, 0.0)
