@@ -167,14 +167,11 @@ class UnitRowsFileBuilder:
 
     def add(self, cells: Cells, usable: Usable) -> None:
         """The ids of the next rows, and which of these are usable."""
-        digests: dict[str, bytes] = {}
         names = list(_names(cells, exact=True))
-        for name in set(names) - {None}:
-            digests[name] = _digest(name, self._key)  # type: ignore[arg-type, index]
-        rows = np.empty(len(names), dtype=_ROW)
         known = np.array([name is not None for name in names], dtype=np.bool_)
-        made = b"".join(digests[name] for name in names if name is not None)
-        rows["digest"][known] = np.frombuffer(made, dtype="<u8").reshape(-1, 2)
+        digests = b"".join(_digest(name, self._key) for name in names if name is not None)
+        rows = np.empty(len(names), dtype=_ROW)
+        rows["digest"][known] = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
         rows["row"] = np.arange(self._row, self._row + len(names))
         rows["usable"] = usable
         self._row += len(names)
