@@ -29,6 +29,7 @@ Usable = NDArray[np.bool_]
 _NO_ID: Final = -1
 _CODE: Final = np.dtype("<i4")
 _ROW: Final = np.dtype([("digest", "<u8", 2), ("row", "<i8"), ("usable", "?")])
+_ORDERED: Final = np.dtype([("digest", "<u8", 2), ("order", "<u8"), ("row", "<i8")])
 _PART: Final = 1 << 18  # rows of a part on disk, and
 _MOST_PARTS: Final = 1 << 10  # parts, each a file
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -111,7 +112,10 @@ class UnitRowsBuilder:
         kept = np.flatnonzero((codes != _NO_ID) & np.concatenate([np.empty(0, dtype=np.bool_), *self._usable]))
         grouped = kept[np.argsort(codes[kept], kind="stable")]
         seeds = np.frombuffer(b"".join(self._digests), dtype="<u8")[::2]
-        chosen = grouped[_choose(codes[grouped], seeds, self._unit)]
+        units = codes[grouped]
+        nth = _rank(units)
+        order = np.lexsort((_order(seeds[units], nth), units))  # a unit's rows stay together
+        chosen = grouped[order[nth < (self._unit.rows or 1)]]  # as units ascend in both orders
         return UnitRows(chosen, codes[chosen], len(seeds))
 
     def _number(self, name: str | None) -> int:
@@ -146,15 +150,16 @@ class UnitRowsFileBuilder:
     ::
 
         add      (digest of the id, number of the row) -> the file of that part of all digests
-        build    part after part: group, choose -> codes[row] = m, -m for the drawn row; 0 for rows that do not count
+        build    part after part, some rows at a time: keep those of each unit that are first in its secret order
+                 -> codes[row] = m, -m for the drawn row; 0 for rows that do not count
 
     Guarantee:
         The rows that count are those of ``UnitRowsBuilder``. The files hold no id, only keyed digests of 128 bits: two
         ids fall together with a probability below rows^2 / 2^129.
 
     Edge cases:
-        Memory holds the rows of one part, about 2^18, and more only where one unit has more: 25 bytes each, and as
-        much again to sort them.
+        Memory holds about 2^18 rows, however many one unit has, and a few times that to sort them; with more than 2^28
+        rows, a part of the units and the rows of each that count.
     """
 
     def __init__(self, unit: PrivacyUnit, key: bytes, folder: Path, length: int) -> None:
@@ -198,15 +203,14 @@ class UnitRowsFileBuilder:
         path = self._folder / f"{number}"
         if not path.exists():
             return 0
-        rows = np.fromfile(path, dtype=_ROW)
+        seen: dict[bytes, int] = {}
+        kept = np.empty(0, dtype=_ORDERED)
+        for start in range(0, path.stat().st_size, _PART * _ROW.itemsize):
+            rows = np.fromfile(path, dtype=_ROW, count=_PART, offset=start)
+            kept = _first_of_each(np.concatenate([kept, _order_rows(rows, seen)]), self._unit)
         path.unlink()
-        rows = rows[np.lexsort((rows["digest"][:, 1], rows["digest"][:, 0]))]  # stable: rows of a unit stay in order
-        new = np.ones(len(rows), dtype=np.bool_)
-        new[1:] = (rows["digest"][1:] != rows["digest"][:-1]).any(axis=1)
-        units, seeds = np.cumsum(new) - 1, rows["digest"][new, 0]
-        usable = np.flatnonzero(rows["usable"])
-        chosen = usable[_choose(units[usable], seeds, self._unit)]
-        found = UnitRows(rows["row"][chosen], units[chosen], len(seeds))
+        units, _ = _group(kept["digest"])
+        found = UnitRows(kept["row"], units, len(seen))
         self._write_codes(found.places, found.sizes[found.units])
         self._write_codes(found.drawn, -found.sizes[found.sizes > 0])
         return found.count
@@ -237,12 +241,43 @@ def _digest(name: str, key: bytes) -> bytes:
     return blake2b(name.encode("utf-8", "surrogatepass"), key=key, digest_size=16, person=b"dpilot unit").digest()
 
 
-def _choose(units: Indices, seeds: NDArray[np.uint64], unit: PrivacyUnit) -> Indices:
-    """Of rows grouped by unit, the places of those that count: unit by unit, each unit's rows in a secret order."""
+def _order_rows(rows: NDArray[Any], seen: dict[bytes, int]) -> NDArray[Any]:
+    """The usable rows, each with its place in the secret order of its unit; ``seen`` counts those of each unit."""
+    rows = rows[np.lexsort(rows["digest"].T)]  # stable: the rows of a unit stay in order
+    units, first = _group(rows["digest"])
+    names = rows["digest"][first].view("V16").ravel().tolist()
+    before = np.array([seen.get(name, 0) for name in names], dtype=np.int64)
+    counts = np.bincount(units, rows["usable"], minlength=len(names)).astype(np.int64)
+    seen.update(zip(names, (before + counts).tolist(), strict=True))
+    rows, units = rows[rows["usable"]], units[rows["usable"]]
+    made = np.empty(len(rows), dtype=_ORDERED)
+    made["digest"], made["row"] = rows["digest"], rows["row"]
+    made["order"] = _order(rows["digest"][:, 0], before[units] + _rank(units))
+    return made
+
+
+def _first_of_each(rows: NDArray[Any], unit: PrivacyUnit) -> NDArray[Any]:
+    """The rows of each unit that are first in its order, as many as count."""
+    rows = rows[np.lexsort((rows["order"], *rows["digest"].T))]
+    return np.asarray(rows[_rank(_group(rows["digest"])[0]) < (unit.rows or 1)])
+
+
+def _group(digests: NDArray[np.uint64]) -> tuple[Indices, NDArray[np.bool_]]:
+    """The number of the unit of each row, where equal digests lie together, and whether it is the first of its unit."""
+    first = np.ones(len(digests), dtype=np.bool_)
+    first[1:] = (digests[1:] != digests[:-1]).any(axis=1)
+    return np.cumsum(first) - 1, first
+
+
+def _rank(units: Indices) -> Indices:
+    """The number of each row among those of its unit, where these lie together."""
     starts = np.flatnonzero(np.diff(units, prepend=-1))
-    nth = np.arange(len(units)) - np.repeat(starts, np.diff(starts, append=len(units)))
-    order = np.lexsort((_mix(seeds[units] + nth.astype(np.uint64) * _GOLDEN), units))  # a unit's rows stay together
-    return order[nth < (unit.rows or 1)]  # units ascend in both orders, so the nth of the new one has the same place
+    return np.arange(len(units)) - np.repeat(starts, np.diff(starts, append=len(units)))
+
+
+def _order(seeds: NDArray[np.uint64], nth: Indices) -> NDArray[np.uint64]:
+    """Where the nth row of a unit stands in its secret order."""
+    return _mix(seeds + nth.astype(np.uint64) * _GOLDEN)
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
