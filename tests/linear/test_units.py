@@ -136,11 +136,13 @@ def test_a_unit_moves_a_classifier_within_its_bounds(classes, count, record):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("count", COUNTS)
-def test_with_a_public_size_making_a_unit_null_moves_nothing_else(method, count):
+def test_with_a_public_size_a_unit_may_be_replaced_by_an_empty_one(method, count):
     rows, ids = with_unit(ROWS, IDS, hostile("far", count), 999)
     null = rows.copy()
     null[ids == 999, 0] = np.nan
-    assert moved(lambda: regression(method=method, size="public"), (rows, ids), (null, ids)).differences == ()
+    empty = with_unit(ROWS, IDS, np.full((1, 3), np.nan), 999)
+    for neighbour in ((null, ids), empty):
+        assert moved(lambda: regression(method=method, size="public"), (rows, ids), neighbour).differences == ()
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -441,6 +443,11 @@ def test_the_size_is_the_number_of_units():
     assert float(np.asarray(listener.entries[0].inputs[0])) == len(set(IDS.tolist()))
     nobody = regression(size="public").fit(X, y, units=[None] * len(X))
     assert np.isfinite(nobody.coef_).all()
+
+
+def test_the_choice_of_rows_is_drawn_anew_for_each_fit():
+    seen = [regression()._rows(ROWS, IDS, UNIT)[0].values for _ in range(2)]
+    assert not np.array_equal(*seen)
 
 
 def test_null_rows_of_a_unit_leave_its_weight_to_the_others():
