@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -21,9 +22,16 @@ from dpilot.data.cells import Cells, objects, plain
 from dpilot.data.values import key as value_key
 from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["UnitRows", "UnitRowsBuilder", "group_rows"]
+__all__ = ["UnitRows", "UnitRowsBuilder", "UnitRowsFile", "UnitRowsFileBuilder", "group_rows"]
+
+Usable = NDArray[np.bool_]
 
 _NO_ID: Final = -1
+_CODE: Final = np.dtype("<i4")
+_ROW: Final = np.dtype([("digest", "<u8", 2), ("row", "<i8"), ("usable", "?")])
+_ORDERED: Final = np.dtype([("digest", "<u8", 2), ("order", "<u8"), ("row", "<i8")])
+_PART: Final = 1 << 18  # rows of a part on disk, and
+_MOST_PARTS: Final = 1 << 10  # parts, each a file
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -55,7 +63,7 @@ class UnitRows:
 
     @property
     def drawn(self) -> Indices:
-        """The place of one row of each unit, drawn uniformly: a table in which a unit is one record."""
+        """The place of one row of each unit that has any, drawn uniformly: a table in which a unit is one record."""
         return self.places[np.flatnonzero(np.diff(self.units, prepend=-1))]
 
     def usable(self, mask: NDArray[np.bool_]) -> UnitRows:
@@ -70,8 +78,11 @@ class UnitRows:
         return UnitRows(self.places[kept], number[self.units[kept]], len(chosen))
 
 
-def group_rows(ids: Any, unit: PrivacyUnit, *, key: bytes) -> UnitRows:
+def group_rows(ids: Any, unit: PrivacyUnit, *, key: bytes, usable: Usable | None = None) -> UnitRows:
     """The rows of each unit, at most ``unit.rows`` of them; ``ids`` has one id for each row, ``key`` is secret.
+
+    ``usable`` says which rows can count, by their own values alone: others are left out before any is chosen, and a
+    unit that has no other row is a unit still, of no rows.
 
     Edge cases:
         1, 1.0, "1" and True are one id, as of every category; a whole number from 2^53 on is none, unless it is text
@@ -79,7 +90,7 @@ def group_rows(ids: Any, unit: PrivacyUnit, *, key: bytes) -> UnitRows:
         a missing id    its row counts for nothing; with ``unit.missing == "row"`` it is a unit of its own
     """
     builder = UnitRowsBuilder(unit, key)
-    builder.add(plain(ids) if hasattr(ids, "dtype") or hasattr(ids, "type") else objects(ids))
+    builder.add(plain(ids) if hasattr(ids, "dtype") or hasattr(ids, "type") else objects(ids), usable)
     return builder.build()
 
 
@@ -89,32 +100,27 @@ class UnitRowsBuilder:
     def __init__(self, unit: PrivacyUnit, key: bytes, *, exact: bool = False) -> None:
         self._unit, self._key, self._exact = unit, key, exact
         self._numbers: dict[str, int] = {}  # of each id, in the order of first rows
-        self._seeds: list[bytes] = []
+        self._digests: list[bytes] = []
         self._codes: list[Indices] = []
+        self._usable: list[Usable] = []
 
-    def add(self, cells: Cells) -> None:
-        """The ids of the next rows."""
-        if cells.dtype.kind in "fiub":
-            values, inverse = np.unique(cells, return_inverse=True)
-            each = [self._name(value) for value in values.tolist()]
-            names: Iterable[str | None] = (each[place] for place in inverse.reshape(-1).tolist())
-        else:
-            names = map(self._name, cells.tolist())
-        self._codes.append(np.fromiter((self._number(name) for name in names), np.int64, len(cells)))
+    def add(self, cells: Cells, usable: Usable | None = None) -> None:
+        """The ids of the next rows, and which of these are ``usable``: all, where nothing is said."""
+        names = _names(cells, self._exact)
+        self._codes.append(np.fromiter(map(self._number, names), np.int64, len(cells)))
+        self._usable.append(np.ones(len(cells), dtype=np.bool_) if usable is None else usable)
 
     def build(self) -> UnitRows:
         """The rows that count."""
-        codes = np.concatenate(self._codes) if self._codes else np.empty(0, dtype=np.int64)
-        seeds = np.frombuffer(b"".join(self._seeds), dtype="<u8")
-        kept = np.flatnonzero(codes != _NO_ID)
-        order = np.argsort(codes[kept], kind="stable")
-        places, units = kept[order], codes[kept][order]
-        starts = np.flatnonzero(np.diff(units, prepend=-1))
-        nth = np.arange(len(units)) - np.repeat(starts, np.diff(starts, append=len(units)))
-        order = np.lexsort((_mix(seeds[units] + nth.astype(np.uint64) * _GOLDEN), units))  # a unit's rows stay together
-        most = self._unit.rows or 1
-        kept_rows = nth < most  # units ascend in both orders, so the nth of the new order stands at the same place
-        return UnitRows(places[order][kept_rows], units[kept_rows], len(seeds))
+        codes = np.concatenate([np.empty(0, dtype=np.int64), *self._codes])
+        kept = np.flatnonzero((codes != _NO_ID) & np.concatenate([np.empty(0, dtype=np.bool_), *self._usable]))
+        grouped = kept[np.argsort(codes[kept], kind="stable")]
+        seeds = np.frombuffer(b"".join(self._digests), dtype="<u8")[::2]
+        units = codes[grouped]
+        nth = _rank(units)
+        order = np.lexsort((_order(seeds[units], nth), units))  # a unit's rows stay together
+        chosen = grouped[order[nth < (self._unit.rows or 1)]]  # as units ascend in both orders
+        return UnitRows(chosen, codes[chosen], len(seeds))
 
     def _number(self, name: str | None) -> int:
         if name is None:
@@ -125,16 +131,157 @@ class UnitRowsBuilder:
         return number
 
     def _new_unit(self, name: str) -> int:
-        digest = blake2b(name.encode("utf-8", "surrogatepass"), key=self._key, digest_size=8, person=b"dpilot unit")
-        self._seeds.append(digest.digest())
-        return len(self._seeds) - 1
+        self._digests.append(_digest(name, self._key))
+        return len(self._digests) - 1
 
-    def _name(self, cell: Any) -> str | None:
-        """The text by which ids are compared; None for a missing one."""
-        name = value_key(cell)
-        if name is None and self._exact and type(cell) in (str, int):
-            name = str(cell).strip()
-        return None if name in (None, "nan", "") else name
+
+@dataclass(frozen=True, slots=True)
+class UnitRowsFile:
+    """How each row of a long table counts, on disk: what ``UnitRows`` says, in four bytes a row. Sensitive."""
+
+    path: Path
+    count: int
+
+    def read(self, start: int, stop: int) -> tuple[Floats, NDArray[np.bool_]]:
+        """Of the rows from ``start`` to ``stop``: their shares, 0 for those that do not count, and which are drawn."""
+        codes = np.fromfile(self.path, dtype=_CODE, count=stop - start, offset=start * _CODE.itemsize)
+        return np.divide(1.0, np.abs(codes), out=np.zeros(len(codes)), where=codes != 0), codes < 0
+
+
+class UnitRowsFileBuilder:
+    """``UnitRowsBuilder`` for ``length`` rows, in any order, that do not fit in memory; files in an empty ``folder``.
+
+    ::
+
+        add      (digest of the id, number of the row) -> the file of that part of all digests
+        build    part after part, some rows at a time: keep those of each unit that are first in its secret order
+                 -> codes[row] = m, -m for the drawn row; 0 for rows that do not count
+
+    Guarantee:
+        The rows that count are those of ``UnitRowsBuilder``. The files hold no id, only keyed digests of 128 bits: two
+        ids fall together with a probability below rows^2 / 2^129.
+
+    Edge cases:
+        Memory holds about 2^18 rows, however many one unit has, and a few times that to sort them; with more than 2^28
+        rows, a part of the units and the rows of each that count.
+    """
+
+    def __init__(self, unit: PrivacyUnit, key: bytes, folder: Path, length: int) -> None:
+        self._unit, self._key, self._folder = unit, key, folder
+        self._parts = min(max(-(-length // _PART), 1), _MOST_PARTS)
+        self._row = self._alone = 0
+        self._codes = folder / "codes"
+        with self._codes.open("wb") as file:
+            file.truncate(length * _CODE.itemsize)
+
+    def add(self, cells: Cells, usable: Usable) -> None:
+        """The ids of the next rows, and which of these are usable."""
+        names = list(_names(cells, exact=True))
+        known = np.array([name is not None for name in names], dtype=np.bool_)
+        digests = b"".join(_digest(name, self._key) for name in names if name is not None)
+        rows = np.empty(len(names), dtype=_ROW)
+        rows["digest"][known] = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
+        rows["row"] = np.arange(self._row, self._row + len(names))
+        rows["usable"] = usable
+        self._row += len(names)
+        self._write_parts(rows[known])
+        if self._unit.missing == "row":
+            self._alone += int((~known).sum())
+            self._write_codes(rows["row"][~known & usable], -1)
+
+    def build(self) -> UnitRowsFile:
+        """The rows that count."""
+        count = self._alone + sum(map(self._choose_part, range(self._parts)))
+        return UnitRowsFile(self._codes, count)
+
+    def _write_parts(self, rows: NDArray[Any]) -> None:
+        part = rows["digest"][:, 1] % np.uint64(self._parts)
+        order = np.argsort(part, kind="stable")
+        ends = np.searchsorted(part[order], np.arange(self._parts + 1))
+        for number in np.flatnonzero(np.diff(ends)).tolist():
+            with (self._folder / f"{number}").open("ab") as file:
+                rows[order[ends[number] : ends[number + 1]]].tofile(file)
+
+    def _choose_part(self, number: int) -> int:
+        """Write down which rows of one part count; how many units it has."""
+        path = self._folder / f"{number}"
+        if not path.exists():
+            return 0
+        seen: dict[bytes, int] = {}
+        kept = np.empty(0, dtype=_ORDERED)
+        for start in range(0, path.stat().st_size, _PART * _ROW.itemsize):
+            rows = np.fromfile(path, dtype=_ROW, count=_PART, offset=start)
+            kept = _first_of_each(np.concatenate([kept, _order_rows(rows, seen)]), self._unit)
+        path.unlink()
+        units, _ = _group(kept["digest"])
+        found = UnitRows(kept["row"], units, len(seen))
+        self._write_codes(found.places, found.sizes[found.units])
+        self._write_codes(found.drawn, -found.sizes[found.sizes > 0])
+        return found.count
+
+    def _write_codes(self, places: Indices, codes: Indices | int) -> None:
+        if len(places):
+            np.memmap(self._codes, dtype=_CODE, mode="r+")[places] = codes  # let go of at once, pages and all
+
+
+def _names(cells: Cells, exact: bool) -> Iterator[str | None]:
+    """The text by which each id is compared; None for a missing one."""
+    if cells.dtype.kind not in "fiub":
+        return (_name(cell, exact) for cell in cells.tolist())
+    values, inverse = np.unique(cells, return_inverse=True)
+    each = [_name(value, exact) for value in values.tolist()]
+    return (each[place] for place in inverse.reshape(-1).tolist())
+
+
+def _name(cell: Any, exact: bool) -> str | None:
+    name = value_key(cell)
+    if name is None and exact and type(cell) in (str, int):
+        name = str(cell).strip()
+    return None if name in (None, "nan", "") else name
+
+
+def _digest(name: str, key: bytes) -> bytes:
+    """16 bytes; the first eight are the seed of what is chosen."""
+    return blake2b(name.encode("utf-8", "surrogatepass"), key=key, digest_size=16, person=b"dpilot unit").digest()
+
+
+def _order_rows(rows: NDArray[Any], seen: dict[bytes, int]) -> NDArray[Any]:
+    """The usable rows, each with its place in the secret order of its unit; ``seen`` counts those of each unit."""
+    rows = rows[np.lexsort(rows["digest"].T)]  # stable: the rows of a unit stay in order
+    units, first = _group(rows["digest"])
+    names = rows["digest"][first].view("V16").ravel().tolist()
+    before = np.array([seen.get(name, 0) for name in names], dtype=np.int64)
+    counts = np.bincount(units, rows["usable"], minlength=len(names)).astype(np.int64)
+    seen.update(zip(names, (before + counts).tolist(), strict=True))
+    rows, units = rows[rows["usable"]], units[rows["usable"]]
+    made = np.empty(len(rows), dtype=_ORDERED)
+    made["digest"], made["row"] = rows["digest"], rows["row"]
+    made["order"] = _order(rows["digest"][:, 0], before[units] + _rank(units))
+    return made
+
+
+def _first_of_each(rows: NDArray[Any], unit: PrivacyUnit) -> NDArray[Any]:
+    """The rows of each unit that are first in its order, as many as count."""
+    rows = rows[np.lexsort((rows["order"], *rows["digest"].T))]
+    return np.asarray(rows[_rank(_group(rows["digest"])[0]) < (unit.rows or 1)])
+
+
+def _group(digests: NDArray[np.uint64]) -> tuple[Indices, NDArray[np.bool_]]:
+    """The number of the unit of each row, where equal digests lie together, and whether it is the first of its unit."""
+    first = np.ones(len(digests), dtype=np.bool_)
+    first[1:] = (digests[1:] != digests[:-1]).any(axis=1)
+    return np.cumsum(first) - 1, first
+
+
+def _rank(units: Indices) -> Indices:
+    """The number of each row among those of its unit, where these lie together."""
+    starts = np.flatnonzero(np.diff(units, prepend=-1))
+    return np.arange(len(units)) - np.repeat(starts, np.diff(starts, append=len(units)))
+
+
+def _order(seeds: NDArray[np.uint64], nth: Indices) -> NDArray[np.uint64]:
+    """Where the nth row of a unit stands in its secret order."""
+    return _mix(seeds + nth.astype(np.uint64) * _GOLDEN)
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

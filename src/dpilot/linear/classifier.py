@@ -19,11 +19,11 @@ from dpilot.data.values import key
 from dpilot.errors import InvalidInput
 from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, fit_rows
-from dpilot.linear.inputs import features, features_and_target, loose
+from dpilot.linear.inputs import features, features_and_target, loose, unit_ids, without_unit
 from dpilot.linear.logistic import LogisticSteps, probabilities
 from dpilot.linear.model import inside
-from dpilot.linear.parameters import PrivateEstimator
-from dpilot.linear.rows import MemoryRows, products
+from dpilot.linear.parameters import UnitEstimator
+from dpilot.linear.rows import products
 
 __all__ = ["LogisticRegression", "codes", "resolve_classes"]
 
@@ -72,15 +72,15 @@ def _check_apart(classes: list[Any]) -> None:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
+class LogisticRegression(ClassifierMixin, UnitEstimator):  # type: ignore[misc]
     """Differentially private logistic regression that asks for no bounds, for two classes or more.
 
     ``classes`` are declared (a list), or taken from the data and published ("public"); leaving them out is an error,
     because which labels occur is itself about the records.
 
     Guarantee:
-        As ``LinearRegression``: (epsilon, delta)-DP in all, every entry in ``privacy_``, the ledger charged first, and
-        the same default of delta.
+        As ``LinearRegression``: (epsilon, delta)-DP in all, every entry in ``privacy_``, the ledger charged first, the
+        same default of delta, and the same meaning of ``unit``.
 
     Edge cases:
         A record whose label is none of the classes, or with a value that is no finite number, is the null record.
@@ -98,15 +98,17 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
     bounds: Any = None
     fit_intercept: bool = True
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit on the records (X, y), charging the ledger first."""
+    def fit(self, X: Any, y: Any, units: Any = None) -> Self:
+        """Fit on the records (X, y), charging the ledger first; ``units`` as in ``LinearRegression.fit``."""
+        unit = self._unit()
+        X, ids = unit_ids(X, unit, units)
         values, labels = features_and_target(self, X, y, self.bounds)
         classes, unprotected = resolve_classes(self.classes, labels)
-        table = np.column_stack([values, codes(labels, classes)])
+        rows, length = self._rows(np.column_stack([values, codes(labels, classes)]), ids, unit)
         count = values.shape[1]
-        problem, others = self._problem(count, len(table), intercept=self.fit_intercept)
+        problem, others = self._problem(count, length, intercept=self.fit_intercept)
         fitted = fit_rows(
-            MemoryRows.of(table),
+            rows,
             problem,
             parse_bounds(self.bounds, count, target=False),
             LogisticSteps(len(classes)),
@@ -114,6 +116,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
             random_state=self.random_state,
             unprotected=(*unprotected, *others),
             numeric_target=False,
+            unit=unit,
         )
         self.classes_ = classes
         self._keep(fitted)
@@ -137,7 +140,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
         return np.asarray(self.classes_[np.argmax(self.predict_proba(X), axis=1)])
 
     def _scores(self, X: Any) -> Floats:
-        values = inside(features(self, X), self.center_, self.lower_, self.upper_)
+        values = inside(features(self, without_unit(X, self.privacy_.unit)), self.center_, self.lower_, self.upper_)
         return np.asarray(products(values, self.coef_.T) + self.intercept_)
 
     def _keep(self, fitted: Fitted) -> None:

@@ -13,19 +13,20 @@ from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, fit_rows
-from dpilot.linear.inputs import features, features_and_target, loose, numbers
+from dpilot.linear.inputs import features, features_and_target, loose, numbers, unit_ids, without_unit
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
-from dpilot.linear.parameters import PrivateEstimator
-from dpilot.linear.rows import MemoryRows, Rows
+from dpilot.linear.parameters import UnitEstimator
+from dpilot.linear.rows import Rows
 from dpilot.linear.solution import standard_errors
-from dpilot.linear.streaming import parquet_rows
+from dpilot.linear.streaming import group_parquet, parquet_rows
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 __all__ = ["LinearRegression"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+class LinearRegression(RegressorMixin, UnitEstimator):  # type: ignore[misc]
     """Differentially private least squares that asks for no bounds.
 
     Columns and target are standardised by bought quantiles, inside declared ``bounds`` where there are some, or not at
@@ -35,6 +36,9 @@ class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         (epsilon, delta)-DP for adding or removing one record, everything stored on the estimator included; the number
         of records is published when ``size="public"``. ``privacy_`` lists every entry. With ``ledger`` a path, each
         fit is charged there before a record is read, or refused with BudgetExceeded.
+        With ``unit="patient_id"`` the same for one such unit with all its rows, of which at most ``rows_per_unit``
+        count, and ``size`` is the number of units. A unit counts as the mean of its rows in moments and steps, and by
+        one row of it, drawn uniformly, in all else.
 
     Released beside ``coef_`` and ``intercept_``: ``coef_std_``, standard errors that count sampling and privacy noise
     (None where the method gives none), and ``choice_``, what "auto" settled for.
@@ -43,6 +47,7 @@ class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         ``delta`` None is min(1e-5, 1/(10 size)), or 1e-6 where the size is bought (``size="private"``); 1/size or more
         is refused unless ``allow_large_delta``. ``privacy_`` shows what was used.
         A record with a value that is no finite number is the null record: it is left out, silently.
+        A row without an id is left out too; with ``missing_unit="row"`` it is a unit of its own.
         ``predict`` pulls features into the released intervals (``lower_``, ``upper_``; nan becomes the centre) and
         predictions into ``target_range_``: a linear model on winsorised features, never far outside what was seen.
         ``random_state`` other than None fixes the noise, for tests: whoever knows it can take the noise off. It warns
@@ -60,27 +65,38 @@ class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     bounds: Any = None
     fit_intercept: bool = True
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit on the records (X, y), charging the ledger first."""
-        values, target = features_and_target(self, X, y, self.bounds)
-        table = np.column_stack([values, numbers(target)])
-        return self._fit(MemoryRows.of(table), length=table.shape[0])
+    def fit(self, X: Any, y: Any, units: Any = None) -> Self:
+        """Fit on the records (X, y), charging the ledger first.
 
-    def fit_parquet(self, where: Any, target: str) -> Self:
+        With ``unit``, the ids are that column of a frame X, which is no feature, or ``units``, one for each row.
+        """
+        unit = self._unit()
+        X, ids = unit_ids(X, unit, units)
+        values, target = features_and_target(self, X, y, self.bounds)
+        rows, length = self._rows(np.column_stack([values, numbers(target)]), ids, unit)
+        return self._fit(rows, length=length, unit=unit)
+
+    def fit_parquet(self, where: Any, target: str, unit: str | None = None) -> Self:
         """Fit on parquet files (a path, folder, pattern or list of them), streamed in constant memory.
 
         One pass for each scaling grid, two for the Gram matrix and its radius, one a step; noise is added to the sums.
+        Ids are read in one pass more, from the column that ``unit``, here or on the estimator, names, by way of a
+        temporary folder (``streaming.group_parquet``).
         """
-        rows, length, names = parquet_rows(where, target)
+        whom = self._unit(unit)
+        rows, length, names = parquet_rows(where, target, None if whom.is_record else whom.name)
         self.n_features_in_, self.feature_names_in_ = len(names), np.asarray(names, dtype=object)
-        return self._fit(rows, length=length)
+        if whom.is_record:
+            return self._fit(rows, length=length)
+        with group_parquet(rows, length, whom, self._unit_key()) as (grouped, count):
+            return self._fit(grouped, length=count, unit=whom)
 
     def predict(self, X: Any) -> Floats:
-        """Predictions for each row; post-processing of what was released."""
+        """Predictions for each row, of a frame with or without ids; post-processing of what was released."""
         check_is_fitted(self)
-        return self.model_.predict(features(self, X))
+        return self.model_.predict(features(self, without_unit(X, self.privacy_.unit)))
 
-    def _fit(self, rows: Rows, *, length: int) -> Self:
+    def _fit(self, rows: Rows, *, length: int, unit: PrivacyUnit = RECORD) -> Self:
         count = rows.columns - 1
         problem, unprotected = self._problem(count, length, intercept=self.fit_intercept)
         method = METHODS[_validate.one_of(METHODS, method=self.method)]
@@ -92,6 +108,7 @@ class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             ledger=self.ledger,
             random_state=self.random_state,
             unprotected=unprotected,
+            unit=unit,
         )
         self._keep(fitted)
         return self

@@ -23,6 +23,7 @@ from dpilot.mechanism import SYSTEM, Noise, seeded_noise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import Ledger, Stage, fit_budget
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import PUBLISHED_SIZE
 from dpilot.statistics import count, count_event
 
@@ -169,8 +170,9 @@ def fit_rows(
     random_state: Any = None,
     unprotected: tuple[str, ...] = (_TIME,),
     numeric_target: bool = True,
+    unit: PrivacyUnit = RECORD,
 ) -> Fitted:
-    """Fit ``method`` to ``rows`` of [features | target].
+    """Fit ``method`` to ``rows`` of [features | target], which come out of ``unit`` as ``linear.rows`` says.
 
     Guarantee:
         All noise multipliers follow from ``problem`` and ``declared``, and their whole price is in the ledger, before a
@@ -180,7 +182,10 @@ def fit_rows(
     plan = plan_fit(problem, declared, method, numeric_target=numeric_target)
     noise = noise_of(random_state)
     stages = [Stage(name, event) for name, event in plan.stages.items()]
-    with commit_stages(stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected) as (run, costs):
+    with commit_stages(stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected, unit=unit) as (
+        run,
+        costs,
+    ):
         solution, scaling, size = plan.run(rows, run)
     return Fitted(solution, scaling, size, costs[0])
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.linear.problem import CommittedRun, LinearProblem, multiplier
-from dpilot.linear.rows import Rows, total
+from dpilot.linear.rows import Rows, weighted_total
 from dpilot.mechanism import Draws, Noise, release_symmetric
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
@@ -133,7 +133,8 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
 
     Guarantee:
         A row z is scaled down to |z| <= radius, so it moves svec(sum z z^T) by |z z^T|_F <= radius^2, intercept and
-        target among its columns; the radius by ``statistics.quantile``.
+        target among its columns, and a unit, whose rows share a weight of 1, by no more; the radius by
+        ``statistics.quantile``.
 
     Edge cases:
         Standardised rows are about sqrt(columns) long, so a radius above twice that is not believed.
@@ -141,7 +142,7 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
     usual = 1.2 * math.sqrt(rows.columns)
     radius = usual if plan.radius is None else min(_radius(rows, plan.radius, receipt, noise), 2 * usual)
     # |z z^T|_F = |z|^2 <= radius^2, and |svec(A)|_2 = |A|_F: each entry off the diagonal counts once, times sqrt(2)
-    exact = total(rows, lambda values: _products(values, radius))
+    exact = weighted_total(rows, lambda values, shares: _products(values, shares, radius))
     moments = release_symmetric(exact, bound=radius**2, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
     return Gram(moments / size, plan.moments * radius**2 / size, radius**2)
 
@@ -155,7 +156,7 @@ def average_grams(
         That of ``gram`` for each multiplier, at the radius that was released: one Gaussian each.
     """
     bound = seen.radius_squared
-    exact = total(rows, lambda values: _products(values, math.sqrt(bound)))
+    exact = weighted_total(rows, lambda values, shares: _products(values, shares, math.sqrt(bound)))
     sum_, weight = seen.moments / seen.noise**2, 1 / seen.noise**2
     for sigma in multipliers:
         part = (size / (sigma * bound)) ** 2
@@ -164,12 +165,16 @@ def average_grams(
     return Gram(sum_ / weight, weight**-0.5, bound)
 
 
-def _products(values: Floats, radius: float) -> Floats:
-    """The sum of z z^T, each row scaled down to ``radius``: for standardised rows, whose squares cannot overflow."""
+def _products(values: Floats, shares: Floats, radius: float) -> Floats:
+    """The sum of share z z^T, each row scaled down to ``radius``: for standardised rows, whose squares cannot overflow.
+
+    Shares of a unit add up to 1 but for roundings, which the shaved radius has room for.
+    """
     norms = np.sqrt(np.einsum("ij,ij->i", values, values))
     long = norms > radius * _SHAVE
-    if long.any():
-        values = values * np.where(long, radius * _SHAVE / np.maximum(norms, 1e-300), 1.0)[:, None]
+    factors = np.where(long, radius * _SHAVE / np.maximum(norms, 1e-300), 1.0) * np.sqrt(shares)  # squares weigh shares
+    if (factors < 1.0).any():
+        values = values * factors[:, None]
     return values.T @ values
 
 

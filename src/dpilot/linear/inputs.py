@@ -26,8 +26,12 @@ from dpilot.data.cells import UNREADABLE, Cells, check_numeric, kind, objects, p
 from dpilot.data.frames import columns_of, is_frame
 from dpilot.data.values import attempt, number
 from dpilot.errors import InvalidInput
+from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["features", "features_and_target", "loose", "numbers", "target_cells", "target_numbers", "training_features"]
+__all__ = [
+    "features", "features_and_target", "loose", "numbers", "target_cells", "target_numbers", "training_features",
+    "unit_ids", "without_unit",
+]  # fmt: skip
 
 _LOOSE = {"dtype": None, "ensure_all_finite": False, "ensure_min_samples": 0}
 _NO_ROWS = (str, bytes, bytearray, Mapping, AbstractSet)
@@ -86,6 +90,38 @@ def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> t
     return _quiet(check)
 
 
+def unit_ids(X: Any, unit: PrivacyUnit, units: Any) -> tuple[Any, Cells | None]:
+    """The table without its column of ids, and the ids, one a row: from that column, or apart as ``units``.
+
+    (X, None) where each row is a record.
+    """
+    if unit.is_record:
+        if units is not None:
+            raise InvalidInput("units are given, and unit is None: name what they are, such as unit='patient_id'.")
+        return X, None
+    column = _named_column(X, unit.name)
+    if (column is None) == (units is None):
+        found = "nowhere" if column is None else "twice"
+        raise InvalidInput(
+            f"the ids of unit {unit.name!r} are {found}: expected them once, as that column of a frame or as "
+            "fit(X, y, units=...), one for each row."
+        )
+    ids = units if column is None else column
+    if getattr(ids, "ndim", 1) != 1 or isinstance(ids, str | bytes | Mapping):
+        raise InvalidInput("units are no list of ids: expected one id for each row.")
+    cells = plain(ids) if hasattr(ids, "dtype") or hasattr(ids, "type") else objects(ids)
+    return without_unit(X, unit), cells
+
+
+def without_unit(X: Any, unit: PrivacyUnit) -> Any:
+    """A table without the column of ids, if it is there."""
+    if unit.is_record or _named_column(X, unit.name) is None:
+        return X
+    if hasattr(X, "iloc"):
+        return X.loc[:, [name != unit.name for name in X.columns]]
+    return X.drop([unit.name])
+
+
 def target_cells(y: Any) -> Cells:
     """A target as it is, one cell a record: a list becomes an array of objects, where no cell changes another.
 
@@ -105,6 +141,14 @@ def target_numbers(y: Any, length: int) -> Floats:
         return numbers(column)
 
     return _quiet(check)
+
+
+def _named_column(X: Any, name: str) -> Any:
+    """The column of a frame by that name; None where there is none, or X is no frame."""
+    found = [column for each, column in columns_of(X) if each == name] if is_frame(X) else []
+    if len(found) > 1:
+        raise InvalidInput(f"column {name!r} is more than once in X: expected it once, as it holds the ids.")
+    return found[0] if found else None
 
 
 def _check_table(estimator: Any, X: Any, width: int | None, checks: Mapping[str, Any], *, reset: bool) -> Floats:

@@ -6,11 +6,19 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 
+from dpilot._arrays import Floats
+from dpilot.data.cells import Cells
+from dpilot.data.units import group_rows
+from dpilot.errors import InvalidInput
+from dpilot.keys import KEY_BYTES, fresh_key
 from dpilot.linear.fitting import problem_of
 from dpilot.linear.problem import LinearProblem
+from dpilot.linear.rows import MemoryRows, finite_rows
+from dpilot.privacy.unit import ROWS_PER_UNIT, PrivacyUnit
 
-__all__ = ["PrivateEstimator"]
+__all__ = ["PrivateEstimator", "UnitEstimator"]
 
 
 @dataclass(eq=False, repr=False)
@@ -43,3 +51,38 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             allow_large_delta=self.allow_large_delta,
             ledger=self.ledger,
         )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class UnitEstimator(PrivateEstimator):
+    """An estimator that can protect units (persons, devices) with all their rows: see ``PrivacyUnit``.
+
+    ``unit`` names the column of ids, None for each row by itself; ``size`` is then the number of units.
+    """
+
+    unit: str | None = None
+    rows_per_unit: int = ROWS_PER_UNIT
+    missing_unit: str = "null"
+
+    def _unit(self, column: str | None = None) -> PrivacyUnit:
+        """The unit that the parameters declare; that of ``column`` where they name none."""
+        if column is not None and self.unit not in (None, column):
+            raise InvalidInput(f"unit is {column!r}, and the estimator's is {self.unit!r}: name it once.")
+        name = column if self.unit is None else self.unit
+        return PrivacyUnit.of(name, None if name is None else self.rows_per_unit, self.missing_unit)
+
+    def _rows(self, table: Floats, ids: Cells | None, unit: PrivacyUnit) -> tuple[MemoryRows, int]:
+        """The rows of a table in memory, and the number of units; of records, where there are no ``ids``."""
+        if ids is None:
+            return MemoryRows.of(table), len(table)
+        if len(ids) != len(table):
+            raise InvalidInput("X and units have inconsistent numbers of rows: expected one id for each row.")
+        units = group_rows(ids, unit, key=self._unit_key(), usable=finite_rows(table))
+        return MemoryRows.of(table, units), units.count
+
+    def _unit_key(self) -> bytes:
+        """The secret by which rows of a unit are chosen; a ``random_state`` fixes it as it fixes the noise."""
+        if self.random_state is None:
+            return fresh_key("units")
+        made: bytes = check_random_state(self.random_state).bytes(KEY_BYTES)
+        return made

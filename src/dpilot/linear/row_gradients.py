@@ -4,7 +4,8 @@ Each record sends its clipped gradient, in thresholds, and kappa in one entry of
 
     [ sum g_i min(1, C / |g_i|) / C  |  kappa sum onehot(bin of |g_i| / C) ]       bound = sqrt(1 + kappa^2)
 
-so every step writes the same receipt, whatever the threshold does; kappa = 0 sends no histogram.
+so every step writes the same receipt, whatever the threshold does; kappa = 0 sends no histogram. A unit of several rows
+sends the mean of what its rows would send, clipped row by row: no longer than the longest of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Final, final
 
 import numpy as np
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from dpilot._arrays import Floats
 from dpilot.linear.rows import Rows, products
 from dpilot.mechanism import Draws, Noise
-from dpilot.private_sum import PerSampleGradients, private_sum
+from dpilot.private_sum import Clip, PerSampleGradients, private_sum
 
 __all__ = ["EDGES", "HistogramClip", "OneHot", "Residual", "RowGradients", "clip", "gradient_step", "linear_residual"]
 
@@ -67,9 +69,14 @@ class OneHot:
 
     def sum(self, axis: int) -> Floats:
         assert axis == 0
+        return self.weighted_sum(np.ones(len(self.columns)))
+
+    def weighted_sum(self, weights: Floats) -> Floats:
+        """The sum of the rows, each times its weight."""
         if not self.width:
             return np.zeros(0)
-        return self.value * np.bincount(self.columns[self.columns >= 0], minlength=self.width).astype(np.float64)
+        there = self.columns >= 0
+        return np.asarray(self.value * np.bincount(self.columns[there], weights[there], minlength=self.width))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
         del copy
@@ -86,17 +93,25 @@ class RowGradients(PerSampleGradients):
     """The gradients x (outer) residual of some rows [features | target] at ``weights`` (columns, outputs).
 
     ``longest`` is what no row of features exceeds in length, where that is known: norms are then longest |residual|.
+    ``shares`` weigh each row after it is clipped: those of a unit add up to 1 at most.
 
     Guarantee:
-        |x (outer) r|_F = |x| |r|, so norms are exact but for roundings, which ``clip`` takes off.
+        |x (outer) r|_F = |x| |r|, so norms are exact but for roundings, which ``clip`` takes off, and those of shares
+        too.
     """
 
     def __init__(
-        self, rows: Floats, weights: Floats, residual: Residual = linear_residual, longest: float | None = None
+        self,
+        rows: Floats,
+        weights: Floats,
+        residual: Residual = linear_residual,
+        longest: float | None = None,
+        shares: Floats | None = None,
     ) -> None:
         self._features = rows[:, :-1]
         self._pull = residual(rows[:, -1], products(self._features, weights))  # (n, outputs)
         self._longest = longest
+        self._shares = np.ones(len(rows)) if shares is None else shares
 
     @property
     def norms(self) -> Floats:
@@ -106,6 +121,10 @@ class RowGradients(PerSampleGradients):
     def weighted_sum(self, weights: Floats) -> Floats:
         pull = np.where(weights[:, None] > 0, self._pull * weights[:, None], 0.0)  # 0 times infinity is no number
         return np.asarray(self._features.T @ pull)
+
+    def clip_and_sum(self, clip: Clip, state: HistogramClip) -> tuple[Floats, Floats]:
+        weights, extras = clip(self.norms, state)
+        return self.weighted_sum(weights * self._shares), extras.weighted_sum(self._shares)
 
 
 def _lengths(rows: Floats) -> Floats:
@@ -129,14 +148,14 @@ def gradient_step(
         That of ``private_sum``: one Gaussian of ``noise_multiplier``.
     """
 
-    def gradients(values: Floats) -> RowGradients:
-        return RowGradients(values, weights, residual, longest)
+    def gradients(values: Floats, shares: Floats) -> RowGradients:
+        return RowGradients(values, weights, residual, longest, shares)
 
     sums, extras = private_sum(
-        map(gradients, rows.chunks()),
+        starmap(gradients, rows.weighted_chunks()),
         clip,
         state,
-        empty=gradients(np.zeros((0, rows.columns))),
+        empty=gradients(np.zeros((0, rows.columns)), np.zeros(0)),
         noise_multiplier=noise_multiplier,
         receipt=receipt,
         noise=noise,

@@ -1,0 +1,459 @@
+"""A unit with all its rows moves a release by no more than a record may, and nothing else at all."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import stat
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+
+import dpilot.linear
+from dpilot import Budget, Ledger
+from dpilot.audit.replay import replay
+from dpilot.data import units
+from dpilot.data.units import UnitRowsFileBuilder, group_rows
+from dpilot.errors import InvalidInput
+from dpilot.keys import KEY_BYTES
+from dpilot.linear import LinearRegression, LogisticRegression, streaming
+from dpilot.linear.gram_matrix import GramPlan, gram
+from dpilot.linear.methods import METHODS
+from dpilot.linear.row_gradients import HistogramClip, gradient_step
+from dpilot.linear.rows import MemoryRows, finite_rows
+from dpilot.linear.streaming import group_parquet, parquet_rows
+from dpilot.mechanism import SYSTEM
+from dpilot.privacy.unit import PrivacyUnit
+from dpilot.tape import tape
+from tests.linear.helpers import EXTREMES, released, table
+from tests.statistics.helpers import Anything
+from tests.tapes import NoiseFree, exact_sum
+
+KEY = bytes(range(KEY_BYTES))
+CAP = 4
+UNIT = PrivacyUnit("person", CAP)
+COUNTS = (1, CAP, 1000)
+
+
+def persons(rows, seed=0):
+    """Rows of persons with 1 to 9 rows each, in any order: ids, one a row."""
+    rng = np.random.default_rng(seed)
+    ids = np.repeat(np.arange(rows), rng.integers(1, 10, rows))[:rows]
+    return rng.permutation(ids)
+
+
+ROWS, IDS = table(300, 2), persons(300)
+
+
+def regression(**options):
+    return LinearRegression(**{"unit": "person", "rows_per_unit": CAP, "size": 100, **options})
+
+
+def moved(make, data, neighbour, labels=lambda target: target):
+    """Replay a fit of ``make()`` on (rows, ids) and on a neighbour."""
+
+    def run(both):
+        rows, ids = both
+        return released(make().fit(rows[:, :-1], labels(rows[:, -1]), units=ids))
+
+    return replay(run, data, neighbour)
+
+
+def hostile(record, count):
+    """The rows of one unit: all the same extreme, or each another."""
+    if record == "each":
+        kinds = [EXTREMES[name] for name in EXTREMES]
+        values = np.array([kinds[place % len(kinds)] for place in range(count)])
+    else:
+        values = np.tile(EXTREMES[record], (count, 1))
+    return np.column_stack([values[:, [0]], values])
+
+
+def with_unit(rows, ids, more, name, at=None):
+    """The table with one unit more: its rows last, or anywhere."""
+    if at is None:
+        return np.concatenate([rows, more]), np.append(ids, [name] * len(more))
+    places = np.random.default_rng(at).integers(0, len(rows), len(more))
+    return np.insert(rows, places, more, axis=0), np.insert(ids, places, name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("record", ["huge", "far", "each"])
+def test_one_more_unit_moves_releases_within_their_bounds_and_nothing_else(method, count, record):
+    more = with_unit(ROWS, IDS, hostile(record, count), 999)
+    found = moved(lambda: regression(method=method), (ROWS, IDS), more)
+    assert found.differences == ()
+    assert found.releases > 0
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "tukey"])  # whose coins go by place
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_rows_of_a_unit_may_lie_anywhere(method, count):
+    more = with_unit(ROWS, IDS, hostile("each", count), 999, at=3)
+    for pair in (((ROWS, IDS), more), (more, (ROWS, IDS))):  # added, and removed
+        assert moved(lambda: regression(method=method), *pair).differences == ()
+
+
+@pytest.mark.parametrize(
+    "options", [{"bounds": "standardised"}, {"fit_intercept": False}, {"size": "private"}], ids=str
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_options_keep_the_bounds_too(options, method):
+    more = with_unit(ROWS, IDS, hostile("far", 1000), 999)
+    assert moved(lambda: regression(method=method, **options), (ROWS, IDS), more).differences == ()
+
+
+@pytest.mark.parametrize("size", [30, 70, 300])
+def test_one_value_for_all_keeps_its_bounds(size):
+    more = with_unit(ROWS, IDS, hostile("each", 1000), 999)
+    assert moved(lambda: regression(size=size), (ROWS, IDS), more).differences == ()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("record", ["huge", "each"])
+def test_a_unit_moves_a_classifier_within_its_bounds(classes, count, record):
+    def labels(target):
+        return np.digitize(target, [0.0, 0.5][: classes - 1])
+
+    more = with_unit(ROWS, IDS, hostile(record, count), 999)
+    make = lambda: LogisticRegression(  # noqa: E731
+        unit="person", rows_per_unit=CAP, size=100, classes=list(range(classes))
+    )
+    found = moved(make, (ROWS, IDS), more, labels)
+    assert found.differences == ()
+    assert found.releases > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("count", COUNTS)
+def test_with_a_public_size_a_unit_may_be_replaced_by_an_empty_one(method, count):
+    rows, ids = with_unit(ROWS, IDS, hostile("far", count), 999)
+    null = rows.copy()
+    null[ids == 999, 0] = np.nan
+    empty = with_unit(ROWS, IDS, np.full((1, 3), np.nan), 999)
+    for neighbour in ((null, ids), empty):
+        assert moved(lambda: regression(method=method, size="public"), (rows, ids), neighbour).differences == ()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_some_unit_comes_close_to_the_bound_however_many_rows_it_has(count):
+    more = with_unit(ROWS, IDS, hostile("far", count), 999)
+    assert moved(regression, (ROWS, IDS), more).largest > 0.9
+
+
+TYPED = {
+    "int": lambda ids: ids.astype(np.int32),
+    "whole floats": lambda ids: ids.astype(np.float64),
+    "text": lambda ids: ids.astype(str),
+    "objects": lambda ids: ids.astype(object),
+    "list": lambda ids: ids.tolist(),
+    "categories": lambda ids: pd.Series(ids).astype("category"),
+    "nullable": lambda ids: pd.Series(ids, dtype="Int64"),
+    "arrow": lambda ids: pa.array(ids),
+    "polars": lambda ids: pl.Series(ids),
+}
+NEW = [999, 999.0, 0.5, "x", b"x", True, None, np.nan, 2**60, (1, 2), pd.Timestamp("2020-01-01")]
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_ids_of_every_type_name_the_same_units(kind):
+    X, y = ROWS[:, :-1], ROWS[:, -1]
+    with pytest.warns(UserWarning, match="random_state"):
+        plain = regression(random_state=0).fit(X, y, units=IDS)
+    with pytest.warns(UserWarning, match="random_state"):
+        same = regression(random_state=0).fit(X, y, units=TYPED[kind](IDS))
+    assert np.array_equal(plain.coef_, same.coef_)
+
+
+@pytest.mark.parametrize("missing", ["null", "row"])
+@pytest.mark.parametrize("name", NEW, ids=str)
+def test_an_id_of_another_type_leaves_the_others_alone(name, missing):
+    more = np.concatenate([ROWS, hostile("each", 1)])
+    found = moved(lambda: regression(missing_unit=missing), (ROWS, IDS), (more, [*IDS.tolist(), name]))
+    assert found.differences == ()
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "tukey"])
+def test_units_of_one_row_give_the_sums_of_records(method):
+    X, y = ROWS[:, :-1], ROWS[:, -1]
+    records, alone = NoiseFree(), NoiseFree()
+    with tape(records):
+        LinearRegression(method=method).fit(X, y)
+    with tape(alone):
+        LinearRegression(method=method, unit="person").fit(X, y, units=np.arange(300))
+    assert len(records.entries) == len(alone.entries) > 0
+    for one, other in zip(records.entries, alone.entries, strict=True):
+        assert all(map(np.array_equal, one.inputs, other.inputs))
+        assert (one.bound, one.event) == (other.bound, other.event)
+
+
+def by_hand(function):
+    """The sum over units of the mean of ``function`` over the rows that count."""
+    grouped = group_rows(IDS, UNIT, key=KEY)
+    each = [ROWS[grouped.places[grouped.units == unit]] for unit in range(grouped.count)]
+    return MemoryRows.of(ROWS, grouped), sum(np.mean([function(row) for row in rows], axis=0) for rows in each)
+
+
+def test_moments_are_those_of_the_means_of_units():
+    radius = 1.2 * np.sqrt(3)
+    rows, expected = by_hand(lambda row: np.outer(row, row) * min(1.0, radius / np.linalg.norm(row)) ** 2)
+    with tape(NoiseFree()):
+        found = gram(rows, GramPlan(None, 1.0), size=1.0, receipt=Anything(), noise=SYSTEM)
+    assert np.allclose(found.moments, expected)
+
+
+def test_steps_are_those_of_the_means_of_units():
+    weights, level = np.array([0.3, -0.2]), 0.5
+
+    def send(row):
+        gradient = row[:-1] * (row[-1] - row[:-1] @ weights)
+        return gradient / max(np.linalg.norm(gradient), level)
+
+    rows, expected = by_hand(send)
+    state = HistogramClip(level, 0.25)
+    paid = {"noise_multiplier": 1.0, "receipt": Anything(), "noise": SYSTEM}
+    sums = exact_sum(gradient_step, rows, weights[:, None], state, **paid)
+    assert np.allclose(sums[:2], expected)
+    assert sums[2:].sum() == pytest.approx(0.25 * len(set(IDS.tolist())))
+
+
+def test_a_method_that_knows_nothing_of_units_sees_one_row_of_each():
+    grouped = group_rows(IDS, UNIT, key=KEY)
+    numbered = MemoryRows.of(np.column_stack([ROWS, IDS]), grouped).map(lambda values: values[:, -1:], 1)
+    (seen,) = numbered.chunks()
+    assert sorted(seen[:, 0].tolist()) == sorted(set(IDS.tolist()))
+
+
+def test_only_moments_and_steps_ask_for_all_rows():
+    folder = Path(dpilot.linear.__file__).parent
+    called = re.compile(r"weighted_(chunks|total)")
+    asking = {path.stem for path in folder.glob("*.py") if called.search(path.read_text())}
+    assert asking == {"rows", "streaming", "gram_matrix", "row_gradients"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("missing", ["null", "row"])
+@pytest.mark.parametrize("kind", [np.int64, str, object])
+def test_rows_grouped_on_disk_are_those_grouped_in_memory(seed, missing, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(units, "_PART", 64)
+    rng = np.random.default_rng(seed)
+    ids = np.where(rng.random(700) < 0.4, 7, rng.integers(0, 90, 700)).astype(kind)  # one of them with most rows
+    if kind is object:
+        ids[::7] = None
+    usable = rng.random(700) < 0.8
+    unit = PrivacyUnit("person", CAP, missing)
+    memory = group_rows(ids, unit, key=KEY, usable=usable)
+    builder = UnitRowsFileBuilder(unit, KEY, tmp_path, 700)
+    for start in range(0, 700, 99):
+        builder.add(ids[start : start + 99], usable[start : start + 99])
+    disk = builder.build()
+    shares, drawn = (np.concatenate(parts) for parts in zip(disk.read(0, 300), disk.read(300, 700), strict=True))
+    expected = np.zeros(700)
+    expected[memory.places] = memory.shares
+    assert np.array_equal(shares, expected)
+    assert sorted(np.flatnonzero(drawn).tolist()) == sorted(memory.drawn.tolist())
+    assert disk.count == memory.count
+    assert [path.name for path in tmp_path.iterdir()] == ["codes"]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "BATCH", 70)
+    monkeypatch.setattr(units, "_PART", 64)
+    rows = ROWS.copy()
+    rows[::17, 1] = np.nan
+    frame = pd.DataFrame(rows, columns=["a", "b", "y"]).assign(person=[f"p{number}" for number in IDS])
+    frame.loc[5:8, "person"] = None
+    frame[:200].to_parquet(tmp_path / "part1.parquet")
+    frame[200:].to_parquet(tmp_path / "part2.parquet")
+    return tmp_path, frame
+
+
+@pytest.mark.filterwarnings("ignore:random_state")
+@pytest.mark.parametrize("missing", ["null", "row"])
+@pytest.mark.parametrize("method", ["auto", "dpgd", "adassp", "boosted", "bsgs", "adaclip"])
+def test_files_give_the_model_of_the_table(method, missing, files):
+    folder, frame = files
+    made = {"method": method, "random_state": 3, "size": "public", "missing_unit": missing}
+    memory = regression(**made).fit(frame.drop(columns="y"), frame["y"])
+    for model in (
+        regression(**made).fit_parquet(folder, target="y"),
+        regression(**made, unit=None).fit_parquet(folder, target="y", unit="person"),
+    ):
+        assert model.coef_ == pytest.approx(memory.coef_, rel=1e-6)
+        assert model.feature_names_in_.tolist() == ["a", "b"]
+        assert model.privacy_.unit == memory.privacy_.unit == PrivacyUnit("person", CAP, missing)
+        assert np.array_equal(model.predict(frame[["a", "b"]]), model.predict(frame[["person", "a", "b"]]))
+
+
+def test_ids_are_not_written_and_nothing_is_left_behind(files, monkeypatch):
+    folder, _ = files
+    rows, length, _ = parquet_rows(folder, "y", "person")
+    seen, written = [], []
+    original = UnitRowsFileBuilder.build
+
+    def build(builder):
+        written.extend(path.read_bytes() for path in builder._folder.iterdir())
+        return original(builder)
+
+    monkeypatch.setattr(UnitRowsFileBuilder, "build", build)
+    with suppress(KeyError), group_parquet(rows, length, UNIT, KEY) as (grouped, _):
+        seen.append(grouped.units.path.parent)
+        assert stat.S_IMODE(seen[0].stat().st_mode) == 0o700
+        raise KeyError  # as a fit that fails
+    assert not seen[0].exists()
+    assert len(written) > 2
+    assert not any(f"p{number}".encode() in data for number in range(10, 90) for data in written)
+
+
+def test_a_file_may_have_ids_of_any_type_but_lists(tmp_path):
+    columns = {"a": np.arange(6.0), "y": np.arange(6.0)}
+    large = 2**60
+    for kind, ids in {
+        "int": [large, large + 1, large, 3, None, 3],
+        "text": ["x", "y", "x", "z", None, "z"],
+        "float": [1.0, 2.0, 1.0, 0.5, None, 0.5],
+        "dictionary": pa.array(["x", "y", "x", "z", None, "z"]).dictionary_encode(),
+    }.items():
+        path = tmp_path / f"{kind}.parquet"
+        pa.parquet.write_table(pa.table({**columns, "person": ids}), path)
+        rows, length, names = parquet_rows(path, "y", "person")
+        with group_parquet(rows, length, UNIT, KEY) as (grouped, count):
+            assert (count, names) == (3, ("a",))
+            assert sorted(np.concatenate([s for _, s in grouped.weighted_chunks()])) == [0.5] * 4 + [1.0]
+    pa.parquet.write_table(pa.table({**columns, "person": [[1]] * 6}), tmp_path / "list.parquet")
+    with pytest.raises(InvalidInput, match="lists"):
+        LinearRegression(unit="person").fit_parquet(tmp_path / "list.parquet", "y")
+
+
+MEMORY = """
+import sys, tracemalloc
+from dpilot.data import units
+from dpilot.linear import streaming
+from dpilot.privacy.unit import PrivacyUnit
+
+streaming.BATCH, units._PART = 1 << 14, 1 << 15
+rows, length, _ = streaming.parquet_rows(sys.argv[1], "y", "person")
+tracemalloc.start()
+with streaming.group_parquet(rows, length, PrivacyUnit("person"), bytes(32)) as (grouped, count):
+    kept = sum(len(values) for values, _ in grouped.weighted_chunks())
+print(tracemalloc.get_traced_memory()[1], count, kept)
+"""
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_in_the_number_of_rows(tmp_path):
+    rng = np.random.default_rng(0)
+    peaks = []
+    for rows in (200_000, 1_000_000):
+        frame = pd.DataFrame(rng.normal(size=(rows, 3)), columns=["a", "b", "y"])
+        ids = np.where(rng.random(rows) < 0.5, 0, rng.integers(0, rows // 5, rows))  # half of them one person's
+        frame.assign(person=ids).to_parquet(tmp_path / f"{rows}.parquet", row_group_size=20_000)
+        command = [sys.executable, "-c", MEMORY, str(tmp_path / f"{rows}.parquet")]
+        made = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(made.stdout.split()[0]))
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def frame_of(kind):
+    data = {"a": ROWS[:, 0], "person": [f"p{number}" for number in IDS], "b": ROWS[:, 1]}
+    return {"pandas": pd.DataFrame, "polars": pl.DataFrame, "arrow": pa.table}[kind](data)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+@pytest.mark.parametrize("make", [regression, lambda: LogisticRegression(unit="person", classes=[0, 1])])
+def test_a_column_of_ids_is_no_feature(kind, make):
+    frame = frame_of(kind)
+    model = make().fit(frame, ROWS[:, -1] > 0)
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    assert np.array_equal(model.predict(frame), model.predict(frame[["a", "b"]]))
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict(frame), model.predict(frame))
+    assert clone(model).get_params()["unit"] == "person"
+
+
+def test_what_is_said_of_units_is_checked():
+    X, y = ROWS[:, :-1], ROWS[:, -1]
+    frame = frame_of("pandas")
+    for make, arguments, said in (
+        (LinearRegression, (X, y, IDS), "name what they are"),
+        (regression, (X, y), "nowhere"),
+        (regression, (frame[["a", "b"]], y), "nowhere"),
+        (regression, (frame, y, IDS), "twice"),
+        (regression, (X, y, IDS[1:]), "inconsistent"),
+        (regression, (X, y, IDS[:, None]), "one id for each row"),
+        (regression, (X, y, "person"), "one id for each row"),
+        (regression, (pd.concat([frame, frame["person"]], axis=1), y), "more than once"),
+        (lambda: regression(rows_per_unit=0), (X, y, IDS), "rows_per_unit"),
+        (lambda: regression(missing_unit="drop"), (X, y, IDS), "missing_unit"),
+        (lambda: LinearRegression(missing_unit="row"), (X, y), "missing_unit"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            make().fit(*arguments)
+
+
+def test_what_is_said_of_units_in_files_is_checked(files):
+    folder, _ = files
+    for make, options, said in (
+        (regression, {"unit": "patient"}, "name it once"),
+        (LinearRegression, {"unit": "patient"}, "expected a column"),
+        (LinearRegression, {"unit": "y"}, "both 'y'"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            make().fit_parquet(folder, "y", **options)
+
+
+def test_the_unit_is_named_in_what_a_fit_cost(tmp_path):
+    X, y = ROWS[:, :-1], ROWS[:, -1]
+    path = tmp_path / "persons.ledger"
+    model = regression(ledger=path, size="public").fit(X, y, units=IDS)
+    assert model.privacy_.unit == UNIT
+    assert "one person with all their rows (at most 4 count)" in str(model.privacy_)
+    assert "number of units" in str(model.privacy_)
+    assert Ledger.read(path).unit == "person"
+
+
+def test_a_ledger_of_records_takes_no_fit_of_units_and_the_reverse(tmp_path):
+    X, y = ROWS[:, :-1], ROWS[:, -1]
+    for unit, fit in (
+        (None, lambda ledger: regression(ledger=ledger).fit(X, y, units=IDS)),
+        ("person", lambda ledger: LinearRegression(ledger=ledger).fit(X, y)),
+    ):
+        ledger = Ledger.open(tmp_path / f"{unit}.ledger", dataset="d", budget=Budget(5.0, 1e-4), unit=unit)
+        with pytest.raises(InvalidInput, match="unit"):
+            fit(ledger)
+        assert ledger.spent().epsilon == 0.0
+
+
+def test_the_size_is_the_number_of_units():
+    X, y = ROWS[:, :-1], ROWS[:, -1]
+    listener = NoiseFree()
+    with tape(listener):
+        regression(size="private", method="adassp").fit(X, y, units=IDS)
+    assert float(np.asarray(listener.entries[0].inputs[0])) == len(set(IDS.tolist()))
+    nobody = regression(size="public").fit(X, y, units=[None] * len(X))
+    assert np.isfinite(nobody.coef_).all()
+
+
+def test_the_choice_of_rows_is_drawn_anew_for_each_fit():
+    seen = [regression()._rows(ROWS, IDS, UNIT)[0].values for _ in range(2)]
+    assert not np.array_equal(*seen)
+
+
+def test_null_rows_of_a_unit_leave_its_weight_to_the_others():
+    ids, rows = np.zeros(6, dtype=int), table(6, 2)
+    rows[:4, 0] = np.nan
+    for places in (np.arange(6), np.arange(5, -1, -1)):
+        found = MemoryRows.of(rows[places], group_rows(ids, UNIT, key=KEY, usable=finite_rows(rows[places])))
+        assert found.shares.tolist() == [0.5, 0.5]
+        assert found.drawn.sum() == 1
