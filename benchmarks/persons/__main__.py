@@ -1,4 +1,4 @@
-"""python -m benchmarks persons [--quick] [--seeds N]: accuracy where persons have several rows, protected in three ways.
+"""python -m benchmarks persons [--quick] [--seeds N]: accuracy where persons have several rows, protected three ways.
 
     units    unit="person": a person with all their rows, at most ``CAP`` of them, is one record
     divided  by hand: at most CAP rows a person, as records, at epsilon / CAP (group privacy)

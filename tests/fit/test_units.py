@@ -180,6 +180,20 @@ def test_an_estimator_takes_units_beside_arrays_or_in_frames(kind):
 
 
 @pytest.mark.filterwarnings("ignore:random_state is:dpilot.errors.PrivacyWarning")
+def test_units_need_no_name_and_a_schema_may_give_it():
+    data = persons(400, 150)
+    X, y, ids = data.drop(columns=["outcome", "patient_id"]), data["outcome"], data["patient_id"]
+    how = {"epsilon": 1.0, "delta": 1e-4, "epochs": 2, "random_state": 1}
+    named = Schema.from_dict({"columns": {**SCHEMA.to_dict()["columns"], "patient_id": {"role": "unit"}}})
+    apart = AutoClassifier(**how, schema=SCHEMA).fit(X, y, units=ids)
+    inside = AutoClassifier(**how, schema=named).fit(X.assign(patient_id=ids), y)
+    beside = AutoClassifier(**how, schema=named).fit(X, y, units=ids)
+    assert np.array_equal(apart.coef_, inside.coef_)
+    assert np.array_equal(inside.coef_, beside.coef_)
+    assert (apart.privacy_.unit.name, inside.privacy_.unit.name) == ("unit", "patient_id")
+
+
+@pytest.mark.filterwarnings("ignore:random_state is:dpilot.errors.PrivacyWarning")
 def test_a_regressor_takes_units():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 2))
@@ -192,11 +206,11 @@ def test_a_regressor_takes_units():
 def test_ids_that_do_not_fit_are_refused_before_anything_is_paid(tmp_path):
     X, y, ledger = np.zeros((20, 2)), ["a"] * 20, tmp_path / "a.ledger"
     clf = AutoClassifier(classes=["a", "b"], unit="who", ledger=ledger)
-    with pytest.raises(InvalidInput, match=r"units=ids"):
+    with pytest.raises(InvalidInput, match=r"are nowhere"):
         clf.fit(X, y)
     with pytest.raises(InvalidInput, match=r"one id for each row"):
         clf.fit(X, y, units=range(19))
-    with pytest.raises(InvalidInput, match=r"Leave units out"):
+    with pytest.raises(InvalidInput, match=r"are twice"):
         clf.fit(pd.DataFrame({"a": range(20), "who": range(20)}), y, units=range(20))
     with pytest.raises(InvalidInput, match="rows_per_unit is 0"):
         AutoClassifier(classes=["a", "b"], unit="who", rows_per_unit=0, ledger=ledger).fit(X, y, units=range(20))

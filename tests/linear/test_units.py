@@ -386,7 +386,6 @@ def test_what_is_said_of_units_is_checked():
     X, y = ROWS[:, :-1], ROWS[:, -1]
     frame = frame_of("pandas")
     for make, arguments, said in (
-        (LinearRegression, (X, y, IDS), "name what they are"),
         (regression, (X, y), "nowhere"),
         (regression, (frame[["a", "b"]], y), "nowhere"),
         (regression, (frame, y, IDS), "twice"),

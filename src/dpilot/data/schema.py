@@ -283,7 +283,7 @@ class Schema:
         return self._replace({name: {"role": "ignored", "missing": None, "feature": None} for name in others})
 
     def without_unit(self) -> Schema:
-        """The same for records that are public: whose rows they are need not be there."""
+        """The same where whose rows they are need not be there, or comes apart."""
         return self if self.unit is None else self._replace({self.unit.name: {"role": "ignored"}})
 
     def _column_for(self, role: str, name: str, columns: Mapping[str, Column]) -> Column:

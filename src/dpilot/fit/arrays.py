@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
-from dpilot.data.cells import Cells, objects, plain
 from dpilot.data.column import Column
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 
 __all__ = [
-    "TARGET", "Labels", "array_frame", "class_schema", "column_names", "free_name", "id_cells", "is_images",
+    "TARGET", "Labels", "array_frame", "class_schema", "column_names", "free_name", "is_images",
     "join_target", "number_schema", "regression_schema",
 ]  # fmt: skip
 
@@ -114,11 +113,6 @@ def join_target(frame: Any, y: Any, schema: Schema) -> tuple[dict[str, Any], Sch
 def is_images(X: Any) -> bool:
     """Whether X is an array of three or four dimensions: a fact of the table, not of a record."""
     return getattr(X, "ndim", 2) in (3, 4)
-
-
-def id_cells(units: Any) -> Cells:
-    """The ids of units, one for each record, as plain cells."""
-    return plain(units) if hasattr(units, "dtype") or hasattr(units, "type") else objects(units)
 
 
 def free_name(name: str, columns: Sequence[str]) -> str:

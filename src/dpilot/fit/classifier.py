@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, id_cells, is_images, join_target
+from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, is_images, join_target
 from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
 from dpilot.fit.figures import softmax
 from dpilot.fit.images import ImageSource, Scatterer
@@ -21,7 +21,7 @@ from dpilot.fit.learners.heads import Heads
 from dpilot.fit.model import FittedModel
 from dpilot.fit.source import category_codes
 from dpilot.linear.classifier import codes, resolve_classes
-from dpilot.linear.inputs import features, features_and_target, loose, target_cells
+from dpilot.linear.inputs import features, features_and_target, loose, target_cells, without_unit
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
 from dpilot.metrics.figures import Figures
 from dpilot.metrics.scores import scores
@@ -128,21 +128,21 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         if self.classes is not None:
             raise InvalidInput("classes are given beside a schema: expected None, as the schema declares the target's.")
         check_schema(self.schema)
-        named = self.unit if units is None else None
-        table, schema = join_target(X, y, self.schema.with_roles(protected=self.protected, unit=named))
+        X, ids = self._take_ids(X, units)
+        table, schema = join_target(X, y, self.schema.with_roles(protected=self.protected).without_unit())
         columns = schema.features
-        self._fit(*self._with_units(table, schema, units))
+        self._fit(*self._with_ids(table, schema, ids))
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
         self.classes_ = np.asarray(self.schema.target.categories, dtype=object)
         return self
 
     def _fit_array(self, X: Any, y: Any, units: Any) -> Self:
-        X, units = self._take_unit(X, units)
+        X, ids = self._take_ids(X, units)
         values, labels = features_and_target(self, X, y)
         known, unprotected = self._labels(labels)
         schema = class_schema(column_names(self), len(known.names))
-        table, schema = self._with_units(array_frame(values, schema, known.cells()), schema, units)
+        table, schema = self._with_ids(array_frame(values, schema, known.cells()), schema, ids)
         self._fit(table, schema, class_names=known.names, unprotected=unprotected, labels=tuple(known.classes.tolist()))
         self.classes_ = known.classes
         return self
@@ -163,11 +163,9 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         known, unprotected = self._labels(target_cells(y))
         if len(known.codes) != len(X):
             raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
-        ids = None if units is None else id_cells(units)
-        if ids is None and self.unit is not None:
-            raise InvalidInput(f"unit is {self.unit!r}: expected fit(X, y, units=ids), one id for each image.")
+        _, ids = self._take_ids(X, units)
         if ids is not None and len(ids) != len(X):
-            raise InvalidInput("X and units have inconsistent numbers of records: expected one id for each image.")
+            raise InvalidInput("X and units have inconsistent numbers of rows: expected one id for each image.")
         source = ImageSource(X, known.codes, len(known.names), ids, self.unit or "unit")
         shape, labels = tuple(np.shape(X)[1:]), tuple(known.classes.tolist())
         more = {"class_names": known.names, "unprotected": unprotected, "learner": Heads(image_shape=shape)}
@@ -181,7 +179,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
 
     def _logits(self, X: Any) -> Floats:
         fitted: FittedModel = self.fitted_
-        X = self._take_unit(X, ())[0]
+        X = without_unit(X, self.privacy_.unit)
         plain = self.schema is None and not isinstance(fitted.reader, Scatterer)
         return fitted.outputs(features(self, X) if plain else X)
 

@@ -10,10 +10,10 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
-from dpilot.data.frames import Frame, is_frame
+from dpilot.data.cells import Cells
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
-from dpilot.fit.arrays import free_name, id_cells
+from dpilot.fit.arrays import free_name
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.fit.keys import FitKeys
@@ -23,6 +23,7 @@ from dpilot.fit.pipeline import FitResult, run_fit
 from dpilot.fit.source import RecordSource
 from dpilot.fit.table import keep, path_of, resumable
 from dpilot.linear.fitting import noise_of
+from dpilot.linear.inputs import unit_ids
 from dpilot.linear.parameters import PrivateEstimator
 from dpilot.linear.problem import Privacy, commit_stages
 from dpilot.mechanism import Draws, Noise
@@ -113,7 +114,7 @@ class AutoEstimator(PrivateEstimator):
         return declare_fit(
             table,
             schema,
-            rows_per_unit=self.rows_per_unit,
+            rows_per_unit=None if schema.unit is None else self.rows_per_unit,
             missing_unit=self.missing_unit,
             epsilon=self.epsilon,
             delta=self.delta,
@@ -124,37 +125,20 @@ class AutoEstimator(PrivateEstimator):
             **more,
         )
 
-    def _take_unit(self, X: Any, units: Any) -> tuple[Any, Any]:
-        """A frame without the column of its units' ids, and those ids, unless ``units`` are given apart."""
-        if self.unit is None or not is_frame(X) or Frame.of(X).names[self.unit] != 1:
-            return X, units
-        if units is not None and len(units):
-            raise InvalidInput(
-                f"units are given, and X has the column {self.unit!r}: expected one of them. Leave units out."
-            )
-        ids = X[self.unit]
-        if hasattr(X, "column_names"):  # an arrow table
-            return X.drop_columns([self.unit]), ids
-        return (X.drop(columns=self.unit) if hasattr(X, "iloc") else X.drop(self.unit)), ids
+    def _take_ids(self, X: Any, units: Any) -> tuple[Any, Cells | None]:
+        """A table without the column of its units' ids, and those ids, from there or apart as ``units``."""
+        declared = None if self.schema is None else self.schema.unit
+        return unit_ids(X, self._unit(None if declared is None else declared.name, units), units)
 
-    def _with_units(self, table: Any, schema: Schema, units: Any) -> tuple[Any, Schema]:
-        """The columns of a table with the ids of its units beside them, where they come apart or none are there."""
-        if units is None and self.unit is not None and schema.unit is None:
-            raise InvalidInput(
-                f"unit is {self.unit!r}, and X has no such column: expected fit(X, y, units=ids), one id for each row."
-            )
-        if units is None:
+    def _with_ids(self, table: dict[str, Any], schema: Schema, ids: Cells | None) -> tuple[dict[str, Any], Schema]:
+        """The columns of a table with the ids of its units as one more."""
+        if ids is None:
             return table, schema
-        if schema.unit is not None and schema.unit.name in table:
-            raise InvalidInput(
-                f"units are given, and X has the column {schema.unit.name!r}: expected one of them. Leave units out."
-            )
-        cells = id_cells(units)
-        if len(cells) != len(next(iter(table.values()))):
-            raise InvalidInput("X and units have inconsistent numbers of records: expected one id for each row.")
-        named = schema.with_roles(unit=self.unit or free_name("unit", tuple(schema.columns)))
-        assert named.unit is not None
-        return {**table, named.unit.name: cells}, named
+        if len(ids) != len(next(iter(table.values()))):
+            raise InvalidInput("X and units have inconsistent numbers of rows: expected one id for each row.")
+        declared = None if self.schema is None else self.schema.unit
+        name = declared.name if declared else free_name(self.unit or "unit", tuple(schema.columns))
+        return {**table, name: ids}, schema.with_roles(unit=name)
 
     def _fit_records(
         self,

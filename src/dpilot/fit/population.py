@@ -7,7 +7,7 @@ vectors that are no longer than a bound is no longer than the bound.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -55,6 +55,11 @@ class Parts:
     held_out: Encoded = field(repr=False)
     reader: RowReader
     units: UnitRows | None = field(default=None, repr=False)
+
+    @property
+    def train_rows(self) -> UnitRows | None:
+        """The same with the places of the rows in ``train``."""
+        return None if self.units is None else replace(self.units, places=np.arange(len(self.units.places)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

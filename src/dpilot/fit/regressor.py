@@ -14,7 +14,7 @@ from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame, column_names, join_target, number_schema, regression_schema
 from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
-from dpilot.linear.inputs import features, features_and_target, loose, numbers, target_numbers
+from dpilot.linear.inputs import features, features_and_target, loose, numbers, target_numbers, without_unit
 from dpilot.linear.model import LinearModel
 from dpilot.linear.problem import LinearProblem
 from dpilot.linear.scoring import noisy_scores, score_event
@@ -105,13 +105,14 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
         if self.schema is None:
             if self.protected is not None:
                 raise InvalidInput(f"protected is {self.protected!r} without a schema: expected one that declares it.")
-            X, units = self._take_unit(X, units)
+            X, ids = self._take_ids(X, units)
             values, target = features_and_target(self, X, y)
             schema = number_schema(column_names(self))
-            return self._with_units(array_frame(values, schema, numbers(target)), schema, units)
+            return self._with_ids(array_frame(values, schema, numbers(target)), schema, ids)
         check_schema(self.schema)
-        named = self.unit if units is None else None
-        schema = regression_schema(self.schema.with_roles(protected=self.protected, unit=named), X)
+        X, ids = self._take_ids(X, units)
+        declared = self.schema.with_roles(protected=self.protected).without_unit()
+        schema = regression_schema(declared, X)
         if schema.target.categories is not None:
             raise InvalidInput(
                 f"target is {schema.target.name!r}, which is categorical: expected numbers. Use AutoClassifier."
@@ -119,11 +120,11 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
         table, schema = join_target(X, target_numbers(y, Frame.of(X).length), schema)
         self.feature_names_in_ = np.asarray([column.name for column in schema.features], dtype=object)
         self.n_features_in_ = self.feature_names_in_.size
-        return self._with_units(table, schema, units)
+        return self._with_ids(table, schema, ids)
 
     def _values(self, X: Any) -> Floats:
         if self.encoder_ is None:
-            return features(self, self._take_unit(X, ())[0])
+            return features(self, without_unit(X, self.privacy_.unit))
         return np.asarray(self.encoder_.encode_features(X), dtype=np.float64)
 
     def __sklearn_tags__(self) -> Any:

@@ -22,7 +22,7 @@ from dpilot.linear.fitting import Fitted, fit_rows
 from dpilot.linear.inputs import features, features_and_target, loose, unit_ids, without_unit
 from dpilot.linear.logistic import LogisticSteps, probabilities
 from dpilot.linear.model import inside
-from dpilot.linear.parameters import UnitEstimator
+from dpilot.linear.parameters import PrivateEstimator
 from dpilot.linear.rows import products
 
 __all__ = ["LogisticRegression", "codes", "resolve_classes"]
@@ -72,7 +72,7 @@ def _check_apart(classes: list[Any]) -> None:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LogisticRegression(ClassifierMixin, UnitEstimator):  # type: ignore[misc]
+class LogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """Differentially private logistic regression that asks for no bounds, for two classes or more.
 
     ``classes`` are declared (a list), or taken from the data and published ("public"); leaving them out is an error,
@@ -100,7 +100,7 @@ class LogisticRegression(ClassifierMixin, UnitEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, units: Any = None) -> Self:
         """Fit on the records (X, y), charging the ledger first; ``units`` as in ``LinearRegression.fit``."""
-        unit = self._unit()
+        unit = self._unit(units=units)
         X, ids = unit_ids(X, unit, units)
         values, labels = features_and_target(self, X, y, self.bounds)
         classes, unprotected = resolve_classes(self.classes, labels)

@@ -16,7 +16,7 @@ from dpilot.linear.fitting import Fitted, fit_rows
 from dpilot.linear.inputs import features, features_and_target, loose, numbers, unit_ids, without_unit
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
-from dpilot.linear.parameters import UnitEstimator
+from dpilot.linear.parameters import PrivateEstimator
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import standard_errors
 from dpilot.linear.streaming import group_parquet, parquet_rows
@@ -26,7 +26,7 @@ __all__ = ["LinearRegression"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LinearRegression(RegressorMixin, UnitEstimator):  # type: ignore[misc]
+class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """Differentially private least squares that asks for no bounds.
 
     Columns and target are standardised by bought quantiles, inside declared ``bounds`` where there are some, or not at
@@ -70,7 +70,7 @@ class LinearRegression(RegressorMixin, UnitEstimator):  # type: ignore[misc]
 
         With ``unit``, the ids are that column of a frame X, which is no feature, or ``units``, one for each row.
         """
-        unit = self._unit()
+        unit = self._unit(units=units)
         X, ids = unit_ids(X, unit, units)
         values, target = features_and_target(self, X, y, self.bounds)
         rows, length = self._rows(np.column_stack([values, numbers(target)]), ids, unit)

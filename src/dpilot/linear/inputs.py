@@ -96,8 +96,6 @@ def unit_ids(X: Any, unit: PrivacyUnit, units: Any) -> tuple[Any, Cells | None]:
     (X, None) where each row is a record.
     """
     if unit.is_record:
-        if units is not None:
-            raise InvalidInput("units are given, and unit is None: name what they are, such as unit='patient_id'.")
         return X, None
     column = _named_column(X, unit.name)
     if (column is None) == (units is None):

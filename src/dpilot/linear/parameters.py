@@ -18,14 +18,16 @@ from dpilot.linear.problem import LinearProblem
 from dpilot.linear.rows import MemoryRows, finite_rows
 from dpilot.privacy.unit import ROWS_PER_UNIT, PrivacyUnit
 
-__all__ = ["PrivateEstimator", "UnitEstimator"]
+__all__ = ["PrivateEstimator"]
 
 
 @dataclass(eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
-    """The budget of an estimator, where it is paid, and the noise of tests: fields are scikit-learn's parameters.
+    """The budget of an estimator, whom it protects, where it pays, and the noise of tests: scikit-learn's parameters.
 
-    Each estimator adds its own. As scikit-learn asks, nothing is checked before ``fit``.
+    ``unit`` names the column of ids of units (persons, devices) that are protected with all their rows, None for each
+    row by itself; ``size`` is then the number of units. See ``PrivacyUnit``. Each estimator adds parameters of its own.
+    As scikit-learn asks, nothing is checked before ``fit``.
     """
 
     epsilon: float = 1.0
@@ -33,7 +35,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _: KW_ONLY
     size: str | int = "public"
     unit: str | None = None
-    rows_per_unit: int | None = None
+    rows_per_unit: int = ROWS_PER_UNIT
     missing_unit: str = "null"
     ledger: Any = None
     allow_large_delta: bool = False
@@ -52,23 +54,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             ledger=self.ledger,
         )
 
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class UnitEstimator(PrivateEstimator):
-    """An estimator that can protect units (persons, devices) with all their rows: see ``PrivacyUnit``.
-
-    ``unit`` names the column of ids, None for each row by itself; ``size`` is then the number of units.
-    """
-
-    unit: str | None = None
-    rows_per_unit: int = ROWS_PER_UNIT
-    missing_unit: str = "null"
-
-    def _unit(self, column: str | None = None) -> PrivacyUnit:
-        """The unit that the parameters declare; that of ``column`` where they name none."""
+    def _unit(self, column: str | None = None, units: Any = None) -> PrivacyUnit:
+        """The unit that the parameters declare; where they name none, that of ``column``, or of nameless ``units``."""
         if column is not None and self.unit not in (None, column):
             raise InvalidInput(f"unit is {column!r}, and the estimator's is {self.unit!r}: name it once.")
         name = column if self.unit is None else self.unit
+        if name is None and units is not None:
+            name = "unit"
         return PrivacyUnit.of(name, None if name is None else self.rows_per_unit, self.missing_unit)
 
     def _rows(self, table: Floats, ids: Cells | None, unit: PrivacyUnit) -> tuple[MemoryRows, int]:

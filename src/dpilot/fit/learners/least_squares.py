@@ -74,7 +74,7 @@ class LeastSquaresPlan:
         table = np.column_stack([parts.train.features.astype(np.float64), np.asarray(parts.train.target)])
         paid = CommittedRun(run.committed, run.keys.noise.spawn())
         size = max(run.size * (1 - self.held_out), 1.0)
-        solution, scaling, _ = self.plan.run(MemoryRows.of(table), paid, size)
+        solution, scaling, _ = self.plan.run(MemoryRows.of(table, parts.train_rows), paid, size)
         model = LinearModel.of(solution.theta, scaling, intercept=True)
         return Trained(
             predictor=LinearPredictor(model),
