@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
@@ -24,11 +24,13 @@ from dpilot.engine.base import NoRule
 from dpilot.engine.isolate import loop, vmap
 from dpilot.errors import DpilotError
 from dpilot.privacy.ledger import Ledger
+from dpilot.privacy.unit import PrivacyUnit
 from tests.attacks.case import Attack, Case, Records
 
 STEPS = 2
 BUDGET = Budget(5.0, 1e-5)
 TOLERANCE = 1e-4
+PERSON = "person"
 POSITIONS = ("last", "first", "middle")
 
 
@@ -52,7 +54,8 @@ class Verdict:
 def judge(attack: Attack, chunk: int | None, position: str, *, chosen: str = "auto", way: str = "trainer") -> Verdict:
     """A run on D and on D', with the record added at ``position``, in chunks of ``chunk`` records.
 
-    ``chosen`` is the engine; ``way`` is "trainer", or "own loop" for ``poisson_loader`` and ``PrivateStep``.
+    ``chosen`` is the engine; ``way`` is "trainer", "own loop" for ``poisson_loader`` and ``PrivateStep``, or
+    "persons" for a trainer whose records are persons of several rows.
     """
     ends: list[tuple[str | None, int]] = []
     case = attack()
@@ -110,7 +113,8 @@ def built(attack: Attack) -> Case:
 
 def _run(attack: Attack, data: Records, ends: list[tuple[str | None, int]], options: Any, way: Way) -> Any:
     """Train, and hand back all that comes out: the model and what was released, or the refusal."""
-    case, ledger = built(attack), Ledger.open("ledger", dataset="records", budget=BUDGET, mode="precommitted")
+    case, unit = built(attack), PERSON if way is _persons else "record"
+    ledger = Ledger.open("ledger", dataset="records", budget=BUDGET, mode="precommitted", unit=unit)
     try:
         if case.first is not None:
             engine.per_sample(case.model, case.first, public(case), per_batch=case.per_batch)
@@ -137,8 +141,17 @@ def _own_loop(case: Case, data: Records, options: Any) -> Any:
     return [step(batch) for batch in poisson_loader(_dataset(case, data), plan, collate_fn=case.collate)]
 
 
+def _persons(case: Case, data: Records, options: Any) -> Any:
+    """A run in which each record is a person of two rows, of four that count: the extreme one has two extreme rows."""
+    plan = replace(_plan(len(case.data[0])), unit=PrivacyUnit(PERSON, 4))
+    rows = tuple(t.repeat_interleave(2, 0) for t in data)
+    more = {"collate_fn": case.collate, "example": case.example, "units": torch.arange(2 * len(data[0])) // 2}
+    run = Trainer(case.model, case.loss, plan, lr=0.1, **more, **options).fit(_dataset(case, rows))
+    return run.record, run.epsilon
+
+
 Way = Callable[[Case, Records, Any], Any]
-WAYS: dict[str, Way] = {"trainer": _trainer, "own loop": _own_loop}
+WAYS: dict[str, Way] = {"trainer": _trainer, "own loop": _own_loop, "persons": _persons}
 
 
 def public(case: Case) -> Records:

@@ -83,6 +83,15 @@ def test_an_attack_is_refused_or_bounded_in_a_loop_of_ones_own(attack: Attack) -
     assert verdict.holds, verdict
 
 
+@attacks(every=16)
+def test_an_attack_on_persons_is_refused_or_bounded(attack: Attack) -> None:
+    """Rows meet that are not one person's, in chunks of as many rows as the critical width, and of as many persons."""
+    case = built(attack)
+    for chunk in (max(1, case.width // 4), case.width):
+        verdict = judge(attack, chunk, case.position, way="persons")
+        assert verdict.holds, verdict
+
+
 @pytest.mark.parametrize("attack", thin(ATTACKS.values(), 2), ids=ATTACKS)
 def test_an_attack_is_what_it_says(attack: Attack) -> None:
     """An engine that trusts the batched pass is moved by more than a bound where records meet, and only there."""

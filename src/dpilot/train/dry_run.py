@@ -57,26 +57,27 @@ def run_synthetic(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public
         ) from problem
 
 
-def chunk_size(per_sample: PerSampleOf, form: Any, expected: float, *, per_batch: bool) -> int:
+def chunk_size(per_sample: PerSampleOf, form: Any, expected: float, *, per_batch: bool, rows: int = 1) -> int:
     """The largest chunk that computes about as many records a second as any, on made-up records; a batch at most.
 
     Every size is timed twice, in turns, so that a busy moment of the machine does not decide. The result changes
-    rounding, memory and time, never privacy.
+    rounding, memory and time, never privacy. Records of several ``rows`` (units) are tried as many fewer at a time.
     """
-    return largest_fast_size(lambda size: seconds_a_chunk(per_sample, form, size, per_batch), expected)
+    return largest_fast_size(lambda size: seconds_a_chunk(per_sample, form, size, per_batch), expected, rows=rows)
 
 
 def largest_fast_size(
-    seconds_of: Callable[[int], float | None], expected: float, *, patience: float = _PATIENCE
+    seconds_of: Callable[[int], float | None], expected: float, *, patience: float = _PATIENCE, rows: int = 1
 ) -> int:
     """The largest power of two whose chunk, by ``seconds_of``, computes about as many records a second as any.
 
     No larger chunk is tried behind one that takes more than ``patience`` seconds, or None: that does not fit.
     """
     needed = 1 << math.ceil(math.log2(max(expected * 1.25, 1)))
+    smallest, largest = (_power_of_two(most // rows) for most in (_SMALLEST, _LARGEST))
     rates: dict[int, float] = {}
     for _ in range(2):
-        for size in _powers_of_two(min(_SMALLEST, needed), min(needed, _LARGEST)):
+        for size in _powers_of_two(min(smallest, needed), min(needed, largest)):
             seconds = seconds_of(size)
             if seconds is None:
                 break
@@ -84,7 +85,12 @@ def largest_fast_size(
             if seconds > patience:
                 break
     best = max(rates.values(), default=0.0)
-    return max((size for size, rate in rates.items() if rate >= _ABOUT * best), default=min(_SMALLEST, needed))
+    return max((size for size, rate in rates.items() if rate >= _ABOUT * best), default=min(smallest, needed))
+
+
+def _power_of_two(most: int) -> int:
+    """The largest that is at most so much; at least 1."""
+    return 1 << max(most, 1).bit_length() - 1
 
 
 def _powers_of_two(first: int, last: int) -> Iterator[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -15,13 +16,23 @@ from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.mechanism import Draws, Noise
 from dpilot.train import dry_run, optimizers
-from dpilot.train.gradients import even_rows, null_on_error, null_outside_classes, per_sample_of, replays, two_passes
+from dpilot.train.gradients import (
+    PerSampleOf,
+    even_rows,
+    null_on_error,
+    null_outside_classes,
+    per_sample_of,
+    replays,
+    two_passes,
+)
 from dpilot.train.graphed_clip import GraphedClip
 from dpilot.train.optimizers import MakeOptimizer, remembers
 from dpilot.train.options import Options, groups_for
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Observers
 from dpilot.train.records.reader import Collate, Reader, check_one_row, declared_form, first_record, move_to
+from dpilot.train.records.unit_chunk import MEAN, repeat_rows, row_form, unit_losses
+from dpilot.train.records.unit_reader import UnitReader, Units, first_row, group_units, rows_of
 from dpilot.train.state import TrainingState
 from dpilot.train.step import StepContext, initial_state
 
@@ -40,6 +51,7 @@ class Job:
     device: torch.device
     collate: Collate | None = None
     example: Any = None
+    ids: Any = None
     observers: Observers = field(default_factory=Observers)
 
     @classmethod
@@ -61,27 +73,53 @@ class Job:
             optimizer = optimizers.check_own(own, model)
         else:
             optimizer = optimizers.build(own or options.optimizer, model, options.lr, options.optimizer_options)
+        check_unit_gradient(options, plan)
         check_together(options, optimizer, two_passes=two_passes(options, device))
         options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
         loss_fn = null_outside_classes(loss_fn, device)
+        if not plan.unit.is_record:
+            loss_fn = partial(unit_losses, loss_fn, options.per_batch, options.unit_gradient)
         return cls(model, loss_fn, plan, options, optimizer, device, **more)._in_chunks(options.chunk_size)
 
-    def reader(self, dataset: Any, form: Any = None) -> Reader:
-        """How this run reads its records; those of another form than those of ``form``, a public chunk, are null."""
-        one = None if form is None else first_record(form, batches.size(form, self.options.per_batch))
-        return Reader(dataset, self.collate, one, self.device)
+    @property
+    def per_batch(self) -> bool:
+        """Whether the loss takes the model and a chunk: that of a unit always does."""
+        return self.options.per_batch or not self.plan.unit.is_record
+
+    def reader(self, dataset: Any, form: Any) -> Reader | UnitReader:
+        """How this run reads its records; those of another form than those of ``form``, a public chunk, are null.
+
+        Where a record is a unit with all its rows, ``dataset`` is one of ``group_units``. Without a form no record
+        shows one: all are null, and there is nothing to read.
+        """
+        if form is None:
+            return Reader((), self.collate)
+        if isinstance(dataset, Units):
+            rows = Reader(dataset.dataset, self.collate, row_form(form))
+            return UnitReader(dataset, rows, form[0].shape[1], self.device)
+        return Reader(dataset, self.collate, first_record(form, batches.size(form, self.per_batch)), self.device)
+
+    def group(self, dataset: Any, key: bytes) -> Any:
+        """The data set whose items are what a step samples and clips: as it is, or units by a secret of the run."""
+        return dataset if self.plan.unit.is_record else group_units(dataset, self.ids, self.plan.unit, key)
 
     def first_form(self, dataset: Any) -> Any:
         """The form of the first record that can be read, where no example shows it; None where there is none."""
-        form = self.reader(dataset).one()
-        if form is not None:
-            check_one_row(form, self.options.per_batch)
-        return form
+        form = first_row(dataset, self.ids, self.plan.unit, self.collate)
+        if form is None:
+            return None
+        check_one_row(form, self.options.per_batch)
+        return self.chunk_form(form)
 
     def form(self, dataset: Any) -> Any:
         """A chunk in the form of the records, where it is known before one is read; None where it is not."""
-        form = declared_form(dataset, self.collate) if self.example is None else self.example
-        return None if form is None else move_to(self.device, form)
+        form = declared_form(rows_of(dataset), self.collate) if self.example is None else self.example
+        return None if form is None else self.chunk_form(form)
+
+    def chunk_form(self, form: Any) -> Any:
+        """A public chunk of rows as one of what a step clips, on the run's device."""
+        form, rows = move_to(self.device, form), self.plan.unit.rows
+        return form if rows is None else repeat_rows(form, batches.size(form, self.options.per_batch), rows)
 
     def dry_run(self, form: Any, *, quietly: bool = False) -> Job:
         """The same job after a try on made-up records, with the size of its chunks settled.
@@ -92,7 +130,7 @@ class Job:
         """
         if form is None:
             return self if self.options.chunk_size is not None else self._in_chunks(1)
-        per_sample, per_batch = per_sample_of(self.model, self.loss_fn, self.options), self.options.per_batch
+        per_sample, per_batch = self._per_sample(), self.per_batch
         batches.refuse_lists(form, batches.size(form, per_batch))
         with dry_run.fork_generators():
             tried = dry_run.run_synthetic(per_sample, form, per_batch=per_batch, public=self.example is not None)
@@ -103,7 +141,8 @@ class Job:
                 )  # fmt: skip
             settled = self
             if self.options.chunk_size is None:
-                size = dry_run.chunk_size(per_sample, form, self.plan.expected_batch_size, per_batch=per_batch)
+                expected, rows = self.plan.expected_batch_size, self.plan.unit.rows or 1
+                size = dry_run.chunk_size(per_sample, form, expected, per_batch=per_batch, rows=rows)
                 halved = self.options.low_memory and replays(self.options, self.device)
                 settled = self._in_chunks(-(-size // 2) if halved else size)
             settled.refuse_mixing(form)
@@ -112,7 +151,7 @@ class Job:
     def refuse_mixing(self, form: Any) -> None:
         """Refuse a model that combines records in chunks of the size that will be used."""
         if self.options.engine in ("auto", "single-backward"):
-            size, per_batch = self.options.chunk_size or 2, self.options.per_batch
+            size, per_batch = self.options.chunk_size or 2, self.per_batch
             chunk = dry_run.synthetic_records(form, size, per_batch=per_batch)
             engine.refuse_mixing(self.model, self.loss_fn, chunk, per_batch=per_batch)
 
@@ -126,10 +165,8 @@ class Job:
     def start(self, noise: Noise, receipt: Draws, form: Any = None) -> TrainingState:
         """The run before its first step; ``form`` is a public chunk of the records' shapes."""
         rows, replayed = self.options.chunk_size, replays(self.options, self.device)
-        launched = per_sample_of(self.model, self.loss_fn, self.options, rows, form)
-        per_sample = launched
-        if replayed:
-            per_sample = per_sample_of(self.model, self.loss_fn, self.options, rows, form, replayed=True)
+        launched = self._per_sample(rows, form)
+        per_sample = self._per_sample(rows, form, replayed=True) if replayed else launched
         context = StepContext(
             plan=self.plan,
             model=self.model,
@@ -142,6 +179,10 @@ class Job:
         )
         rates = [group["lr"] for group in self.optimizer.param_groups]
         return TrainingState(context, self.options, initial_state(self.plan, self.model, self.device), rates)
+
+    def _per_sample(self, rows: int | None = None, form: Any = None, *, replayed: bool = False) -> PerSampleOf:
+        options = replace(self.options, per_batch=self.per_batch)
+        return per_sample_of(self.model, self.loss_fn, options, rows, form, replayed=replayed)
 
 
 def check_plan(plan: object) -> None:
@@ -165,6 +206,15 @@ def check_loss(loss_fn: object) -> None:
     reduction = getattr(loss_fn, "reduction", "none")
     if reduction != "none":
         _validate.refuse("the loss's reduction", reduction, "'none', one loss a sample", 'Use reduction="none".')
+
+
+def check_unit_gradient(options: Options, plan: Plan) -> None:
+    """Refuse to say how a unit's rows are added up where there are no units."""
+    if plan.unit.is_record and options.unit_gradient != MEAN:
+        raise InvalidInput(
+            f"unit_gradient is {options.unit_gradient!r}, and the plan protects records, of one row each: expected "
+            "units=, the ids of the rows, or a plan that names its unit. Leave it out, or name the unit."
+        )
 
 
 def check_together(options: Options, optimizer: torch.optim.Optimizer, *, two_passes: bool) -> None:

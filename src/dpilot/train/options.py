@@ -19,6 +19,7 @@ from dpilot import _validate, clipping, engine
 from dpilot.clipping import Clipping
 from dpilot.errors import InvalidInput
 from dpilot.train.optimizers import OWN, names
+from dpilot.train.records.unit_chunk import MEAN, SUM
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -166,6 +167,7 @@ class Options:
     amp: bool = False
     device: str | None = None
     groups: Groups | None = None
+    unit_gradient: str = MEAN
 
     def __post_init__(self) -> None:
         _validate.one_of((*names(), OWN), "A callable that takes the parameters works too.", optimizer=self.optimizer)
@@ -174,6 +176,7 @@ class Options:
         object.__setattr__(self, "average", average(self.average))
         object.__setattr__(self, "optimizer_options", dict(self.optimizer_options))
         _validate.one_of(("auto", *engine.names()), engine=self.engine)
+        _validate.one_of((MEAN, SUM), "It is taken over the rows of a unit.", unit_gradient=self.unit_gradient)
         if self.chunk_size is not None:
             object.__setattr__(self, "chunk_size", _validate.count(chunk_size=self.chunk_size))
         if self.groups is not None:
@@ -185,12 +188,15 @@ class Options:
         plain["schedule"] = self.schedule.to_dict()
         plain["average"] = self.average and self.average.to_dict()
         plain["groups"] = self.groups and [list(group) for group in self.groups]
+        if self.unit_gradient == MEAN:  # as stored by those who knew of no units
+            del plain["unit_gradient"]
         return plain
 
     @classmethod
     def from_dict(cls, data: object) -> Options:
         """The inverse of to_dict; nothing in the data is executed."""
-        if not isinstance(data, dict) or set(data) != {each.name for each in fields(cls)}:
+        expected = {each.name for each in fields(cls)}
+        if not isinstance(data, dict) or {*data, "unit_gradient"} != expected:
             raise InvalidInput(
                 "the options of the run are not what to_dict wrote: another dpilot may have stored them."
             )

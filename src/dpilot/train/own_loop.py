@@ -5,8 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -19,13 +18,15 @@ from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.noise import KeyedNoise, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger
+from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RunRecord, StepRecord
 from dpilot.sampling import Batch, check_source
 from dpilot.train import payment
+from dpilot.train.checkpoint.secret import run_key
 from dpilot.train.job import Job, check_plan
 from dpilot.train.optimizers import OWN
 from dpilot.train.options import Options
-from dpilot.train.payment import Paying, Purpose, begin_use, check_unused, use_of
+from dpilot.train.payment import Paying, PlanUse, Purpose, begin_use, check_unused, use_of
 from dpilot.train.plan import Plan
 from dpilot.train.records.reader import (
     Collate,
@@ -34,10 +35,11 @@ from dpilot.train.records.reader import (
     check_one_row,
     declared_form,
     first_record,
-    move_to,
+    record_chunks,
     split_chunk,
-    split_records,
 )
+from dpilot.train.records.unit_chunk import MEAN
+from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units
 from dpilot.train.state import record_of, step_randomness
 
 DEFAULT_CHUNK = 256
@@ -83,38 +85,44 @@ class PrivateStep:
         part: str | None = None,
         split: str | None = None,
         data_id: str | None = None,
-        chunk_size: int = DEFAULT_CHUNK,
+        chunk_size: int | None = None,
         engine: str = "auto",
         per_batch: bool = False,
         amp: bool = False,
         groups: Sequence[Sequence[str]] | None = None,
+        unit_gradient: str = MEAN,
         example: Any = None,
         test_seed: int | None = None,
     ) -> None:
+        check_plan(plan)
+        given, plan = plan, replace(plan, unit=use_of(plan).unit)
         options = Options(
             optimizer=OWN,
             engine=engine,
             per_batch=per_batch,
-            chunk_size=chunk_size,
+            chunk_size=max(1, DEFAULT_CHUNK // (plan.unit.rows or 1)) if chunk_size is None else chunk_size,
             amp=amp,
             groups=None if groups is None else tuple(tuple(group) for group in groups),
+            unit_gradient=unit_gradient,
         )
         self._job = Job.create(model, loss_fn, plan, options, optimizer, example=example)
-        if example is not None:
-            self._job.dry_run(move_to(self._job.device, example))
-        check_unused(plan, own_ledger=ledger is None)
+        form = None if example is None else self._job.chunk_form(example)
+        if form is not None:
+            self._job.dry_run(form)
+        check_unused(given, own_ledger=ledger is None)
         book = payment.open_ledger(ledger, plan, data_id) or payment.own_ledger(plan, None, data_id)
         noise = KeyedNoise() if test_seed is None else seeded_noise(test_seed)
         self._stamp = noise.stamp
         self._open = ExitStack()
         event = payment.price(plan, own=ledger is None)
         self._paid = self._open.enter_context(payment.pay(plan, book, event, Purpose(purpose, part, split)))
-        self._use = begin_use(plan, None if test_seed is None else seeded_noise(test_seed).state)
+        self._use = begin_use(given, None if test_seed is None else seeded_noise(test_seed).state)
+        self._use.key = run_key(noise)
         if example is None:
             self._use.rehearse = weakref.WeakMethod(self._rehearse)
         else:
             self._use.form = first_record(example, batches.size(example, per_batch))
-        self._state = self._job.start(noise, self._paid.receipt, example)
+        self._state = self._job.start(noise, self._paid.receipt, form)
 
     def __call__(self, batch: LoadedBatch) -> StepRecord:
         """Take the next step on the plan's next batch; the record of what it used."""
@@ -156,14 +164,12 @@ class PrivateStep:
     def _rehearse(self, form: Any) -> None:
         """Try the model on made-up records in a public form, as a loader begins: which batch has records is secret."""
         check_one_row(form, self._job.options.per_batch)
-        self._job.dry_run(move_to(self._job.device, form))
+        self._job.dry_run(self._job.chunk_form(form))
 
     def _chunks(self, batch: LoadedBatch) -> Iterator[RecordChunk]:
-        size, device = self._job.options.chunk_size or DEFAULT_CHUNK, self._job.device
+        assert self._job.options.chunk_size is not None
         for part, count in zip(batch.parts, batch.counts, strict=True):
-            for piece, records in split_chunk(part, count, size):
-                ready = move_to(device, piece)
-                yield RecordChunk(ready, partial(split_records, ready, records))
+            yield from record_chunks(split_chunk(part, count, self._job.options.chunk_size), self._job.device)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -183,11 +189,20 @@ class LoadedBatch:
 
 
 def poisson_loader(
-    dataset: Any, plan: Plan, *, num_workers: int = 0, collate_fn: Collate | None = None, **options: Any
+    dataset: Any,
+    plan: Plan,
+    *,
+    units: Any = None,
+    rows_per_unit: int | None = None,
+    missing_unit: str | None = None,
+    num_workers: int = 0,
+    collate_fn: Collate | None = None,
+    **options: Any,
 ) -> DataLoader[Any]:
     """A DataLoader that yields the plan's Poisson batches, ``plan.steps`` of them, empty ones included.
 
-    Hand each to ``PrivateStep``, in order. Keys stay in this process; workers only read records.
+    Hand each to ``PrivateStep``, in order. Keys of noise and batches stay in this process; workers only read records.
+    ``units``, ``rows_per_unit`` and ``missing_unit`` are those of a Trainer: batches are then of units, with their rows.
 
     Guarantee:
         No record is read before a PrivateStep of the same plan has paid. Iterating anew issues again, unchanged, the
@@ -201,6 +216,7 @@ def poisson_loader(
                                       are equal: none is padded to another, or standardised by it
         a sampler of its own          refused: batch_size, shuffle, sampler and the like are the plan's business
         timeout, in_order             refused: a record that takes long to read must not decide what comes next
+        units, and no unit named      the loader is made before the PrivateStep, which is then paid for units
         a data set that draws         leaves the generators of the process where they were, whatever the batches hold
     """
     check_plan(plan)
@@ -217,7 +233,13 @@ def poisson_loader(
         raise InvalidInput(
             f"{', '.join(sorted(taken))} is given: expected none of these, as the plan draws the batches."
         )
-    loaded = _Loaded(dataset, collate_fn)
+    unit = plan.with_unit(units is not None, rows_per_unit, missing_unit).unit
+    check_ids(dataset, units, unit)
+    use = use_of(plan)
+    if not use.paid:
+        use.unit = unit
+    _check_paid_for(use, unit)
+    loaded = _Loaded(dataset, collate_fn, units, unit)
     return DataLoader(
         cast(Any, loaded),
         batch_sampler=_Issued(plan, loaded, here=num_workers == 0),
@@ -242,7 +264,9 @@ class _Issued:
                 "the loader is read before anything was paid: make the PrivateStep of this plan first, which reserves "
                 "its price, and iterate after."
             )
+        _check_paid_for(use, self._loaded.unit)
         self._loaded.find_form(use.form)  # before workers begin, which copy it
+        self._loaded.group(use.key)
         rehearse = None if use.rehearse is None else use.rehearse()
         if rehearse is not None and self._loaded.form is not None:
             rehearse(self._loaded.form)
@@ -268,18 +292,31 @@ class _Issued:
 class _Loaded:
     """A data set of batches: what is asked for is an issued batch, what comes back are its records, collated."""
 
-    def __init__(self, dataset: Any, collate: Collate | None) -> None:
+    def __init__(self, dataset: Any, collate: Collate | None, ids: Any, unit: PrivacyUnit) -> None:
         self._dataset = dataset
         self._collate = collate
+        self._ids = ids
+        self.unit = unit
         self.form = declared_form(dataset, collate)
         self.coins: Chain | None = None
+        self._units: Units | None = None
 
     def find_form(self, declared: Any) -> None:
         """Settle the form: as declared, as the data set's types tell, or that of the first record."""
         if declared is not None:
             self.form = declared
         elif self.form is None:
-            self.form = Reader(self._dataset, self._collate).one()
+            self.form = first_row(self._dataset, self._ids, self.unit, self._collate)
+
+    def group(self, key: bytes) -> None:
+        """Settle which rows are one unit's, by a secret of the run; those of a run are grouped once."""
+        if not self.unit.is_record and self._units is None:
+            self._units = group_units(self._dataset, self._ids, self.unit, key)
+
+    @property
+    def _reader(self) -> Reader | UnitReader:
+        rows = Reader(self._dataset, self._collate, self.form)
+        return rows if self._units is None else UnitReader(self._units, rows, self.unit.rows or 1)
 
     def __getitems__(self, issued: Batch) -> LoadedBatch:
         if not issued.indices.size:
@@ -287,14 +324,23 @@ class _Loaded:
         if self.form is None:
             return LoadedBatch(issued, ())  # no record shows a form, so none has it
         with nullcontext() if self.coins is None else step_randomness(self.coins):
-            found = list(Reader(self._dataset, self._collate, self.form).counted_chunks([issued.indices]))
+            found = list(self._reader.counted_chunks([issued.indices]))
         return LoadedBatch(issued, tuple(whole for whole, _ in found), tuple(count for _, count in found))
 
     def __getitem__(self, index: int) -> Any:
         raise InvalidInput(f"record {index} is asked for alone: expected batches. Iterate over the loader.")
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self._reader)
+
+
+def _check_paid_for(use: PlanUse, unit: PrivacyUnit) -> None:
+    """Refuse batches of another unit than those that are paid for."""
+    if use.unit != unit:
+        raise InvalidInput(
+            f"the loader draws {unit}, and the PrivateStep of its plan protects {use.unit}: expected one unit. Name it "
+            "in the plan, Plan.calibrate(..., unit=...), or make the loader before the step."
+        )
 
 
 def _as_it_is(loaded: LoadedBatch) -> LoadedBatch:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpilot.errors import InvalidInput, LedgerError
-from dpilot.keys import Chain
+from dpilot.keys import KEY_BYTES, Chain
 from dpilot.mechanism import Draws
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import ApproxDP, Event, Repeated
@@ -21,6 +21,7 @@ from dpilot.privacy.ledger import Committed, Ledger, as_ledger
 from dpilot.privacy.ledger.history import Entry
 from dpilot.privacy.notices import warn_unledgered
 from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.unit import PrivacyUnit
 from dpilot.sampling import PoissonSampler
 from dpilot.train.plan import Plan
 
@@ -188,11 +189,13 @@ def _entry(ledger: Ledger | Committed, seq: int, stage: int) -> Entry:
 class PlanUse:
     """One use of a plan: its sampler, and whether its price is on disk so that records may be read."""
 
-    __slots__ = ("form", "paid", "rehearse", "sampler")
+    __slots__ = ("form", "key", "paid", "rehearse", "sampler", "unit")
 
-    def __init__(self, plan: Plan, state: Chain | None = None) -> None:
+    def __init__(self, plan: Plan, state: Chain | None = None, unit: PrivacyUnit | None = None) -> None:
         self.sampler = PoissonSampler(plan.sample_rate, plan.steps, state=state)
         self.paid = False
+        self.unit = unit or plan.unit  # of the batches: the plan's, or that of a loader with ids
+        self.key = self.sampler.state.generator("units").bytes(KEY_BYTES)  # by which rows of a unit are chosen
         self.form: Any = None  # of the records, where whoever takes the steps was given an example
         self.rehearse: weakref.WeakMethod[Callable[[Any], None]] | None = None  # theirs, where they were not
 
@@ -227,6 +230,6 @@ def begin_use(plan: Plan, state: Chain | None = None) -> PlanUse:
     """The use whose price was just paid: the one a loader waits for, or a new one (or one with given coins)."""
     waiting = use_of(plan)
     if waiting.paid or state is not None:
-        waiting = _USES[id(plan)] = PlanUse(plan, state)
+        waiting = _USES[id(plan)] = PlanUse(plan, state, waiting.unit)
     waiting.paid = True
     return waiting

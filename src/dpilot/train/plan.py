@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,6 +95,26 @@ class Plan:
         if ledger is not None:
             plan._check_fits(ledger)
         return plan
+
+    def with_unit(self, by_ids: bool, rows_per_unit: int | None = None, missing_unit: str | None = None) -> Plan:
+        """The same plan for its unit; a plan for records, where ids say which rows are one unit's, for "unit"s.
+
+        Edge cases:
+            a cap, or a treatment of missing ids, that is not the unit's own    refused
+
+        >>> plan = Plan.calibrate(Budget(1.0, 1e-5), size=1_000, batch_size=1_000, steps=10, clipping="constant")
+        >>> str(plan.with_unit(by_ids=True, rows_per_unit=4).unit), plan.with_unit(by_ids=False) is plan
+        ('unit, 4 rows', True)
+        """
+        if self.unit.is_record and by_ids:
+            return replace(self, unit=PrivacyUnit("unit", rows_per_unit, missing_unit or "null"))
+        if rows_per_unit not in (None, self.unit.rows) or missing_unit not in (None, self.unit.missing):
+            raise InvalidInput(
+                f"rows_per_unit is {rows_per_unit!r} and missing_unit {missing_unit!r}, and the plan's unit is "
+                f"{self.unit}: expected what it was made for. Leave both out; a plan that names no unit takes them, "
+                "with units=, the ids of the rows."
+            )
+        return self
 
     def _check_fits(self, ledger: Ledger | str | os.PathLike[str]) -> None:
         if not isinstance(ledger, Ledger):

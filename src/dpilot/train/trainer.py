@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
-from dpilot.keys import KEY_BYTES, Chain
+from dpilot.keys import Chain
 from dpilot.noise import KeyedNoise, SystemNoise, Witness, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler, check_source
 from dpilot.train import payment
 from dpilot.train.checkpoint import files
-from dpilot.train.checkpoint.secret import Secret, SecretFile
+from dpilot.train.checkpoint.secret import Secret, SecretFile, run_key
 from dpilot.train.checkpoint.store import MANIFEST, CheckpointWriter, Manifest, StoredRun
-from dpilot.train.job import Job
+from dpilot.train.job import Job, check_plan
 from dpilot.train.optimizers import OWN, MakeOptimizer
 from dpilot.train.options import Average, Options, Schedule
 from dpilot.train.options import average as average_of
@@ -31,6 +31,8 @@ from dpilot.train.payment import LEDGER, Paying, Payment, Purpose
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Callback, Observers, Progress
 from dpilot.train.records.reader import Collate, Reader
+from dpilot.train.records.unit_chunk import MEAN
+from dpilot.train.records.unit_reader import UnitReader, check_ids
 from dpilot.train.run import RECORD, Run
 from dpilot.train.state import TrainingState, record_of
 
@@ -46,6 +48,12 @@ class Trainer:
     to ``secret``, a file outside it. ``callback`` is called with the record of each step, ``progress`` with that and
     the time. ``test_seed`` fixes noise and batches, and stamps the record as not private.
 
+    ``units`` protects persons (devices, documents) instead of rows: one id for each row of the data set. A unit is then
+    one record of every step, with at most ``rows_per_unit`` of its rows; its gradient is the mean (``unit_gradient``
+    "mean", or the "sum") over these, clipped once. A plan that names its unit says the cap itself; a plan that names
+    none is taken for "unit"s, its size for their number. Where the plan names a unit and there are no ``units``, each
+    item of the data set is the list of one unit's rows.
+
     Guarantee:
         The price is on disk before the first record is read, and stays spent whatever happens after. Records,
         callbacks, progress, checkpoints and errors hold declared and released values only.
@@ -58,6 +66,10 @@ class Trainer:
                                       data set does not (a TensorDataset does). Without it the first record's form
                                       stands in, and counts as public; so does that there is such a record
         record of another form        null, in silence: missing keys, dimensions, or types that do not cast
+        a unit with more rows          a secret, uniform choice of them counts, by its own id and number of rows
+        row without an id             counts for nothing; ``missing_unit="row"`` makes it a unit of its own
+        row that cannot be read       left out of its unit, like one of another shape than the unit's first
+        row that does not compute     its unit is null
         layer-wise rules              groups of parameters are shared out by the model's order, or given as ``groups``
 
     Example:
@@ -93,6 +105,10 @@ class Trainer:
         low_memory: bool = False,
         chunk_size: int | None = None,
         groups: Sequence[Sequence[str]] | None = None,
+        units: Any = None,
+        rows_per_unit: int | None = None,
+        missing_unit: str | None = None,
+        unit_gradient: str = MEAN,
         device: str | None = None,
         amp: bool = False,
         collate_fn: Collate | None = None,
@@ -119,7 +135,10 @@ class Trainer:
             amp=amp,
             device=device,
             groups=None if groups is None else tuple(tuple(group) for group in groups),
+            unit_gradient=unit_gradient,
         )
+        check_plan(plan)
+        self._plan, plan = plan, plan.with_unit(units is not None, rows_per_unit, missing_unit)
         own = optimizer if callable(optimizer) else None
         self._job = Job.create(
             model,
@@ -129,6 +148,7 @@ class Trainer:
             own,
             collate=collate_fn,
             example=example,
+            ids=units,
             observers=Observers(callback, progress),
         )
         self._terms = RunTerms(
@@ -154,19 +174,20 @@ class Trainer:
             )
         job, terms = self._job, self._terms
         check_source(dataset)
+        check_ids(dataset, job.ids, job.plan.unit)
         terms.check_free()
-        payment.check_unused(job.plan, own_ledger=terms.ledger is None)
+        payment.check_unused(self._plan, own_ledger=terms.ledger is None)
         form = job.form(dataset)
         if form is not None:
             job = job.dry_run(form)
         ledger = terms.ledger or payment.own_ledger(job.plan, terms.folder, terms.data_id)
         event = payment.price(job.plan, own=terms.ledger is None)
         with payment.pay(job.plan, ledger, event, terms.purpose) as paid, annotate_errors(ledger, terms.folder):
-            sampler = payment.begin_use(job.plan, terms.coins()).sampler
+            sampler = payment.begin_use(self._plan, terms.coins()).sampler
             if form is None:  # no type and no example tells it: the first record's counts as public
                 form = job.first_form(dataset)
                 job = job.dry_run(form)
-            state, stamp = _train(job, terms, paid, _reader(job, dataset, form), sampler)
+            state, stamp = _train(job, terms, paid, dataset, form, sampler)
         run = _finish(state, paid, stamp, terms.folder)
         self._fitted = True
         return run
@@ -184,13 +205,14 @@ class Trainer:
         secret: str | Path | None = None,
         collate_fn: Collate | None = None,
         example: Any = None,
+        units: Any = None,
         callback: Callback | None = None,
         progress: Progress | None = None,
     ) -> Run:
         """Go on with an interrupted run, exactly: the result is bit for bit that of a run that was never interrupted.
 
         Plan, options, optimizer, clip state and ledger come from the folder; the keys from the secret file. Give
-        ``optimizer`` again if it was a callable, and the ``collate_fn`` and ``example``, if any.
+        ``optimizer`` again if it was a callable, and the ``collate_fn``, ``example`` and ``units``, if any.
 
         Guarantee:
             Nothing is paid again, because nothing new is released: the same noise is added to the same sums, which is
@@ -202,12 +224,16 @@ class Trainer:
             raise InvalidInput("the run used an optimizer of its own: give resume(optimizer=...) the same callable.")
         if manifest.example and example is None:
             raise InvalidInput("the run was given an example: give resume(example=...) one of the same form.")
+        if manifest.units != (units is not None):
+            had = "ids: give resume(units=...) the same" if manifest.units else "no ids: leave units out"
+            raise InvalidInput(f"the run protects {manifest.plan.unit}, and was given {had}.")
         observers = Observers(callback, progress)
         job = Job.create(
             model, loss_fn, manifest.plan, manifest.options, optimizer,
-            collate=collate_fn, example=example, observers=observers,
+            collate=collate_fn, example=example, ids=units, observers=observers,
         )  # fmt: skip
         check_source(dataset)
+        check_ids(dataset, units, manifest.plan.unit)
         stored = StoredRun.read(where)
         stored.check_fits(model)
         book = _same_ledger(where, manifest, reopen(ledger) if isinstance(ledger, str | Path) else ledger)
@@ -223,26 +249,23 @@ class Trainer:
             taken = stored.steps_taken
             with payment.resume_payment(job.plan, book, *place, taken) as paid, annotate_errors(book, where):
                 known = job.form(dataset)
-                reader = _reader(job, dataset, job.first_form(dataset) if known is None else known)
-                state = job.start(noise, paid.receipt, reader.form)
+                form = job.first_form(dataset) if known is None else known
+                reader = job.reader(job.group(dataset, kept.seal), form)
+                state = job.start(noise, paid.receipt, form)
                 stored.restore_into(state)
                 writer = CheckpointWriter(where, manifest, file, kept.seal)
                 _take_steps(job, state, paid, reader, sampler, noise, writer)
         return _finish(state, paid, manifest.stamp, where)
 
 
-def _reader(job: Job, dataset: Any, form: Any) -> Reader:
-    """How the run reads its records; where none of them shows a form, all are null and there is nothing to read."""
-    return job.reader(() if form is None else dataset, form)
-
-
 def _train(
-    job: Job, terms: RunTerms, paid: Payment, reader: Reader, sampler: PoissonSampler
+    job: Job, terms: RunTerms, paid: Payment, dataset: Any, form: Any, sampler: PoissonSampler
 ) -> tuple[TrainingState, str]:
     """All steps of a new run, with or without checkpoints; its state at the end, and the stamp of its noise."""
     if terms.folder is None or terms.secret is None:
         noise = terms.noise()
-        state = job.start(noise, paid.receipt, reader.form)
+        reader = job.reader(job.group(dataset, run_key(noise)), form)
+        state = job.start(noise, paid.receipt, form)
         _take_steps(job, state, paid, reader, sampler, noise, None)
         return state, noise.stamp
     terms.folder.mkdir(parents=True, exist_ok=True)
@@ -250,9 +273,10 @@ def _train(
     with closing(file.log):
         file.log.open(fresh=True)
         noise = terms.noise(file.log)
-        key = noise.state.generator("seal").bytes(KEY_BYTES)
+        key = run_key(noise)
+        reader = job.reader(job.group(dataset, key), form)
         writer = CheckpointWriter(terms.folder, _manifest(job, terms, paid, noise), file, key)
-        state = job.start(noise, paid.receipt, reader.form)
+        state = job.start(noise, paid.receipt, form)
         files.write(terms.folder / MANIFEST, writer.manifest.to_json().encode())
         writer.write(state, sampler, noise)
         _take_steps(job, state, paid, reader, sampler, noise, writer)
@@ -260,14 +284,14 @@ def _train(
 
 
 def _take_steps(
-    job: Job, state: TrainingState, paid: Payment, reader: Reader, sampler: PoissonSampler,
+    job: Job, state: TrainingState, paid: Payment, reader: Reader | UnitReader, sampler: PoissonSampler,
     noise: KeyedNoise, writer: CheckpointWriter | None,
 ) -> None:  # fmt: skip
     """Every step that is left: claim its batch, take it, store it where that is due, and report it."""
     assert job.options.chunk_size is not None
     cost = paid.cost
     report = job.observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
-    for batch in sampler.batches(len(reader.dataset)):
+    for batch in sampler.batches(len(reader)):
         chain = sampler.state
         sampler.claim(batch)
         record = state.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
@@ -323,6 +347,7 @@ def _manifest(job: Job, terms: RunTerms, paid: Payment, noise: KeyedNoise) -> Ma
         stamp=noise.stamp,
         every=terms.every,
         example=job.example is not None,
+        units=job.ids is not None,
     )
 
 

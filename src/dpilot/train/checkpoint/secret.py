@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from dpilot.errors import InvalidInput
-from dpilot.keys import Chain
+from dpilot.keys import KEY_BYTES, Chain
+from dpilot.noise import KeyedNoise
 from dpilot.train.checkpoint import files
 from dpilot.train.checkpoint.witness import AGAIN, WitnessLog, read_private
 
@@ -29,7 +30,7 @@ FORMAT: Final = 3
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secret:
-    """Where the chains of a run stand before step ``step``, and the key that seals its public files."""
+    """Where the chains of a run stand before step ``step``, and the key that seals its files and groups its units."""
 
     run: str
     step: int
@@ -82,6 +83,11 @@ class SecretFile:
         """The run is complete: nothing is left that could undo its noise."""
         files.remove(self.path)
         self.log.delete()
+
+
+def run_key(noise: KeyedNoise) -> bytes:
+    """A key for all of a run, from the noise before its first step: it seals public files, and groups units."""
+    return noise.state.generator("seal").bytes(KEY_BYTES)
 
 
 def keyed_hash(key: bytes, kind: str, parts: Iterable[bytes]) -> str:

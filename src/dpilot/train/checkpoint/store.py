@@ -52,9 +52,12 @@ class Manifest:
     every: int
     example: bool  # whether the form of the records was given, and is to be given again
     seal: str = ""
+    units: bool = False  # whether ids said which rows are one unit's, and are to be given again
 
     def to_json(self) -> str:
         plain = {**asdict(self), "plan": self.plan.to_dict(), "options": self.options.to_dict()}
+        if not self.units:  # as stored by those who knew of no units
+            del plain["units"]
         return json.dumps({"format": FORMAT, **plain}, indent=1, allow_nan=False)
 
     def with_seal(self, key: bytes) -> Manifest:

@@ -30,7 +30,7 @@ from dpilot.errors import InvalidInput
 
 Collate = Callable[[list[Any]], Any]
 Indices = NDArray[np.int64]
-_TRIES: Final = 100
+TRIES: Final = 100
 
 
 def _nothing() -> list[Any]:
@@ -65,37 +65,46 @@ class Reader:
     form: Any = None
     device: torch.device | None = None
 
+    def __len__(self) -> int:
+        return len(self.dataset)
+
     def chunks(self, pieces: Iterable[Indices]) -> Iterator[RecordChunk]:
         """The records of each piece, in one chunk where they are alike."""
-        for whole, count in self.counted_chunks(pieces):
-            ready = whole if self.device is None else move_to(self.device, whole)
-            yield RecordChunk(ready, partial(split_records, ready, count))
+        return record_chunks(self.counted_chunks(pieces), self.device)
 
     def counted_chunks(self, pieces: Iterable[Indices]) -> Iterator[tuple[Any, int]]:
         """The same where they were read, and how many records each chunk holds."""
         for indices in pieces:
             if indices.size:
-                yield from self._as_tensors(indices) or self._one_by_one(indices)
+                yield from self.as_tensors(indices) or self.collate_records(self.read(indices))
 
     def one(self) -> Any:
         """The first record that can be read, as a chunk: only its form is ever used. None where there is none."""
-        for chunk in self.chunks(np.array([index]) for index in range(min(len(self.dataset), _TRIES))):
+        for chunk in self.chunks(np.array([index]) for index in range(min(len(self.dataset), TRIES))):
             return chunk.whole
         return None
 
-    def _as_tensors(self, indices: Indices) -> list[tuple[Any, int]] | None:
+    def as_tensors(self, indices: Indices) -> list[tuple[Any, int]] | None:
         """The quick way for records that lie in tensors, and so have one form; None where that is not so."""
         tensors = None if self.collate is not None else _tensors(self.dataset, indices)
         return None if tensors is None else try_quietly(lambda: self._conforming_chunk(tensors, indices.size))
 
-    def _one_by_one(self, indices: Indices) -> Iterator[tuple[Any, int]]:
+    def read(self, indices: Indices) -> list[Any]:
+        """The records that can be read, one by one, as the data set has them."""
         records = (try_quietly(partial(_read_boxed, self.dataset, i)) for i in indices.tolist())
-        found = [box[0] for box in records if box is not None]
-        collate = default_collate if self.collate is None and _is_extended() else self.collate
-        if collate is None:
+        return [box[0] for box in records if box is not None]
+
+    def collate_records(self, found: list[Any]) -> Iterator[tuple[Any, int]]:
+        """The records that have the form, in chunks of those that are alike; the first one's chunk is the first."""
+        if self.stacks:
             yield from self._stack([_as_numbers(record) for record in found])
         else:
-            yield from concatenate_records(self._alone(collate, found), most=indices.size)
+            yield from concatenate_records(self._alone(self.collate or default_collate, found), most=len(found))
+
+    @property
+    def stacks(self) -> bool:
+        """Whether records are collated together: by torch alone."""
+        return self.collate is None and not _is_extended()
 
     def _stack(self, records: list[Any]) -> Iterator[tuple[Any, int]]:
         """Records by torch's collating: those of equal types and shapes together, others apart."""
@@ -123,6 +132,13 @@ class Reader:
         kept = (~wrong).nonzero().flatten().tolist()
         taken = [slice_records(whole, count, place, place + 1) for place in kept]
         return list(concatenate_records(taken, most=count))
+
+
+def record_chunks(counted: Iterable[tuple[Any, int]], device: torch.device | None = None) -> Iterator[RecordChunk]:
+    """Chunks with their numbers of records as what a step takes, on a device."""
+    for whole, count in counted:
+        ready = whole if device is None else move_to(device, whole)
+        yield RecordChunk(ready, partial(split_records, ready, count))
 
 
 def _read_boxed(dataset: Any, index: int) -> list[Any]:
@@ -201,13 +217,17 @@ def move_to(device: torch.device, chunk: Any) -> Any:
 
 def declared_form(dataset: Any, collate: Collate | None) -> Any:
     """A chunk of one record of zeros in the data set's form, if its types tell without a record being read."""
-    if collate is not None:
-        return None
-    if type(dataset) is Subset:
-        return declared_form(dataset.dataset, None)
-    if type(dataset) is TensorDataset:
-        return tuple(tensor.new_zeros((1, *tensor.shape[1:])) for tensor in dataset.tensors)
+    base = base_of(dataset)
+    if collate is None and type(base) is TensorDataset:
+        return tuple(tensor.new_zeros((1, *tensor.shape[1:])) for tensor in base.tensors)
     return None
+
+
+def base_of(dataset: Any) -> Any:
+    """The data set that Subsets are subsets of."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return dataset
 
 
 def concatenate_records(alone: Iterable[Any], *, most: int) -> Iterator[tuple[Any, int]]:
@@ -223,6 +243,16 @@ def concatenate_records(alone: Iterable[Any], *, most: int) -> Iterator[tuple[An
             count = _largest_free(min(most, len(group) - start), lengths)
             yield _concatenate(group[start : start + count]), count
             start += count
+
+
+def concatenate_alike(chunks: Iterable[tuple[Any, int]]) -> tuple[Any, int]:
+    """The records of chunks that are like the first of them, as one chunk, and how many they are."""
+    found = list(chunks)
+    if len(found) > 1:
+        alone = [one for whole, count in found for one in split_records(whole, count)]
+        first = group_alike(alone, _likeness)[0]
+        return _concatenate(first), len(first)
+    return found[0] if found else (None, 0)
 
 
 def group_alike(records: Iterable[Any], likeness: Callable[[Any], Hashable]) -> list[list[Any]]:
