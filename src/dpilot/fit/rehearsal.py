@@ -16,12 +16,13 @@ from dpilot.errors import BudgetExceeded
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import PaidRun
 from dpilot.fit.pipeline import FitPlan
-from dpilot.fit.population import Parts
-from dpilot.fit.source import TableSource, take
+from dpilot.fit.population import Population
+from dpilot.fit.source import TableSource
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import to_dict
 from dpilot.privacy.ledger import Stage
 from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.unit import PrivacyUnit
 
 __all__ = ["Rehearsal", "rehearse", "synthetic_records"]
 
@@ -57,38 +58,37 @@ def rehearse(plan: FitPlan) -> Rehearsal:
         No value of the table is read, and no ledger of it is touched: what is trained was made from the schema.
     """
     declared, size = plan.declared, float(plan.declared.size or 10_000)
+    each = declared.unit.rows or 1  # as if every unit had as many rows as count
     known = declared.schema.with_bounds(dict.fromkeys(declared.schema.inputs_only().to_buy, (-1.0, 1.0)))
-    short, factor = plan.learned.shorten(size, _ROWS)
+    short, factor = plan.learned.shorten(size, _ROWS // each or 1)
     reader = short.reader(known.inputs_only() if plan.purchases.bounds_noise is not None else plan.purchases.schema)
-    source = TableSource.of(synthetic_records(known, _ROWS), declared.schema)
+    source = TableSource.of(synthetic_records(known, _ROWS, each), declared.schema)
     reading = _seconds(lambda: source.read(reader))
-    records = source.read(reader)
     keys = FitKeys.draw()
     split = keys.split(plan.shares)
-    train, held_out = (take(records, places) for places in split.indices(_ROWS).values())
-    parts = Parts(train, held_out, reader)
+    parts = Population.of(source, declared.unit, keys.unit_rows).parts(reader, split)
     committed: Any = _Unpaid(short.stages(split.id))
-    run = PaidRun(committed, keys, split.id, float(_ROWS), Cost(0.0, 0.0))
+    run = PaidRun(committed, keys, split.id, float(_ROWS // each or 1), Cost(0.0, 0.0))
     training = _seconds(lambda: short.train(parts, run), warm=False)
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
-    clock, processor = (passes * reading / _ROWS * size + training * factor).tolist()
+    clock, processor = (passes * reading / _ROWS * size * each + training * factor).tolist()
     stages = [*plan.health_stages(""), *plan.stages(split.id)]
     return Rehearsal(
         size=round(size),
-        features=records.features.shape[1],
+        features=parts.train.features.shape[1],
         held_out=plan.learned.held_out,
         stages=tuple(_describe(stage) for stage in stages),
         seconds=min(clock, processor),  # the processor's counts every thread, the clock's every other process
         seconds_if_as_busy=clock,
-        megabytes=12 * size * records.features.shape[1] * 4 / 1e6,
-        reasons=plan.purchases.reasons,
+        megabytes=12 * size * each * parts.train.features.shape[1] * 4 / 1e6,
+        reasons=(*plan.purchases.reasons, *_assumed(declared.unit)),
     )
 
 
-def synthetic_records(schema: Schema, rows: int, seed: int = 0) -> dict[str, Any]:
-    """Records drawn evenly from what the schema declares, target and groups too."""
+def synthetic_records(schema: Schema, rows: int, each: int = 1, seed: int = 0) -> dict[str, Any]:
+    """Records drawn evenly from what the schema declares, target and groups too; ``each`` of one unit, if there are."""
     rng = np.random.default_rng(seed)
-    ids = {} if schema.unit is None else {schema.unit.name: np.arange(rows)}
+    ids = {} if schema.unit is None else {schema.unit.name: np.arange(rows) // each}
     return {**{column.name: _draw(column, rows, rng) for column in schema.used}, **ids}
 
 
@@ -96,6 +96,11 @@ def _draw(column: Column, rows: int, rng: np.random.Generator) -> Any:
     if column.categories is not None:
         return np.asarray(column.categories, dtype=object)[rng.integers(len(column.categories), size=rows)]
     return rng.uniform(*(column.interval if isinstance(column.bounds, tuple) else (-1.0, 1.0)), size=rows)
+
+
+def _assumed(unit: PrivacyUnit) -> tuple[str, ...]:
+    said = f"Time and memory are those of {unit.rows} rows for each {unit.name}, which is the most that count."
+    return () if unit.is_record else (said,)
 
 
 class _Unpaid:

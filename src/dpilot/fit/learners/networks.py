@@ -17,6 +17,7 @@ from dpilot import _validate, clipping
 from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
+from dpilot.data.units import UnitRows
 from dpilot.fit.declaration import Declaration, FitTask
 from dpilot.fit.expansion import WideRows, features_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
@@ -35,6 +36,7 @@ from dpilot.train.checkpoint import architecture
 from dpilot.train.checkpoint.store import from_storable, to_storable
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Observers
+from dpilot.train.records.unit_reader import UnitsById
 from dpilot.train.run import predict
 from dpilot.tune.autopilot_plan import EPOCHS, LEAST_STEPS, batch_candidates
 from dpilot.tune.candidate import Candidate
@@ -156,6 +158,7 @@ class NetworkPlan:
             noise_multiplier=self.noise_multiplier,
             clipping=clipping.get("bounded-slack", normalized=True),
             cost=Cost(self.budget.epsilon, self.budget.delta),
+            unit=self.declared.unit,
         )
 
     def train(self, parts: Parts, run: PaidRun) -> Trained:
@@ -173,7 +176,7 @@ class NetworkPlan:
         recipe = Recipe(
             model_fn=lambda: build(self.network.layers, rows.width, task.outputs),
             loss_fn=_Squared() if task.numeric else nn.CrossEntropyLoss(reduction="none"),
-            dataset=dataset_of(parts.train, rows, task),
+            dataset=dataset_of(parts, rows, task),
             size=float(plan.size),
             sample_rate=plan.sample_rate,
             clipping=plan.clipping,
@@ -260,8 +263,16 @@ def build(layers: str, inputs: int, outputs: int, hidden: int = 32) -> nn.Module
     return last if layers == "linear" else nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), last)
 
 
-def dataset_of(records: Encoded, rows: WideRows, task: FitTask) -> TensorDataset:
-    """The records as tensors, a null record before them: so that the part is never empty, whoever is in it."""
+def dataset_of(parts: Parts, rows: WideRows, task: FitTask) -> TensorDataset | UnitsById:
+    """What is trained on, as tensors, a null record before it: so that the part is never empty, whoever is in it."""
+    table = _tensors(parts.train, rows, task)
+    if parts.units is None:
+        return table
+    places, units = np.arange(len(parts.units.units) + 1), np.append([0], parts.units.units + 1)
+    return UnitsById(table, UnitRows(places, units, parts.units.count + 1))
+
+
+def _tensors(records: Encoded, rows: WideRows, task: FitTask) -> TensorDataset:
     features = np.concatenate([np.full((1, rows.width), np.nan, dtype=np.float32), rows.widen(records.features)])
     target = np.asarray(records.target)
     if task.interval is not None:
