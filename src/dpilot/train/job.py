@@ -113,8 +113,12 @@ class Job:
 
     def form(self, dataset: Any) -> Any:
         """A chunk in the form of the records, where it is known before one is read; None where it is not."""
-        form = declared_form(rows_of(dataset), self.collate) if self.example is None else self.example
+        form = self.rows_form(dataset)
         return None if form is None else self.chunk_form(form)
+
+    def rows_form(self, dataset: Any) -> Any:
+        """The same of the rows, of which a unit has several."""
+        return declared_form(rows_of(dataset), self.collate) if self.example is None else self.example
 
     def chunk_form(self, form: Any) -> Any:
         """A public chunk of rows as one of what a step clips, on the run's device."""

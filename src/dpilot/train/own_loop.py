@@ -202,7 +202,7 @@ def poisson_loader(
     """A DataLoader that yields the plan's Poisson batches, ``plan.steps`` of them, empty ones included.
 
     Hand each to ``PrivateStep``, in order. Keys of noise and batches stay in this process; workers only read records.
-    ``units``, ``rows_per_unit`` and ``missing_unit`` are those of a Trainer: batches are then of units, with their rows.
+    ``units``, ``rows_per_unit`` and ``missing_unit`` are those of a Trainer: batches are then of units with their rows.
 
     Guarantee:
         No record is read before a PrivateStep of the same plan has paid. Iterating anew issues again, unchanged, the

@@ -16,6 +16,7 @@ from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.clipping import Clipping
 from dpilot.data.splits import Split
+from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import Draws
 from dpilot.metrics.counts import Scored
@@ -27,6 +28,7 @@ from dpilot.statistics.histogram import table
 from dpilot.tape import current
 from dpilot.train.job import Job
 from dpilot.train.records.reader import ignore_warnings
+from dpilot.train.records.unit_reader import UnitsById, check_ids, rows_by_id, rows_of
 from dpilot.train.run import predict
 from dpilot.tune.held_out import evaluation_form, map_records, training_form
 from dpilot.tune.pool import check_sendable, run_in_processes
@@ -48,6 +50,7 @@ class ModuleTask:
 
     Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
     ``example`` is a public batch in the form of ``train_data``'s records: wanted unless they lie in a TensorDataset.
+    Where ``unit`` is no record, ``train_data`` are units with all their rows (``of``), and sizes are numbers of units.
     ``options`` are those of a run (schedule, average, engine, chunk_size, device, ...); ``watch`` is called with every
     step record.
 
@@ -97,13 +100,13 @@ class ModuleTask:
     unit: PrivacyUnit = RECORD
 
     def __post_init__(self) -> None:
-        check_source(self.train_data)
+        check_source(rows_of(self.train_data))
         check_source(self.held_out)
         _validate.positive("Declare it.", size=self.size)
         _validate.positive("Declare it.", held_out_size=self.held_out_size)
         _validate.count(least=2, classes=self.classes)
         _validate.rate(sample_rate=self.sample_rate)
-        training_form(self.train_data, self.example)
+        training_form(rows_of(self.train_data), self.example)
         _validate.count(workers=self.workers)
         object.__setattr__(self, "noise", require_distinct(self.noise))
         noise, _ = self.noise(), self.noise()  # a factory that repeats one state is refused now
@@ -124,19 +127,34 @@ class ModuleTask:
         *,
         size: float,
         classes: int,
+        units: Any = None,
+        rows_per_unit: int | None = None,
+        unit: str | PrivacyUnit = RECORD,
         **options: Any,
     ) -> ModuleTask:
-        """The task of ``dataset`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both."""
+        """The task of ``dataset`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both.
+
+        ``units`` has one id for each row of the data set: units then go to either part with all their rows, ``size`` is
+        their number, and scores are of one row of each held-out unit, drawn by a secret key.
+        """
         check_source(dataset)  # all of it: a part may be empty, and its coins are secret
-        parts = split.indices(len(dataset))
-        train, held_out = (_part(dataset, parts[name]) for name in (TRAIN, HELD_OUT))
+        protected = protected_unit(units, unit, rows_per_unit)
+        check_ids(dataset, units, protected)
+        if units is None:
+            parts = split.indices(len(dataset))
+            train, held_out = (_part(dataset, parts[name]) for name in (TRAIN, HELD_OUT))
+        else:
+            rows = rows_by_id(units, protected, split.key)
+            parts = split.indices(rows.count)
+            train = UnitsById(dataset, rows.take(parts[TRAIN]))
+            held_out = _part(dataset, rows.take(parts[HELD_OUT]).drawn)
         sizes = size * split.share(TRAIN), size * split.share(HELD_OUT)
-        return cls(model_fn, loss_fn, train, held_out, *sizes, classes, split=split.id, **options)
+        return cls(model_fn, loss_fn, train, held_out, *sizes, classes, split=split.id, unit=protected, **options)
 
     @property
     def evaluation_form(self) -> Any:
         """A chunk in the public form of held-out records."""
-        form = training_form(self.train_data, self.example)
+        form = training_form(rows_of(self.train_data), self.example)
         return evaluation_form(self.held_out, form, grouped=self.group_count > 0)
 
     @property
@@ -211,6 +229,7 @@ class ModuleTask:
             self.optimizer,
             self.options,
             self.example,
+            self.unit,
         )
 
     def _uses_workers(self, trials: Sequence[Trial]) -> bool:
@@ -264,6 +283,14 @@ class ModuleTask:
         valid = (labels >= 0) & (labels < self.classes) & (labels == labels.round())
         cell = torch.where(valid, 0 * cell if objective == "accuracy" else cell, -1.0)
         return torch.stack([cell, (logits.argmax(1) == labels).double()], 1).numpy()
+
+
+def protected_unit(units: Any, unit: str | PrivacyUnit, rows_per_unit: int | None) -> PrivacyUnit:
+    """Whom a task protects: the unit that is named, "unit" where ids alone are given, and a record without ids."""
+    named = PrivacyUnit.of("unit" if units is not None and unit in (RECORD, RECORD.name) else unit, rows_per_unit)
+    if units is None and not named.is_record:
+        raise InvalidInput(f"unit is {named}, and units are missing: expected units=, one id for each row.")
+    return named
 
 
 def _part(dataset: Any, indices: Any) -> Any:

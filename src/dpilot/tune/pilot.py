@@ -20,12 +20,14 @@ from dpilot.metrics.scores import scores
 from dpilot.noise import SystemNoise, seeded_noise
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Ledger, commitment
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME, FitRecord, StepRecord
+from dpilot.train.records.unit_reader import check_ids, rows_by_id
 from dpilot.transfer.features import Features
 from dpilot.tune.autopilot_plan import METRICS, AutopilotPlan, plan_heads, plan_module
 from dpilot.tune.autopilot_record import Outcome, curves_of, explain, plan_of
 from dpilot.tune.defaults import TUNING_SHARE, AutopilotOptions
-from dpilot.tune.module_task import ModuleTask
+from dpilot.tune.module_task import ModuleTask, protected_unit
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
 from dpilot.tune.record import Tuned
 from dpilot.tune.scaling import chosen, final_run, search
@@ -98,6 +100,9 @@ def autopilot(
     group_count: int = 0,
     loss_fn: Any = None,
     example: Any = None,
+    units: Any = None,
+    rows_per_unit: int | None = None,
+    unit: str | PrivacyUnit = RECORD,
     ledger: Ledger | str | Path | None = None,
     device: str | None = None,
     workers: int = 1,
@@ -120,6 +125,8 @@ def autopilot(
         groups: group codes of ``Features``, below ``group_count``, for the objective "worst_group".
         example: a public batch, wanted unless ``dataset`` is a TensorDataset: it shows the form of the records, and
             those of another form are null.
+        units: of a module's ``dataset``, one id for each row: protects persons with all their rows, of which
+            ``rows_per_unit`` count, instead of rows. ``size`` is then their number, and ``unit`` what they are called.
         workers: trials of a module that run at a time, in processes of their own (``ModuleTask``).
         tell: called with each message of progress.
         test_seed: fixes coins and noise; the record is stamped as not private.
@@ -152,8 +159,10 @@ def autopilot(
     if not isinstance(budget, Budget):
         raise InvalidInput(f"budget is a {type(budget).__name__}: expected a Budget, such as Budget(1.0, 1e-5).")
     options = AutopilotOptions(objective, held_out_share, tuning_share, trials, epochs)
-    length = len(what) if isinstance(what, Features) else len(dataset) if hasattr(dataset, "__len__") else 0
-    known = _declared_size(size, length)
+    protected = protected_unit(units, unit, rows_per_unit)
+    if isinstance(what, Features) and units is not None:
+        raise InvalidInput("units are given with Features: expected them with a module and its data set.")
+    known = _declared_size(size, lambda: _count(what if isinstance(what, Features) else dataset, units, protected))
     run = _AutopilotRun(
         budget=budget,
         size=known,
@@ -164,10 +173,11 @@ def autopilot(
         tell=tell,
         test_seed=test_seed,
         class_names=class_names,
+        unit=protected,
     )
     if isinstance(what, Features):
         return _run_heads(what, run, groups, group_count)
-    return _run_module(what, dataset, run, classes, loss_fn, {"example": example, "workers": workers})
+    return _run_module(what, dataset, run, classes, loss_fn, {"example": example, "workers": workers, "units": units})
 
 
 def run_trials(plan: AutopilotPlan, task: Task, committed: Committed, tell: Tell = silent) -> Outcome:
@@ -215,6 +225,7 @@ class _AutopilotRun:
     tell: Tell
     test_seed: int | None
     class_names: tuple[str, ...] | None
+    unit: PrivacyUnit
 
     @property
     def noise(self) -> MakeNoise:
@@ -234,7 +245,9 @@ class _AutopilotRun:
         describe: Callable[[Outcome], _Words],
     ) -> AutopilotResult:
         """Commit, read, run, score and record."""
-        paid = commitment(plan.stages(split.id), plan.budget, self.ledger, dataset="autopilot", size=self.size)
+        paid = commitment(
+            plan.stages(split.id), plan.budget, self.ledger, dataset="autopilot", size=self.size, unit=self.unit
+        )
         with paid as (committed, cost):
             task = make_task()
             outcome = run_trials(plan, task, committed, self.tell)
@@ -298,10 +311,19 @@ class _Words:
     thresholds: tuple[float, ...] = ()
 
 
-def _declared_size(size: str | int, length: int) -> int:
+def _count(dataset: Any, units: Any, unit: PrivacyUnit) -> int:
+    """How many records, or units, there are."""
+    length = len(dataset) if hasattr(dataset, "__len__") else 0
+    if units is None:
+        return length
+    check_ids(dataset, units, unit)
+    return rows_by_id(units, unit, bytes(KEY_BYTES)).count  # whichever rows count, there are as many units
+
+
+def _declared_size(size: str | int, count: Callable[[], int]) -> int:
     if isinstance(size, str):
         _validate.one_of(("public",), "Or the number of records, declared.", size=size)
-        if length == 0:
+        if (length := count()) == 0:
             raise InvalidInput("there are 0 records: expected one or more.")
         return length
     return _validate.count('Or "public".', size=size)
@@ -350,6 +372,7 @@ def _run_module(
         options={"schedule": "cosine", "device": run.device},
         noise=run.noise,
         watch=seen.append,
+        unit=run.unit,
         **more,
     )
 

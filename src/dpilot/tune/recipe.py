@@ -20,13 +20,14 @@ from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import StepRecord
 from dpilot.sampling import PoissonSampler
 from dpilot.train import dry_run
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
-from dpilot.train.records.reader import ignore_warnings
+from dpilot.train.records.reader import ignore_warnings, move_to
 from dpilot.train.run import predict, refuse_combined
 from dpilot.train.state import TrainingState, step_randomness
 from dpilot.tune.candidate import Candidate
@@ -59,7 +60,7 @@ class TrialKeys:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """Private runs of ``model_fn()`` on ``dataset``; what differs between them is the trial and its keys."""
+    """Private runs of ``model_fn()`` on ``dataset``, of records or of units; trial and keys are what differs."""
 
     model_fn: Callable[[], nn.Module]
     loss_fn: Callable[..., Tensor]
@@ -70,6 +71,7 @@ class Recipe:
     optimizer: str
     options: Mapping[str, Any]
     example: Any = field(default=None, repr=False)
+    unit: PrivacyUnit = RECORD
 
     def plan(self, trial: Trial) -> Plan:
         """The plan of one trial: its steps, at its noise."""
@@ -85,6 +87,7 @@ class Recipe:
             trial.noise_multiplier,
             rule,
             Cost(epsilon, _DISPLAY_DELTA),
+            self.unit,
         )
 
     def job(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
@@ -148,7 +151,7 @@ class TrialRun:
         """All its steps, each on the next batch of its own sampler; ``report`` is called with the record of each."""
         assert self.job.options.chunk_size is not None
         reader = self.job.reader(self.dataset, self.job.form(self.dataset))
-        for batch in self.sampler.batches(len(self.dataset)):
+        for batch in self.sampler.batches(len(reader)):
             chain = self.sampler.state
             self.sampler.claim(batch)
             record = self.state.step(chain, reader.chunks(batch.chunks(self.job.options.chunk_size)))
@@ -158,7 +161,7 @@ class TrialRun:
 
 def _outputs(job: Job, dataset: Any) -> Tensor:
     """What a trained module would say of made-up records; of the public example, where those do not run."""
-    form = job.form(dataset)
+    form = move_to(job.device, job.rows_form(dataset))
     made_up = dry_run.synthetic_records(form, 2, per_batch=job.options.per_batch)
     for records in (made_up, form) if job.example is not None else (made_up,):
         try:

@@ -85,11 +85,19 @@ def group_units(dataset: Any, ids: Any, unit: PrivacyUnit, key: bytes) -> Units:
 
     ``key`` is a secret of the run: which rows of a unit count follows from it.
     """
-    own = Chain(key).generator("units").bytes(KEY_BYTES)
     if ids is None:
-        return UnitsInLists(dataset, unit, own)
-    ids = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else ids
-    return UnitsById(dataset, group_rows(ids, unit, key=own))
+        return UnitsInLists(dataset, unit, _own_key(key))
+    return UnitsById(dataset, rows_by_id(ids, unit, key))
+
+
+def rows_by_id(ids: Any, unit: PrivacyUnit, key: bytes) -> UnitRows:
+    """Which rows are one unit's, and which of them count, by a secret of the run."""
+    cells = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else ids
+    return group_rows(cells, unit, key=_own_key(key))
+
+
+def _own_key(key: bytes) -> bytes:
+    return Chain(key).generator("units").bytes(KEY_BYTES)
 
 
 def check_ids(dataset: Any, ids: Any, unit: PrivacyUnit) -> None:
