@@ -167,6 +167,22 @@ def test_arguments_are_judged_before_torch_is_imported(place):
     assert done.stdout.strip() == "{2} False"
 
 
+def test_an_interrupted_fit_says_what_is_paid_and_how_to_go_on(place, capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpilot.fit.pipeline.softmax", interrupt)  # when all but the figures is released
+        assert fit("--out", "run", "--json") == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    spent = Ledger.read("table.ledger").spent()
+    assert "interrupted" in said
+    assert f"epsilon {spent.epsilon:.6g} of 3 is spent" in said
+    assert "dpilot fit --resume run" in said
+    assert main(["fit", "--resume", "run", "--json"]) == 0
+    assert Ledger.read("table.ledger").spent() == spent
+
+
 def written(name: str, place) -> dict:
     """The same records in another dress, and the options that read it."""
     text = frame().to_csv(index=False, lineterminator="\n")

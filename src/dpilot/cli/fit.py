@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 REPORT: Final = "report.html"
 STOPPED: Final = 4
 """The exit code of a fit that its health check stopped."""
+INTERRUPTED: Final = 130
+"""That of one that Ctrl-C ended."""
 _FOLDER: Final = Path("out/fit")
 
 
@@ -162,6 +164,9 @@ def _fit(table: Table, schema: Schema, how: dict[str, Any], out: Path, *, resume
     except FitStopped as stopped:
         _show_stopped(stopped, json=json)
         raise typer.Exit(STOPPED) from None
+    except KeyboardInterrupt as stopped:  # here, as the parser would leave without a word
+        console.fail(" ".join(["interrupted.", *getattr(stopped, "__notes__", ())]))
+        raise typer.Exit(INTERRUPTED) from None
     from dpilot.privacy.ledger import Balance, as_ledger
 
     balance = Balance.of(as_ledger(how["ledger"], run.budget))

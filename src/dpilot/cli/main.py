@@ -59,15 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(app)
     try:
         result = command.main(args=given, prog_name="dpilot", standalone_mode=False)
-    except BudgetExceeded as problem:
-        console.fail(str(problem))
-        return 3
     except DpilotError as problem:
-        console.fail(str(problem))
-        return 2
-    except KeyboardInterrupt as stopped:
-        console.fail(" ".join(["interrupted.", *getattr(stopped, "__notes__", ())]))
-        return 130
+        console.fail(" ".join([str(problem), *getattr(problem, "__notes__", ())]))
+        return 3 if isinstance(problem, BudgetExceeded) else 2
     except Exception as problem:
         return _usage(problem, given)
     return result if isinstance(result, int) else 0

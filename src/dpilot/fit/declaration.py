@@ -192,7 +192,7 @@ def declare(
         find_device(options.device)
     budget = Budget.of_size(epsilon, delta, size, allow_large_delta=allow_large_delta)
     rule = "min(1e-5, 1/(10 size))" if size is not None else "where the size is bought"
-    given = f"delta {budget.delta:.3g} is the default, {rule}." if delta is None else None
+    given = f"delta is the default, {rule}, or this fit's part of its ledger's." if delta is None else None
     return Declaration(
         schema=schema,
         budget=budget,

@@ -11,6 +11,7 @@ from typing import Any
 
 from dpilot.data.files import Table
 from dpilot.data.schema import Schema
+from dpilot.errors import DpilotError
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import RunFolder, open_folder
 from dpilot.fit.keys import FitKeys
@@ -18,7 +19,8 @@ from dpilot.fit.learners.base import Tell, silent
 from dpilot.fit.learners.networks import Network, Step, data_free_step
 from dpilot.fit.model import FittedModel
 from dpilot.fit.pipeline import FitResult, FitStopped, run_fit
-from dpilot.privacy.ledger import Ledger
+from dpilot.privacy.ledger import Balance, Ledger
+from dpilot.train.payment import LEDGER
 from dpilot.train.progress import Progress
 
 __all__ = ["fit_table", "keep", "path_of", "resumable"]
@@ -127,10 +129,20 @@ def resumable(
             raise
         except BaseException as problem:
             problem.add_note(
-                f"What the fit has paid stays spent. It can go on from {folder}: dpilot fit --resume {folder}, or the "
-                "same call again with checkpoint= or resume=True."
+                f"{_describe_paid(folder, plain['ledger'])} It can go on from {folder}: dpilot fit --resume {folder}, "
+                "or the same call again with checkpoint= or resume=True."
             )
             raise
+
+
+def _describe_paid(folder: Path, ledger: str | None) -> str:
+    path = folder / LEDGER if ledger is None else Path(ledger)
+    if not path.exists():
+        return "The fit has paid nothing."
+    try:
+        return f"What the fit has paid stays spent; of its ledger {Balance.of(Ledger.read(path))}."
+    except DpilotError:  # the problem may be the ledger itself
+        return "What the fit has paid stays spent."
 
 
 def keep(result: FitResult, folder: RunFolder) -> FittedModel:
