@@ -213,3 +213,27 @@ def test_a_folder_that_is_no_run_is_refused(place, capsys):
     for out in ("found.txt", "nowhere/found.csv"):
         assert main(["predict", "run", "table.csv", "--out", out]) == 2
     assert main(["predict", "run", "schema.toml"]) == 2
+
+
+def test_a_fit_that_protects_patients(place, capsys):
+    ids = [f"p{number // 3}" for number in range(SIZE)]
+    frame().assign(patient_id=ids).sample(frac=1, random_state=0).to_csv("visits.csv", index=False)
+    unit = ("--unit", "patient_id", "--rows-per-unit", "2", "--total", "6")
+    assert fit(*unit, "--dry-run", "--json", data="visits.csv") == 0
+    assert json.loads(capsys.readouterr().out)["size"] == len(set(ids))
+    assert fit(*unit, "--out", "run", data="visits.csv") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "one patient_id with all their rows (at most 2 count)" in said
+    assert "Each patient_id is one unit" in said
+    assert Ledger.read(place / "visits.ledger").unit == "patient_id"
+    assert main(["predict", "run", "visits.csv", "--out", "a.csv"]) == 0
+    frame().to_csv("without.csv", index=False)
+    assert main(["predict", "run", "without.csv", "--out", "b.csv"]) == 0
+    assert main(["predict", "run", "without.csv", "--out", "c.csv", "--public"]) == 0
+    assert main(["report", "run"]) == 0
+    assert "patient_id" in (place / "run" / "report.html").read_text()
+    capsys.readouterr()
+    assert fit("--out", "other", "--ledger", "visits.ledger") == 2
+    assert "was made for 'patient_id'" in capsys.readouterr().err
+    assert fit(*unit, "--unit", "absent", "--out", "other", data="visits.csv") == 2
+    assert "absent" in capsys.readouterr().err

@@ -167,9 +167,10 @@ def _fit(table: Table, schema: Schema, how: dict[str, Any], out: Path, *, resume
     except KeyboardInterrupt as stopped:  # here, as the parser would leave without a word
         console.fail(" ".join(["interrupted.", *getattr(stopped, "__notes__", ())]))
         raise typer.Exit(INTERRUPTED) from None
-    from dpilot.privacy.ledger import Balance, as_ledger
+    from dpilot.privacy.ledger import Balance, Ledger
 
-    balance = Balance.of(as_ledger(how["ledger"], run.budget))
+    paid = how["ledger"]
+    balance = Balance.of(paid if isinstance(paid, Ledger) else Ledger.read(paid))
     _show(run, run.record.write_report(out / REPORT), out, balance, json=json)
 
 
