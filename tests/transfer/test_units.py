@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dpilot import Budget
+from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.ledger import Ledger
@@ -15,6 +16,7 @@ from dpilot.privacy.unit import PrivacyUnit
 from dpilot.transfer.features import Features, private_center
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.transfer.probing import fit_probe
+from dpilot.tune import ProbeTask
 from tests.tapes import exact_sum
 
 UNIT, KEY = PrivacyUnit("patient_id", 4), bytes(32)
@@ -93,3 +95,22 @@ def test_a_probe_is_paid_for_units(tmp_path):
         fit_probe(features, Budget(1.0, 1e-3), lr=1.0, steps=3)
     with pytest.raises(InvalidInput, match="one for each"):
         Features.of(ROWS, LABELS, 3).by_unit(IDS[1:], UNIT)
+
+
+def test_units_are_split_and_sampled_whole():
+    features = grouped()
+    task = ProbeTask.of(features, Split.draw({"train": 0.5, "held-out": 0.5}), size=90.0)
+    assert features.units is not None
+    train, held_out = (set(map(tuple, part.values.tolist())) for part in (task.train_features, task.held_out))
+    whose = {tuple(row): int(unit) for row, unit in zip(features.values.tolist(), features.units, strict=True)}
+    assert not {whose[row] for row in train} & {whose[row] for row in held_out}
+    assert len(held_out) == len({whose[row] for row in held_out}), "one row of each"
+    assert task.held_out.shares is None
+    assert task.unit == UNIT
+    sample = task.subsample(0.5).train_features
+    assert sample.shares is not None
+    assert 0 < len(sample) < len(task.train_features)
+    totals = torch.zeros(features.count).index_add(0, sample.units, sample.shares)
+    assert torch.allclose(totals[totals > 0], torch.ones(1)), "whole units"
+    with pytest.raises(InvalidInput, match="fit_table"):
+        ProbeTask.of(features, Split.draw({"train": 0.5, "held-out": 0.5}), size=90.0, groups=[0] * 300)

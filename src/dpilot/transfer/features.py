@@ -57,6 +57,7 @@ class Features:
     labels: Tensor  # (n,) int64
     classes: int
     shares: Tensor | None = None  # (n,) float32: what each row adds of its unit, where a unit has several
+    units: Tensor | None = None  # (n,) int64: the number of its unit; rows of one unit lie together, a drawn one first
     protects: PrivacyUnit = RECORD
 
     @classmethod
@@ -85,7 +86,8 @@ class Features:
         places = torch.as_tensor(indices, device=self.values.device)
         places = places if places.dtype == torch.bool else places.to(torch.int64)
         shares = None if self.shares is None else self.shares[places]
-        return replace(self, values=self.values[places], labels=self.labels[places], shares=shares)
+        units = None if self.units is None else self.units[places]
+        return replace(self, values=self.values[places], labels=self.labels[places], shares=shares, units=units)
 
     def by_unit(self, ids: Any, unit: PrivacyUnit, *, key: bytes | None = None) -> Features:
         """The rows that count of each unit, at most ``unit.rows``, with their shares; ``ids`` has one for each row.
@@ -103,7 +105,27 @@ class Features:
 
     def with_shares(self, rows: UnitRows, unit: PrivacyUnit) -> Features:
         """The same rows, which are those of ``rows``, each with its share of its unit."""
-        return replace(self, shares=torch.from_numpy(rows.shares).to(self.values), protects=unit)
+        shares, units = torch.from_numpy(rows.shares), torch.from_numpy(rows.units)
+        return replace(self, shares=shares.to(self.values), units=units.to(self.labels), protects=unit)
+
+    @property
+    def count(self) -> int:
+        """How many records, or units, coins are to be tossed for; sensitive where rows are of units."""
+        return len(self) if self.units is None else int(self.units.amax()) + 1 if len(self) else 0
+
+    def of_units(self, numbers: Any) -> Features:
+        """All rows of the units ``numbers``; of the records, where each is its own."""
+        if self.units is None:
+            return self.take(numbers)
+        return self.take(torch.isin(self.units, torch.as_tensor(numbers, device=self.units.device)))
+
+    def one_a_unit(self) -> Features:
+        """One row of each unit, drawn uniformly, as a record; all rows, where each is its own."""
+        if self.units is None:
+            return self
+        first = torch.ones_like(self.units, dtype=torch.bool)
+        first[1:] = self.units[1:] != self.units[:-1]
+        return replace(self.take(first), shares=None, units=None)
 
     def shuffled(self) -> Features:
         """The same records in a secret order: nobody can choose beside which others a record is added up.
@@ -117,7 +139,9 @@ class Features:
     def to(self, device: torch.device | str) -> Features:
         """The same features on another device."""
         shares = None if self.shares is None else self.shares.to(device)
-        return replace(self, values=self.values.to(device), labels=self.labels.to(device), shares=shares)
+        units = None if self.units is None else self.units.to(device)
+        moved = replace(self, values=self.values.to(device), labels=self.labels.to(device))
+        return replace(moved, shares=shares, units=units)
 
     def unit(self) -> Features:
         """Each record divided by its own length; rows of zeros stay."""

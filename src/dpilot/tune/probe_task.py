@@ -79,12 +79,17 @@ class ProbeTask:
     def of(
         cls, features: Features, split: Split, *, size: float, groups: Any = None, group_count: int = 0, **options: Any
     ) -> ProbeTask:
-        """The task of ``features`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both."""
-        parts = split.indices(len(features))
+        """The task of ``features`` split by ``split`` into "train" and "held-out"; ``size`` is declared for both.
+
+        Units (``Features.by_unit``) are split whole, and held out by one row each.
+        """
+        if groups is not None and features.units is not None:
+            raise InvalidInput("groups are given for rows of units: expected none. fit_table compares groups of units.")
+        parts = split.indices(features.count)
         codes = None if groups is None else as_numbers(groups, rows=False)[parts[HELD_OUT]]
         return cls(
-            features.take(parts[TRAIN]),
-            features.take(parts[HELD_OUT]),
+            features.of_units(parts[TRAIN]),
+            features.of_units(parts[HELD_OUT]).one_a_unit(),
             size * split.share(TRAIN),
             size * split.share(HELD_OUT),
             split.id,
@@ -149,11 +154,9 @@ class ProbeTask:
         return exact_counts(self._codes(model, objective), self.cells(objective))
 
     def subsample(self, rate: float) -> ProbeTask:
-        """The same task on a Poisson sample of its training records: secret coins, one a record."""
-        if self.train_features.shares is not None:
-            raise InvalidInput("a sample of rows was asked for, and a unit has several: expected rate 1.")
-        batch = PoissonSampler(rate, 1).issue(len(self.train_features))
-        return replace(self, train_features=self.train_features.take(batch.indices), size=rate * self.size)
+        """The same task on a Poisson sample of its training records, or units: secret coins, one for each."""
+        batch = PoissonSampler(rate, 1).issue(self.train_features.count)
+        return replace(self, train_features=self.train_features.of_units(batch.indices), size=rate * self.size)
 
     def _codes(self, model: Tensor, objective: str) -> Floats:
         """For each held-out record its cell (-1 for a null record) and whether it is predicted right. Sensitive."""
