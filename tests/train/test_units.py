@@ -378,6 +378,17 @@ def test_persons_are_sampled_with_all_their_rows_at_the_plans_rate():
     assert len(chosen_rows) == 1  # of six rows the same four, in every step
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_which_rows_of_a_person_count_is_a_secret_choice_of_each_run(way):
+    """The first four rows have the label 0 and the others 1: another choice is another sum."""
+    long = [(name, np.ones((50, WIDTH), dtype=np.float32), np.arange(50) // 4) for name in ("a", "b")]
+    long = [(name, inputs * np.arange(50, dtype=np.float32)[:, None], labels % 2) for name, inputs, labels in long]
+    sums = [exact_sums(lambda seed=seed: way(long, rate=1.0, test_seed=seed)) for seed in (1, 2, 3)]
+    first = [(name, inputs[:CAP], labels[:CAP]) for name, inputs, labels in long]
+    sums.append(exact_sums(lambda: way(first, rate=1.0, test_seed=1)))
+    assert all(np.abs(one - other).max() > 1e-3 for one, other in itertools.combinations(sums, 2))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_own_loop_is_the_trainer(workers):
     inputs, labels, ids = table(PERSONS)
