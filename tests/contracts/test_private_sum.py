@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from dpilot.errors import BudgetExceeded
-from dpilot.linear.row_gradients import HistogramClip, OneHot, RowGradients, clip
+from dpilot.linear.row_gradients import HistogramClip, OneHot, RowGradients, UnitGradients, clip
+from dpilot.linear.rows import UnitChunk
 from dpilot.noise import seeded_noise
 from dpilot.numerics import precision
 from dpilot.privacy.events import Gaussian
@@ -119,6 +120,12 @@ def of_heads(places: Any, grade: precision.Grade = precision.FULL) -> PerSampleG
     return gradients
 
 
+def of_units(rows: Any) -> PerSampleGradients:
+    """Gradients of units of three rows, each made of one."""
+    three = np.repeat(rows, 3, axis=0) * np.tile([1.0, -0.5, 2.0], len(rows))[:, None]
+    return UnitGradients(UnitChunk(three, 3 * np.arange(len(rows))), ROW_WEIGHTS, pull, None)
+
+
 def in_thresholds(sums: Any) -> Any:
     return np.linalg.norm(sums / THRESHOLDS.double()[:, None, None], axis=(1, 2))
 
@@ -127,6 +134,7 @@ PROVIDERS: dict[str, tuple[Callable[[Any], PerSampleGradients], Callable[[Any], 
     "heads": (of_heads, in_thresholds, (clip_heads, JOINT)),
     "heads in TF32": (partial(of_heads, grade=precision.TF32), in_thresholds, (clip_heads, JOINT)),
     "rows": (lambda p: RowGradients(ROWS[p], ROW_WEIGHTS, pull), np.linalg.norm, (clip, HistogramClip(0.7, 0.1))),
+    "units": (lambda p: of_units(ROWS[p]), np.linalg.norm, (clip, HistogramClip(0.7, 0.1))),
     "bounded rows": (
         lambda p: RowGradients(short(ROWS[p]), ROW_WEIGHTS, pull, longest=2.0),
         np.linalg.norm,

@@ -227,7 +227,7 @@ def test_moments_bought_again_are_averaged_by_their_noise():
     with tape(NoiseFree()):
         more = average_grams(rows, first, multipliers, size=3000.0, receipt=Anything(), noise=seeded_noise(0))
     assert more.noise == pytest.approx(0.01 / np.sqrt(2.25))
-    clipped = rows.values / np.maximum(np.linalg.norm(rows.values, axis=1, keepdims=True), 1.0)
+    clipped = rows.chunk.values / np.maximum(np.linalg.norm(rows.chunk.values, axis=1, keepdims=True), 1.0)
     assert more.moments == pytest.approx(clipped.T @ clipped / 3000 * 1.25 / 2.25)
 
 

@@ -159,7 +159,7 @@ def test_two_models_would_be_heard(monkeypatch):
 
     def unfair(values, models):
         """A record that lies in every model."""
-        x, y = values.values[:, 0], values.values[:, 1]
+        x, y = values.chunk.values[:, 0], values.chunk.values[:, 1]
         return np.sort(y / x)[:models, None] + y[-1]
 
     monkeypatch.setattr(tukey, "_fits", unfair)

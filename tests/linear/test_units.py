@@ -21,14 +21,14 @@ import dpilot.linear
 from dpilot import Budget, Ledger
 from dpilot.audit.replay import replay
 from dpilot.data import units
-from dpilot.data.units import UnitRowsFileBuilder, group_rows
+from dpilot.data.units import UnitRows, UnitTableBuilder, group_rows
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES
-from dpilot.linear import LinearRegression, LogisticRegression, streaming
-from dpilot.linear.gram_matrix import GramPlan, gram
+from dpilot.linear import LinearRegression, LogisticRegression, row_gradients, streaming
+from dpilot.linear.gram_matrix import GramPlan, _lengths, gram
 from dpilot.linear.methods import METHODS
-from dpilot.linear.row_gradients import HistogramClip, gradient_step
-from dpilot.linear.rows import MemoryRows, finite_rows
+from dpilot.linear.row_gradients import HistogramClip, UnitGradients, gradient_step, linear_residual
+from dpilot.linear.rows import MemoryRows, UnitChunk, finite_rows
 from dpilot.linear.streaming import group_parquet, parquet_rows
 from dpilot.mechanism import SYSTEM
 from dpilot.privacy.unit import PrivacyUnit
@@ -179,7 +179,8 @@ def test_ids_of_every_type_name_the_same_units(kind):
 @pytest.mark.parametrize("name", NEW, ids=str)
 def test_an_id_of_another_type_leaves_the_others_alone(name, missing):
     more = np.concatenate([ROWS, hostile("each", 1)])
-    found = moved(lambda: regression(missing_unit=missing), (ROWS, IDS), (more, [*IDS.tolist(), name]))
+    ids = (IDS + 2).tolist()  # True is 1, who is nobody else
+    found = moved(lambda: regression(missing_unit=missing), (ROWS, ids), (more, [*ids, name]))
     assert found.differences == ()
 
 
@@ -193,38 +194,84 @@ def test_units_of_one_row_give_the_sums_of_records(method):
         LinearRegression(method=method, unit="person").fit(X, y, units=np.arange(300))
     assert len(records.entries) == len(alone.entries) > 0
     for one, other in zip(records.entries, alone.entries, strict=True):
-        assert all(map(np.array_equal, one.inputs, other.inputs))
+        assert all(map(np.allclose, one.inputs, other.inputs))
         assert (one.bound, one.event) == (other.bound, other.event)
 
 
-def by_hand(function):
-    """The sum over units of the mean of ``function`` over the rows that count."""
+def by_hand(rows, send, most):
+    """The sum over units of the mean of what their rows send, each unit's no longer than ``most``."""
     grouped = group_rows(IDS, UNIT, key=KEY)
-    each = [ROWS[grouped.places[grouped.units == unit]] for unit in range(grouped.count)]
-    return MemoryRows.of(ROWS, grouped), sum(np.mean([function(row) for row in rows], axis=0) for rows in each)
+    each = [rows[grouped.places[grouped.units == unit]] for unit in range(grouped.count)]
+    means = [np.mean([send(row) for row in unit], axis=0) for unit in each]
+    lengths = np.array(list(map(np.linalg.norm, means)))
+    assert 0.1 < np.mean(lengths > most) < 0.9
+    factors = np.minimum(1.0, most / lengths)
+    return MemoryRows.of(rows, grouped), sum(f * mean for f, mean in zip(factors, means, strict=True)), lengths
 
 
 def test_moments_are_those_of_the_means_of_units():
     radius = 1.2 * np.sqrt(3)
-    rows, expected = by_hand(lambda row: np.outer(row, row) * min(1.0, radius / np.linalg.norm(row)) ** 2)
+    rows, expected, _ = by_hand(1.5 * ROWS, lambda row: np.outer(row, row), radius**2)
     with tape(NoiseFree()):
         found = gram(rows, GramPlan(None, 1.0), size=1.0, receipt=Anything(), noise=SYSTEM)
     assert np.allclose(found.moments, expected)
 
 
-def test_steps_are_those_of_the_means_of_units():
+@pytest.mark.parametrize("entries", [1 << 21, 16])
+def test_steps_are_those_of_the_means_of_units(entries, monkeypatch):
+    monkeypatch.setattr(row_gradients, "_ENTRIES", entries)
     weights, level = np.array([0.3, -0.2]), 0.5
 
     def send(row):
-        gradient = row[:-1] * (row[-1] - row[:-1] @ weights)
-        return gradient / max(np.linalg.norm(gradient), level)
+        return row[:-1] * (row[-1] - row[:-1] @ weights)
 
-    rows, expected = by_hand(send)
+    rows, expected, lengths = by_hand(ROWS, send, level)
     state = HistogramClip(level, 0.25)
     paid = {"noise_multiplier": 1.0, "receipt": Anything(), "noise": SYSTEM}
     sums = exact_sum(gradient_step, rows, weights[:, None], state, **paid)
-    assert np.allclose(sums[:2], expected)
-    assert sums[2:].sum() == pytest.approx(0.25 * len(set(IDS.tolist())))
+    assert np.allclose(sums[:2], expected / level)
+    counts = np.bincount(np.searchsorted(row_gradients.EDGES, lengths / level), minlength=10)
+    assert np.allclose(sums[2:], 0.25 * counts)
+
+
+def test_a_unit_whose_gradient_overflows_adds_nothing():
+    rows, two = np.array([[1e200, 1e200], [1.0, 1.0]]), UnitRows(np.arange(2), np.arange(2), 2)
+    paid = {"noise_multiplier": 1.0, "receipt": Anything(), "noise": SYSTEM}
+    with np.errstate(all="ignore"):
+        sums = exact_sum(gradient_step, MemoryRows.of(rows, two), np.zeros((1, 1)), HistogramClip(0.5, 0.25), **paid)
+    assert sums.tolist() == pytest.approx([1.0, *[0.0] * 6, 0.25, 0.0, 0.0, 0.0])
+
+
+def test_a_bound_of_rows_bounds_their_mean():
+    """Features of length 2 at most; pulls that cancel leave a gradient where features do not."""
+    chunk = UnitChunk(np.array([[2.0, 0.0, 1.0], [0.0, 2.0, -1.0]]), np.array([0]))
+    found = UnitGradients(chunk, np.zeros((2, 1)), linear_residual, longest=2.0)
+    assert found.norms.tolist() == [2.0]
+    assert np.linalg.norm(found.weighted_sum(np.ones(1))) <= 2.0
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 60])
+@pytest.mark.parametrize("columns", [1, 3, 40])
+def test_the_length_of_a_unit_is_no_less_than_it_is_and_hardly_more(size, columns):
+    rng = np.random.default_rng(size)
+    values = rng.normal(size=(50 * size, columns)) * 10.0 ** rng.integers(-3, 3, (50 * size, 1))
+    found = _lengths(UnitChunk(values, np.arange(0, 50 * size, size)))
+    exact = values.reshape(50, size, columns).astype(np.longdouble)
+    moments = np.einsum("umi,umj->uij", exact, exact) / size
+    lengths = np.sqrt(np.sqrt((moments**2).sum(axis=(1, 2))))
+    assert (found >= lengths * (1 - 4e-16)).all()
+    assert (found <= lengths * (1 + 1e-10)).all()
+
+
+def test_a_chunk_is_split_between_units():
+    grouped = group_rows(IDS, UNIT, key=KEY)
+    (whole,) = MemoryRows.of(ROWS, grouped).unit_chunks()
+    for rows in (1, 7, 100, 1000):
+        parts = list(whole.split(rows))
+        assert np.array_equal(np.concatenate([part.values for part in parts]), whole.values)
+        assert np.array_equal(np.concatenate([part.sizes for part in parts]), whole.sizes)
+        assert np.array_equal(np.concatenate([part.drawn for part in parts]), whole.drawn)
+        assert max(len(part.values) for part in parts) < rows + CAP
 
 
 def test_a_method_that_knows_nothing_of_units_sees_one_row_of_each():
@@ -236,7 +283,7 @@ def test_a_method_that_knows_nothing_of_units_sees_one_row_of_each():
 
 def test_only_moments_and_steps_ask_for_all_rows():
     folder = Path(dpilot.linear.__file__).parent
-    called = re.compile(r"weighted_(chunks|total)")
+    called = re.compile(r"unit_(chunks|total)")
     asking = {path.stem for path in folder.glob("*.py") if called.search(path.read_text())}
     assert asking == {"rows", "streaming", "gram_matrix", "row_gradients"}
 
@@ -250,20 +297,22 @@ def test_rows_grouped_on_disk_are_those_grouped_in_memory(seed, missing, kind, t
     ids = np.where(rng.random(700) < 0.4, 7, rng.integers(0, 90, 700)).astype(kind)  # one of them with most rows
     if kind is object:
         ids[::7] = None
-    usable = rng.random(700) < 0.8
+    values = np.column_stack([np.where(rng.random(700) < 0.8, 1.0, np.nan), np.arange(700.0)])
     unit = PrivacyUnit("person", CAP, missing)
-    memory = group_rows(ids, unit, key=KEY, usable=usable)
-    builder = UnitRowsFileBuilder(unit, KEY, tmp_path, 700)
+    grouped = group_rows(ids, unit, key=KEY, usable=finite_rows(values))
+    (memory,) = MemoryRows.of(values, grouped).unit_chunks()
+    builder = UnitTableBuilder(unit, KEY, tmp_path, 700, 2)
     for start in range(0, 700, 99):
-        builder.add(ids[start : start + 99], usable[start : start + 99])
-    disk = builder.build()
-    shares, drawn = (np.concatenate(parts) for parts in zip(disk.read(0, 300), disk.read(300, 700), strict=True))
-    expected = np.zeros(700)
-    expected[memory.places] = memory.shares
-    assert np.array_equal(shares, expected)
-    assert sorted(np.flatnonzero(drawn).tolist()) == sorted(memory.drawn.tolist())
-    assert disk.count == memory.count
-    assert [path.name for path in tmp_path.iterdir()] == ["codes"]
+        builder.add(ids[start : start + 99], values[start : start + 99])
+    table = builder.build()
+    parts = [UnitChunk(*table.read(part)) for part in range(table.parts)]
+    assert sorted(row for part in parts for row in by_unit(part)) == sorted(by_unit(memory))
+    assert table.count == grouped.count
+    assert {path.suffix for path in tmp_path.iterdir()} == {".npz"}
+
+
+def by_unit(chunk):
+    return [tuple(part[:, 1]) for part in np.split(chunk.values, chunk.starts[1:])]
 
 
 @pytest.fixture
@@ -284,13 +333,14 @@ def files(tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", ["auto", "dpgd", "adassp", "boosted", "bsgs", "adaclip"])
 def test_files_give_the_model_of_the_table(method, missing, files):
     folder, frame = files
-    made = {"method": method, "random_state": 3, "size": "public", "missing_unit": missing}
+    made = {"epsilon": 30.0, "method": method, "random_state": 3, "size": "public", "missing_unit": missing}
     memory = regression(**made).fit(frame.drop(columns="y"), frame["y"])
     for model in (
         regression(**made).fit_parquet(folder, target="y"),
         regression(**made, unit=None).fit_parquet(folder, target="y", unit="person"),
     ):
         assert model.coef_ == pytest.approx(memory.coef_, rel=1e-6)
+        assert np.abs(model.coef_).max() > 0.01  # which a fit lost in noise would not tell from another
         assert model.feature_names_in_.tolist() == ["a", "b"]
         assert model.privacy_.unit == memory.privacy_.unit == PrivacyUnit("person", CAP, missing)
         assert np.array_equal(model.predict(frame[["a", "b"]]), model.predict(frame[["person", "a", "b"]]))
@@ -300,15 +350,15 @@ def test_ids_are_not_written_and_nothing_is_left_behind(files, monkeypatch):
     folder, _ = files
     rows, length, _ = parquet_rows(folder, "y", "person")
     seen, written = [], []
-    original = UnitRowsFileBuilder.build
+    original = UnitTableBuilder.build
 
     def build(builder):
         written.extend(path.read_bytes() for path in builder._folder.iterdir())
         return original(builder)
 
-    monkeypatch.setattr(UnitRowsFileBuilder, "build", build)
+    monkeypatch.setattr(UnitTableBuilder, "build", build)
     with suppress(KeyError), group_parquet(rows, length, UNIT, KEY) as (grouped, _):
-        seen.append(grouped.units.path.parent)
+        seen.append(grouped.table.folder)
         assert stat.S_IMODE(seen[0].stat().st_mode) == 0o700
         raise KeyError  # as a fit that fails
     assert not seen[0].exists()
@@ -330,7 +380,7 @@ def test_a_file_may_have_ids_of_any_type_but_lists(tmp_path):
         rows, length, names = parquet_rows(path, "y", "person")
         with group_parquet(rows, length, UNIT, KEY) as (grouped, count):
             assert (count, names) == (3, ("a",))
-            assert sorted(np.concatenate([s for _, s in grouped.weighted_chunks()])) == [0.5] * 4 + [1.0]
+            assert sorted(np.concatenate([chunk.sizes for chunk in grouped.unit_chunks()])) == [1, 2, 2]
     pa.parquet.write_table(pa.table({**columns, "person": [[1]] * 6}), tmp_path / "list.parquet")
     with pytest.raises(InvalidInput, match="lists"):
         LinearRegression(unit="person").fit_parquet(tmp_path / "list.parquet", "y")
@@ -342,11 +392,11 @@ from dpilot.data import units
 from dpilot.linear import streaming
 from dpilot.privacy.unit import PrivacyUnit
 
-streaming.BATCH, units._PART = 1 << 14, 1 << 15
+streaming.BATCH = units._PART = 1 << 14
 rows, length, _ = streaming.parquet_rows(sys.argv[1], "y", "person")
 tracemalloc.start()
 with streaming.group_parquet(rows, length, PrivacyUnit("person"), bytes(32)) as (grouped, count):
-    kept = sum(len(values) for values, _ in grouped.weighted_chunks())
+    kept = sum(len(chunk.values) for chunk in grouped.unit_chunks())
 print(tracemalloc.get_traced_memory()[1], count, kept)
 """
 
@@ -445,14 +495,15 @@ def test_the_size_is_the_number_of_units():
 
 
 def test_the_choice_of_rows_is_drawn_anew_for_each_fit():
-    seen = [regression()._rows(ROWS, IDS, UNIT)[0].values for _ in range(2)]
+    seen = [regression()._rows(ROWS, IDS, UNIT)[0].chunk.values for _ in range(2)]
     assert not np.array_equal(*seen)
 
 
-def test_null_rows_of_a_unit_leave_its_weight_to_the_others():
-    ids, rows = np.zeros(6, dtype=int), table(6, 2)
-    rows[:4, 0] = np.nan
-    for places in (np.arange(6), np.arange(5, -1, -1)):
-        found = MemoryRows.of(rows[places], group_rows(ids, UNIT, key=KEY, usable=finite_rows(rows[places])))
-        assert found.shares.tolist() == [0.5, 0.5]
-        assert found.drawn.sum() == 1
+@pytest.mark.parametrize("usable", [True, False])
+def test_a_unit_is_the_mean_of_its_rows_that_are_not_null(usable):
+    ids, rows = np.zeros(4, dtype=int), table(4, 2)
+    rows[:2, 0] = np.nan
+    grouped = group_rows(ids, UNIT, key=KEY, usable=finite_rows(rows) if usable else None)
+    (found,) = MemoryRows.of(rows, grouped).unit_chunks()
+    assert np.allclose(found.means(found.values), rows[2:].mean(axis=0))
+    assert len(found.drawn) == 1

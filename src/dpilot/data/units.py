@@ -22,15 +22,12 @@ from dpilot.data.cells import Cells, objects, plain
 from dpilot.data.values import key as value_key
 from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["UnitRows", "UnitRowsBuilder", "UnitRowsFile", "UnitRowsFileBuilder", "group_rows"]
+__all__ = ["UnitRows", "UnitRowsBuilder", "UnitTable", "UnitTableBuilder", "group_rows"]
 
 Usable = NDArray[np.bool_]
 
 _NO_ID: Final = -1
-_CODE: Final = np.dtype("<i4")
-_ROW: Final = np.dtype([("digest", "<u8", 2), ("row", "<i8"), ("usable", "?")])
-_ORDERED: Final = np.dtype([("digest", "<u8", 2), ("order", "<u8"), ("row", "<i8")])
-_PART: Final = 1 << 18  # rows of a part on disk, and
+_PART: Final = 1 << 16  # rows of a part on disk, and
 _MOST_PARTS: Final = 1 << 10  # parts, each a file
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
@@ -136,65 +133,53 @@ class UnitRowsBuilder:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitRowsFile:
-    """How each row of a long table counts, on disk: what ``UnitRows`` says, in four bytes a row. Sensitive."""
+class UnitTable:
+    """A table of numbers on disk, grouped by unit: whole units in each of its ``parts``. Sensitive."""
 
-    path: Path
+    folder: Path
+    parts: int
+    columns: int
     count: int
 
-    def read(self, start: int, stop: int) -> tuple[Floats, NDArray[np.bool_]]:
-        """Of the rows from ``start`` to ``stop``: their shares, 0 for those that do not count, and which are drawn."""
-        codes = np.fromfile(self.path, dtype=_CODE, count=stop - start, offset=start * _CODE.itemsize)
-        return np.divide(1.0, np.abs(codes), out=np.zeros(len(codes)), where=codes != 0), codes < 0
+    def read(self, part: int) -> tuple[Floats, Indices]:
+        """The rows of one part that count, those of a unit together in a secret order, and where each unit starts."""
+        path = self.folder / f"{part}.npz"
+        if not path.exists():
+            return np.empty((0, self.columns)), np.empty(0, dtype=np.int64)
+        with np.load(path) as kept:
+            return kept["values"], kept["starts"]
 
 
-class UnitRowsFileBuilder:
-    """``UnitRowsBuilder`` for ``length`` rows, in any order, that do not fit in memory; files in an empty ``folder``.
+class UnitTableBuilder:
+    """Groups ``length`` rows of numbers, in any order, that do not fit in memory; by way of files in ``folder``.
 
     ::
 
-        add      (digest of the id, number of the row) -> the file of that part of all digests
+        add      (digest of the id, values) -> the file of that part of all digests
         build    part after part, some rows at a time: keep those of each unit that are first in its secret order
-                 -> codes[row] = m, -m for the drawn row; 0 for rows that do not count
 
     Guarantee:
-        The rows that count are those of ``UnitRowsBuilder``. The files hold no id, only keyed digests of 128 bits: two
-        ids fall together with a probability below rows^2 / 2^129.
+        The rows that count are those of ``group_rows`` where finite rows are usable. No id is written, only keyed
+        digests of 128 bits: two ids fall together with a probability below length^2 / 2^129.
 
     Edge cases:
-        Memory holds about 2^18 rows, however many one unit has, and a few times that to sort them; with more than 2^28
-        rows, a part of the units and the rows of each that count.
+        Memory holds some 2^16 rows at a time and the rows of one part that count, however many rows one unit has: also
+        2^16 up to 2^26 rows in all, and a 1024th of these beyond.
     """
 
-    def __init__(self, unit: PrivacyUnit, key: bytes, folder: Path, length: int) -> None:
+    def __init__(self, unit: PrivacyUnit, key: bytes, folder: Path, length: int, columns: int) -> None:
         self._unit, self._key, self._folder = unit, key, folder
         self._parts = min(max(-(-length // _PART), 1), _MOST_PARTS)
-        self._row = self._alone = 0
-        self._codes = folder / "codes"
-        with self._codes.open("wb") as file:
-            file.truncate(length * _CODE.itemsize)
+        self._row = np.dtype([("digest", "<u8", 2), ("values", "<f8", columns)])
+        self._alone = 0
 
-    def add(self, cells: Cells, usable: Usable) -> None:
-        """The ids of the next rows, and which of these are usable."""
-        names = list(_names(cells, exact=True))
-        known = np.array([name is not None for name in names], dtype=np.bool_)
-        digests = b"".join(_digest(name, self._key) for name in names if name is not None)
-        rows = np.empty(len(names), dtype=_ROW)
-        rows["digest"][known] = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
-        rows["row"] = np.arange(self._row, self._row + len(names))
-        rows["usable"] = usable
-        self._row += len(names)
-        self._write_parts(rows[known])
-        if self._unit.missing == "row":
-            self._alone += int((~known).sum())
-            self._write_codes(rows["row"][~known & usable], -1)
-
-    def build(self) -> UnitRowsFile:
-        """The rows that count."""
-        count = self._alone + sum(map(self._choose_part, range(self._parts)))
-        return UnitRowsFile(self._codes, count)
-
-    def _write_parts(self, rows: NDArray[Any]) -> None:
+    def add(self, cells: Cells, values: Floats) -> None:
+        """The ids of the next rows, and these rows."""
+        digests = list(map(self._digest, _names(cells, exact=True)))
+        known = np.array([digest is not None for digest in digests], dtype=np.bool_)
+        rows = np.empty(int(known.sum()), dtype=self._row)
+        rows["digest"] = np.frombuffer(b"".join(filter(None, digests)), dtype="<u8").reshape(-1, 2)
+        rows["values"] = values[known]
         part = rows["digest"][:, 1] % np.uint64(self._parts)
         order = np.argsort(part, kind="stable")
         ends = np.searchsorted(part[order], np.arange(self._parts + 1))
@@ -202,26 +187,30 @@ class UnitRowsFileBuilder:
             with (self._folder / f"{number}").open("ab") as file:
                 rows[order[ends[number] : ends[number + 1]]].tofile(file)
 
-    def _choose_part(self, number: int) -> int:
-        """Write down which rows of one part count; how many units it has."""
+    def build(self) -> UnitTable:
+        """The rows that count."""
+        columns = self._row["values"].shape[0]
+        return UnitTable(self._folder, self._parts, columns, sum(map(self._choose_rows, range(self._parts))))
+
+    def _digest(self, name: str | None) -> bytes | None:
+        if name is None and self._unit.missing == "row":
+            self._alone += 1
+            return _digest(str(self._alone), self._key, b"dpilot row")  # a unit that has no other row
+        return None if name is None else _digest(name, self._key)
+
+    def _choose_rows(self, number: int) -> int:
+        """Write down the rows of one part that count; how many units it has."""
         path = self._folder / f"{number}"
         if not path.exists():
             return 0
         seen: dict[bytes, int] = {}
-        kept = np.empty(0, dtype=_ORDERED)
-        for start in range(0, path.stat().st_size, _PART * _ROW.itemsize):
-            rows = np.fromfile(path, dtype=_ROW, count=_PART, offset=start)
-            kept = _first_of_each(np.concatenate([kept, _order_rows(rows, seen)]), self._unit)
+        kept = np.empty(0, dtype=[*self._row.descr, ("order", "<u8")])
+        for start in range(0, path.stat().st_size, _PART * self._row.itemsize):
+            rows = np.fromfile(path, dtype=self._row, count=_PART, offset=start)
+            kept = _first_of_each(np.concatenate([kept, _order_rows(rows, seen, kept.dtype)]), self._unit)
         path.unlink()
-        units, _ = _group(kept["digest"])
-        found = UnitRows(kept["row"], units, len(seen))
-        self._write_codes(found.places, found.sizes[found.units])
-        self._write_codes(found.drawn, -found.sizes[found.sizes > 0])
-        return found.count
-
-    def _write_codes(self, places: Indices, codes: Indices | int) -> None:
-        if len(places):
-            np.memmap(self._codes, dtype=_CODE, mode="r+")[places] = codes  # let go of at once, pages and all
+        np.savez(self._folder / f"{number}.npz", values=kept["values"], starts=np.flatnonzero(_firsts(kept["digest"])))
+        return len(seen)
 
 
 def _names(cells: Cells, exact: bool) -> Iterator[str | None]:
@@ -240,37 +229,37 @@ def _name(cell: Any, exact: bool) -> str | None:
     return None if name in (None, "nan", "") else name
 
 
-def _digest(name: str, key: bytes) -> bytes:
+def _digest(name: str, key: bytes, person: bytes = b"dpilot unit") -> bytes:
     """16 bytes; the first eight are the seed of what is chosen."""
-    return blake2b(name.encode("utf-8", "surrogatepass"), key=key, digest_size=16, person=b"dpilot unit").digest()
+    return blake2b(name.encode("utf-8", "surrogatepass"), key=key, digest_size=16, person=person).digest()
 
 
-def _order_rows(rows: NDArray[Any], seen: dict[bytes, int]) -> NDArray[Any]:
-    """The usable rows, each with its place in the secret order of its unit; ``seen`` counts those of each unit."""
+def _order_rows(rows: NDArray[Any], seen: dict[bytes, int], form: np.dtype[Any]) -> NDArray[Any]:
+    """The finite rows, each with its place in the secret order of its unit; ``seen`` counts those of each unit."""
     rows = rows[np.lexsort(rows["digest"].T)]  # stable: the rows of a unit stay in order
-    units, first = _group(rows["digest"])
+    first = _firsts(rows["digest"])
+    units, finite = np.cumsum(first) - 1, np.isfinite(rows["values"]).all(axis=1)
     names = rows["digest"][first].view("V16").ravel().tolist()
     before = np.array([seen.get(name, 0) for name in names], dtype=np.int64)
-    counts = np.bincount(units, rows["usable"], minlength=len(names)).astype(np.int64)
+    counts = np.bincount(units, finite, minlength=len(names)).astype(np.int64)
     seen.update(zip(names, (before + counts).tolist(), strict=True))
-    rows, units = rows[rows["usable"]], units[rows["usable"]]
-    made = np.empty(len(rows), dtype=_ORDERED)
-    made["digest"], made["row"] = rows["digest"], rows["row"]
-    made["order"] = _order(rows["digest"][:, 0], before[units] + _rank(units))
+    made = np.empty(int(finite.sum()), dtype=form)
+    made["digest"], made["values"] = rows["digest"][finite], rows["values"][finite]
+    made["order"] = _order(made["digest"][:, 0], before[units[finite]] + _rank(units[finite]))
     return made
 
 
 def _first_of_each(rows: NDArray[Any], unit: PrivacyUnit) -> NDArray[Any]:
     """The rows of each unit that are first in its order, as many as count."""
     rows = rows[np.lexsort((rows["order"], *rows["digest"].T))]
-    return np.asarray(rows[_rank(_group(rows["digest"])[0]) < (unit.rows or 1)])
+    return np.asarray(rows[_rank(np.cumsum(_firsts(rows["digest"]))) < (unit.rows or 1)])
 
 
-def _group(digests: NDArray[np.uint64]) -> tuple[Indices, NDArray[np.bool_]]:
-    """The number of the unit of each row, where equal digests lie together, and whether it is the first of its unit."""
+def _firsts(digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which rows are the first of their unit, where equal digests lie together."""
     first = np.ones(len(digests), dtype=np.bool_)
     first[1:] = (digests[1:] != digests[:-1]).any(axis=1)
-    return np.cumsum(first) - 1, first
+    return first
 
 
 def _rank(units: Indices) -> Indices:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.linear.problem import CommittedRun, LinearProblem, multiplier
-from dpilot.linear.rows import Rows, weighted_total
+from dpilot.linear.rows import Rows, UnitChunk, unit_total
 from dpilot.mechanism import Draws, Noise, release_symmetric
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
@@ -133,8 +133,8 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
 
     Guarantee:
         A row z is scaled down to |z| <= radius, so it moves svec(sum z z^T) by |z z^T|_F <= radius^2, intercept and
-        target among its columns, and a unit, whose rows share a weight of 1, by no more; the radius by
-        ``statistics.quantile``.
+        target among its columns. A unit of several rows adds the mean of their z z^T, scaled down to |mean|_F <=
+        radius^2. The radius by ``statistics.quantile``, one length for each unit.
 
     Edge cases:
         Standardised rows are about sqrt(columns) long, so a radius above twice that is not believed.
@@ -142,7 +142,7 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
     usual = 1.2 * math.sqrt(rows.columns)
     radius = usual if plan.radius is None else min(_radius(rows, plan.radius, receipt, noise), 2 * usual)
     # |z z^T|_F = |z|^2 <= radius^2, and |svec(A)|_2 = |A|_F: each entry off the diagonal counts once, times sqrt(2)
-    exact = weighted_total(rows, lambda values, shares: _products(values, shares, radius))
+    exact = unit_total(rows, lambda chunk: _products(chunk, radius))
     moments = release_symmetric(exact, bound=radius**2, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
     return Gram(moments / size, plan.moments * radius**2 / size, radius**2)
 
@@ -156,7 +156,7 @@ def average_grams(
         That of ``gram`` for each multiplier, at the radius that was released: one Gaussian each.
     """
     bound = seen.radius_squared
-    exact = weighted_total(rows, lambda values, shares: _products(values, shares, math.sqrt(bound)))
+    exact = unit_total(rows, lambda chunk: _products(chunk, math.sqrt(bound)))
     sum_, weight = seen.moments / seen.noise**2, 1 / seen.noise**2
     for sigma in multipliers:
         part = (size / (sigma * bound)) ** 2
@@ -165,20 +165,45 @@ def average_grams(
     return Gram(sum_ / weight, weight**-0.5, bound)
 
 
-def _products(values: Floats, shares: Floats, radius: float) -> Floats:
-    """The sum of share z z^T, each row scaled down to ``radius``: for standardised rows, whose squares cannot overflow.
-
-    Shares of a unit add up to 1 but for roundings, which the shaved radius has room for.
-    """
-    norms = np.sqrt(np.einsum("ij,ij->i", values, values))
+def _products(chunk: UnitChunk, radius: float) -> Floats:
+    """The sum over units of the mean of z z^T, each unit scaled down to length ``radius``: for standardised rows, whose
+    squares cannot overflow."""
+    norms, values = _lengths(chunk), chunk.values
     long = norms > radius * _SHAVE
-    factors = np.where(long, radius * _SHAVE / np.maximum(norms, 1e-300), 1.0) * np.sqrt(shares)  # squares weigh shares
-    if (factors < 1.0).any():
-        values = values * factors[:, None]
+    factors = np.where(long, radius * _SHAVE / np.maximum(norms, 1e-300), 1.0) / np.sqrt(chunk.sizes)  # squares weigh
+    if (factors != 1.0).any():
+        values = values * np.repeat(factors, chunk.sizes)[:, None]
     return values.T @ values
 
 
+def _lengths(chunk: UnitChunk) -> Floats:
+    """The root of |mean of z z^T|_F of each unit, for a unit of one row its length.
+
+    ::
+
+        |sum_i z_i z_i^T|_F^2 = sum_ij (z_i z_j)^2,    all pairs of rows of a unit, found by how far apart they lie
+
+    A product is wrong by at most u d |z_i| |z_j|, u being half of the eps of floats, and sum_i |z_i|^2 <=
+    sqrt(m) |sum_i z_i z_i^T|_F for m rows: the squares by a part 2 u d m, their sum by u m^2, and the length, which is
+    raised by eps m (d + m), by a quarter of these.
+    """
+    rows = chunk.values
+    squares = np.einsum("ij,ij->i", rows, rows)
+    if chunk.starts is None:
+        return np.asarray(np.sqrt(squares))
+    sizes = chunk.sizes
+    units = np.repeat(np.arange(len(sizes)), sizes)
+    total = np.bincount(units, squares**2, minlength=len(sizes))
+    for apart in range(1, int(sizes.max(initial=1))):
+        first = np.flatnonzero(units[apart:] == units[:-apart])
+        pairs = np.einsum("ij,ij->i", rows[first], rows[first + apart])
+        total += 2 * np.bincount(units[first], pairs**2, minlength=len(sizes))
+    raised = 1 + np.where(sizes > 1, np.finfo(np.float64).eps * sizes * (rows.shape[1] + sizes), 0.0)
+    return np.asarray(raised * np.sqrt(np.sqrt(total) / sizes))
+
+
 def _radius(rows: Rows, sigma: float, receipt: Draws, noise: Noise) -> float:
-    norms = rows.map(lambda values: np.linalg.norm(values, axis=1, keepdims=True), 1)
-    paid = {"noise_multiplier": sigma, "receipt": receipt, "noise": noise}
-    return float(quantile(norms.chunks(), _RADIUS_QUANTILE, grid=_NORMS, **paid)[0])  # type: ignore[arg-type]
+    lengths = (_lengths(chunk)[:, None] for chunk in rows.unit_chunks())
+    return float(
+        quantile(lengths, _RADIUS_QUANTILE, grid=_NORMS, noise_multiplier=sigma, receipt=receipt, noise=noise)[0]
+    )

@@ -4,32 +4,36 @@ Each record sends its clipped gradient, in thresholds, and kappa in one entry of
 
     [ sum g_i min(1, C / |g_i|) / C  |  kappa sum onehot(bin of |g_i| / C) ]       bound = sqrt(1 + kappa^2)
 
-so every step writes the same receipt, whatever the threshold does; kappa = 0 sends no histogram. A unit of several rows
-sends the mean of what its rows would send, clipped row by row: no longer than the longest of them.
+so every step writes the same receipt, whatever the threshold does; kappa = 0 sends no histogram. The gradient of a unit
+of several rows is the mean of theirs, clipped once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import starmap
+from itertools import chain
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
-from dpilot.linear.rows import Rows, products
+from dpilot.linear.rows import Rows, UnitChunk, products
 from dpilot.mechanism import Draws, Noise
-from dpilot.private_sum import Clip, PerSampleGradients, private_sum
+from dpilot.private_sum import PerSampleGradients, private_sum
 
-__all__ = ["EDGES", "HistogramClip", "OneHot", "Residual", "RowGradients", "clip", "gradient_step", "linear_residual"]
+__all__ = [
+    "EDGES", "HistogramClip", "OneHot", "Residual", "RowGradients", "UnitGradients", "clip", "gradient_step",
+    "linear_residual",
+]  # fmt: skip
 
 Residual = Callable[[Floats, Floats], Floats]
 
 EDGES: Final = 2.0 ** np.array([-4.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0])
 """Edges of the bins of norms, in thresholds."""
+_ENTRIES: Final = 1 << 21  # of gradients formed at a time
 
 
 @final
@@ -69,14 +73,9 @@ class OneHot:
 
     def sum(self, axis: int) -> Floats:
         assert axis == 0
-        return self.weighted_sum(np.ones(len(self.columns)))
-
-    def weighted_sum(self, weights: Floats) -> Floats:
-        """The sum of the rows, each times its weight."""
         if not self.width:
             return np.zeros(0)
-        there = self.columns >= 0
-        return np.asarray(self.value * np.bincount(self.columns[there], weights[there], minlength=self.width))
+        return self.value * np.bincount(self.columns[self.columns >= 0], minlength=self.width).astype(np.float64)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
         del copy
@@ -93,25 +92,17 @@ class RowGradients(PerSampleGradients):
     """The gradients x (outer) residual of some rows [features | target] at ``weights`` (columns, outputs).
 
     ``longest`` is what no row of features exceeds in length, where that is known: norms are then longest |residual|.
-    ``shares`` weigh each row after it is clipped: those of a unit add up to 1 at most.
 
     Guarantee:
-        |x (outer) r|_F = |x| |r|, so norms are exact but for roundings, which ``clip`` takes off, and those of shares
-        too.
+        |x (outer) r|_F = |x| |r|, so norms are exact but for roundings, which ``clip`` takes off.
     """
 
     def __init__(
-        self,
-        rows: Floats,
-        weights: Floats,
-        residual: Residual = linear_residual,
-        longest: float | None = None,
-        shares: Floats | None = None,
+        self, rows: Floats, weights: Floats, residual: Residual = linear_residual, longest: float | None = None
     ) -> None:
         self._features = rows[:, :-1]
         self._pull = residual(rows[:, -1], products(self._features, weights))  # (n, outputs)
         self._longest = longest
-        self._shares = np.ones(len(rows)) if shares is None else shares
 
     @property
     def norms(self) -> Floats:
@@ -122,9 +113,30 @@ class RowGradients(PerSampleGradients):
         pull = np.where(weights[:, None] > 0, self._pull * weights[:, None], 0.0)  # 0 times infinity is no number
         return np.asarray(self._features.T @ pull)
 
-    def clip_and_sum(self, clip: Clip, state: HistogramClip) -> tuple[Floats, Floats]:
-        weights, extras = clip(self.norms, state)
-        return self.weighted_sum(weights * self._shares), extras.weighted_sum(self._shares)
+
+@final
+class UnitGradients(PerSampleGradients):
+    """The gradients of units of several rows, as ``RowGradients``: the mean of those of a unit's rows.
+
+    Guarantee:
+        Norms are those of the vectors that are added up, which are formed; with ``longest`` no less.
+    """
+
+    def __init__(self, chunk: UnitChunk, weights: Floats, residual: Residual, longest: float | None) -> None:
+        features = chunk.values[:, :-1]
+        pull = residual(chunk.values[:, -1], products(features, weights))
+        self._shape = weights.shape
+        each = (features[:, :, None] * pull[:, None, :]).reshape(len(features), weights.size)
+        self._gradients = chunk.means(each)
+        self._most = None if longest is None else longest * chunk.means(_lengths(pull)[:, None])[:, 0]
+
+    @property
+    def norms(self) -> Floats:
+        return _lengths(self._gradients) if self._most is None else self._most
+
+    def weighted_sum(self, weights: Floats) -> Floats:
+        counted = weights > 0
+        return np.asarray(weights[counted] @ self._gradients[counted]).reshape(self._shape)
 
 
 def _lengths(rows: Floats) -> Floats:
@@ -148,14 +160,18 @@ def gradient_step(
         That of ``private_sum``: one Gaussian of ``noise_multiplier``.
     """
 
-    def gradients(values: Floats, shares: Floats) -> RowGradients:
-        return RowGradients(values, weights, residual, longest, shares)
+    def gradients(chunk: UnitChunk) -> Iterator[PerSampleGradients]:
+        if chunk.starts is None:
+            yield RowGradients(chunk.values, weights, residual, longest)
+        else:
+            pieces = chunk.split(_ENTRIES // weights.size)
+            yield from (UnitGradients(piece, weights, residual, longest) for piece in pieces)
 
     sums, extras = private_sum(
-        starmap(gradients, rows.weighted_chunks()),
+        chain.from_iterable(map(gradients, rows.unit_chunks())),
         clip,
         state,
-        empty=gradients(np.zeros((0, rows.columns)), np.zeros(0)),
+        empty=RowGradients(np.zeros((0, rows.columns)), weights, residual, longest),
         noise_multiplier=noise_multiplier,
         receipt=receipt,
         noise=noise,

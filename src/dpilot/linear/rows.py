@@ -3,30 +3,71 @@
 A method sees its data through sums over chunks only, so a table in memory and a table on disk give the same model.
 
 Where a unit (a person, a device) has several rows, ``chunks`` yields one of them, drawn uniformly: a method that knows
-nothing of units sees a table in which a unit is one record. ``weighted_chunks`` yields all rows that count, each
-with its share of its unit. A mean of vectors no longer than b is no longer than b, so a sum of bounded rows times their
-shares moves by at most the bound when a unit comes or goes::
-
-    | sum over a unit's rows of share_i v_i |  <=  sum share_i |v_i|  <=  b,      share_i >= 0,  sum share_i <= 1
-
-Only what clips each row before it is weighted may ask for them: ``gram_matrix`` and ``row_gradients``.
+nothing of units sees a table in which a unit is one record. ``unit_chunks`` yields all rows that count, those of a unit
+together, to those that make one bounded vector of each unit, by the mean of its rows: ``gram_matrix`` and
+``row_gradients``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpilot._arrays import Floats
+from dpilot._arrays import Floats, Indices
 from dpilot.data.units import UnitRows
 
-__all__ = ["MemoryRows", "Rows", "finite_rows", "products", "total", "weighted_total", "whiten"]
+__all__ = ["MemoryRows", "Rows", "UnitChunk", "finite_rows", "products", "total", "unit_total", "whiten"]
 
 _ROWS: Final = 512  # multiplied at a time
+
+
+@dataclass(frozen=True, slots=True)
+class UnitChunk:
+    """Rows of whole units, and the first row of each unit, ascending; None: each row is a unit.
+
+    >>> chunk = UnitChunk(np.array([[1.0], [3.0], [4.0]]), np.array([0, 2]))
+    >>> chunk.sizes.tolist(), chunk.means(chunk.values).tolist(), [len(part.values) for part in chunk.split(1)]
+    ([2, 1], [[2.0], [4.0]], [2, 1])
+    """
+
+    values: Floats
+    starts: Indices | None = None
+
+    @property
+    def drawn(self) -> Floats:
+        """The first row of each unit."""
+        return self.values if self.starts is None else self.values[self.starts]
+
+    @property
+    def sizes(self) -> Indices:
+        """How many rows each unit has."""
+        if self.starts is None:
+            return np.ones(len(self.values), dtype=np.int64)
+        return np.diff(self.starts, append=len(self.values))
+
+    def means(self, rows: Floats) -> Floats:
+        """The mean over each unit of ``rows``, which are one for each row of the chunk."""
+        if self.starts is None or not len(self.starts):
+            return rows
+        return np.asarray(np.add.reduceat(rows, self.starts, axis=0) / self.sizes[:, None])
+
+    def split(self, rows: int) -> Iterator[UnitChunk]:
+        """The chunk in pieces of whole units, of about so many rows each."""
+        starts = np.arange(len(self.values)) if self.starts is None else self.starts
+        cuts = np.flatnonzero(np.diff(starts // max(rows, 1), prepend=-1)).tolist()
+        for first, last in pairwise([*cuts, len(starts)]):
+            end = len(self.values) if last == len(starts) else int(starts[last])
+            begin = int(starts[first])
+            yield UnitChunk(self.values[begin:end], None if self.starts is None else starts[first:last] - begin)
+
+    def map(self, function: Callable[[Floats], Floats]) -> UnitChunk:
+        """Each row by itself."""
+        return UnitChunk(function(self.values), self.starts)
 
 
 class Rows(Protocol):
@@ -42,8 +83,8 @@ class Rows(Protocol):
         """One row of each unit: a unit is one record."""
         ...
 
-    def weighted_chunks(self) -> Iterator[tuple[Floats, Floats]]:
-        """All rows that count, and the share of each: those of one unit add up to 1 at most."""
+    def unit_chunks(self) -> Iterator[UnitChunk]:
+        """All rows that count, each unit in one chunk."""
         ...
 
     def map(self, function: Callable[[Floats], Floats], columns: int) -> Rows: ...
@@ -51,7 +92,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemoryRows:
-    """Rows of one array in memory: those that count, the share of each in its unit, and which one of a unit is drawn.
+    """Rows of one array in memory.
 
     Guarantee:
         A record with a value that is not finite is the null record: it is left out here, before any product.
@@ -60,46 +101,42 @@ class MemoryRows:
         >>> table = MemoryRows.of(np.array([[1.0, 2.0], [np.nan, 3.0], [4.0, 5.0]]))
         >>> total(table, lambda rows: rows.sum(axis=0)).tolist()
         [5.0, 7.0]
-        >>> twice = UnitRows(places=np.array([2, 0]), units=np.array([0, 0]), count=1)  # two rows of one person
-        >>> rows = MemoryRows.of(np.array([[1.0, 2.0], [3.0, 3.0], [4.0, 5.0]]), twice)
-        >>> [chunk.tolist() for chunk in rows.chunks()], [shares.tolist() for _, shares in rows.weighted_chunks()]
-        ([[[4.0, 5.0]]], [[0.5, 0.5]])
+        >>> two = UnitRows(places=np.array([2, 0]), units=np.array([0, 0]), count=1)  # two rows of one person
+        >>> rows = MemoryRows.of(np.array([[1.0, 2.0], [3.0, 3.0], [4.0, 5.0]]), two)
+        >>> [chunk.tolist() for chunk in rows.chunks()], [chunk.values.tolist() for chunk in rows.unit_chunks()]
+        ([[[4.0, 5.0]]], [[[4.0, 5.0], [1.0, 2.0]]])
     """
 
-    values: Floats
-    shares: Floats
-    drawn: NDArray[np.bool_] | None = None  # None: every row, each being a record
+    chunk: UnitChunk
 
     @classmethod
     def of(cls, table: Floats, units: UnitRows | None = None) -> MemoryRows:
-        """The finite rows of ``table``: each a record of its own, or the rows of ``units`` that count.
+        """The finite rows of ``table``, each a record of its own, or with ``units`` those of each unit that count.
 
-        ``units.places`` are places in ``table``. A row that is not finite leaves its share to nobody; where it is the
-        one that was drawn, ``chunks`` lacks its unit. ``group_rows(..., usable=finite)`` chooses among finite rows.
+        ``units.places`` are rows of ``table``; what of a unit is not finite is left out, and the mean of the unit is
+        that of its other rows.
         """
         finite = finite_rows(table)
         if units is None:
             # in one layout, in which norms are added up: another where all are finite would tell all of a null one
-            values = np.ascontiguousarray(table if finite.all() else table[finite])
-            return cls(values, np.ones(len(values)))
-        shares, drawn = np.zeros(len(table)), np.zeros(len(table), dtype=np.bool_)
-        shares[units.places], drawn[units.drawn] = units.shares, True
-        kept = finite & (shares > 0)
-        return cls(np.ascontiguousarray(table[kept]), shares[kept], drawn[kept])
+            return cls(UnitChunk(np.ascontiguousarray(table if finite.all() else table[finite])))
+        kept = finite[units.places]
+        starts = np.flatnonzero(np.diff(units.units[kept], prepend=-1))
+        return cls(UnitChunk(np.ascontiguousarray(table[units.places[kept]]), starts))
 
     @property
     def columns(self) -> int:
-        return int(self.values.shape[1])
+        return int(self.chunk.values.shape[1])
 
     def chunks(self) -> Iterator[Floats]:
-        yield self.values if self.drawn is None else self.values[self.drawn]
+        yield self.chunk.drawn
 
-    def weighted_chunks(self) -> Iterator[tuple[Floats, Floats]]:
-        yield self.values, self.shares
+    def unit_chunks(self) -> Iterator[UnitChunk]:
+        yield self.chunk
 
     def map(self, function: Callable[[Floats], Floats], columns: int) -> MemoryRows:
         del columns  # an array knows its own
-        return MemoryRows(function(self.values), self.shares, self.drawn)
+        return MemoryRows(self.chunk.map(function))
 
 
 def finite_rows(table: Floats) -> NDArray[np.bool_]:
@@ -112,9 +149,9 @@ def total(rows: Rows, function: Callable[[Floats], Floats]) -> Floats:
     return np.asarray(sum(function(chunk) for chunk in rows.chunks()), dtype=np.float64)
 
 
-def weighted_total(rows: Rows, function: Callable[[Floats, Floats], Floats]) -> Floats:
-    """The sum of ``function(rows, shares)``, which bounds each row before it weighs it: for the door only."""
-    return np.asarray(sum(function(*chunk) for chunk in rows.weighted_chunks()), dtype=np.float64)
+def unit_total(rows: Rows, function: Callable[[UnitChunk], Floats]) -> Floats:
+    """The sum of ``function`` over chunks of whole units, of which it bounds each: for the door only."""
+    return np.asarray(sum(function(chunk) for chunk in rows.unit_chunks()), dtype=np.float64)
 
 
 def products(rows: Floats, weights: Floats) -> Floats:

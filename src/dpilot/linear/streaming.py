@@ -5,22 +5,22 @@ from __future__ import annotations
 import glob
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
 from dpilot.data.cells import kind, plain_arrow
-from dpilot.data.units import UnitRowsFile, UnitRowsFileBuilder
+from dpilot.data.units import UnitTable, UnitTableBuilder
 from dpilot.errors import InvalidInput
-from dpilot.linear.rows import finite_rows
+from dpilot.linear.rows import UnitChunk, finite_rows
 from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["ParquetRows", "group_parquet", "parquet_rows"]
+__all__ = ["ParquetRows", "UnitTableRows", "group_parquet", "parquet_rows"]
 
 BATCH = 1 << 16
 
@@ -32,30 +32,28 @@ class ParquetRows:
     Guarantee:
         A record with a missing value or one that is not finite is the null record: it never comes out.
         Memory holds one batch, whatever the number of rows: every statistic is a sum over batches.
-        With ``units``, a row comes out as often as that file says: see ``linear.rows``.
     """
 
     files: tuple[Path, ...]
     names: tuple[str, ...]
     width: int
     functions: tuple[Callable[[Floats], Floats], ...] = ()
-    units: UnitRowsFile | None = None
 
     @property
     def columns(self) -> int:
         return self.width
 
     def chunks(self) -> Iterator[Floats]:
-        for values, _, drawn in self._finite_rows():
-            yield self._apply(values if self.units is None else values[drawn])
+        yield self._apply(np.zeros((0, len(self.names))))  # files without rows still have columns
+        for batch in self.batches():
+            values = _values(batch, self.names)
+            finite = finite_rows(values)
+            values = np.ascontiguousarray(values if finite.all() else values[finite])  # in one layout, as in MemoryRows
+            del batch  # which would be held beside the next one
+            yield self._apply(values)
 
-    def weighted_chunks(self) -> Iterator[tuple[Floats, Floats]]:
-        for values, shares, _ in self._finite_rows():
-            counts = shares > 0
-            yield self._apply(values if self.units is None else values[counts]), shares[counts]
-
-    def map(self, function: Callable[[Floats], Floats], columns: int) -> ParquetRows:
-        return replace(self, width=columns, functions=(*self.functions, function))
+    def unit_chunks(self) -> Iterator[UnitChunk]:
+        return map(UnitChunk, self.chunks())
 
     def batches(self, more: Sequence[str] = ()) -> Iterator[Any]:
         """The rows as arrow has them, with ``more`` columns."""
@@ -65,20 +63,8 @@ class ParquetRows:
             with parquet.ParquetFile(path, pre_buffer=False) as file:  # buffering would keep the whole file
                 yield from file.iter_batches(BATCH, columns=[*self.names, *more], use_threads=True)
 
-    def _finite_rows(self) -> Iterator[tuple[Floats, Floats, NDArray[np.bool_]]]:
-        """Finite rows, the share of each in its unit, and whether it is the one that is drawn."""
-        start = 0
-        yield np.zeros((0, len(self.names))), np.zeros(0), np.zeros(0, np.bool_)  # files without rows have columns
-        for batch in self.batches():
-            values, length = _values(batch, self.names), batch.num_rows
-            finite = finite_rows(values)
-            shares, drawn = np.ones(length), np.ones(length, np.bool_)
-            if self.units is not None:
-                shares, drawn = self.units.read(start, start + length)
-            start += length
-            del batch  # which would be held beside the next one
-            values = np.ascontiguousarray(values if finite.all() else values[finite])  # in one layout, as in MemoryRows
-            yield values, shares[finite], drawn[finite]
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> ParquetRows:
+        return ParquetRows(self.files, self.names, columns, (*self.functions, function))
 
     def _apply(self, values: Floats) -> Floats:
         for function in self.functions:
@@ -86,21 +72,48 @@ class ParquetRows:
         return values
 
 
+@dataclass(frozen=True, slots=True)
+class UnitTableRows:
+    """Rows of a table that was grouped by unit on disk, part after part; mapped lazily."""
+
+    table: UnitTable
+    width: int
+    functions: tuple[Callable[[Floats], Floats], ...] = ()
+
+    @property
+    def columns(self) -> int:
+        return self.width
+
+    def chunks(self) -> Iterator[Floats]:
+        for part in range(self.table.parts):
+            yield self._apply(UnitChunk(*self.table.read(part)).drawn)
+
+    def unit_chunks(self) -> Iterator[UnitChunk]:
+        for part in range(self.table.parts):
+            yield UnitChunk(*self.table.read(part)).map(self._apply)
+
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> UnitTableRows:
+        return UnitTableRows(self.table, columns, (*self.functions, function))
+
+    def _apply(self, values: Floats) -> Floats:
+        return reduce(lambda made, function: function(made), self.functions, values)
+
+
 @contextmanager
-def group_parquet(rows: ParquetRows, length: int, unit: PrivacyUnit, key: bytes) -> Iterator[tuple[ParquetRows, int]]:
+def group_parquet(rows: ParquetRows, length: int, unit: PrivacyUnit, key: bytes) -> Iterator[tuple[UnitTableRows, int]]:
     """The rows grouped by the ids in the unit's column, in one pass, and the number of units.
 
     Guarantee:
-        Digests of ids and numbers of rows lie in a temporary folder of the user's own (mode 0700) until the body ends.
-        A row that is not finite is left out before rows are chosen, as in memory.
+        What is grouped lies in a temporary folder of the user's own (mode 0700) until the body ends: numbers of all
+        rows, 8 bytes each, and digests of ids. TMPDIR says where.
     """
     with TemporaryDirectory(prefix="dpilot-units-") as folder:
-        builder = UnitRowsFileBuilder(unit, key, Path(folder), length)
+        builder = UnitTableBuilder(unit, key, Path(folder), length, rows.columns)
         for batch in rows.batches([unit.name]):
             ids = plain_arrow(batch.column(batch.schema.get_field_index(unit.name)))
-            builder.add(ids, finite_rows(_values(batch, rows.names)))
-        units = builder.build()
-        yield replace(rows, units=units), units.count
+            builder.add(ids, _values(batch, rows.names))
+        table = builder.build()
+        yield UnitTableRows(table, table.columns), table.count
 
 
 def parquet_rows(where: Any, target: str, unit: str | None = None) -> tuple[ParquetRows, int, tuple[str, ...]]:
