@@ -519,8 +519,8 @@ def test_ledgers_of_rows_and_of_persons_are_apart(tmp_path):
         Trainer(net(), LOSS, by_unit(), units=ids, ledger=tmp_path / "rows").fit(data)
     run = Trainer(net(), LOSS, by_unit(), units=ids, ledger=tmp_path / "persons").fit(data)
     assert run.ledger.unit == "person"
-    run = Trainer(net(), LOSS, plan(), units=ids, ledger=tmp_path / "units").fit(data)
-    assert run.ledger.unit == "unit"
+    other = Trainer(net(), LOSS, plan(), units=ids, ledger=tmp_path / "units").fit(data)
+    assert other.ledger.unit == "unit"
     assert run.record.plan["unit"] == {"name": "person", "rows": CAP, "missing": "null"}
     with pytest.raises((LedgerError, InvalidInput), match="person"):
         Trainer(net(), LOSS, plan(), ledger=tmp_path / "persons").fit(data)
