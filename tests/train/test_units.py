@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 from copy import deepcopy
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -107,9 +109,10 @@ HOSTILE = [
 RULES = [*clipping.names(), clipping.get("slack", groups=2), clipping.get("histogram-e", normalized=True)]
 
 
+@pytest.mark.parametrize("every", thin([3, 1], 2))
 @pytest.mark.parametrize("way", thin(WAYS, 2))
-def test_a_person_moves_a_release_by_its_bound_at_most_and_nothing_else(way, replay):
-    pairs = [pair for pair in PAIRS if way is not in_lists or "null" not in pair.name]
+def test_a_person_moves_a_release_by_its_bound_at_most_and_nothing_else(way, every, replay):
+    pairs = [pair for pair in PAIRS[::every] if way is not in_lists or "null" not in pair.name]
     results = replay(lambda persons: seen(way(persons, "slack")), pairs=pairs)
     assert {result.releases for result in results} == {STEPS}
     assert max(result.largest for result in results) > 0.5  # the replay could fail
@@ -121,9 +124,11 @@ def test_every_rule_clips_a_person_once(rule, gradient, replay):
     replay(lambda persons: seen(in_tensors(persons, rule, unit_gradient=gradient)), pairs=HOSTILE)
 
 
-@pytest.mark.parametrize("chosen", ["vmap", "loop"])
+@pytest.mark.parametrize(
+    "chosen", [{"engine": "vmap"}, {"engine": "loop"}, {"low_memory": True}, {"amp": True}], ids=str
+)
 def test_every_engine_clips_a_person_once(chosen, replay):
-    replay(lambda persons: seen(in_tensors(persons, engine=chosen)), pairs=HOSTILE)
+    replay(lambda persons: seen(in_tensors(persons, **chosen)), pairs=HOSTILE)
 
 
 def test_a_loop_of_ones_own_clips_a_person_once(replay):
@@ -176,7 +181,10 @@ def test_ids_of_every_type_group_alike(kind):
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("odd", [None, float("nan"), pd.NA, pd.NaT, "", object(), [], {}, 2**60, b"\xff", "p0 "])
+ODD_IDS = [None, float("nan"), pd.NA, pd.NaT, "", object(), [], {}, 2**60, b"\xff", "p0 "]
+
+
+@pytest.mark.parametrize("odd", ODD_IDS, ids=map(str, range(len(ODD_IDS))))
 def test_no_id_raises(odd):
     inputs, labels, ids = table(PERSONS)
     trained(TensorDataset(inputs, labels), "constant", units=[odd, *ids[1:]])
@@ -471,6 +479,8 @@ def test_what_contradicts_itself_is_refused():
     refused("one id for each row", by_unit(), units=iter(ids))
     refused("one id for each row", by_unit(), units=np.array([ids, ids]).T)
     refused("units are missing", by_unit())
+    with pytest.raises(InvalidInput, match="first item"):
+        Trainer(net(), LOSS, by_unit()).fit(list(data))
     refused("what it was made for", by_unit(), units=ids, rows_per_unit=CAP + 1)
     refused("what it was made for", by_unit(), units=ids, missing_unit="row")
     refused("what it was made for", plan(), rows_per_unit=3)
@@ -510,6 +520,8 @@ def test_ledgers_of_rows_and_of_persons_are_apart(tmp_path):
         Trainer(net(), LOSS, by_unit(), units=ids, ledger=tmp_path / "rows").fit(data)
     run = Trainer(net(), LOSS, by_unit(), units=ids, ledger=tmp_path / "persons").fit(data)
     assert run.ledger.unit == "person"
+    other = Trainer(net(), LOSS, plan(), units=ids, ledger=tmp_path / "units").fit(data)
+    assert other.ledger.unit == "unit"
     assert run.record.plan["unit"] == {"name": "person", "rows": CAP, "missing": "null"}
     with pytest.raises((LedgerError, InvalidInput), match="person"):
         Trainer(net(), LOSS, plan(), ledger=tmp_path / "persons").fit(data)
@@ -559,6 +571,13 @@ def test_a_step_draws_the_same_whatever_another_person_is():
 
     absent = run((torch.zeros(WIDTH), torch.tensor(0.5)))  # no class
     assert run((torch.zeros(WIDTH + 1), torch.tensor(1))) == pytest.approx(absent, abs=1e-6)
+
+
+def test_the_examples_of_the_page_run():
+    page = (Path(__file__).parents[2] / "docs" / "persons.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", page.partition("## In PyTorch")[2].partition("\n## ")[0], re.DOTALL)
+    assert len(examples) == 3
+    exec("\n".join(examples), {})
 
 
 def test_a_calibrated_plan_counts_persons():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -118,15 +119,22 @@ def check_ids(dataset: Any, ids: Any, unit: PrivacyUnit) -> None:
 
 
 def first_row(dataset: Any, ids: Any, unit: PrivacyUnit, collate: Collate | None) -> Any:
-    """The first row that can be read, as a chunk: only its form is ever used. None where there is none."""
+    """The first row that can be read, as a chunk: only its form is ever used. None where there is none.
+
+    Without ids the first item that can be read has to be a list: its form counts as public, like a record's.
+    """
     if unit.is_record or ids is not None:
         return Reader(dataset, collate).one()
-    for number in range(min(len(dataset), TRIES)):
-        rows = try_quietly(lambda number=number: dataset[number])  # type: ignore[misc]
-        found = Reader(rows, collate).one() if isinstance(rows, list) else None
-        if found is not None:
-            return found
-    return None
+    read = (try_quietly(lambda number=number: [dataset[number]]) for number in range(min(len(dataset), TRIES)))  # type: ignore[misc]
+    items = (box[0] for box in read if box is not None)
+    first: Any = next(items, [])
+    if not isinstance(first, list):
+        raise InvalidInput(
+            f"the plan's unit is {unit.name!r}, and the first item of the data set is a {type(first).__name__}: "
+            "expected a list, of the rows of one unit, or units=, one id for each item."
+        )
+    found = (Reader(item, collate).one() for item in chain([first], items) if isinstance(item, list))
+    return next((form for form in found if form is not None), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
