@@ -346,6 +346,22 @@ def test_files_give_the_model_of_the_table(method, missing, files):
         assert np.array_equal(model.predict(frame[["a", "b"]]), model.predict(frame[["person", "a", "b"]]))
 
 
+@pytest.mark.parametrize("method", ["auto", "boosted", "bsgs", "adaclip"])
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_unit_in_files_moves_releases_within_their_bounds(method, count, tmp_path, monkeypatch):
+    monkeypatch.setattr(units, "_PART", 64)
+    more = with_unit(ROWS, IDS, hostile("each", count), 999, at=5)
+    for name, (rows, ids) in (("before", (ROWS, IDS)), ("after", more)):
+        pd.DataFrame(rows, columns=["a", "b", "y"]).assign(person=ids).to_parquet(tmp_path / f"{name}.parquet")
+    found = replay(
+        lambda name: released(regression(method=method).fit_parquet(tmp_path / f"{name}.parquet", "y")),
+        "before",
+        "after",
+    )
+    assert found.differences == ()
+    assert found.releases > 0
+
+
 def test_ids_are_not_written_and_nothing_is_left_behind(files, monkeypatch):
     folder, _ = files
     rows, length, _ = parquet_rows(folder, "y", "person")
