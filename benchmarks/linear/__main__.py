@@ -1,11 +1,11 @@
-"""python -m benchmarks linear [PART ...] [--quick]; parts: published synthetic questions real bounds adult stream."""
+"""python -m benchmarks linear [PART ...] [--quick]; the parts are ``PARTS``."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 
-PARTS = ("published", "synthetic", "questions", "real", "bounds", "adult", "stream")
+PARTS = ("published", "synthetic", "questions", "real", "bounds", "adult", "stream", "persons")
 
 
 def main() -> None:

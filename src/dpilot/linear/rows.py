@@ -52,18 +52,19 @@ class UnitChunk:
 
     def means(self, rows: Floats) -> Floats:
         """The mean over each unit of ``rows``, which are one for each row of the chunk."""
-        if self.starts is None or not len(self.starts):
+        assert self.starts is not None
+        if not len(self.starts):  # which reduceat does not take
             return rows
         return np.asarray(np.add.reduceat(rows, self.starts, axis=0) / self.sizes[:, None])
 
     def split(self, rows: int) -> Iterator[UnitChunk]:
         """The chunk in pieces of whole units, of about so many rows each."""
-        starts = np.arange(len(self.values)) if self.starts is None else self.starts
-        cuts = np.flatnonzero(np.diff(starts // max(rows, 1), prepend=-1)).tolist()
-        for first, last in pairwise([*cuts, len(starts)]):
-            end = len(self.values) if last == len(starts) else int(starts[last])
-            begin = int(starts[first])
-            yield UnitChunk(self.values[begin:end], None if self.starts is None else starts[first:last] - begin)
+        assert self.starts is not None
+        cuts = np.flatnonzero(np.diff(self.starts // max(rows, 1), prepend=-1)).tolist()
+        ends = np.append(self.starts, len(self.values)).tolist()
+        for first, last in pairwise([*cuts, len(self.starts)]):
+            begin = ends[first]
+            yield UnitChunk(self.values[begin : ends[last]], self.starts[first:last] - begin)
 
     def map(self, function: Callable[[Floats], Floats]) -> UnitChunk:
         """Each row by itself."""
