@@ -328,6 +328,16 @@ def test_what_else_the_machine_does_is_not_counted_as_time_of_the_fit(monkeypatc
     assert 0 < found.seconds < found.seconds_if_as_busy / 5
 
 
+def test_what_only_a_first_run_does_is_counted_once(monkeypatch):
+    """It loads code: multiplied by the steps, two seconds of it would be a minute."""
+    waits, clock = iter([10.0, 1.0]), [0.0]
+    fake = SimpleNamespace(perf_counter=lambda: clock[0], process_time=lambda: clock[0] / 2)
+    monkeypatch.setattr(rehearsal, "time", fake)
+    once, again = rehearsal._seconds(lambda: clock.__setitem__(0, clock[0] + next(waits)))
+    assert once.tolist() == [9.0, 4.5]
+    assert again.tolist() == [1.0, 0.5]
+
+
 def test_made_up_records_are_in_the_declared_domain():
     made = pd.DataFrame(synthetic_records(SCHEMA, 100))
     encoded = Encoder(SCHEMA).encode(made)

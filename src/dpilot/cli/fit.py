@@ -195,12 +195,14 @@ def _declare(data: Table, schema: Schema, given: dict[str, Any]) -> Declaration:
 def _rehearse(data: Table, schema: Schema, given: dict[str, Any], *, json: bool) -> None:
     declared = _declare(data, schema, given)
 
+    from time import process_time
+
     from dpilot.fit.pipeline import plan_fit
     from dpilot.fit.rehearsal import rehearse
     from dpilot.report.entries import describe
 
     plan = plan_fit(declared, "basic")
-    rehearsal = rehearse(plan).to_dict()
+    rehearsal = rehearse(plan, loading=process_time()).to_dict()
     total = {"epsilon": plan.declared.budget.epsilon, "delta": plan.declared.budget.delta}
     if json:
         console.json({"dry_run": True, **total, **rehearsal})

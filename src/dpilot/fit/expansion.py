@@ -86,10 +86,12 @@ class WideRows:
         """The rows as a model sees them."""
         if not self.expands:
             return np.column_stack([features, np.ones(len(features), dtype=np.float32)])
-        made = [features]
+        wide, start = np.empty((len(features), self.width), dtype=np.float32), features.shape[1]
+        wide[:, :start] = features
         for place, column in self._numeric():
-            made.append(_shapes(features, place, column))
-        return np.concatenate(made, axis=1)
+            wide[:, start : start + 1 + _TENTS] = _shapes(features, place, column)
+            start += 1 + _TENTS
+        return wide
 
     def _numeric(self) -> list[tuple[int, Column]]:
         """Each numeric column, and where its scaled number is among the encoded features."""
@@ -116,7 +118,7 @@ def features_of(schema: Schema) -> WideRows:
     return WideRows(Encoder(schema))
 
 
-def _shapes(features: Features, place: int, column: Column) -> Features:
+def _shapes(features: Features, place: int, column: Column) -> Floats:
     lower, upper = column.interval
     scaled = features[:, place].astype(np.float64)
     position = on_log_scale(lower + (scaled + 1) / 2 * (upper - lower), lower, upper)
@@ -125,4 +127,4 @@ def _shapes(features: Features, place: int, column: Column) -> Features:
     made = np.column_stack([position, tents])
     if column.missing == "indicator":
         made[features[:, place + 1] == 1] = 0.0
-    return made.astype(np.float32)
+    return made

@@ -200,7 +200,7 @@ class NetworkPlan:
         )  # fmt: skip
 
     def shorten(self, size: float, rows: int) -> tuple[NetworkPlan, float]:
-        steps = min(self.steps, 20)
+        steps = min(self.steps, 100)
         rate = min(1.0, self.sample_rate * size / rows)
         return replace(self, sample_rate=rate, steps=steps), self.steps / steps
 
