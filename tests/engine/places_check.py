@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.base import tensors_in
-from dpilot.engine.record.memory import Constants
 from dpilot.engine.record.place import Place
-from dpilot.engine.record.tracker import Tracker
+from dpilot.engine.record.tracker import Constants, Tracker
 from dpilot.engine.record.watch import Exits
 from dpilot.engine.writes import WriteGuard
 

@@ -20,9 +20,8 @@ from torch.overrides import TorchFunctionMode
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule, tensors_in
 from dpilot.engine.generators import GeneratorStates, outside_torch
-from dpilot.engine.record.memory import Answers, Constants
 from dpilot.engine.record.place import SHARED
-from dpilot.engine.record.tracker import READ_DRAWS, Finding, Tracker
+from dpilot.engine.record.tracker import READ_DRAWS, Answers, Constants, Finding, Tracker
 from dpilot.engine.state import StateSnapshot, run_eagerly
 from dpilot.engine.writes import EXITS, WriteGuard
 
