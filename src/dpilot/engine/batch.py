@@ -19,10 +19,10 @@ def tensors(tree: Any) -> list[Tensor]:
     """Every tensor of nested tuples, lists and mappings, in order."""
     if isinstance(tree, Tensor):
         return [tree]
-    if isinstance(tree, Mapping):
-        return [t for value in tree.values() for t in tensors(value)]
     if isinstance(tree, (tuple, list)):
         return [t for value in tree for t in tensors(value)]
+    if isinstance(tree, Mapping):
+        return [t for value in tree.values() for t in tensors(value)]
     return []
 
 

@@ -45,21 +45,26 @@ class Measured:
         use = found[0]
         if len(found) == 1 and isinstance(use, Dense) and joins(use):
             self.small[name] = use
-        elif len(found) == 1 and isinstance(use, Product) and (mates := use.mates()) > 1:
-            present = self.waiting.setdefault(id(use.shared), {})
-            present[name] = use
-            if len(present) == mates:
-                self._meet(id(use.shared))
-        elif len(found) == 1 and isinstance(use, (Product, Correlation)) and (parts := use.gram_parts()) is not None:
-            self.parts[name], self.uses[name] = parts, (use,)
+        elif len(found) == 1 and isinstance(use, (Product, Correlation)) and use.defers_finish:
+            self._add_deferred(name, use)
         elif len(found) == 2 and (tied := tied_parts(found)) is not None:
             self.parts[name], self.uses[name] = tied
         else:
             self.squares[name], uses = combine(found)
-            if len(uses) == 1 and isinstance(uses[0], Dense) and joins(uses[0]):
+            if len(uses) == 1 and uses[0] is not use and isinstance(uses[0], Dense) and joins(uses[0]):
                 self.small[name] = uses[0]
             else:
                 self.uses[name] = uses
+
+    def _add_deferred(self, name: str, use: Product | Correlation) -> None:
+        """Take a use whose Gram norm is finished together with others; maps of one input wait for each other."""
+        if isinstance(use, Correlation) or (mates := use.mates()) == 1:
+            self.parts[name], self.uses[name] = use.gram_parts(), (use,)
+            return
+        present = self.waiting.setdefault(id(use.shared), {})
+        present[name] = use
+        if len(present) == mates:
+            self._meet(id(use.shared))
 
     def _meet(self, shared: int) -> None:
         """Form the Gram norms of maps of one input."""

@@ -112,7 +112,8 @@ def finish(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Param
 def forward(recorder: Recorder, model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Tensor:
     """The losses (n,), with every meeting of weights and samples tapped."""
     with torch.enable_grad(), recorder.tracker, recorder:
-        return batches.check_losses(batches.losses(model, loss_fn, batch, per_batch), recorder.batch_size)
+        losses = batches.losses(model, loss_fn, batch, per_batch)
+    return batches.check_losses(losses, recorder.batch_size)
 
 
 def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], reason: str) -> PerSample:

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, no_batching_warnings, tensors_in, trainable
+from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, no_batching_warnings, trainable
 from dpilot.engine.generators import Generators, GeneratorStates, Held, outside_torch
 from dpilot.engine.isolate.loop import hold_gradients
 from dpilot.engine.record.watch import READERS
@@ -113,7 +113,7 @@ class Functions(TorchFunctionMode):
                 self.found.append(f"{func} may run a rule of its own")
         elif name in _TEXTS or name in READERS:
             with torch._C.DisableTorchFunction():
-                if any(map(is_batched, tensors_in(args[:1]))):
+                if any(map(is_batched, batches.tensors(args[:1]))):
                     self.found.append(f"{name} takes values of the chunk out of torch")
         return func(*args, **(kwargs or {}))
 
@@ -148,6 +148,6 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
         if draws:
             self.generators.follow()
-        if out is not None and not isinstance(out, torch.Tensor) and not any(True for _ in tensors_in(out)):
+        if out is not None and not isinstance(out, torch.Tensor) and not batches.tensors(out):
             self.found.append(f"{name} gives Python a number")
         return out

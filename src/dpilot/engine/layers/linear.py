@@ -61,22 +61,20 @@ class Product:
             return squares, self if loose is None else Apart.of(self, loose, self._few(loose))
         return Dense(self.gradients(0, self.inputs.shape[0])).measure()
 
-    def gram_parts(self) -> GramParts | None:
-        """The parts of a norm that is finished together with others, where it is of that kind."""
-        return self.own_parts() if self._defers_finish() else None
-
-    def own_parts(self) -> GramParts:
-        """The same, of a use that is of that kind."""
-        d, p = self.inputs.shape[2], self.errors.shape[2]
-        return gram_parts(self.inputs, self.errors, self.grade, weighs_inputs(d, p), self.shared)
-
-    def _defers_finish(self) -> bool:
+    @property
+    def defers_finish(self) -> bool:
+        """Whether the norm is a Gram norm that is finished together with others, from ``gram_parts``."""
         tokens, d, p = self.inputs.shape[1], self.inputs.shape[2], self.errors.shape[2]
         return bool(self.grade.shave) and tokens > 1 and gram_is_cheaper(tokens, d, p)
 
+    def gram_parts(self) -> GramParts:
+        """What the Gram norm is made of."""
+        d, p = self.inputs.shape[2], self.errors.shape[2]
+        return gram_parts(self.inputs, self.errors, self.grade, weighs_inputs(d, p), self.shared)
+
     def mates(self) -> int:
         """How many maps of this input, itself among them, have their Gram norms formed together."""
-        if self.shared is None or not (self._defers_finish() and kernels.forms_products(self.inputs)):
+        if self.shared is None or not kernels.forms_products(self.inputs):
             return 1
         return min(self.shared.users, kernels.MOST)
 
@@ -120,7 +118,7 @@ def mates_parts(uses: Sequence[Product]) -> list[GramParts]:
         together = joint_parts(uses[0].inputs, [u.errors for u in uses], grade, rounds_inputs)
         if together is not None:
             return together
-    return [u.own_parts() for u in uses]
+    return [u.gram_parts() for u in uses]
 
 
 def merge(uses: Sequence[Product]) -> Product:

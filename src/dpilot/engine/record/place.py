@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from dpilot.engine.base import tensors_in
+from dpilot.engine.batch import tensors
 
 Kind = Literal["shared", "random", "axis", "unknown", "mixed"]
 
@@ -200,7 +200,7 @@ class Call:
         self._arguments = {a.name: a.default_value for a in declared if a.has_default_value()}
         self._arguments.update(zip((a.name for a in declared), args, strict=False))  # defaults may be left out
         self._arguments.update(kwargs)
-        self.outs = list(tensors_in(out))
+        self.outs = tensors(out)
 
     def __getitem__(self, name: str) -> Any:
         return self._arguments[name]
@@ -215,7 +215,7 @@ class Call:
 
     def tensors(self) -> list[Tensor]:
         """Every tensor among the arguments, in the schema's order."""
-        return list(tensors_in(list(self._arguments.values())))
+        return tensors(self._arguments)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """The arguments that are tensors."""

@@ -28,7 +28,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpilot.engine.base import NoRule, tensors_in
+from dpilot.engine.base import NoRule
+from dpilot.engine.batch import tensors
 from dpilot.engine.generators import Generators
 from dpilot.engine.record.place import (
     DRAWN,
@@ -679,7 +680,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     return self._run(operation, func, args, kwargs or {})
                 return self._run_plain(operation, func, args, kwargs or {})
             except Exception:
-                if any(self.holds_records(t) for t in tensors_in((args, kwargs or {}))):
+                if any(self.holds_records(t) for t in tensors((args, kwargs or {}))):
                     self.note("unknown", f"{operation.name} raises, which the model may catch")
                 raise
 
@@ -723,7 +724,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif out is not None and not isinstance(out, tuple | list):
             return self._run(operation, func, args, kwargs)
         else:
-            for k, t in enumerate(tensors_in(out)):
+            for k, t in enumerate(tensors(out)):
                 self.memory.put(t, made[k] if isinstance(made, list) else made)
         return out
 
@@ -732,7 +733,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         run = self._prepare(operation, func, args, kwargs)
         made = self._by_rule(run) if run.is_ruled and run.is_in_place else None  # judged by what was there before
         run.out = self._execute(run, func, args, kwargs)
-        run.outs = list(tensors_in(run.out))
+        run.outs = tensors(run.out)
         if operation.name in EMPTY:
             for t in run.outs:
                 t.zero_()  # memory that was freed may hold other records
@@ -759,8 +760,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not self.memory.tag(t).born:
                 self._guard.before_write(t)
         given = {k: v for k, v in kwargs.items() if k not in operation.results} if operation.results else kwargs
-        read = list(tensors_in(args[1:] if operation.name in OVERWRITES else args))
-        read += tensors_in(given) if given else ()
+        read = tensors(args[1:] if operation.name in OVERWRITES else args)
+        read += tensors(given) if given else ()
         reseeded = operation.draws and self.generators.were_set(func, args, kwargs, again=self._strict)
         places = [self.place(t) for t in read]
         worst = max(places, key=lambda place: WORSE[place.kind], default=SHARED)
@@ -971,7 +972,7 @@ def written_by(operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
     if operation.name in UNDECLARED_WRITES and not (args[5] if len(args) > 5 else kwargs.get("training")):
         return []
     found = (args[i] if i < len(args) else kwargs.get(name) for i, name in operation.writes)
-    return [t for value in found for t in tensors_in(value)]
+    return [t for value in found for t in tensors(value)]
 
 
 def describe(func: Any) -> Operation:

@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, NoRule, tensors_in
+from dpilot.engine.base import LossFunction, NoRule
 from dpilot.engine.generators import GeneratorStates, outside_torch
 from dpilot.engine.record.place import SHARED
 from dpilot.engine.record.tracker import READ_DRAWS, Answers, Constants, Finding, Tracker
@@ -122,13 +122,16 @@ def judge_pass(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_
     """Run a chunk forwards, to its end, and say whether its records are apart."""
     with Pass.over(model, loss_fn, batch, n) as watched:
         with torch.enable_grad(), watched.tracker, watched.exits:
-            losses = batches.check_losses(batches.losses(model, loss_fn, batch, per_batch), n)
-        return watched.verdict(losses)
+            losses = batches.losses(model, loss_fn, batch, per_batch)
+        return watched.verdict(batches.check_losses(losses, n))
 
 
 def constants_of(model: nn.Module) -> Constants:
     """What is known, for a model, to hold no records."""
-    return _constants.setdefault(model, Constants())
+    known = _constants.get(model)
+    if known is None:
+        known = _constants[model] = Constants()
+    return known
 
 
 def unwatched_backward(losses: Tensor, own: tuple[type, ...]) -> str:
@@ -209,20 +212,20 @@ class Exits(TorchFunctionMode):
             self._note_read((args, kwargs), f"{name} reads values of records")
         else:
             self._note_read(args[:1], f"{name} takes values of records out of torch")
-            for t in tensors_in(args[:1]):
+            for t in batches.tensors(args[:1]):
                 if not self.tracker.memory.tag(t).born:
                     self.guard.before_exit(t)
 
     def _note(self, values: Any, what: str) -> None:
         with torch._C.DisableTorchFunction():
-            if any(self.tracker.holds_records(t) for t in tensors_in(values)):
+            if any(self.tracker.holds_records(t) for t in batches.tensors(values)):
                 self.tracker.note("unknown", what)
 
     def _note_read(self, values: Any, what: str) -> None:
         """The same for values that Python then knows: draws of the chunk are no record's own."""
         self._note(values, what)
         with torch._C.DisableTorchFunction():
-            if any(self.tracker.place(t).holds_draws for t in tensors_in(values)):
+            if any(self.tracker.place(t).holds_draws for t in batches.tensors(values)):
                 self.tracker.note("unknown", READ_DRAWS)
 
     def _without_lists(self, t: Tensor, index: Any) -> Any:
