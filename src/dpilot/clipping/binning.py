@@ -16,12 +16,13 @@ from dpilot.clipping.base import (
     Public,
     State,
     check_threshold,
+    clip_factor,
     first_threshold,
     receive,
+    see,
     start,
     within,
 )
-from dpilot.clipping.rounding import clip_factor, see
 
 
 class Binned:

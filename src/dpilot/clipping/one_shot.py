@@ -10,9 +10,18 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, check_threshold, first_threshold, receive, start, within
+from dpilot.clipping.base import (
+    Public,
+    State,
+    check_threshold,
+    clip_factor,
+    first_threshold,
+    receive,
+    see,
+    start,
+    within,
+)
 from dpilot.clipping.binning import arange_like, quantile_bin
-from dpilot.clipping.rounding import clip_factor, see
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,17 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, first_threshold, receive, start
-from dpilot.clipping.rounding import clip_factor, see
+from dpilot.clipping.base import (
+    Public,
+    State,
+    adjust_threshold,
+    check_threshold,
+    clip_factor,
+    first_threshold,
+    receive,
+    see,
+    start,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,17 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, first_threshold, receive, start
-from dpilot.clipping.rounding import clip_factor, see
+from dpilot.clipping.base import (
+    Public,
+    State,
+    adjust_threshold,
+    check_threshold,
+    clip_factor,
+    first_threshold,
+    receive,
+    see,
+    start,
+)
 
 
 @dataclass(frozen=True, slots=True)
