@@ -33,8 +33,7 @@ from dpilot.privacy.ledger.history import Entry, Extension, History, Stage
 from dpilot.privacy.ledger.spending import Committed, find_price
 from dpilot.privacy.ledger.store import Store
 from dpilot.privacy.notices import warn_unledgered
-from dpilot.privacy.ranks import check_alone
-from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.receipt import Receipt, check_alone
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 

@@ -16,8 +16,7 @@ from dpilot.privacy.ledger.book import Book, Page
 from dpilot.privacy.ledger.folding import Body, reserve_body, settle_body, stage_body
 from dpilot.privacy.ledger.history import Entry, History, Stage
 from dpilot.privacy.ledger.stage_lock import StageLock
-from dpilot.privacy.ranks import check_alone
-from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.receipt import Receipt, check_alone
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 
