@@ -214,7 +214,7 @@ def carefully(model: nn.Module, samples: Any, work: Callable[[], Made]) -> Made:
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module, wanted: bool) -> Iterator[None]:
+def evaluation_mode(model: nn.Module, wanted: bool = True) -> Iterator[None]:
     """Evaluation mode for a while, if wanted; every module's own mode is restored."""
     modes = {module: module.training for module in model.modules()}
     if wanted:

@@ -143,9 +143,8 @@ class Writes(NamedTuple):
     may_share: bool
 
 
-def writes_of(operation: Any) -> Writes:
+def writes_of(schema: Any) -> Writes:
     """Read the schema of an operation."""
-    schema = operation._schema
     undeclared = undeclared_writes(schema)
     chosen = [
         (place, argument)
@@ -192,7 +191,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             writes = self._known[func]
         except KeyError:
-            writes = self._known[func] = writes_of(func) if hasattr(func, "_schema") else None
+            writes = self._known[func] = writes_of(func._schema) if hasattr(func, "_schema") else None
         if writes is None:  # a higher-order operator says nothing of what it writes
             self._before(tree_leaves((args, kwargs)))
             return func(*args, **kwargs)

@@ -70,7 +70,7 @@ from dpilot.engine.record.rules import (
     no_values,
     pointwise,
 )
-from dpilot.engine.writes import WriteGuard
+from dpilot.engine.writes import WriteGuard, Writes, writes_of, written_arguments
 
 _MOST: Final = 1 << 16  # layouts that are remembered before all are forgotten
 _places: dict[Any, Place] = {}
@@ -515,7 +515,7 @@ class Operation(NamedTuple):
     name: str
     rule: Rule | None
     is_view: bool
-    writes: tuple[tuple[int, str], ...]
+    writes: Writes | None = None
     results: frozenset[str] = frozenset()
     """Arguments that are written and not read, as in ``out=``."""
     draws: bool = False
@@ -533,8 +533,6 @@ VIEWS: Final = frozenset({
 """Operations whose results lie in the memory of their input although torch does not call them views."""
 RESIZES: Final = frozenset({"resize_", "resize_as_", "_resize_output_"})
 """Operations that give a tensor another form, and its memory another size."""
-UNDECLARED_WRITES: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
-"""Arguments that an operation writes although its schema does not say so."""
 FORM_ONLY: Final = frozenset({"rand_like", "randn_like"})
 """Draws that do not look at the values of a tensor."""
 FILLS_MEMORY: Final = frozenset({"fill_", "zero_"})
@@ -755,7 +753,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _prepare(self, operation: Operation, func: Any, args: Any, kwargs: Any) -> Execution:
         """What an operation reads and writes; older memory is saved before it is written."""
-        written = written_by(operation, args, kwargs) if operation.writes else []
+        written = tensors(list(written_arguments(operation.writes, args, kwargs))) if operation.writes else []
         for t in written:
             if not self.memory.tag(t).born:
                 self._guard.before_write(t)
@@ -967,35 +965,23 @@ def place_of(t: Tensor, outs: list[Tensor], made: Any) -> Place:
     return next((place for o, place in zip(outs, made, strict=True) if o is t), INNER)
 
 
-def written_by(operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
-    """The tensors among the arguments that an operation writes."""
-    if operation.name in UNDECLARED_WRITES and not (args[5] if len(args) > 5 else kwargs.get("training")):
-        return []
-    found = (args[i] if i < len(args) else kwargs.get(name) for i, name in operation.writes)
-    return [t for value in found for t in tensors(value)]
-
-
 def describe(func: Any) -> Operation:
     """What torch's own schema and tags say of an operation."""
     if not isinstance(func, torch._ops.OpOverload):
-        return Operation(str(func), None, False, (), foreign=True)
+        return Operation(str(func), None, False, foreign=True)
     schema = func._schema
     library, name = schema.name.split("::")
+    found = writes_of(schema)
+    writes = found if found.names else None
     if library != "aten":
-        return Operation(schema.name, None, False, declared_writes(schema), foreign=True)
+        return Operation(schema.name, None, False, writes, foreign=True)
     if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name != "set_"):
-        return Operation(name, None, True, declared_writes(schema) if name in RESIZES else ())
+        return Operation(name, None, True, writes if name in RESIZES else None)
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)
-    more = tuple((i, schema.arguments[i].name) for i in UNDECLARED_WRITES.get(name, ()))
     results = frozenset(a.name for a in schema.arguments if a.is_out)
     draws = torch.Tag.nondeterministic_seeded in func.tags
     special = draws or name in DRAWS | EMPTY | SIZED_BY_VALUES or name == "index"
-    return Operation(name, rule, False, declared_writes(schema) + more, results, draws, special)
-
-
-def declared_writes(schema: Any) -> tuple[tuple[int, str], ...]:
-    """Arguments that a schema says are written."""
-    return tuple((i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
+    return Operation(name, rule, False, writes, results, draws, special)
 
 
 def at_line() -> str:
