@@ -42,11 +42,6 @@ class SharedInput:
         return made
 
 
-def weighs_inputs(d: int, p: int) -> bool:
-    """Whether a linear map's sum multiplies the weights into the inputs: into the narrower of the two."""
-    return d < p
-
-
 def gram(a: Tensor, e: Tensor) -> Tensor:
     """sum_st <a_s, a_t> <e_s, e_t> for each sample, (n,)."""
     return gram_norm(precision.gram(a), precision.gram(e))

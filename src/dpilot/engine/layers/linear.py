@@ -18,7 +18,6 @@ from dpilot.engine.layers.base import (
     Scope,
     Use,
     cast,
-    group_rows,
     plain,
     rule,
 )
@@ -29,7 +28,6 @@ from dpilot.engine.layers.gram import (
     gram_is_cheaper,
     gram_parts,
     joint_parts,
-    weighs_inputs,
 )
 from dpilot.numerics import kernels, precision
 from dpilot.numerics.precision import Grade
@@ -110,6 +108,11 @@ class Product:
         return replace(self, inputs=inputs, errors=errors, shared=None)
 
 
+def weighs_inputs(d: int, p: int) -> bool:
+    """Whether a linear map's sum multiplies the weights into the inputs: into the narrower of the two."""
+    return d < p
+
+
 def mates_parts(uses: Sequence[Product]) -> list[GramParts]:
     """The parts of maps of one input, formed together where that can be done."""
     kinds = {(u.grade, weighs_inputs(u.inputs.shape[2], u.errors.shape[2]), id(u.inputs)) for u in uses}
@@ -137,7 +140,7 @@ def product(a: Tensor, e: Tensor, n: int, swapped: bool = False, shared: SharedI
 
 def tokens_of(t: Tensor, n: int) -> Tensor:
     """(r n, ..., d) as (n, T, d)."""
-    return t if t.dim() == 3 and t.shape[0] == n else group_rows(t, n).flatten(1, -2)
+    return t.reshape(n, t.shape[:-1].numel() // n, t.shape[-1])
 
 
 def fit_inputs(a: Tensor, grade: Grade, kind: torch.dtype, shared: SharedInput | None) -> Tensor:
@@ -173,7 +176,7 @@ def bias_use(n: int, summed: list[Tensor] | None = None) -> MakeUse:
     def make(_: tuple[Tensor, ...], e: Tensor) -> Use:
         if summed:
             return Dense(summed.pop())
-        rows = group_rows(e, n).flatten(1, -2)
+        rows = tokens_of(e, n)
         kind = accumulator(e)
         return Dense(rows[:, 0].to(kind) if rows.shape[1] == 1 else rows.sum(1, dtype=kind))
 
