@@ -31,9 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dpilot.engine import batch as batches
 from dpilot.engine.base import (
-    LossFunction,
     NoRule,
     PerSample,
     accumulator,
@@ -44,6 +42,7 @@ from dpilot.engine.base import (
     trainable,
     zero_gradients,
 )
+from dpilot.engine.batch import Chunk, check_losses
 from dpilot.engine.layers import RULES
 from dpilot.engine.layers.base import Dense, MakeUse, Use, detach_unseen, per_sample_rows
 from dpilot.engine.layers.broadcast import SHAPE_ONLY, repeat_view
@@ -57,10 +56,7 @@ from dpilot.engine.record.watch import Exits
 from dpilot.numerics import precision
 
 
-def run(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str,
-    low_memory: bool = False, answers: Answers | None = None,
-) -> PerSample:  # fmt: skip
+def run(chunk: Chunk, *, reason: str, low_memory: bool = False, answers: Answers | None = None) -> PerSample:
     """Record one forward and backward pass; measure every parameter; sum when asked.
 
     Raises NoRule where it is not known which rows belong to which sample, or where samples meet. ``answers`` are for a
@@ -68,12 +64,12 @@ def run(
 
     Edge cases: random layers draw as in plain training, so every sample has its own mask.
     """
-    parameters = trainable(model)
+    parameters = trainable(chunk.model)
     if any(p.is_complex() for p in parameters.values()):
         raise NoRule("a trained parameter is complex.")
-    with Pass.over(model, loss_fn, batch, n, answers) as watched:
+    with Pass.over(chunk, answers) as watched:
         recorder = Recorder(parameters, watched.tracker, watched.exits)
-        losses = forward(recorder, model, loss_fn, batch, per_batch)
+        losses = forward(recorder, chunk)
         watched.require_apart(losses, TAPPED)
         # what was written is restored, and what a checkpoint computes again may differ: one pass for norms and sums
         twice = low_memory and not watched.guard.written and not recorder.recomputes
@@ -109,11 +105,11 @@ def finish(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Param
     return make_handle("single-backward", reason, squares, WeightedSums.of(whole, measured, parameters), whole)
 
 
-def forward(recorder: Recorder, model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Tensor:
+def forward(recorder: Recorder, chunk: Chunk) -> Tensor:
     """The losses (n,), with every meeting of weights and samples tapped."""
     with torch.enable_grad(), recorder.tracker, recorder:
-        losses = batches.losses(model, loss_fn, batch, per_batch)
-    return batches.check_losses(losses, recorder.batch_size)
+        losses = chunk.losses()
+    return check_losses(losses, chunk.n)
 
 
 def two_passes(recorder: Recorder, losses: Tensor, parameters: Mapping[str, nn.Parameter], reason: str) -> PerSample:
