@@ -167,7 +167,6 @@ ROOMS = [
     {"state"},
     {"record"},
     {"layers", "isolate", "outputs"},
-    {"measure"},
     {"single_backward"},
     {"made_up"},
     {"api"},

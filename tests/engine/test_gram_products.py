@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from dpilot.engine import per_sample
 from dpilot.engine.layers import linear
-from dpilot.engine.layers.gram import SharedInput, finish_bounds, gram_sums, joint_parts
-from dpilot.engine.layers.linear import Product, product
-from dpilot.engine.measure import Measured
+from dpilot.engine.layers.linear import Product, SharedInput, finish_bounds, gram_sums, joint_parts, product
+from dpilot.engine.single_backward import Measured
 from dpilot.numerics import kernels, precision
 from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE

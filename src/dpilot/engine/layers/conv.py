@@ -33,7 +33,7 @@ from dpilot.engine.layers.base import (
     plain,
     rule,
 )
-from dpilot.engine.layers.gram import GramParts, gram_bound, gram_is_cheaper, parts_of
+from dpilot.engine.layers.linear import GramParts, gram_bound, gram_is_cheaper, parts_of
 from dpilot.numerics import kernels, precision
 from dpilot.numerics.devices import policy_of
 from dpilot.numerics.precision import Grade

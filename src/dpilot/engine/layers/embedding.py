@@ -12,8 +12,7 @@ from torch import Tensor
 
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, detach_unseen, rule
-from dpilot.engine.layers.gram import GramParts
-from dpilot.engine.layers.linear import Product
+from dpilot.engine.layers.linear import GramParts, Product
 from dpilot.numerics import precision
 
 

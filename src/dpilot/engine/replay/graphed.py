@@ -15,7 +15,6 @@ from dpilot import _validate
 from dpilot.engine import api, single_backward
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule, PerSample, first_of
-from dpilot.engine.measure import WeightedSums
 from dpilot.engine.record import Answers
 from dpilot.engine.replay import capture
 from dpilot.engine.replay.capture import NotReplayable, Replayable
@@ -258,9 +257,9 @@ class SumGraph:
     lent: LentResults
 
 
-def sums_of(made: PerSample) -> WeightedSums:
+def sums_of(made: PerSample) -> single_backward.WeightedSums:
     """What single-backward sums with."""
-    assert isinstance(made.sum_with, WeightedSums)
+    assert isinstance(made.sum_with, single_backward.WeightedSums)
     return made.sum_with
 
 
