@@ -13,9 +13,9 @@ import pytest
 
 import dpilot
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
-from dpilot.privacy.amounts import Amount
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import ApproxDP, Composed, Event, Gaussian, PoissonSampled, PureDP, Repeated, nothing
+from dpilot.privacy.filters import Amount
 from dpilot.privacy.ledger import Ledger, Stage, book
 from dpilot.privacy.receipt import Receipt
 

@@ -27,9 +27,9 @@ import dpilot
 from dpilot import _validate
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy import _decimals, events
-from dpilot.privacy.amounts import Amount, Charge, Price
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
+from dpilot.privacy.filters import Amount, Charge, Price
 from dpilot.privacy.ledger.history import Commitment, Extension, History, Stage
 from dpilot.privacy.ledger.store import FORMAT, Appender, LedgerRow, Store
 from dpilot.privacy.unit import RECORD, PrivacyUnit
