@@ -15,6 +15,7 @@ dpilot.errors.BudgetExceeded: a release of Gaussian(noise_multiplier=2.0) was no
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -279,12 +280,10 @@ def _check_leaf(name: str, value: Any) -> tuple[str, Any]:
 
 
 def _is_plain_tensor(value: Any) -> bool:
-    if not is_tensor(value):
+    torch = sys.modules.get("torch")  # a process that never loaded torch has no tensors
+    if torch is None or type(value) not in (torch.Tensor, torch.nn.Parameter):
         return False
-    import torch
-
-    plain = type(value) in (torch.Tensor, torch.nn.Parameter)
-    return plain and value.layout == torch.strided and not value.is_nested
+    return bool(value.layout == torch.strided) and not value.is_nested
 
 
 def _check_scale(values: Sequence[tuple[str, Any]], scale: float) -> None:

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dpilot import Budget, Plan, PrivateStep, Trainer, audit, engine, poisson_loader
-from dpilot.engine import batch as batches
 from dpilot.engine.base import NoRule
+from dpilot.engine.batch import Chunk, tensors
 from dpilot.engine.isolate import loop, vmap
 from dpilot.errors import DpilotError
 from dpilot.privacy.ledger import Ledger
@@ -80,11 +80,12 @@ def draws_with_records() -> Iterator[None]:
     """
     plain = loop.gradients
 
-    def gradients(model: Any, loss_fn: Any, batch: Any, n: int, *more: Any) -> Any:
-        each = ([row.numpy().tobytes() for row in batches.tensors(batches.rows(batch, n, i, i + 1))] for i in range(n))
+    def gradients(chunk: Chunk, *more: Any) -> Any:
+        samples = map(chunk.sample, range(chunk.n))
+        each = ([row.numpy().tobytes() for row in tensors(sample.batch)] for sample in samples)
         seeds = [zlib.crc32(b"".join(parts)) for parts in each]
         with patch.object(loop, "seeds", lambda _: seeds):
-            return plain(model, loss_fn, batch, n, *more)
+            return plain(chunk, *more)
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise NoRule("draws are to come with the records.")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpilot.engine import api, base, measure, single_backward
-from dpilot.engine.layers import attention, broadcast, conv, embedding, fallback, gram, linear, norm, recurrent
+from dpilot.engine import api, base, single_backward
+from dpilot.engine.layers import attention, broadcast, conv, embedding, fallback, linear, norm, recurrent
 from dpilot.engine.layers.base import Dense
 from dpilot.errors import UnsupportedModel
 from tests.contracts.test_engines import assert_contract
@@ -146,10 +146,12 @@ MUTATIONS = {
         ("self_attention", "linear_many_dimensions"),
     ),
     "linear norm ignores pairs of tokens": Mutation(
-        gram, "gram", lambda _: lambda a, e: (a.square().sum(2) * e.square().sum(2)).sum(1), ("linear_gram",)
+        linear, "gram", lambda _: lambda a, e: (a.square().sum(2) * e.square().sum(2)).sum(1), ("linear_gram",)
     ),
     "linear magnitude halves one token": Mutation(linear.Product, "magnitude", scaled(0.5), ("mlp",)),
-    "linear forgets to merge repeats": Mutation(measure, "merge", lambda _: lambda uses: uses[0], ("reused_module",)),
+    "linear forgets to merge repeats": Mutation(
+        single_backward, "merge", lambda _: lambda uses: uses[0], ("reused_module",)
+    ),
     "swapped storage is ignored": Mutation(
         linear, "product_use", lambda make: lambda n, _, *more: make(n, False, *more), ("everything_square",)
     ),
@@ -201,9 +203,11 @@ MUTATIONS = {
         single_backward, "sum_to", lambda f: lambda v, b: f(v, b) * 0.5, ("vision_transformer",)
     ),
     "a repeated use is overwritten": Mutation(
-        measure, "combine", last_only, ("reused_module", "tied_embeddings", "bare_parameters")
+        single_backward, "combine", last_only, ("reused_module", "tied_embeddings", "bare_parameters")
     ),
-    "repeated uses are measured apart": Mutation(measure, "combine", norms_apart, ("reused_module", "tied_embeddings")),
+    "repeated uses are measured apart": Mutation(
+        single_backward, "combine", norms_apart, ("reused_module", "tied_embeddings")
+    ),
     "sums ignore the weights": Mutation(
         Dense, "weighted_sum", lambda f: lambda self, w: f(self, torch.ones_like(w)), ("mlp",)
     ),

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpilot.engine.base import tensors_in
-from dpilot.engine.record.memory import Constants
+from dpilot.engine.batch import tensors
 from dpilot.engine.record.place import Place
-from dpilot.engine.record.tracker import Tracker
+from dpilot.engine.record.tracker import Constants, Tracker
 from dpilot.engine.record.watch import Exits
 from dpilot.engine.writes import WriteGuard
 
@@ -116,8 +115,8 @@ class Logged(Tracker):
         out = super().__torch_dispatch__(func, types, args, kwargs)
         name = str(func)
         if name.split(".")[1] not in GARBAGE:
-            written = [t for t in tensors_in([args, kwargs or {}]) if t.dim()] if "_." in name or kwargs else []
-            made = list(tensors_in(out))
+            written = [t for t in tensors([args, kwargs or {}]) if t.dim()] if "_." in name or kwargs else []
+            made = tensors(out)
             for t in [*(made[:1] if name in INNER else made), *written]:
                 self.keep(name, t)
         return out
@@ -155,7 +154,7 @@ def observe(
     try:
         with draws, tracker, Exits(tracker, guard):
             made = run(held)
-        for t in tensors_in(made):
+        for t in tensors(made):
             tracker.keep("in the end", t)
     except Stopped:
         tracker.stopped = True

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.engine import PerSample, single_backward
+from dpilot.engine.batch import Chunk
 from dpilot.engine.generators import GeneratorStates
 from dpilot.engine.isolate import copies, vmap
 from tests.attacks.catalogue.edges import edge_beside_a_failure
@@ -67,9 +68,9 @@ def test_a_sample_among_copies_of_itself_is_what_it_is_among_others(kind: str, w
     batch, weights = chunk(), torch.rand(N, device=DEVICE)
     with context():
         draws = GeneratorStates.now()
-        together = way(model, entropy, batch, n=N, per_batch=False, reason="")
+        together = way(Chunk(model, entropy, batch, N), reason="")
         sums, after = together.weighted_sum(weights), GeneratorStates.now()
-        alone = copies.run(model, entropy, batch, n=N, per_batch=False, reason="", draws=draws, of_chunk=way)
+        alone = copies.run(Chunk(model, entropy, batch, N), reason="", draws=draws, of_chunk=way)
         assert not after.moved()
         again = alone.weighted_sum(weights)
         assert not after.moved()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.engine.base import NoRule, PerSample
+from dpilot.engine.batch import Chunk
 from dpilot.engine.generators import GeneratorStates, seeds, sow
 from dpilot.engine.isolate import loop, vmap
 from dpilot.engine.record import judge
@@ -124,12 +125,12 @@ def disturb(x: Tensor) -> Tensor:
 def test_a_sample_that_sets_generators_and_switches_moves_no_other(place: int) -> None:
     model, (x, y) = Model(disturb), ones()
     torch.manual_seed(0)
-    before = loop.run(model, plain, (x, y), n=N, per_batch=False, reason="")
+    before = loop.run(Chunk(model, plain, (x, y), N), reason="")
     after_before = GeneratorStates.now()
     changed = x.clone()
     changed[place] = LARGE
     torch.manual_seed(0)
-    after = loop.run(model, plain, (changed, y), n=N, per_batch=False, reason="")
+    after = loop.run(Chunk(model, plain, (changed, y), N), reason="")
     others = torch.arange(N) != place
     assert torch.equal(before.norms[others], after.norms[others])
     assert not after_before.moved()
@@ -199,7 +200,7 @@ def test_a_generator_that_is_set_for_the_next_pass_is_seen() -> None:
         torch.manual_seed(0)
         return x
 
-    verdict = judge(Model(body), plain, ones(), N, False)
+    verdict = judge(Chunk(Model(body), plain, ones(), N))
     assert verdict.kind == "unknown"
     assert "torch's generator was set" in verdict.why
 
@@ -231,14 +232,14 @@ LEAKS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 def test_vmap_is_left_where_a_model_may_see_more_than_one_sample(name: str) -> None:
     body, message = LEAKS[name]
     with pytest.raises(NoRule, match=message):
-        vmap.run(Model(body), plain, ones(), n=N, per_batch=False, reason="")
+        vmap.run(Chunk(Model(body), plain, ones(), N), reason="")
     assert engine.per_sample(Model(body), plain, ones()).engine != "vmap"
 
 
 def test_vmap_keeps_what_it_keeps_apart() -> None:
     """Draws of each sample, tensors and texts of nobody."""
     model = Model(lambda x: F.dropout(x, 0.5) * torch.rand(WIDE) * len(str(torch.tensor([2.0]))))
-    found = vmap.run(model, plain, ones(), n=N, per_batch=False, reason="")
+    found = vmap.run(Chunk(model, plain, ones(), N), reason="")
     assert distinct(found) == N
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dpilot import engine
 from dpilot.engine import api, made_up
 from dpilot.engine.base import NoRule
+from dpilot.engine.batch import Chunk
 from dpilot.engine.record.watch import Verdict
 from dpilot.errors import UnsupportedModel
 
@@ -45,8 +46,8 @@ class Picking(nn.Linear):
 
 
 def test_sizes_are_the_batchs_own_and_one_that_is_prime_to_every_width() -> None:
-    assert made_up.sizes(nn.Linear(6, 5), squared, (torch.zeros(8, 6), torch.zeros(8, 3, 7)), 8) == [11, 8]
-    assert made_up.sizes(nn.Linear(4, 2), squared, pair(1), 1) == [3]
+    assert made_up.sizes(Chunk(nn.Linear(6, 5), squared, (torch.zeros(8, 6), torch.zeros(8, 3, 7)), 8)) == [11, 8]
+    assert made_up.sizes(Chunk(nn.Linear(4, 2), squared, pair(1), 1)) == [3]
 
 
 def test_no_size_is_a_length_of_something_that_all_samples_share() -> None:
@@ -54,8 +55,8 @@ def test_no_size_is_a_length_of_something_that_all_samples_share() -> None:
     model, loss = nn.Linear(4, 2), nn.CrossEntropyLoss(weight=torch.ones(5))
     model.register_buffer("positions", torch.zeros(3, 7))
     batch = (torch.zeros(8, 4), torch.zeros(11, 13)), torch.zeros(8, dtype=torch.long)
-    assert made_up.sizes(model, loss, batch, 8) == [17, 8]
-    assert made_up.free_size(model, loss, batch, 8, 2) == 17
+    assert made_up.sizes(Chunk(model, loss, batch, 8)) == [17, 8]
+    assert made_up.free_size(Chunk(model, loss, batch, 8), 2) == 17
 
 
 @pytest.mark.parametrize("way", ["auto", "vmap", "loop"])
@@ -79,7 +80,7 @@ def test_samples_that_are_combined_at_one_of_these_sizes_are_refused(size: int) 
 
 def test_rows_that_are_not_known_are_no_refusal_but_need_another_engine() -> None:
     with pytest.raises(NoRule, match='Use engine="auto", which then computes one sample at a time'):
-        made_up.examine(Picking(4, 2), squared, pair(), 6, False)
+        made_up.examine(Chunk(Picking(4, 2), squared, pair(), 6))
     assert engine.per_sample(Picking(4, 2), squared, pair()).engine != "single-backward"
 
 
@@ -125,13 +126,13 @@ def test_a_refusal_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_choice_holds_for_its_loss_modes_and_trained_parameters() -> None:
     model, batch = nn.Sequential(nn.Linear(4, 2), nn.Dropout()), pair()
-    forms = [api.form_of_call(model, squared, batch, False)]
-    forms.append(api.form_of_call(model, lambda out, y: squared(out, y), batch, False))
-    forms.append(api.form_of_call(model.eval(), squared, batch, False))
-    forms.append(api.form_of_call(model.train().requires_grad_(False), squared, batch, False))
-    forms.append(api.form_of_call(model.requires_grad_(), squared, (batch[0].double(), batch[1]), False))
+    forms = [api.form_of_call(Chunk(model, squared, batch, 6))]
+    forms.append(api.form_of_call(Chunk(model, lambda out, y: squared(out, y), batch, 6)))
+    forms.append(api.form_of_call(Chunk(model.eval(), squared, batch, 6)))
+    forms.append(api.form_of_call(Chunk(model.train().requires_grad_(False), squared, batch, 6)))
+    forms.append(api.form_of_call(Chunk(model.requires_grad_(), squared, (batch[0].double(), batch[1]), 6)))
     assert len(set(forms)) == 5
-    assert api.form_of_call(model, squared, batch, False) == forms[0]
+    assert api.form_of_call(Chunk(model, squared, batch, 6)) == forms[0]
 
 
 def test_a_chunk_that_is_judged_otherwise_than_made_up_ones_is_computed_and_not_refused() -> None:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from dpilot.engine.base import inflate
-from dpilot.engine.layers.gram import gram
-from dpilot.engine.layers.linear import product
-from dpilot.engine.measure import combine
+from dpilot.engine.layers.linear import gram, product
+from dpilot.engine.single_backward import combine
 from dpilot.numerics import precision
 from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE

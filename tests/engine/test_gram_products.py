@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from dpilot.engine import per_sample
 from dpilot.engine.layers import linear
-from dpilot.engine.layers.gram import SharedInput, finish_bounds, gram_sums, joint_parts
-from dpilot.engine.layers.linear import Product, product
-from dpilot.engine.measure import Measured
+from dpilot.engine.layers.linear import Product, SharedInput, finish_bounds, gram_sums, joint_parts, product
+from dpilot.engine.single_backward import Measured
 from dpilot.numerics import kernels, precision
 from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE
@@ -145,7 +144,7 @@ def test_maps_of_one_input_meet_when_the_last_has_come_or_at_the_end(
     assert not found.waiting
     assert {name: kept for name, (kept,) in found.uses.items()} == uses
     for name, use in uses.items():
-        alone = finish_bounds([Product(use.inputs, use.errors, grade=use.grade).own_parts()])[0]
+        alone = finish_bounds([Product(use.inputs, use.errors, grade=use.grade).gram_parts()])[0]
         assert torch.allclose(found.squares[name], alone, rtol=1e-6)
 
 
@@ -155,7 +154,7 @@ def test_maps_that_round_different_sides_are_measured_apart(meetings: list[int])
     parts = linear.mates_parts(uses)
     assert meetings == []
     for use, mine in zip(uses, parts, strict=True):
-        alone = Product(use.inputs, use.errors, grade=use.grade).own_parts()
+        alone = Product(use.inputs, use.errors, grade=use.grade).gram_parts()
         assert torch.allclose(mine.squares, alone.squares, rtol=1e-5)
         assert torch.allclose(finish_bounds([mine])[0], finish_bounds([alone])[0], rtol=1e-3)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.engine import Graphed, measure
+from dpilot.engine import Graphed, single_backward
 from dpilot.engine.replay import capture, graphed
 from dpilot.errors import InvalidInput
 from dpilot.numerics.devices import use_policy
@@ -139,7 +139,7 @@ def test_a_replayed_pass_sees_no_record_of_an_earlier_chunk() -> None:
 def test_a_null_sample_adds_nothing_and_moves_no_other(
     value: float, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "cheap", lambda _: not large)
+    monkeypatch.setattr(single_backward, "cheap", lambda _: not large)
     gradients = Graphed(small(), cross_entropy, rows=ROWS)
     clean, odd = chunk(4), chunk(4)
     odd[0][2, 1] = value
@@ -208,7 +208,7 @@ def test_gradients_that_an_optimizer_keeps_are_not_written_over() -> None:
 def test_sums_nobody_holds_are_replayed_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients, ones = Graphed(small(), cross_entropy, rows=ROWS), torch.ones(3, device=DEVICE)
     places = [gradients(chunk(3)).weighted_sum(ones)["0.weight"].data_ptr()]
-    monkeypatch.setattr(measure.WeightedSums, "steady", None) if DEVICE.type == "cuda" else None
+    monkeypatch.setattr(single_backward.WeightedSums, "steady", None) if DEVICE.type == "cuda" else None
     places += [gradients(chunk(3, seed)).weighted_sum(ones)["0.weight"].data_ptr() for seed in range(3)]
     assert len(set(places)) == 1
 

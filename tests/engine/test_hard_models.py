@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from dpilot import engine
 from dpilot.engine import single_backward
 from dpilot.engine.base import NoRule
+from dpilot.engine.batch import Chunk
 from dpilot.errors import UnsupportedModel
 from tests.contracts.test_engines import assert_contract
 from tests.contracts.zoo import DEVICE, Case, cross_entropy, labels
@@ -156,7 +157,7 @@ def test_one_pass_over_records_refuses_what_it_does_not_see(kind: type, shape: t
     """The pass by itself, whatever made-up samples said before."""
     batch = torch.randn(shape), labels()
     with pytest.raises(NoRule, match=why):
-        single_backward.run(kind(6, 5), cross_entropy, batch, n=4, per_batch=False, reason="")
+        single_backward.run(Chunk(kind(6, 5), cross_entropy, batch, 4), reason="")
 
 
 def test_scripted_modules_are_listed() -> None:

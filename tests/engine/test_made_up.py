@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from dpilot import engine
 from dpilot.engine import batch as batches
 from dpilot.engine import made_up as examination
+from dpilot.engine.batch import Chunk
 from dpilot.engine.made_up import BoundsCheckMode, check_values_first
 from dpilot.errors import UnsupportedModel
 from dpilot.numerics.devices import use_policy
@@ -359,7 +360,7 @@ def test_made_up_offsets_are_looked_at_and_refused_with_a_remedy() -> None:
         return model(batch["ids"], batch["offsets"]).sum(1)
 
     batch = {"first": torch.zeros(4, 5), "ids": torch.zeros(12, dtype=torch.long), "offsets": torch.arange(0, 12, 3)}
-    assert examination.sizes(nn.EmbeddingBag(8, 5), loss, batch, 4)[0] == 7
+    assert examination.sizes(Chunk(nn.EmbeddingBag(8, 5), loss, batch, 4))[0] == 7
     made_up = batches.synthetic(batch, 4, 7, torch.Generator("cpu").manual_seed(0))["offsets"]
     assert bool(made_up[0]) or bool((made_up.diff() < 0).any()), "made-up offsets that ascend show nothing"
     with pytest.raises(UnsupportedModel, match=r"IndexError: _embedding_bag: offsets .* rows, with padding_idx"):

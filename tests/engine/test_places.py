@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dpilot.engine.record.memory import Answers, Constants, fills_memory
-from dpilot.engine.record.place import Place, Tag, locate
-from dpilot.engine.record.tracker import Tracker
+from dpilot.engine.record.place import Place, Tag, fills_memory, locate
+from dpilot.engine.record.tracker import Answers, Constants, Tracker
 from dpilot.engine.record.watch import Exits
 from dpilot.engine.writes import WriteGuard
 from tests.engine.places_check import check, extreme, observe, replace

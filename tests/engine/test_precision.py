@@ -13,9 +13,8 @@ from dpilot.engine.base import inflate
 from dpilot.engine.layers.base import Dense, Use
 from dpilot.engine.layers.conv import Correlation, Geometry
 from dpilot.engine.layers.embedding import Lookups
-from dpilot.engine.layers.gram import gram
-from dpilot.engine.layers.linear import Product
-from dpilot.engine.measure import combine
+from dpilot.engine.layers.linear import Product, gram
+from dpilot.engine.single_backward import combine
 from dpilot.numerics import precision
 from tests.contracts.zoo import DEVICE
 from tests.thin import thin

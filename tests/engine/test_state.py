@@ -18,6 +18,7 @@ from torch.func import vmap
 from torch.nn.utils.parametrizations import spectral_norm
 
 from dpilot import engine
+from dpilot.engine.batch import Chunk
 from dpilot.engine.record import Pass
 from dpilot.engine.replay import capture
 from dpilot.engine.replay.capture import NotReplayable
@@ -394,7 +395,7 @@ def test_nothing_is_left_of_a_forward_and_backward_pass(name: str) -> None:
 def test_nothing_is_left_of_a_watched_pass(name: str) -> None:
     model, batch = MODELS[name](), records()
     before = everything(model, *batch)
-    with Pass.over(model, distance, batch, len(batch[0])) as watched, watched.exits, watched.tracker:
+    with Pass.over(Chunk(model, distance, batch, len(batch[0]))) as watched, watched.exits, watched.tracker:
         run(model, distance, batch)
     assert everything(model, *batch) == before
 

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from dpilot.engine import per_sample
 from dpilot.engine.base import inflate
+from dpilot.engine.batch import Chunk
 from dpilot.engine.layers.base import Dense
 from dpilot.engine.layers.conv import Correlation, Geometry, by_entry, convolution_use, patch_gram, unfold, worth_it
-from dpilot.engine.layers.gram import SharedInput, finish_bounds, gram_parts, gram_sums
-from dpilot.engine.layers.linear import Product, product
-from dpilot.engine.measure import Measured, SideBySide
+from dpilot.engine.layers.linear import Product, SharedInput, finish_bounds, gram_parts, gram_sums, product
 from dpilot.engine.record import Pass
-from dpilot.engine.single_backward import Recorder
+from dpilot.engine.single_backward import Measured, Recorder, SideBySide
 from dpilot.numerics import kernels, precision
 from dpilot.numerics.devices import use_policy
 from tests import devices
@@ -317,7 +316,7 @@ def test_maps_of_one_input_share_its_record_and_its_gram_matrix(monkeypatch: pyt
 
 def test_an_input_written_between_two_maps_is_not_shared() -> None:
     x, model = torch.ones(3, 2), nn.Linear(2, 2)
-    with Pass.over(model, cross_entropy, x, 3) as watched:
+    with Pass.over(Chunk(model, cross_entropy, x, 3)) as watched:
         scope = Recorder(dict(model.named_parameters()), watched.tracker, watched.exits)
         first, again = scope.input_of_several(x, x), scope.input_of_several(x, x)
         assert first[1] is again[1]

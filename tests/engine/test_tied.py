@@ -15,9 +15,8 @@ from dpilot.engine.base import inflate
 from dpilot.engine.layers import embedding
 from dpilot.engine.layers.base import Dense, Use
 from dpilot.engine.layers.embedding import Lookups, tied_parts
-from dpilot.engine.layers.gram import finish_bounds, gram
-from dpilot.engine.layers.linear import Product
-from dpilot.engine.measure import Measured
+from dpilot.engine.layers.linear import Product, finish_bounds, gram
+from dpilot.engine.single_backward import Measured
 from dpilot.numerics import precision
 from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE

@@ -21,7 +21,7 @@ from typing import Any
 from dpilot.errors import BudgetExceeded, LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event, Gaussian, PureDP
-from dpilot.privacy.ledger import Ledger, folding, store
+from dpilot.privacy.ledger import Ledger, book, store
 
 HUGE = Budget(1e6, 1e-5)
 
@@ -228,7 +228,7 @@ def read_only_folder(path: str, witness: str) -> dict[str, Any]:
         Ledger.read(path).verify()
         _spend_until_refused(path, witness)
 
-    folding.writer()  # reads the installed packages, which the other user may not
+    book.writer()  # reads the installed packages, which the other user may not
     folder = Path(path).parent
     folder.chmod(0o555)
     try:

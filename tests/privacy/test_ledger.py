@@ -13,10 +13,10 @@ import pytest
 
 import dpilot
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
-from dpilot.privacy.amounts import Amount
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import ApproxDP, Composed, Event, Gaussian, PoissonSampled, PureDP, Repeated, nothing
-from dpilot.privacy.ledger import Ledger, Stage, folding
+from dpilot.privacy.filters import Amount
+from dpilot.privacy.ledger import Ledger, Stage, book
 from dpilot.privacy.receipt import Receipt
 
 BUDGET = Budget(1.0, 1e-5)
@@ -548,7 +548,7 @@ class TestResuming:
             raise RuntimeError
         head = ledger.head()
         with pytest.raises(LedgerError, match="is resumed, not reserved"), ledger._book.page() as page:
-            page.append("settle", folding.settle_body(1, 0, nothing(), Amount()))
+            page.append("settle", book.settle_body(1, 0, nothing(), Amount()))
         assert ledger.head() == head
 
     def test_an_end_that_was_booked_already_is_not_booked_twice(self, tmp_path: Path) -> None:

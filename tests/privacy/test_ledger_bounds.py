@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpilot.errors import BudgetExceeded, InternalError, InvalidInput, LedgerError
-from dpilot.privacy import _decimals, accountant, amounts, filters
-from dpilot.privacy.amounts import Amount, Charge
+from dpilot.privacy import _decimals, accountant, filters
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import (
     ApproxDP,
@@ -26,6 +25,7 @@ from dpilot.privacy.events import (
     RepeatAndSelect,
     Repeated,
 )
+from dpilot.privacy.filters import Amount, Charge
 from dpilot.privacy.ledger import Ledger, Stage
 
 STEPS = Repeated(PoissonSampled(0.01, Gaussian(1.5)), 100)
@@ -311,7 +311,7 @@ class TestParts:
             met = [c for c in charges if c.cell is None or home[c.cell[0]] == c.cell[1]]
             losses.append(sum(c.amount.loss for c in met))
             deltas.append(sum(c.amount.delta for c in met))
-        assert amounts.total(charges) == Amount(Decimal(max(losses)), Decimal(max(deltas)))
+        assert filters.total(charges) == Amount(Decimal(max(losses)), Decimal(max(deltas)))
 
 
 class TestRounding:

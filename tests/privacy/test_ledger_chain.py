@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dpilot.errors import LedgerError
-from dpilot.privacy.ledger.chain import LedgerRow, check_chain, next_row
+from dpilot.privacy.ledger.store import LedgerRow, check_chain, next_row
 
 
 def chain(length: int) -> tuple[LedgerRow, ...]:

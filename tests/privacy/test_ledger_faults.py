@@ -20,7 +20,7 @@ import pytest
 from dpilot.errors import BudgetExceeded, LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian, PureDP
-from dpilot.privacy.ledger import Ledger, chain, places, spending, store
+from dpilot.privacy.ledger import Ledger, spending, store
 
 ROOT = Path(__file__).parents[2]
 HUGE = Budget(1e6, 1e-5)
@@ -292,7 +292,7 @@ class TestSafekeeping:
                 cls.year_now -= 5
                 return datetime(cls.year_now, 1, 1, tzinfo=tz)
 
-        monkeypatch.setattr(chain, "datetime", Clock)
+        monkeypatch.setattr(store, "datetime", Clock)
         ledger = spent_ledger(tmp_path, 3)
         times = [row.time for row in ledger._book.rows()]
         assert times == sorted(times, reverse=True)
@@ -305,7 +305,7 @@ class TestSafekeeping:
         mounts = tmp_path / "mountinfo"
         point = str(tmp_path / "x y").replace(" ", r"\040")
         mounts.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:9 / {point} rw,relatime shared:1 - {kind} host:/b rw\n")
-        monkeypatch.setattr(places, "_MOUNTS", mounts)
+        monkeypatch.setattr(store, "_MOUNTS", mounts)
         (tmp_path / "x y" / "deep").mkdir(parents=True)
         with pytest.raises(LedgerError, match=f"network file system .{kind}.*local"):
             Ledger.open(tmp_path / "x y" / "deep" / "a", dataset="d", budget=HUGE)
@@ -316,4 +316,4 @@ class TestSafekeeping:
 
     def test_local_layers_are_not_refused(self) -> None:
         for kind in ("ext4", "xfs", "overlay", "tmpfs", "fuse.gocryptfs", "fuseblk", ""):
-            assert places._NETWORK.fullmatch(kind) is None
+            assert store._NETWORK.fullmatch(kind) is None

@@ -17,7 +17,7 @@ from dpilot.errors import LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import PureDP
 from dpilot.privacy.ledger import Ledger, store
-from dpilot.privacy.ledger.chain import NOTHING_BEFORE, LedgerRow, _digest, next_row
+from dpilot.privacy.ledger.store import NOTHING_BEFORE, LedgerRow, _digest, next_row
 from tests.privacy.golden import make
 
 GOLDEN = Path(make.__file__).parent
@@ -326,7 +326,7 @@ def _shape(data: Any) -> Any:
 
 
 def test_a_row_cannot_be_changed_in_memory_unnoticed(ledger: Ledger) -> None:
-    from dpilot.privacy.ledger.chain import check_chain
+    from dpilot.privacy.ledger.store import check_chain
 
     rows = ledger._book.rows()
     with pytest.raises(LedgerError, match="row 2"):

@@ -11,7 +11,7 @@ from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian, PureDP
 from dpilot.privacy.ledger import Ledger, Stage, as_ledger, commitment, open_for_fit
-from dpilot.privacy.ledger.folding import reserve_body
+from dpilot.privacy.ledger.book import reserve_body
 from dpilot.privacy.ledger.spending import find_price
 from dpilot.privacy.unit import RECORD, ROWS_PER_UNIT, PrivacyUnit
 from dpilot.records import PUBLISHED_SIZE, FitRecord, neighbours

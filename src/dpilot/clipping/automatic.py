@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import LOWEST, FixedThreshold, State, check_threshold
-from dpilot.clipping.rounding import see
+from dpilot.clipping.base import LOWEST, FixedThreshold, State, check_threshold, see
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,8 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import (
-    HIGHEST,
-    LOWEST,
-    Public,
-    State,
-    check_threshold,
-    first_threshold,
-    receive,
-    start,
-    within,
-)
-from dpilot.clipping.rounding import clip_factor, see
+from dpilot.clipping import base
+from dpilot.clipping.base import HIGHEST, LOWEST, Public, State
 
 
 class Binned:
@@ -43,7 +33,7 @@ class Binned:
 
     def check(self) -> None:
         """Refuse parameters that no run could start from."""
-        check_threshold(self.threshold, self.floor, self.ceiling)
+        base.check_threshold(self.threshold, self.floor, self.ceiling)
         _validate.count(least=2, bins=self.bins)
         _validate.positive(width=self.width)
         _validate.open_unit("The histogram needs a part of the bound, and so does the gradient.", share=self.share)
@@ -51,13 +41,13 @@ class Binned:
         _validate.open_unit(vacancy=self.vacancy)
 
     def init(self, **public: Unpack[Public]) -> State:
-        threshold = first_threshold(self.threshold, self.floor, self.ceiling)
-        state = start(self, threshold, threshold * self.inflation(), **public)
+        threshold = base.first_threshold(self.threshold, self.floor, self.ceiling)
+        state = base.start(self, threshold, threshold * self.inflation(), **public)
         return replace(state, memory=torch.full_like(state.threshold, self.width))
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(self, norms, state)
-        return seen.seal(clip_factor(seen.norms, seen.state.threshold), self.one_hot(seen.norms, seen.state))
+        seen = base.see(self, norms, state)
+        return seen.seal(base.clip_factor(seen.norms, seen.state.threshold), self.one_hot(seen.norms, seen.state))
 
     def one_hot(self, norms: Tensor, state: State) -> Tensor:
         """bound sqrt(share) in the bin of each norm, 0 elsewhere: (n,) -> (n, bins)."""
@@ -79,7 +69,7 @@ class Binned:
 
     def receive(self, state: State, released: Tensor) -> tuple[State, Tensor]:
         """The state one step later, and the released sum as unbiased fractions of the expected batch."""
-        state, released = receive(self, state, released, extras=self.bins)
+        state, released = base.receive(self, state, released, extras=self.bins)
         return state, torch.nan_to_num(released / (self.scale(state) * state.expected_batch_size))
 
     def above_noise(self, state: State, fractions: Tensor) -> Tensor:
@@ -105,7 +95,7 @@ class Binned:
 
     def advance(self, state: State, fractions: Tensor, threshold: Tensor) -> State:
         """The state with a new threshold, inside its limits, and with bins that follow the released fractions."""
-        threshold = within(threshold, self.floor, self.ceiling)
+        threshold = base.within(threshold, self.floor, self.ceiling)
         width = self._adapt_width(state, fractions)
         return replace(state, threshold=threshold, bound=threshold * self.inflation(), memory=width)
 

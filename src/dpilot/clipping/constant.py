@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dpilot.clipping.base import FixedThreshold, State, check_threshold
-from dpilot.clipping.rounding import clip_factor, see
+from dpilot.clipping.base import FixedThreshold, State, check_threshold, clip_factor, see
 
 
 @dataclass(frozen=True, slots=True)

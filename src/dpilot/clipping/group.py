@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, receive, start
-from dpilot.clipping.rounding import clip_factor, see
+from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, clip_factor, receive, see, start
 
 
 @dataclass(frozen=True, slots=True)

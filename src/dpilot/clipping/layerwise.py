@@ -11,11 +11,10 @@ from torch import Tensor
 
 from dpilot import _validate
 from dpilot.clipping.automatic import AutoS, AutoV
-from dpilot.clipping.base import Clipping, Public, State, identity, inside
+from dpilot.clipping.base import Clipping, Public, State, identity, inside, see
 from dpilot.clipping.constant import Constant
 from dpilot.clipping.psac import Psac
 from dpilot.clipping.quantile import Quantile
-from dpilot.clipping.rounding import see
 from dpilot.clipping.slack import Slack
 
 _KINDS: Final = (Constant, AutoS, AutoV, Psac, Quantile, Slack)

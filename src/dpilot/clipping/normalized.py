@@ -7,8 +7,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from dpilot.clipping.base import Clipping, Public, State, identity, inside
-from dpilot.clipping.rounding import see
+from dpilot.clipping.base import Clipping, Public, State, identity, inside, see
 
 
 @dataclass(frozen=True, slots=True)

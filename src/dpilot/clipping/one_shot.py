@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, check_threshold, first_threshold, receive, start, within
+from dpilot.clipping import base
+from dpilot.clipping.base import Public, State
 from dpilot.clipping.binning import arange_like, quantile_bin
-from dpilot.clipping.rounding import clip_factor, see
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class OneShot:
     ceiling: float = math.inf
 
     def __post_init__(self) -> None:
-        check_threshold(self.threshold, self.floor, self.ceiling)
+        base.check_threshold(self.threshold, self.floor, self.ceiling)
         _validate.open_unit(target=self.target)
         if self.measure is not None:
             _validate.count(measure=self.measure)
@@ -75,20 +75,20 @@ class OneShot:
             _validate.refuse("lowest", self.lowest, f"a number below highest, {self.highest!r}")
 
     def init(self, **public: Unpack[Public]) -> State:
-        state = start(self, first_threshold(self.threshold, self.floor, self.ceiling), 1.0, **public)
+        state = base.start(self, base.first_threshold(self.threshold, self.floor, self.ceiling), 1.0, **public)
         measure = self.measure or max(1, round(0.01 * (public.get("steps") or 1)))
         return replace(state, measuring=measure, memory=state.threshold.new_zeros(self.bins))
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(self, norms, state)
+        seen = base.see(self, norms, state)
         if not state.frozen:
-            return seen.seal(clip_factor(seen.norms, seen.state.threshold))
+            return seen.seal(base.clip_factor(seen.norms, seen.state.threshold))
         return seen.seal(torch.zeros_like(seen.norms), self._one_hot(seen.norms))
 
     def update(self, state: State, released: Tensor) -> State:
         if not state.frozen:
-            return receive(self, state, released, extras=0)[0]
-        state, released = receive(self, state, released, extras=self.bins)
+            return base.receive(self, state, released, extras=0)[0]
+        state, released = base.receive(self, state, released, extras=self.bins)
         tally = released if state.memory is None else state.memory + released
         if state.measuring > 1:
             return replace(state, memory=tally, measuring=state.measuring - 1)
@@ -98,7 +98,7 @@ class OneShot:
         """The state once the last measuring step came back: every step so far was one."""
         fractions = torch.nan_to_num(tally / (state.step * state.expected_batch_size))
         index, part = quantile_bin(fractions, 1 - self.target)
-        threshold = within(self.lowest * self._ratio() ** (index - 1 + part), self.floor, self.ceiling)
+        threshold = base.within(self.lowest * self._ratio() ** (index - 1 + part), self.floor, self.ceiling)
         return replace(state, threshold=threshold, bound=threshold, measuring=0, memory=None)
 
     def _one_hot(self, norms: Tensor) -> Tensor:

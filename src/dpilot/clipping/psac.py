@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import FixedThreshold, State, check_threshold
-from dpilot.clipping.rounding import see
+from dpilot.clipping.base import FixedThreshold, State, check_threshold, see
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, first_threshold, receive, start
-from dpilot.clipping.rounding import clip_factor, see
+from dpilot.clipping import base
+from dpilot.clipping.base import Public, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +58,29 @@ class Quantile:
     ceiling: float = math.inf
 
     def __post_init__(self) -> None:
-        check_threshold(self.threshold, self.floor, self.ceiling)
+        base.check_threshold(self.threshold, self.floor, self.ceiling)
         _validate.open_unit(target=self.target)
         _validate.positive(tau=self.tau)
         _validate.positive(rate=self.rate)
         _validate.open_unit("The bit needs a part of the bound, and so does the gradient.", share=self.share)
 
     def init(self, **public: Unpack[Public]) -> State:
-        threshold = first_threshold(self.threshold, self.floor, self.ceiling)
-        return start(self, threshold, threshold / math.sqrt(1 - self.share), **public)
+        threshold = base.first_threshold(self.threshold, self.floor, self.ceiling)
+        return base.start(self, threshold, threshold / math.sqrt(1 - self.share), **public)
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(self, norms, state)
+        seen = base.see(self, norms, state)
         threshold = seen.state.threshold
         above = (seen.norms > self.tau * threshold).to(seen.norms.dtype) - 0.5
-        return seen.seal(clip_factor(seen.norms, threshold), (self._bit(threshold) * above).unsqueeze(-1))
+        return seen.seal(base.clip_factor(seen.norms, threshold), (self._bit(threshold) * above).unsqueeze(-1))
 
     def update(self, state: State, released: Tensor) -> State:
-        state, released = receive(self, state, released, extras=1)
+        state, released = base.receive(self, state, released, extras=1)
         mean_bit = released[..., 0] / (self._bit(state.threshold) * state.expected_batch_size)
         fraction = (mean_bit + 0.5).clamp(0.0, 1.0)
-        threshold = adjust_threshold(state.threshold, self.rate * (fraction - self.target), self.floor, self.ceiling)
+        threshold = base.adjust_threshold(
+            state.threshold, self.rate * (fraction - self.target), self.floor, self.ceiling
+        )
         return replace(state, threshold=threshold, bound=threshold / math.sqrt(1 - self.share))
 
     def _bit(self, threshold: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.clipping.base import Public, State, adjust_threshold, check_threshold, first_threshold, receive, start
-from dpilot.clipping.rounding import clip_factor, see
+from dpilot.clipping import base
+from dpilot.clipping.base import Public, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Slack:
     ceiling: float = math.inf
 
     def __post_init__(self) -> None:
-        check_threshold(self.threshold, self.floor, self.ceiling)
+        base.check_threshold(self.threshold, self.floor, self.ceiling)
         if self.slots is not None:
             _validate.count(slots=self.slots)
         _validate.one_of(("hat", "tilde", "quantile"), variant=self.variant)
@@ -66,13 +66,13 @@ class Slack:
         _validate.positive(rate=self.rate)
 
     def init(self, **public: Unpack[Public]) -> State:
-        threshold = first_threshold(self.threshold, self.floor, self.ceiling)
-        state = start(self, threshold, threshold, **public)
+        threshold = base.first_threshold(self.threshold, self.floor, self.ceiling)
+        state = base.start(self, threshold, threshold, **public)
         self._slots(state)
         return state
 
     def clip(self, norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        seen = see(self, norms, state)
+        seen = base.see(self, norms, state)
         slots, threshold = self._slots(state), seen.state.threshold
         slot = (threshold / math.sqrt(slots)).unsqueeze(-1)
         total = math.sqrt(slots) * (threshold - seen.norms).clamp_min(0.0)
@@ -80,14 +80,14 @@ class Slack:
         # sum x = min(sqrt(K) (C - n), K slot) and 0 <= x_k <= slot, so |x|^2 <= slot sum x = C (C - n).
         # tests/contracts/test_clipping.py::test_joint_norm_never_exceeds_bound_over_an_adaptive_run.
         extras = torch.minimum((total.unsqueeze(-1) - before).clamp_min(0.0), slot)
-        return seen.seal(clip_factor(seen.norms, threshold), extras)
+        return seen.seal(base.clip_factor(seen.norms, threshold), extras)
 
     def update(self, state: State, released: Tensor) -> State:
-        state, released = receive(self, state, released, extras=self._slots(state))
+        state, released = base.receive(self, state, released, extras=self._slots(state))
         profile = self.profile(state, released)
         gamma = (1 - (1 - self.target) * (1 - self._near_zero(profile, state))).clamp(0.0, 1.0)
         exponent = self.rate * (gamma - profile[..., 0])
-        threshold = adjust_threshold(state.threshold, exponent, self.floor, self.ceiling)
+        threshold = base.adjust_threshold(state.threshold, exponent, self.floor, self.ceiling)
         return replace(state, threshold=threshold, bound=threshold)
 
     def profile(self, state: State, released: Tensor) -> Tensor:

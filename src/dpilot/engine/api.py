@@ -113,53 +113,42 @@ def per_sample(
     if n > 1:
         batches.refuse_lists(batch, n)
     with torch.inference_mode(False), torch.enable_grad(), run_eagerly():
-        batch = batches.copy_tensors(batch)
-        choice = choose(model, loss_fn, batch, engine, n, per_batch)
+        chunk = batches.Chunk(model, loss_fn, batches.copy_tensors(batch), n, per_batch)
+        choice = choose(chunk, engine)
         with answer_capturing(True) if choice.traced else nullcontext():
-            return run(choice, model, loss_fn, batch, n=n, per_batch=per_batch, low_memory=low_memory)
+            return run(choice, chunk, low_memory=low_memory)
 
 
-def run(
-    choice: EngineChoice,
-    model: nn.Module,
-    loss_fn: LossFunction,
-    batch: Any,
-    *,
-    n: int,
-    per_batch: bool,
-    low_memory: bool,
-) -> PerSample:
+def run(choice: EngineChoice, chunk: batches.Chunk, *, low_memory: bool) -> PerSample:
     """The gradients by the chosen engine, or one sample at a time where it does not keep samples apart."""
-    if choice.engine == "loop" or n == 1:
-        reason = choice.reason if choice.engine == "loop" else "one sample"
-        return loop.run(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason)
+    if choice.engine == "loop" or chunk.n == 1:
+        return loop.run(chunk, reason=choice.reason if choice.engine == "loop" else "one sample")
     of_chunk, before = ENGINES[choice.engine], GeneratorStates.now()
     if choice.engine == "single-backward":
         of_chunk = partial(of_chunk, low_memory=low_memory)
     try:
-        return of_chunk(model, loss_fn, batch, n=n, per_batch=per_batch, reason=choice.reason)
+        return of_chunk(chunk, reason=choice.reason)
     except NoRule as problem:
         reason = f"this chunk: {problem}"
     except BaseException:
         before.go_on()  # what one sample did to the generators must not be met by those that are computed next
         raise
-    run_copies = partial(copies.run, draws=before, of_chunk=of_chunk)
-    return run_copies(model, loss_fn, batch, n=n, per_batch=per_batch, reason=reason)
+    return copies.run(chunk, reason=reason, draws=before, of_chunk=of_chunk)
 
 
-def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool) -> EngineChoice:
+def choose(chunk: batches.Chunk, engine: str) -> EngineChoice:
     """The engine to use and why, found on made-up samples and remembered, refusals too.
 
     It is the first line only: a pass over samples is judged by itself, whatever is remembered here.
     """
-    key = (engine, form_of_call(model, loss_fn, batch, per_batch))
-    known = _known.setdefault(model, {})
+    key = (engine, form_of_call(chunk))
+    known = _known.setdefault(chunk.model, {})
     found = known.get(key)
     if found is None:
         if len(known) >= KEPT:
             known.clear()
         try:
-            found = find_choice(model, loss_fn, batch, engine, n, per_batch)
+            found = find_choice(chunk, engine)
         except UnsupportedModel as refusal:
             found = refusal.with_traceback(None)
         known[key] = found
@@ -168,29 +157,27 @@ def choose(model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: 
     return found
 
 
-def find_choice(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, engine: str, n: int, per_batch: bool
-) -> EngineChoice:
+def find_choice(chunk: batches.Chunk, engine: str) -> EngineChoice:
     """Look at the model, then try it on made-up samples."""
-    refuse_problems(model)
-    refuse_trained_loss(model, loss_fn)
+    refuse_problems(chunk.model)
+    refuse_trained_loss(chunk.model, chunk.loss_fn)
     if engine in ("vmap", "loop"):
-        require_loss_each(model, loss_fn, batch, n, per_batch)
+        require_loss_each(chunk)
         if engine == "vmap":
-            require_vmap(model, loss_fn, batch, n, per_batch)
-        refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[engine])
+            require_vmap(chunk)
+        refuse_company(chunk, ENGINES[engine])
         return EngineChoice(engine, "asked for")
     try:
-        return apart(examine(model, loss_fn, batch, n, per_batch))
+        return apart(examine(chunk))
     except NoRule as problem:
         first = problem
     with answer_capturing(True):  # transformers reads whether anything is padded, unless it is traced
         try:
-            return apart(examine(model, loss_fn, batch, n, per_batch))._replace(traced=True)
+            return apart(examine(chunk))._replace(traced=True)
         except UnsupportedModel:
             if engine != "auto":
                 raise first from None
-    return second_choice(model, loss_fn, batch, n, per_batch, f"single-backward: {first}")
+    return second_choice(chunk, f"single-backward: {first}")
 
 
 def apart(draws: bool) -> EngineChoice:
@@ -205,14 +192,15 @@ def refuse_problems(model: nn.Module) -> None:
         raise UnsupportedModel(f"{len(problems)} problem(s). " + " ".join(str(p) for p in problems))
 
 
-def form_of_call(model: nn.Module, loss_fn: LossFunction, batch: Any, per_batch: bool) -> Any:
+def form_of_call(chunk: batches.Chunk) -> Any:
     """What a choice is remembered for: this very loss, what is trained, every module's mode, types of tensors."""
+    model, loss_fn = chunk.model, chunk.loss_fn
     return (
-        per_batch,
+        chunk.per_batch,
         loss_fn if isinstance(loss_fn, Hashable) else Identity(loss_fn),
         tuple(trainable(model)),
         hash(tuple((type(module), module.training) for module in modules_of(model, loss_fn))),
-        tuple((t.dtype, t.dim()) for t in batches.tensors(batch)),
+        tuple((t.dtype, t.dim()) for t in batches.tensors(chunk.batch)),
     )
 
 
@@ -228,23 +216,19 @@ class Identity(NamedTuple):
         return id(self.held)
 
 
-def second_choice(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, reason: str
-) -> EngineChoice:
+def second_choice(chunk: batches.Chunk, reason: str) -> EngineChoice:
     """vmap if it runs on made-up samples, else loop; refused if samples meet in it."""
     try:
-        require_vmap(model, loss_fn, batch, n, per_batch)
+        require_vmap(chunk)
         choice = EngineChoice("vmap", reason)
     except Exception:  # torch.func raises many kinds; the loop has no such limits
         choice = EngineChoice("loop", reason)
-    refuse_company(model, loss_fn, batch, n, per_batch, ENGINES[choice.engine])
+    refuse_company(chunk, ENGINES[choice.engine])
     return choice
 
 
-def require_vmap(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> None:
+def require_vmap(chunk: batches.Chunk) -> None:
     """Raise what vmap raises on made-up samples."""
-    size = free_size(model, loss_fn, batch, n, 2)
-    made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
-    work = partial(vmap.run, model, loss_fn, made_up, n=size, per_batch=per_batch, reason="")
-    with leave_as_found(model, loss_fn), without_checks():
-        carefully(model, made_up, work)
+    made_up = chunk.made_up(free_size(chunk, 2))
+    with leave_as_found(chunk.model, chunk.loss_fn), without_checks():
+        carefully(made_up, partial(vmap.run, reason=""))

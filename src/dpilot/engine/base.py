@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -116,18 +115,6 @@ def inflate(squares: Tensor) -> Tensor:
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters a step would move, tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """Tensors of nested tuples, lists and dicts, in order."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from tensors_in(value)
-    elif isinstance(tree, dict):
-        for value in tree.values():
-            yield from tensors_in(value)
 
 
 def accumulator(tensor: Tensor) -> torch.dtype:

@@ -1,16 +1,18 @@
-"""A batch as a tree of tensors: its size, its samples one by one, and a made-up batch of the same form."""
+"""A batch as a tree of tensors: its size, its samples one by one, a made-up batch of the same form; and its losses."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpilot._validate import refuse
+from dpilot.engine.base import LossFunction
 
 FIRST = "Put the samples on the first dimension of every input (batch_first=True, x.transpose(0, 1))."
 
@@ -19,10 +21,10 @@ def tensors(tree: Any) -> list[Tensor]:
     """Every tensor of nested tuples, lists and mappings, in order."""
     if isinstance(tree, Tensor):
         return [tree]
-    if isinstance(tree, Mapping):
-        return [t for value in tree.values() for t in tensors(value)]
     if isinstance(tree, (tuple, list)):
         return [t for value in tree for t in tensors(value)]
+    if isinstance(tree, Mapping):
+        return [t for value in tree.values() for t in tensors(value)]
     return []
 
 
@@ -94,6 +96,11 @@ def pair(batch: Any) -> tuple[Any, Any]:
 def rows(batch: Any, n: int, start: int, stop: int) -> Any:
     """Samples start .. stop of a batch of n; tensors without n leading entries are shared by all samples."""
     return rebuild(batch, lambda t: t[start:stop] if holds_samples(t, n) else t)
+
+
+def copies_of(batch: Any, n: int, i: int) -> Any:
+    """n copies of sample i of a batch of n."""
+    return rebuild(batch, lambda t: t[i : i + 1].repeat(n, *[1] * (t.dim() - 1)) if holds_samples(t, n) else t)
 
 
 def lists(tree: Any) -> list[Any]:
@@ -188,16 +195,40 @@ def fill_up(batch: Any, n: int, count: int) -> Any:
     return rebuild(batch, fill)
 
 
-def losses(model: Any, loss_fn: Callable[..., Tensor], batch: Any, per_batch: bool) -> Tensor:
-    """Call the model and the loss the way the surface promises."""
-    if per_batch:
-        return loss_fn(model, batch)
-    inputs, targets = pair(batch)
-    if isinstance(inputs, Mapping):
-        return loss_fn(model(**inputs), targets)
-    if isinstance(inputs, (tuple, list)):
-        return loss_fn(model(*inputs), targets)
-    return loss_fn(model(inputs), targets)
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A batch of n samples, with the model and the loss that it goes through."""
+
+    model: nn.Module
+    loss_fn: LossFunction
+    batch: Any
+    n: int
+    per_batch: bool = False
+
+    def losses(self) -> Tensor:
+        """Call the model and the loss the way the surface promises."""
+        model, loss_fn = self.model, self.loss_fn
+        if self.per_batch:
+            return loss_fn(model, self.batch)
+        inputs, targets = pair(self.batch)
+        if isinstance(inputs, Mapping):
+            return loss_fn(model(**inputs), targets)
+        if isinstance(inputs, (tuple, list)):
+            return loss_fn(model(*inputs), targets)
+        return loss_fn(model(inputs), targets)
+
+    def sample(self, i: int) -> Chunk:
+        """Sample i alone, in memory of its own."""
+        return replace(self, batch=copy_tensors(rows(self.batch, self.n, i, i + 1)), n=1)
+
+    def made_up(self, count: int, seed: int = 0) -> Chunk:
+        """Made-up samples of the same form."""
+        generator = torch.Generator().manual_seed(seed)
+        return replace(self, batch=synthetic(self.batch, self.n, count, generator), n=count)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Chunk:
+        """The same with every tensor of samples changed; those that all samples share stay."""
+        return replace(self, batch=rebuild(self.batch, lambda t: change(t) if holds_samples(t, self.n) else t))
 
 
 def check_losses(values: Any, n: int) -> Tensor:

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from dpilot.engine import batch as batches
 from dpilot.engine import single_backward
 from dpilot.engine.base import LossFunction, NoRule, PerSample
+from dpilot.engine.batch import Chunk
 from dpilot.engine.generators import GeneratorStates, keep_draws, sow
 from dpilot.engine.isolate import loop
 from dpilot.engine.record import judge
@@ -42,7 +43,7 @@ REMEDY = (
 ALONE = 'Use engine="auto", which then computes one sample at a time.'
 
 
-def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> bool:
+def examine(chunk: Chunk) -> bool:
     """Find that the model keeps samples apart; whether it draws random numbers.
 
     Shapes and dtypes of the batch are read, not its values. Tried are chunks of the batch's own size and of a size that
@@ -54,25 +55,22 @@ def examine(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_bat
         NoRule: it is not known which rows belong to which sample, or the model does not run on made-up samples. Then
             ``auto`` takes an engine that computes samples one by one.
     """
-    return examine_sizes(model, loss_fn, batch, n, per_batch, sizes(model, loss_fn, batch, n))
+    return examine_sizes(chunk, sizes(chunk))
 
 
-def examine_sizes(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, tried: Iterable[int]
-) -> bool:
+def examine_sizes(chunk: Chunk, tried: Iterable[int]) -> bool:
     """``examine`` with made-up chunks of given sizes."""
     random = False
-    with leave_as_found(model, loss_fn), without_checks():
+    with leave_as_found(chunk.model, chunk.loss_fn), without_checks():
         try:
-            for size in tried:
-                made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
-                require_apart(model, loss_fn, made_up, size, per_batch)
-                random = compare(model, loss_fn, made_up, size, per_batch)
+            for made_up in map(chunk.made_up, tried):
+                require_apart(made_up)
+                random = compare(made_up)
         except DpilotError:
             raise
         except Exception as error:  # whatever a user's model does with made-up samples
             raise NoRule(
-                f"{type(model).__name__} cannot run on made-up samples (normal floats, whole numbers 0 and 1): "
+                f"{type(chunk.model).__name__} cannot run on made-up samples (normal floats, whole numbers 0 and 1): "
                 f"{type(error).__name__}: {error} Keep samples first, let the model accept such samples, or use "
                 'engine="auto", which falls back.'
             ) from error
@@ -87,134 +85,128 @@ def refuse_mixing(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_ba
     """
     n = batches.size(batch, per_batch)
     with suppress(NoRule):
-        examine_sizes(model, loss_fn, batch, n, per_batch, [max(n, 2)])
+        examine_sizes(Chunk(model, loss_fn, batch, n, per_batch), [max(n, 2)])
 
 
-def sizes(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int) -> list[int]:
+def sizes(chunk: Chunk) -> list[int]:
     """Sizes of made-up chunks: a free one, and the batch's own where it is more than one."""
-    free = free_size(model, loss_fn, batch, n, 3)
-    return [free] if n in (1, free) else [free, n]
+    free = free_size(chunk, 3)
+    return [free] if chunk.n in (1, free) else [free, chunk.n]
 
 
-def free_size(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, least: int) -> int:
+def free_size(chunk: Chunk, least: int) -> int:
     """The least size of a chunk that is coprime to every length in parameters, buffers and the batch but its own.
 
     So nothing of that size, or of a multiple of it, is taken for samples, in a part of the batch that all share either.
     """
-    held = (t for m in modules_of(model, loss_fn) for t in (*m._parameters.values(), *m._buffers.values()))
+    modules = modules_of(chunk.model, chunk.loss_fn)
+    held = (t for m in modules for t in (*m._parameters.values(), *m._buffers.values()))
     lengths = {size for t in held if t is not None and not is_lazy(t) for size in t.shape}
-    for t in batches.tensors(batch):
-        lengths.update(t.shape[1:] if batches.holds_samples(t, n) else t.shape)
+    for t in batches.tensors(chunk.batch):
+        lengths.update(t.shape[1:] if batches.holds_samples(t, chunk.n) else t.shape)
     return next(k for k in count(least) if all(math.gcd(k, size) == 1 for size in lengths if size))
 
 
-def require_apart(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> None:
+def require_apart(made_up: Chunk) -> None:
     """Refuse a model whose operations combine samples; NoRule if it is not known which rows belong to which."""
-    verdict = carefully(model, made_up, partial(judge, model, loss_fn, made_up, n, per_batch))
+    verdict = carefully(made_up, judge)
     if verdict.kind == "mixed":
-        raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}: {verdict.why}. {REMEDY}")
+        raise UnsupportedModel(f"{type(made_up.model).__name__}: {DEPENDS}: {verdict.why}. {REMEDY}")
     if verdict.kind == "unknown":
         raise NoRule(f"{verdict.why}. {ALONE}")
 
 
-def require_loss_each(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> None:
+def require_loss_each(chunk: Chunk) -> None:
     """Refuse losses that are not one a sample: for engines that see samples alone, where a mean over one passes.
 
     A model that does not run on made-up samples is not judged.
     """
-    size, found = free_size(model, loss_fn, batch, n, 2), list[Any]()
-    made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
-    with leave_as_found(model, loss_fn), preserve_state(model, loss_fn), without_checks(), suppress(Exception):
-        found.append(carefully(model, made_up, partial(batches.losses, model, loss_fn, made_up, per_batch)))
+    made_up, found, held = chunk.made_up(free_size(chunk, 2)), list[Any](), (chunk.model, chunk.loss_fn)
+    with leave_as_found(*held), preserve_state(*held), without_checks(), suppress(Exception):
+        found.append(carefully(made_up, Chunk.losses))
     for losses in found:
-        batches.check_losses(losses, size)
+        batches.check_losses(losses, made_up.n)
 
 
-def compare(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:
+def compare(made_up: Chunk) -> bool:
     """Refuse where single-backward and one sample at a time differ; whether the model draws random numbers."""
-    random = is_random(model, loss_fn, made_up, per_batch)
-    with evaluation_mode(model, random):
-        same = carefully(model, made_up, partial(agrees_with_loop, model, loss_fn, made_up, n, per_batch))
-        same = same or (random and is_random(model, loss_fn, made_up, per_batch))
+    random = is_random(made_up)
+    with evaluation_mode(made_up.model, random):
+        same = carefully(made_up, agrees_with_loop)
+        same = same or (random and is_random(made_up))
     if random:
         with keep_draws():
-            same = same and keeps_others(model, loss_fn, made_up, n - 1, n, per_batch)
+            same = same and keeps_others(made_up, made_up.n - 1)
     if not same:
-        raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, or on how many there are. {REMEDY}")
+        raise UnsupportedModel(f"{type(made_up.model).__name__}: {DEPENDS}, or on how many there are. {REMEDY}")
     return random
 
 
-def agrees_with_loop(model: nn.Module, loss_fn: LossFunction, made_up: Any, n: int, per_batch: bool) -> bool:
+def agrees_with_loop(made_up: Chunk) -> bool:
     """The weighted sum of three samples in single-backward equals the loop's, which is added up sample by sample."""
-    chosen = sorted({0, n // 2, n - 1})
-    ours = single_backward.run(model, loss_fn, made_up, n=n, per_batch=per_batch, reason="")
+    chosen = sorted({0, made_up.n // 2, made_up.n - 1})
+    ours = single_backward.run(made_up, reason="")
     weights = torch.zeros_like(ours.norms)
     weights[chosen] = distinct_weights(ours.norms)[chosen]
     sums = ours.weighted_sum(weights)
     oracle = {name: torch.zeros_like(g) for name, g in sums.items()}
-    alones = loop.gradients(model, loss_fn, made_up, n, per_batch, chosen)
+    alones = loop.gradients(made_up, chosen)
     for i, alone in zip(chosen, alones, strict=True):
         for name, g in alone.items():
             oracle[name] += weights[i] * g
-    return not far(sums, oracle, tolerance(model))
+    return not far(sums, oracle, tolerance(made_up.model))
 
 
-def refuse_company(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, run: Run) -> None:
+def refuse_company(chunk: Chunk, run: Run) -> None:
     """Refuse a model whose samples meet although an engine computes them one by one.
 
     They meet in state that is not restored between samples (limits of StateSnapshot): the last is changed, which is
     computed after all others, and the first.
     """
-    size = free_size(model, loss_fn, batch, n, 3)
-    made_up = batches.synthetic(batch, n, size, torch.Generator().manual_seed(0))
-    works = [partial(keeps_others, model, loss_fn, made_up, place, size, per_batch, run) for place in (0, size - 1)]
-    with leave_as_found(model, loss_fn), without_checks(), keep_draws():
+    made_up = chunk.made_up(free_size(chunk, 3))
+    works = [partial(keeps_others, place=place, run=run) for place in (0, made_up.n - 1)]
+    with leave_as_found(chunk.model, chunk.loss_fn), without_checks(), keep_draws():
         try:
-            same = all(carefully(model, made_up, work) for work in works)
+            same = all(carefully(made_up, work) for work in works)
         except Exception:  # whatever a user's model does with made-up samples
             return
     if not same:
-        raise UnsupportedModel(f"{type(model).__name__}: {DEPENDS}, also where each is computed alone. {REMEDY}")
+        raise UnsupportedModel(f"{type(chunk.model).__name__}: {DEPENDS}, also where each is computed alone. {REMEDY}")
 
 
-def keeps_others(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, place: int, n: int, per_batch: bool,
-    run: Run = single_backward.run,
-) -> bool:  # fmt: skip
+def keeps_others(made_up: Chunk, place: int, run: Run = single_backward.run) -> bool:
     """All but one sample have the same gradients if that one is another, drawn with the same random numbers."""
 
-    def others(chosen: Any) -> dict[str, Tensor]:
+    def others(chunk: Chunk) -> dict[str, Tensor]:
         sow(0)  # the generators are restored by ``keep_draws``
-        ps = run(model, loss_fn, chosen, n=n, per_batch=per_batch, reason="")
+        ps = run(chunk, reason="")
         weights = distinct_weights(ps.norms)
         weights[place] = 0.0
         return ps.weighted_sum(weights)
 
-    changed = batches.rebuild(batch, lambda t: with_neighbour(t, place, n))
-    return not far(others(batch), others(changed), tolerance(model))
+    def with_neighbour(t: Tensor) -> Tensor:
+        """A copy of the sample before it in one place (of the last in the first): another valid batch."""
+        return torch.cat([t[:place], t[[place - 1]], t[place + 1 :]])
+
+    return not far(others(made_up), others(made_up.changed(with_neighbour)), tolerance(made_up.model))
 
 
-def with_neighbour(t: Tensor, place: int, n: int) -> Tensor:
-    """The batch with a copy of the sample before it in one place (of the last in the first): another valid batch."""
-    return torch.cat([t[:place], t[[place - 1]], t[place + 1 :]]) if batches.holds_samples(t, n) else t
-
-
-def is_random(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> bool:
+def is_random(made_up: Chunk) -> bool:
     """Whether random numbers are drawn; with gradients on, as some models need them."""
     before = GeneratorStates.now()
-    with preserve_state(model, loss_fn):
-        batches.losses(model, loss_fn, made_up, per_batch)
+    with preserve_state(made_up.model, made_up.loss_fn):
+        made_up.losses()
     return before.moved()
 
 
-def carefully(model: nn.Module, samples: Any, work: Callable[[], Made]) -> Made:
+def carefully(chunk: Chunk, work: Callable[[Chunk], Made]) -> Made:
     """What the work with the samples gives; on an accelerator looked at first, where the model can be."""
-    held = (*model.parameters(), *model.buffers(), *batches.tensors(samples))
-    return check_values_first(work) if need_checks(held) else work()
+    held = (*chunk.model.parameters(), *chunk.model.buffers(), *batches.tensors(chunk.batch))
+    return check_values_first(partial(work, chunk)) if need_checks(held) else work(chunk)
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module, wanted: bool) -> Iterator[None]:
+def evaluation_mode(model: nn.Module, wanted: bool = True) -> Iterator[None]:
     """Evaluation mode for a while, if wanted; every module's own mode is restored."""
     modes = {module: module.training for module in model.modules()}
     if wanted:

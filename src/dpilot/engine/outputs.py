@@ -32,11 +32,8 @@ def outputs(call: Call, model: nn.Module, inputs: Any, n: int) -> Tensor:
 
     def row(i: int) -> Tensor:
         before.go_on()
-        copies = batches.rebuild(
-            inputs, lambda t: t[i : i + 1].repeat(n, *[1] * (t.dim() - 1)) if t.dim() and t.shape[0] == n else t
-        )
         with preserve_state(model), run_eagerly():
-            return call(model, copies)[i]
+            return call(model, batches.copies_of(inputs, n, i))[i]
 
     return torch.stack([row(i) for i in range(n)])
 
@@ -51,7 +48,7 @@ def judge_outputs(call: Call, model: nn.Module, inputs: Any, n: int) -> Verdict:
 
 
 def _judge(call: Call, model: nn.Module, inputs: Any, n: int) -> tuple[Tensor, Verdict]:
-    with Pass.over(model, partial(call, model), inputs, n) as watched:
+    with Pass.over(batches.Chunk(model, partial(call, model), inputs, n)) as watched:
         with watched.tracker, watched.exits:
             made = call(model, inputs)
         place, verdict = watched.tracker.place(made), watched.verdict(made)

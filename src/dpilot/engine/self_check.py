@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dpilot.engine import api
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, PerSample, Problem
+from dpilot.engine.batch import Chunk
 from dpilot.engine.check import check
 from dpilot.engine.isolate import loop
 from dpilot.engine.made_up import carefully, evaluation_mode, far, is_random, leave_as_found, tolerance
@@ -42,13 +43,11 @@ def self_check(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch
     """
     if problems := check(model):
         return problems
-    n = batches.size(batch, per_batch)
-    made_up = batches.synthetic(batch, n, SAMPLES, torch.Generator().manual_seed(1))
+    made_up = Chunk(model, loss_fn, batch, batches.size(batch, per_batch), per_batch).made_up(SAMPLES, seed=1)
     with leave_as_found(model, loss_fn):
         try:
-            random = carefully(model, made_up, lambda: is_random(model, loss_fn, made_up, per_batch))
-            with evaluation_mode(model, random):
-                return find_problems(model, loss_fn, made_up, per_batch)
+            with evaluation_mode(model, carefully(made_up, is_random)):
+                return find_problems(made_up)
         except DpilotError as error:
             return [Problem("model", str(error), "See the remedy above.")]
         except Exception as error:  # whatever a user's model does with made-up samples
@@ -56,19 +55,19 @@ def self_check(model: nn.Module, loss_fn: LossFunction, batch: Any, *, per_batch
             return [Problem("model", f"fails on made-up samples: {type(error).__name__}: {error}", remedy)]
 
 
-def find_problems(model: nn.Module, loss_fn: LossFunction, made_up: Any, per_batch: bool) -> list[Problem]:
+def find_problems(made_up: Chunk) -> list[Problem]:
     """Problems of sums and norms, of neighbours and of samples that are not finite."""
 
-    def run(batch: Any) -> PerSample:
-        return carefully(model, batch, lambda: api.per_sample(model, loss_fn, batch, per_batch=per_batch))
+    def run(chunk: Chunk) -> PerSample:
+        return api.per_sample(chunk.model, chunk.loss_fn, chunk.batch, per_batch=chunk.per_batch)
 
-    ours = run(made_up)
-    oracle = loop.run(model, loss_fn, made_up, n=SAMPLES, per_batch=per_batch, reason="")
-    allowed = tolerance(model)
+    ours = carefully(made_up, run)
+    oracle = loop.run(made_up, reason="")
+    allowed = tolerance(made_up.model)
     problems = wrong_sums(ours, oracle, allowed) + wrong_norms(ours, oracle, allowed)
     changes: dict[str, Callable[[Tensor], Tensor]] = {"changing": other, "making not finite": not_finite}
     for name, change in changes.items():
-        if has_moved(ours, run(last_changed(made_up, change)), allowed):
+        if has_moved(ours, carefully(last_changed(made_up, change), run), allowed):
             what = f"{name} one made-up sample moves the gradients of others."
             problems.append(
                 Problem("model", what, "Remove what mixes samples, or keep samples on the first dimension.")
@@ -101,13 +100,9 @@ def has_moved(before: PerSample, after: PerSample, allowed: float) -> bool:
     return bool(far(after.weighted_sum(weights), before.weighted_sum(weights), allowed))
 
 
-def last_changed(made_up: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The batch with its last sample changed."""
-
-    def turn(t: Tensor) -> Tensor:
-        return torch.cat([t[:-1], change(t[-1:])]) if batches.holds_samples(t, SAMPLES) else t
-
-    return batches.rebuild(made_up, turn)
+def last_changed(made_up: Chunk, change: Callable[[Tensor], Tensor]) -> Chunk:
+    """The same with the last sample changed."""
+    return made_up.changed(lambda t: torch.cat([t[:-1], change(t[-1:])]))
 
 
 def other(t: Tensor) -> Tensor:

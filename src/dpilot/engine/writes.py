@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from dpilot.engine.base import tensors_in
+from dpilot.engine.batch import tensors
 
 EXITS = frozenset({
     "numpy", "__array__", "data_ptr", "const_data_ptr", "mutable_data_ptr", "__dlpack__", "untyped_storage", "storage",
@@ -143,9 +143,8 @@ class Writes(NamedTuple):
     may_share: bool
 
 
-def writes_of(operation: Any) -> Writes:
+def writes_of(schema: Any) -> Writes:
     """Read the schema of an operation."""
-    schema = operation._schema
     undeclared = undeclared_writes(schema)
     chosen = [
         (place, argument)
@@ -192,7 +191,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             writes = self._known[func]
         except KeyError:
-            writes = self._known[func] = writes_of(func) if hasattr(func, "_schema") else None
+            writes = self._known[func] = writes_of(func._schema) if hasattr(func, "_schema") else None
         if writes is None:  # a higher-order operator says nothing of what it writes
             self._before(tree_leaves((args, kwargs)))
             return func(*args, **kwargs)
@@ -215,7 +214,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _before(self, arguments: list[Any]) -> None:
         """Save what is about to be written unless it was made here."""
         with DisableTorchFunction():
-            for tensor in tensors_in(arguments):
+            for tensor in tensors(arguments):
                 if has_storage(tensor) and tensor.untyped_storage()._cdata not in self.born:
                     self.guard.before_write(tensor)
 
@@ -223,7 +222,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Remember the memory of results; what they share with an argument is as old as the argument."""
         with DisableTorchFunction():
             old = {t.untyped_storage()._cdata for t in tree_leaves(given) if isinstance(t, Tensor) and has_storage(t)}
-            for tensor in tensors_in(result):
+            for tensor in tensors(result):
                 if tensor.layout is torch.strided and (key := tensor.untyped_storage()._cdata) not in old:
                     self.born.add(key)
 

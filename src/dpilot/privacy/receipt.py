@@ -2,7 +2,8 @@
 
 A ledger hands one out when it reserves an event; ``mechanism`` draws each release from it, in the same call that adds
 the noise. So noise without a receipt, a release more than was reserved, or a smaller noise than was priced cannot
-happen by accident. What is never drawn stays spent.
+happen by accident. What is never drawn stays spent. One process spends: under a launcher of several ranks each would
+pay for itself, and report itself alone (``check_alone``).
 
     >>> from dpilot.privacy.events import Gaussian
     >>> receipt = Receipt(Repeated(Gaussian(2.0), 2))
@@ -16,16 +17,18 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from dpilot import _validate
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy.events import Event, Gaussian, OneOf, PoissonSampled, RepeatAndSelect, Repeated, leaves
-from dpilot.privacy.ranks import check_alone
+
+_WORLD_SIZES: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # set by torchrun, Open MPI, MPICH
 
 
 class Receipt:
@@ -220,3 +223,36 @@ def _canonical(event: Event) -> Event:
     if isinstance(event, Repeated) and event.times == 1:
         return _canonical(event.event)
     return event
+
+
+def check_alone() -> None:
+    """Refuse to spend as one of several ranks: each would train on the records and report its own epsilon alone.
+
+    Called where a ledger is made, where anything is reserved in one, and where a release is drawn: no entry can
+    forget it.
+    """
+    size, where = world_size()
+    if size > 1:
+        raise InvalidInput(
+            f"this process is one of {size} ranks ({where}): expected one process, as every rank would pay, train and "
+            "report alone, and the records would lose the sum. Start it without torchrun or mpirun; ranks are not "
+            "supported yet."
+        )
+
+
+def world_size() -> tuple[int, str]:
+    """The number of ranks that this process is one of, and what says so; 1 where nothing says otherwise.
+
+    >>> world_size()
+    (1, 'one process')
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        found = int(distributed.get_world_size())
+        if found > 1:
+            return found, "torch.distributed is initialised"
+    for name in _WORLD_SIZES:
+        declared = os.environ.get(name, "")
+        if declared.isdecimal() and int(declared) > 1:
+            return int(declared), f"{name} is set in the environment"
+    return 1, "one process"

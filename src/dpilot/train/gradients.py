@@ -59,9 +59,9 @@ def by_shape(whole: PerSampleOf, few: PerSampleOf, form: Any, per_batch: bool) -
     own = None if form is None else shapes(form)
 
     def gradients(chunk: Any) -> engine.PerSample:
-        n = batches.size(chunk, per_batch)
         if own is None or shapes(chunk) == own:
             return whole(chunk)
+        n = batches.size(chunk, per_batch)
         return concatenate_handles([few(piece) for piece, _ in split_chunk(chunk, n, _FEW)])
 
     return gradients

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
+from dpilot.engine.made_up import evaluation_mode
 from dpilot.engine.outputs import judge_outputs, outputs
 from dpilot.engine.record import Verdict
 from dpilot.errors import InvalidInput, UnsupportedModel
@@ -163,7 +162,7 @@ def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor
         """Some of the inputs, laid out row by row, whether they were filled up or not."""
         return batches.rebuild(_fill(inputs, n, start, rows), lambda t: t.to(device).contiguous())
 
-    with _evaluation(model):
+    with evaluation_mode(model):
         made = [call(model, piece(start, rows), rows)[: n - start].cpu() for start, rows in blocks(n, least, most)]
     return torch.cat(made)
 
@@ -194,20 +193,8 @@ def _judge_made_up(model: nn.Module, inputs: Any) -> Verdict:
 
 
 def _judge(model: nn.Module, rows: Any) -> Verdict:
-    with _evaluation(model):
+    with evaluation_mode(model):
         return judge_outputs(_call, model, rows, _ROWS[0])
-
-
-@contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; the modes of its layers are put back."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def _call(model: nn.Module, piece: Any, rows: int | None = None) -> Tensor:

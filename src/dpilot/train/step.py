@@ -5,7 +5,7 @@ What is sensitive stays inside ``private_sum``; everything after it was released
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dpilot import engine
 from dpilot.clipping import State
 from dpilot.engine.base import empty as no_gradients
+from dpilot.engine.base import trainable
 from dpilot.mechanism import Draws, Noise
 from dpilot.private_sum import Clip, PerSampleGradients, private_sum
 from dpilot.train.plan import Plan
@@ -52,20 +53,22 @@ def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> S
         That of ``private_sum``: the receipt is that of plain DP-SGD, whatever the rule. The divisor is the plan's
         expected batch size.
     """
-    plan, rule = context.plan, context.clip or context.plan.clipping.clip
+    plan, groups = context.plan, context.groups
+    parameters, batch_size = trainable(context.model), plan.expected_batch_size
+    kinds = _sum_types(parameters, batch_size)
     with ignore_warnings():
         released, extras = private_sum(
-            (_ChunkGradients(context, context.per_sample(chunk)) for chunk in chunks),
-            _widen_extras(rule, context),
+            (_ChunkGradients(context.per_sample(chunk), groups, kinds) for chunk in chunks),
+            _widen_extras(context.clip or plan.clipping.clip, kinds),
             state,
-            empty=_ChunkGradients(context, no_gradients(_trained_parameters(context), "none", "no records")),
+            empty=_ChunkGradients(no_gradients(parameters, "none", "no records"), groups, kinds),
             noise_multiplier=plan.noise_multiplier,
             sample_rate=plan.sample_rate,
             receipt=context.receipt,
             noise=context.noise,
             add=_add,
         )
-    _move(context, released, frozen=state.frozen)
+    _move(parameters, context.optimizer, released, batch_size, frozen=state.frozen)
     return plan.clipping.update(state, extras)
 
 
@@ -87,32 +90,24 @@ def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | Non
 class _ChunkGradients(PerSampleGradients):
     """The gradients of one chunk, in the groups of the run, summed in the precision in which they are released."""
 
-    context: StepContext
     gradients: engine.PerSample
+    groups: Sequence[Sequence[str]] | None
+    kinds: Mapping[str, torch.dtype]
 
     @property
     def norms(self) -> Tensor:
-        groups = self.context.groups
-        return self.gradients.norms if groups is None else self.gradients.group_norms(groups)
+        return self.gradients.norms if self.groups is None else self.gradients.group_norms(self.groups)
 
     def weighted_sum(self, weights: Tensor) -> Gradients:
-        return _widen(self.context, self.gradients.weighted_sum(weights, self.context.groups))
+        """The sums as they are released: a complex one as its real and imaginary parts, the coordinates that the norm
+        and the noise are about."""
+        sums = self.gradients.weighted_sum(weights, self.groups)
+        return {name: _real(sums[name]).to(kind) for name, kind in self.kinds.items()}
 
 
-def _widen(context: StepContext, gradients: Gradients) -> Gradients:
-    """Sums in the precision in which they are added up and released: float32 or better.
-
-    A batch that is expected to be large is summed, and released, in float64: in float32 each addition rounds by the
-    length of the sum, and what one record changes in those roundings grows with the batch. A complex gradient is
-    released as its real and imaginary parts: they are the coordinates that the norm and the noise are about.
-    """
-    kinds = _sum_types(context)
-    return {name: _real(gradients[name]).to(kind) for name, kind in kinds.items()}
-
-
-def _widen_extras(rule: Clip, context: StepContext) -> Clip:
+def _widen_extras(rule: Clip, kinds: Mapping[str, torch.dtype]) -> Clip:
     """The rule, its extras in the precision of the sums."""
-    kind = next(iter(_sum_types(context).values()))
+    kind = next(iter(kinds.values()))
 
     def clip(norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         weights, extras = rule(norms, state)
@@ -130,25 +125,29 @@ def _add(total: Gradients, more: Gradients, *, own: bool) -> Gradients:
     return dict(zip(total, torch._foreach_add(left, right), strict=True))
 
 
-def _trained_parameters(context: StepContext) -> dict[str, nn.Parameter]:
-    return {name: p for name, p in context.model.named_parameters() if p.requires_grad}
-
-
-def _move(context: StepContext, released: Gradients, *, frozen: bool) -> None:
+def _move(
+    parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, released: Gradients, batch_size: float,
+    *, frozen: bool,
+) -> None:  # fmt: skip
     """Hand the noisy mean to the optimizer. While a rule only measures, the optimizer does not move."""
-    means = torch._foreach_div(list(released.values()), context.plan.expected_batch_size)
-    for parameter, mean in zip(_trained_parameters(context).values(), means, strict=True):
+    means = torch._foreach_div(list(released.values()), batch_size)
+    for parameter, mean in zip(parameters.values(), means, strict=True):
         parameter.grad = (torch.view_as_complex(mean) if parameter.is_complex() else mean).to(parameter.dtype)
     if not frozen:
-        context.optimizer.step()
-    context.optimizer.zero_grad(set_to_none=True)
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
-def _sum_types(context: StepContext) -> dict[str, torch.dtype]:
-    double, large = (torch.float64, torch.complex128), context.plan.expected_batch_size > _MANY
+def _sum_types(parameters: Mapping[str, nn.Parameter], batch_size: float) -> dict[str, torch.dtype]:
+    """The precision in which sums are added up and released: float32 or better.
+
+    A batch that is expected to be large is summed, and released, in float64: in float32 each addition rounds by the
+    length of the sum, and what one record changes in those roundings grows with the batch.
+    """
+    double, large = (torch.float64, torch.complex128), batch_size > _MANY
     return {
         name: torch.float64 if p.dtype in double or (large and p.device.type != "mps") else torch.float32
-        for name, p in _trained_parameters(context).items()  # mps has no float64
+        for name, p in parameters.items()  # mps has no float64
     }
 
 

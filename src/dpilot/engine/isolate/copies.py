@@ -10,22 +10,18 @@ kernels on the same shapes, with the draws of the chunk, in its own row: what it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, NoRule, PerSample, make_handle, trainable, zero_gradients
+from dpilot.engine.base import NoRule, PerSample, make_handle, trainable, zero_gradients
+from dpilot.engine.batch import Chunk, copies_of
 from dpilot.engine.generators import GeneratorStates, keep_draws, seeds, sow
 from dpilot.engine.isolate import loop
 
 
-def run(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str,
-    draws: GeneratorStates,
-    of_chunk: Callable[..., PerSample],
-) -> PerSample:  # fmt: skip
+def run(chunk: Chunk, *, reason: str, draws: GeneratorStates, of_chunk: Callable[..., PerSample]) -> PerSample:
     """Norms by one pass over n copies of each sample, sums by another; ``draws`` is where the chunk began to draw.
 
     Guarantee:
@@ -36,25 +32,20 @@ def run(
         copies that are not kept apart either    the sample alone, as in the loop, with a seed of its own
         weights of exactly 0                     not computed again: they add zeros
     """
-    parameters = trainable(model)
+    parameters, n = trainable(chunk.model), chunk.n
     draws.go_on()  # what the pass that was thrown away did to the generators is one sample's doing
     own, after = seeds(n), [GeneratorStates.now()]
 
     def alone(i: int) -> tuple[PerSample, int]:
         """The gradients of a chunk, and the row in which sample i is."""
         draws.go_on()
-        copies = batches.rebuild(batch, lambda t: repeat_row(t, i) if batches.holds_samples(t, n) else t)
         try:
-            found = of_chunk(model, loss_fn, copies, n=n, per_batch=per_batch, reason="")
+            found = of_chunk(replace(chunk, batch=copies_of(chunk.batch, n, i)), reason="")
         except NoRule:
-            sample = batches.copy_tensors(batches.rows(batch, n, i, i + 1))
             sow(own[i])
-            return loop.run(model, loss_fn, sample, n=1, per_batch=per_batch, reason=""), 0
+            return loop.run(chunk.sample(i), reason=""), 0
         after[0] = GeneratorStates.now()
         return found, i
-
-    def repeat_row(t: Tensor, i: int) -> Tensor:
-        return t[i : i + 1].repeat(n, *[1] * (t.dim() - 1))
 
     def squares_of(i: int) -> list[Tensor]:
         found, row = alone(i)

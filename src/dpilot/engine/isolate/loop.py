@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpilot.engine import batch as batches
 from dpilot.engine.base import (
-    LossFunction,
     PerSample,
     accumulator,
     add_squares,
@@ -20,48 +17,44 @@ from dpilot.engine.base import (
     zero_gradients,
     zero_null_rows,
 )
+from dpilot.engine.batch import Chunk, check_losses
 from dpilot.engine.generators import keep_draws, seeds, sow
 from dpilot.engine.state import StateSnapshot, preserve
 from dpilot.numerics import precision
 
 
-def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
+def run(chunk: Chunk, *, reason: str) -> PerSample:
     """Differentiate each sample's loss alone, as a batch of one.
 
     Edge cases: whatever draws random numbers (torch, Python, numpy, generators that model and loss hold) does so with a
     seed for each sample.
     """
-    parameters = trainable(model)
-    each = gradients(model, loss_fn, batch, n, per_batch)
-    stacked = {name: torch.stack([g[name] for g in each]) for name in parameters}
+    each = gradients(chunk)
+    stacked = {name: torch.stack([g[name] for g in each]) for name in trainable(chunk.model)}
     return hold_gradients("loop", reason, stacked)
 
 
-def gradients(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool, chosen: Iterable[int] | None = None
-) -> list[dict[str, Tensor]]:
+def gradients(chunk: Chunk, chosen: Iterable[int] | None = None) -> list[dict[str, Tensor]]:
     """The gradient of each (chosen) sample, with everything as it was before the first: they could meet in state.
 
     Guarantee:
         A gradient is a function of its sample and its seed. Seeds are drawn before the first sample is computed, so one
         that seeds a generator, or draws more than others, moves none of them.
     """
-    before, found = StateSnapshot.of(model, loss_fn, batch), list[dict[str, Tensor]]()
-    own = seeds(n)
+    before, found = StateSnapshot.of(chunk.model, chunk.loss_fn, chunk.batch), list[dict[str, Tensor]]()
+    own = seeds(chunk.n)
     with keep_draws(before.generators):
-        for i in range(n) if chosen is None else chosen:
+        for i in range(chunk.n) if chosen is None else chosen:
             sow(own[i], before.generators)
             with preserve(before), torch.enable_grad():  # a sample before it may have switched gradients off
-                found.append(
-                    gradient(model, loss_fn, batches.copy_tensors(batches.rows(batch, n, i, i + 1)), per_batch)
-                )
+                found.append(gradient(chunk.sample(i)))
     return found
 
 
-def gradient(model: nn.Module, loss_fn: LossFunction, sample: Any, per_batch: bool) -> dict[str, Tensor]:
+def gradient(sample: Chunk) -> dict[str, Tensor]:
     """The gradient of a batch of one, by name, zeros where the loss does not reach."""
-    parameters = trainable(model)
-    loss = batches.check_losses(batches.losses(model, loss_fn, sample, per_batch), 1)
+    parameters = trainable(sample.model)
+    loss = check_losses(sample.losses(), 1)
     if not loss.requires_grad:
         return zero_gradients(parameters)
     found = gradients_reached(loss.sum(), list(parameters.values()))

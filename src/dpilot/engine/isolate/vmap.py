@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -18,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, no_batching_warnings, tensors_in, trainable
+from dpilot.engine.base import NoRule, PerSample, accumulator, no_batching_warnings, trainable
 from dpilot.engine.generators import Generators, GeneratorStates, Held, outside_torch
 from dpilot.engine.isolate.loop import hold_gradients
 from dpilot.engine.record.watch import READERS
@@ -28,15 +29,15 @@ from dpilot.engine.state import StateSnapshot, preserve
 class BatchLoss(nn.Module):
     """Model and loss as one module, so that one functional call swaps the parameters for both call styles."""
 
-    def __init__(self, model: nn.Module, loss_fn: LossFunction, per_batch: bool) -> None:
+    def __init__(self, chunk: batches.Chunk) -> None:
         super().__init__()
-        self.model, self.loss_fn, self.per_batch = model, loss_fn, per_batch
+        self.model, self.loss_fn, self._chunk = chunk.model, chunk.loss_fn, chunk  # a loss may hold a model's weight
 
     def forward(self, batch: Any) -> Tensor:
-        return batches.check_losses(batches.losses(self.model, self.loss_fn, batch, self.per_batch), 1).sum()
+        return batches.check_losses(replace(self._chunk, batch=batch, n=1).losses(), 1).sum()
 
 
-def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batch: bool, reason: str) -> PerSample:
+def run(chunk: batches.Chunk, *, reason: str) -> PerSample:
     """Gradients of every sample at once, each sample seen as a batch of one.
 
     Raises NoRule where vmap cannot run the model, or where the model may have seen more than one sample.
@@ -44,9 +45,9 @@ def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batc
     Edge cases: random layers draw independently for every sample (randomness="different"); recurrent layers, data
     dependent branches and in-place writes into fresh tensors are torch.func's own limits and are refused.
     """
-    whole = BatchLoss(model, loss_fn, per_batch)
-    parameters = {f"model.{name}": p.detach() for name, p in trainable(model).items()}
-    shared = [not batches.holds_samples(t, n) for t in batches.tensors(batch)]
+    whole, batch = BatchLoss(chunk), chunk.batch
+    parameters = {f"model.{name}": p.detach() for name, p in trainable(chunk.model).items()}
+    shared = [not batches.holds_samples(t, chunk.n) for t in batches.tensors(batch)]
     stacked = [t if s else t.unsqueeze(1) for t, s in zip(batches.tensors(batch), shared, strict=True)]
 
     def loss(values: dict[str, Tensor], *sample: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ def run(model: nn.Module, loss_fn: LossFunction, batch: Any, *, n: int, per_batc
         return result
 
     dims = (None, *(None if s else 0 for s in shared))
-    before = StateSnapshot.of(model, loss_fn, batch)
+    before = StateSnapshot.of(chunk.model, chunk.loss_fn, batch)
     try:
         with preserve(before), no_batching_warnings(), refuse_leaks(before.generators):
             found = vmap(grad(loss), in_dims=dims, randomness="different")(parameters, *stacked)
@@ -113,7 +114,7 @@ class Functions(TorchFunctionMode):
                 self.found.append(f"{func} may run a rule of its own")
         elif name in _TEXTS or name in READERS:
             with torch._C.DisableTorchFunction():
-                if any(map(is_batched, tensors_in(args[:1]))):
+                if any(map(is_batched, batches.tensors(args[:1]))):
                     self.found.append(f"{name} takes values of the chunk out of torch")
         return func(*args, **(kwargs or {}))
 
@@ -148,6 +149,6 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
         if draws:
             self.generators.follow()
-        if out is not None and not isinstance(out, torch.Tensor) and not any(True for _ in tensors_in(out)):
+        if out is not None and not isinstance(out, torch.Tensor) and not batches.tensors(out):
             self.found.append(f"{name} gives Python a number")
         return out

@@ -86,7 +86,7 @@ class Scope(Protocol):
         ...
 
     def input_of_several(self, x: Tensor, cast: Tensor) -> tuple[Tensor, Any]:
-        """What to save of a linear map's input, and what maps of the same input in a row share (gram.Shared)."""
+        """What to save of a linear map's input, and what maps of the same input in a row share (linear.SharedInput)."""
         ...
 
     def transposed_from(self, weight: Tensor) -> Tensor | None:

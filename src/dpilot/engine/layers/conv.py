@@ -33,7 +33,7 @@ from dpilot.engine.layers.base import (
     plain,
     rule,
 )
-from dpilot.engine.layers.gram import GramParts, gram_bound, gram_is_cheaper, parts_of
+from dpilot.engine.layers.linear import GramParts, gram_bound, gram_is_cheaper, parts_of
 from dpilot.numerics import kernels, precision
 from dpilot.numerics.devices import policy_of
 from dpilot.numerics.precision import Grade
@@ -81,11 +81,14 @@ class Correlation:
         plain = all(s == 1 for s in g.stride) and g.groups == 1 and self.inputs.shape[0] == self.batch_size
         return policy.forms_by_entry and even and plain
 
-    def gram_parts(self) -> GramParts | None:
-        """The parts of a norm that is finished together with others, where it is of that kind."""
+    @property
+    def defers_finish(self) -> bool:
+        """Whether the norm is a Gram norm that is finished together with others, from ``gram_parts``."""
+        return bool(self.grade.shave) and self._by_gram() and math.prod(self.errors.shape[2:]) > 1
+
+    def gram_parts(self) -> GramParts:
+        """What the Gram norm is made of."""
         positions = tuple(self.errors.shape[2:])
-        if not self.grade.shave or not self._by_gram() or math.prod(positions) == 1:
-            return None
         e = self._error_columns(0, self.batch_size)[:, 0].mT
         sizes = math.prod(positions), self.inputs.shape[1] * math.prod(self.geometry.kernel), e.shape[2]
         with precision.use_grade(self.grade):

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, detach_unseen, rule
-from dpilot.engine.layers.gram import GramParts
-from dpilot.engine.layers.linear import Product
+from dpilot.engine.layers.linear import GramParts, Product
 from dpilot.numerics import precision
 
 
@@ -214,10 +213,10 @@ def tied_parts(uses: Sequence[Use]) -> tuple[GramParts, Pair] | None:
         is no number wherever the inner product could overflow: then the sample is null.
     """
     pair = one_of_each(uses)
-    parts = None if pair is None else pair[0].gram_parts()
-    if pair is None or parts is None:
+    if pair is None or not pair[0].defers_finish:
         return None
     multiplied, looked_up = pair[0], pair[1].merge()
+    parts = multiplied.gram_parts()
     length, (d, p) = looked_up.magnitude(), (multiplied.inputs.shape[2], multiplied.errors.shape[2])
     unit = precision.gram_slack(d, looked_up.times, length.dtype)
     hidden = (2 * parts.scale + length) * length * unit  # the small number last: it must not hide an overflow

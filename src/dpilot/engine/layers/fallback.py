@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from dpilot.engine.base import NoRule, no_batching_warnings, tensors_in
+from dpilot.engine.base import NoRule, no_batching_warnings
+from dpilot.engine.batch import tensors
 from dpilot.engine.layers.base import Dense, MakeUse, Operation, Scope, Use, per_sample_rows
 
 
@@ -16,8 +17,8 @@ def fallback(scope: Scope, func: Operation, args: tuple[Any, ...], kwargs: dict[
 
     The operation must give one tensor with samples first and treat them independently.
     """
-    weights = unique([v for v in tensors_in((args, kwargs)) if scope.is_weight(v)])
-    samples = unique([v for v in tensors_in((args, kwargs)) if scope.is_sample(v)])
+    weights = unique([v for v in tensors((args, kwargs)) if scope.is_weight(v)])
+    samples = unique([v for v in tensors((args, kwargs)) if scope.is_sample(v)])
     name = getattr(func, "__name__", str(func))
     for s in samples:
         scope.require_rows(s)

@@ -8,12 +8,13 @@ A *call* is an aten operation as its rule sees it (rules.py): arguments by name,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
-from dpilot.engine.base import tensors_in
+from dpilot.engine.batch import tensors
 
 Kind = Literal["shared", "random", "axis", "unknown", "mixed"]
 
@@ -86,6 +87,9 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], int, int]
 def on_axis(axis: int, block: int = 1) -> Place:
     """The records lie on an axis, ``block`` rows each."""
     return Place("axis", axis, block)
+
+
+FIRST_AXIS = on_axis(0)
 
 
 def locate(layout: Layout, tag: Tag, n: int) -> Place:
@@ -196,7 +200,7 @@ class Call:
         self._arguments = {a.name: a.default_value for a in declared if a.has_default_value()}
         self._arguments.update(zip((a.name for a in declared), args, strict=False))  # defaults may be left out
         self._arguments.update(kwargs)
-        self.outs = list(tensors_in(out))
+        self.outs = tensors(out)
 
     def __getitem__(self, name: str) -> Any:
         return self._arguments[name]
@@ -211,7 +215,7 @@ class Call:
 
     def tensors(self) -> list[Tensor]:
         """Every tensor among the arguments, in the schema's order."""
-        return list(tensors_in(list(self._arguments.values())))
+        return tensors(self._arguments)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """The arguments that are tensors."""
@@ -265,3 +269,54 @@ def dims_of(dim: Any, ndim: int) -> list[int]:
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return list(range(ndim))
     return [d % max(ndim, 1) for d in ([dim] if isinstance(dim, int) else dim)]
+
+
+def layout_of(t: Tensor) -> Layout:
+    """Shape, strides, offset and bytes an entry."""
+    return tuple(t.shape), t.stride(), int(t.storage_offset()), t.element_size()
+
+
+def fills_memory(t: Tensor) -> bool:
+    """Whether a tensor has an entry for every byte of its memory, none of them twice."""
+    entries = 1
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size != 1:
+            if stride != entries:
+                return False
+            entries *= size
+    return entries * t.element_size() == t.untyped_storage().nbytes()
+
+
+def repeats(t: Tensor, axis: int, block: int, n: int) -> bool:
+    """Whether a tensor is the same for each of n records, ``block`` rows each, along an axis."""
+    if t.shape[axis] % (n * block):
+        return False
+    rows = t.detach().unflatten(axis, (-1, n, block))  # type: ignore[no-untyped-call]
+    return bool((rows == rows.narrow(axis + 1, 0, 1)).all())
+
+
+def is_uniform(t: Tensor) -> bool:
+    """Whether all entries of a tensor are the same."""
+    flat = t.detach().reshape(-1)
+    return bool((flat == flat[0]).all())
+
+
+def counts_up(t: Tensor, step: int) -> bool:
+    """Whether a tensor holds 0, step, 2 step, ..."""
+    flat = t.detach().reshape(-1)
+    return bool((flat == torch.arange(flat.numel(), device=t.device) * step).all())
+
+
+def alike_around(t: Tensor, step: int, n: int) -> bool:
+    """Whether memory, but for the entries of a tensor in it, is the same in each of n stretches of ``step`` bytes."""
+    flat = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())
+    written, itemsize = torch.zeros_like(flat, dtype=torch.bool), t.element_size()
+    strides = (*(s * itemsize for s in t.stride()), 1)
+    written.as_strided((*t.shape, itemsize), strides, t.storage_offset() * itemsize).fill_(True)
+    rows, hidden = (each.view(-1, n, step) for each in (flat, written))
+    return bool(((rows == rows[:, :1]) | hidden).all())
+
+
+def same_layout(drawn: Sequence[Tensor], outs: Sequence[Tensor]) -> bool:
+    """Whether entry by entry means address by address: draws and results have one shape, strides and offset."""
+    return len({(t.shape, t.stride(), t.storage_offset()) for t in (*drawn, *outs)}) == 1

@@ -684,45 +684,15 @@ BY_NAME: dict[Rule, str] = {
 RULES: dict[str, Rule] = {name: rule for rule, names in BY_NAME.items() for name in names.split()}
 EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"})
 """Factories of memory that nobody has written."""
-DRAWS = frozenset(
-    [
-        "rand",
-        "randn",
-        "randint",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "uniform",
-        "uniform_",
-        "normal_",
-        "random_",
-        "exponential_",
-        "cauchy_",
-        "log_normal_",
-        "geometric_",
-        "bernoulli_",
-        "bernoulli",
-        "normal",
-        "native_dropout",
-        "_fused_dropout",
-    ]
-)
+_DRAWN_INTO = frozenset({
+    "uniform_", "normal_", "random_", "exponential_", "cauchy_", "log_normal_", "geometric_", "bernoulli_",
+})  # fmt: skip
+DRAWS = _DRAWN_INTO | {
+    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "uniform", "bernoulli", "normal",
+    "native_dropout", "_fused_dropout",
+}  # fmt: skip
 """Operations that draw each entry by itself."""
-OVERWRITES = frozenset(
-    [
-        "copy_",
-        "fill_",
-        "zero_",
-        "uniform_",
-        "normal_",
-        "random_",
-        "exponential_",
-        "cauchy_",
-        "log_normal_",
-        "geometric_",
-        "bernoulli_",
-    ]
-)
+OVERWRITES = _DRAWN_INTO | {"copy_", "fill_", "zero_"}
 """Operations that write their first argument without reading it."""
 SIZED_BY_VALUES = frozenset([*BY_NAME[dynamic].split(), "bincount", "linalg_lstsq"])
 """Operations whose result has as many rows as values say."""

@@ -18,11 +18,10 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, NoRule, tensors_in
+from dpilot.engine.base import NoRule
 from dpilot.engine.generators import GeneratorStates, outside_torch
-from dpilot.engine.record.memory import Answers, Constants
 from dpilot.engine.record.place import SHARED
-from dpilot.engine.record.tracker import READ_DRAWS, Finding, Tracker
+from dpilot.engine.record.tracker import READ_DRAWS, Answers, Constants, Finding, Tracker
 from dpilot.engine.state import StateSnapshot, run_eagerly
 from dpilot.engine.writes import EXITS, WriteGuard
 
@@ -46,7 +45,6 @@ class Verdict:
 class Pass:
     """A pass over n > 1 records, watched operation by operation; what it writes is restored after it."""
 
-    n: int
     tracker: Tracker
     exits: Exits
     guard: WriteGuard
@@ -55,18 +53,16 @@ class Pass:
 
     @staticmethod
     @contextmanager
-    def over(
-        model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, answers: Answers | None = None
-    ) -> Iterator[Pass]:
+    def over(chunk: batches.Chunk, answers: Answers | None = None) -> Iterator[Pass]:
         """Watch a pass. With ``answers``, what is found holds for every later value of the trained weights."""
-        snapshot, guard = StateSnapshot.of(model, loss_fn, batch), WriteGuard()
-        constants = constants_of(model)
+        snapshot, guard = StateSnapshot.of(chunk.model, chunk.loss_fn, chunk.batch), WriteGuard()
+        constants = constants_of(chunk.model)
         constants.add(snapshot.tensors)
-        tracker = Tracker(n, batches.records(batch, n), constants, guard, answers)
+        tracker = Tracker(chunk.n, batches.records(chunk.batch, chunk.n), constants, guard, answers)
         try:
             with run_eagerly():
                 draws = GeneratorStates.of(outside_torch(snapshot.generators))
-                yield Pass(n, tracker, Exits(tracker, guard), guard, draws)
+                yield Pass(tracker, Exits(tracker, guard), guard, draws)
         finally:
             snapshot.restore()
             guard.restore()
@@ -104,32 +100,35 @@ class Pass:
             raise NoRule(verdict.why)
 
 
-def judge(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> Verdict:
+def judge(chunk: batches.Chunk) -> Verdict:
     """Run a chunk of made-up records forwards, to its end, and say whether they are apart.
 
     A constant that neither the model nor the loss holds (a global tensor) is a stranger at first. As no record was read
     yet, whatever is alive then holds none: it is declared, and the chunk judged again.
     """
-    constants = constants_of(model)
+    constants = constants_of(chunk.model)
     constants.strangers.clear()  # those of earlier passes may hold records
-    verdict = judge_pass(model, loss_fn, batch, n, per_batch)
+    verdict = judge_pass(chunk)
     if verdict.kind == "apart" or not constants.strangers:
         return verdict
     constants.add_alive()
-    return judge_pass(model, loss_fn, batch, n, per_batch)
+    return judge_pass(chunk)
 
 
-def judge_pass(model: nn.Module, loss_fn: LossFunction, batch: Any, n: int, per_batch: bool) -> Verdict:
+def judge_pass(chunk: batches.Chunk) -> Verdict:
     """Run a chunk forwards, to its end, and say whether its records are apart."""
-    with Pass.over(model, loss_fn, batch, n) as watched:
+    with Pass.over(chunk) as watched:
         with torch.enable_grad(), watched.tracker, watched.exits:
-            losses = batches.check_losses(batches.losses(model, loss_fn, batch, per_batch), n)
-        return watched.verdict(losses)
+            losses = chunk.losses()
+        return watched.verdict(batches.check_losses(losses, chunk.n))
 
 
 def constants_of(model: nn.Module) -> Constants:
     """What is known, for a model, to hold no records."""
-    return _constants.setdefault(model, Constants())
+    known = _constants.get(model)
+    if known is None:
+        known = _constants[model] = Constants()
+    return known
 
 
 def unwatched_backward(losses: Tensor, own: tuple[type, ...]) -> str:
@@ -210,20 +209,20 @@ class Exits(TorchFunctionMode):
             self._note_read((args, kwargs), f"{name} reads values of records")
         else:
             self._note_read(args[:1], f"{name} takes values of records out of torch")
-            for t in tensors_in(args[:1]):
+            for t in batches.tensors(args[:1]):
                 if not self.tracker.memory.tag(t).born:
                     self.guard.before_exit(t)
 
     def _note(self, values: Any, what: str) -> None:
         with torch._C.DisableTorchFunction():
-            if any(self.tracker.holds_records(t) for t in tensors_in(values)):
+            if any(self.tracker.holds_records(t) for t in batches.tensors(values)):
                 self.tracker.note("unknown", what)
 
     def _note_read(self, values: Any, what: str) -> None:
         """The same for values that Python then knows: draws of the chunk are no record's own."""
         self._note(values, what)
         with torch._C.DisableTorchFunction():
-            if any(self.tracker.place(t).holds_draws for t in tensors_in(values)):
+            if any(self.tracker.place(t).holds_draws for t in batches.tensors(values)):
                 self.tracker.note("unknown", READ_DRAWS)
 
     def _without_lists(self, t: Tensor, index: Any) -> Any:

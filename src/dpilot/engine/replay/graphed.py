@@ -15,7 +15,6 @@ from dpilot import _validate
 from dpilot.engine import api, single_backward
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule, PerSample, first_of
-from dpilot.engine.measure import WeightedSums
 from dpilot.engine.record import Answers
 from dpilot.engine.replay import capture
 from dpilot.engine.replay.capture import NotReplayable, Replayable
@@ -126,7 +125,7 @@ class Graphed:
         """The graph of one form of chunk, or why there is none."""
         with torch.inference_mode(False), torch.enable_grad(), run_eagerly():
             with capture.on_its_stream():
-                choice = api.choose(self._model, self._loss_fn, batch, self._engine, n, self._per_batch)
+                choice = api.choose(batches.Chunk(self._model, self._loss_fn, batch, n, self._per_batch), self._engine)
             if choice.engine != "single-backward":
                 return f"the engine is {choice.engine}"
             made_up = static(batch, n, self._rows)
@@ -144,14 +143,12 @@ class Graphed:
 
     def _work(self, made_up: Any, choice: api.EngineChoice) -> Callable[[], PerSample]:
         """One pass over made-up samples; the first one judges it, later ones must run the same."""
-        model, loss_fn, per_batch, answers = self._model, self._loss_fn, self._per_batch, Answers()
+        chunk = batches.Chunk(self._model, self._loss_fn, made_up, self._rows, self._per_batch)
+        answers = Answers()
 
         def work() -> PerSample:
             with answer_capturing(True) if choice.traced else nullcontext():
-                made = single_backward.run(
-                    model, loss_fn, made_up, n=self._rows, per_batch=per_batch, reason=f"{choice.reason}; replayed",
-                    answers=answers,
-                )  # fmt: skip
+                made = single_backward.run(chunk, reason=f"{choice.reason}; replayed", answers=answers)
             answers.repeat()
             return made
 
@@ -260,9 +257,9 @@ class SumGraph:
     lent: LentResults
 
 
-def sums_of(made: PerSample) -> WeightedSums:
+def sums_of(made: PerSample) -> single_backward.WeightedSums:
     """What single-backward sums with."""
-    assert isinstance(made.sum_with, WeightedSums)
+    assert isinstance(made.sum_with, single_backward.WeightedSums)
     return made.sum_with
 
 

@@ -1,17 +1,213 @@
-"""A store that is known to hold one particular ledger, read as history."""
+"""A ledger's rows as history: what each kind of row says, written and read in one place; and the book they are in.
+
+| kind | says |
+|---|---|
+| open | row 0: data set, budget, mode, bound, the order of bound "rdp", and the unit where it is not a record |
+| reserve | a commitment: its stages, its charges, whether its one stage has begun, its unit with the cap |
+| begin, resume | a planned stage begins; an interrupted one goes on with an exact replay |
+| commit, settle | a stage is done; it is done for less, which no stage is that was resumed |
+| extend | a larger budget, with the reason |
+
+Nothing here depends on a record: events, names and declared numbers only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Final
 
-from dpilot.errors import LedgerError
-from dpilot.privacy.ledger.chain import LedgerRow
-from dpilot.privacy.ledger.folding import Body, fold, follow
-from dpilot.privacy.ledger.history import History
-from dpilot.privacy.ledger.store import Appender, Store
+import dpilot
+from dpilot import _validate
+from dpilot.errors import InvalidInput, LedgerError
+from dpilot.privacy import _decimals, events
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.events import Event
+from dpilot.privacy.filters import Amount, Charge, Price
+from dpilot.privacy.ledger.history import Commitment, Extension, History, Stage
+from dpilot.privacy.ledger.store import FORMAT, Appender, LedgerRow, Store
+from dpilot.privacy.unit import RECORD, PrivacyUnit
+
+Body = Mapping[str, Any]
+
+
+@lru_cache(maxsize=1)
+def writer() -> str:
+    """Who prices: dpilot and the library behind its accountants, with their versions."""
+    try:
+        library = version("dp-accounting")
+    except PackageNotFoundError:  # a plan that carries its certified cost needs none
+        library = "not installed"
+    return f"dpilot {dpilot.__version__}, dp-accounting {library}"
+
+
+def open_body(
+    identity: str, dataset: str, budget: Budget, mode: str, bound: str, order: float | None, unit: str = RECORD.name
+) -> Body:
+    """Row 0."""
+    return {
+        "format": FORMAT,
+        "ledger": identity,
+        "dataset": dataset,
+        "budget": _budget(budget),
+        "mode": mode,
+        "bound": bound,
+        "order": None if order is None else repr(order),
+        "neighbours": f"add or remove one {unit}{'' if unit == RECORD.name else ' with all its rows'}",
+        **({} if unit == RECORD.name else {"unit": unit}),
+        "writer": writer(),
+    }
+
+
+def reserve_body(stages: Sequence[Stage], price: Price, *, begun: bool, unit: PrivacyUnit = RECORD) -> Body:
+    """A commitment. ``begun``: its only stage starts at once."""
+    return {
+        "begun": begun,
+        "writer": writer(),
+        "bound_used": price.bound_used,
+        "additive": price.additive,
+        "charges": [
+            {**_amount(charge.amount), "split": charge.cell and charge.cell[0], "part": charge.cell and charge.cell[1]}
+            for charge in price.charges
+        ],
+        "stages": [
+            {
+                **_amount(amount),
+                "purpose": stage.purpose,
+                "part": stage.part,
+                "split": stage.split,
+                "event": events.to_dict(stage.event),
+            }
+            for stage, amount in zip(stages, price.stages, strict=True)
+        ],
+        **({} if unit.is_record else {"unit": unit.to_dict()}),
+    }
+
+
+def stage_body(seq: int, stage: int) -> Body:
+    """Something happens to one stage of the commitment in row ``seq``."""
+    return {"of": seq, "stage": stage}
+
+
+def settle_body(seq: int, stage: int, event: Event, amount: Amount) -> Body:
+    """One stage is done for ``event``, which costs ``amount``."""
+    return {**stage_body(seq, stage), **_amount(amount), "event": events.to_dict(event), "writer": writer()}
+
+
+def extend_body(budget: Budget, reason: str) -> Body:
+    """From here on ``budget`` is the total."""
+    return {"budget": _budget(budget), "reason": reason}
+
+
+def fold(rows: Sequence[LedgerRow]) -> History:
+    """The history that the rows tell, or LedgerError where they contradict themselves."""
+    history: History | None = None
+    for row in rows:
+        history = follow(history, row)
+    if history is None:
+        raise LedgerError("the ledger has no rows: expected at least row 0. Restore the file from a copy.")
+    return history
+
+
+def follow(history: History | None, row: LedgerRow) -> History:
+    """The history after one more row, or LedgerError where it does not follow."""
+    try:
+        if history is None:
+            return _open(row)
+        match row.kind:
+            case "reserve":
+                commitment = _commitment(row)
+                history.check_unit(commitment.unit)
+                return replace(history, commitments=(*history.commitments, commitment))
+            case "extend":
+                return _extend(history, row)
+            case kind:
+                return _set_state(history, row.content(), *_STATES[kind])
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
+        raise LedgerError(
+            f"row {row.seq} ({row.kind!r}) cannot be understood ({problem}): expected format {FORMAT}. "
+            "A newer dpilot may have written it, or the file was altered."
+        ) from problem
+
+
+def _open(row: LedgerRow) -> History:
+    body = row.content()
+    if row.kind != "open" or body["format"] != FORMAT:
+        raise InvalidInput("row 0 must open the ledger in this format")
+    order = None if body["order"] is None else float(body["order"])
+    return History(
+        body["ledger"],
+        _validate.line(dataset=body["dataset"]),
+        body["mode"],
+        body["bound"],
+        order,
+        _read_budget(body["budget"]),
+        _validate.line(unit=body.get("unit", RECORD.name)),
+    )
+
+
+def _extend(history: History, row: LedgerRow) -> History:
+    body = row.content()
+    extension = Extension(row.seq, row.time, _read_budget(body["budget"]), _validate.line(reason=body["reason"]))
+    return replace(history, budget=extension.budget, extensions=(*history.extensions, extension))
+
+
+@lru_cache(maxsize=10_000)
+def _commitment(row: LedgerRow) -> Commitment:
+    body = row.content()
+    stages = tuple(Stage(s["purpose"], events.from_dict(s["event"]), s["part"], s["split"]) for s in body["stages"])
+    charges = tuple(
+        Charge(_read_amount(c), None if c["part"] is None else (c["split"], c["part"])) for c in body["charges"]
+    )
+    price = Price(charges, tuple(map(_read_amount, body["stages"])), body["bound_used"], body["additive"])
+    states = ("reserved" if body["begun"] else "planned",) * len(stages)
+    return Commitment(row.seq, row.time, stages, price, states, PrivacyUnit.from_dict(body.get("unit")))
+
+
+_STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {  # kind of row: states of a stage before it, and after
+    "begin": (("planned",), "reserved"),
+    "resume": (("reserved", "resumed"), "resumed"),
+    "commit": (("reserved", "resumed"), "committed"),
+    "settle": (("reserved",), "settled"),
+}
+
+
+def _set_state(history: History, body: Body, before: tuple[str, ...], after: str) -> History:
+    place = bisect_left(history.commitments, body["of"], key=lambda each: each.seq)
+    old, stage = history.commitments[place], body["stage"]
+    if old.seq != body["of"] or stage < 0 or old.states[stage] not in before:
+        raise InvalidInput(f"stage {stage} of row {old.seq} is {old.states[stage]}, not {' or '.join(before)}")
+    states = (*old.states[:stage], after, *old.states[stage + 1 :])
+    settled = dict(old.settled)
+    if after == "settled":
+        settled[stage] = events.from_dict(body["event"]), _read_amount(body)
+    new = replace(old, states=states, settled=settled)
+    return replace(history, commitments=(*history.commitments[:place], new, *history.commitments[place + 1 :]))
+
+
+def _amount(amount: Amount) -> dict[str, str]:
+    return {"loss": _decimals.write(amount.loss), "delta": _decimals.write(amount.delta)}
+
+
+def _read_amount(data: Mapping[str, Any]) -> Amount:
+    return Amount(_decimals.read(data["loss"]), _decimals.read(data["delta"]))
+
+
+def _budget(budget: Budget) -> dict[str, str]:
+    return {
+        name: str(_decimals.to_decimal(value)) for name, value in (("epsilon", budget.epsilon), ("delta", budget.delta))
+    }
+
+
+def _read_budget(data: Mapping[str, Any]) -> Budget:
+    epsilon, delta = (Decimal(_decimals.read(data[name])) for name in ("epsilon", "delta"))
+    return Budget(float(epsilon), float(delta))
 
 
 class Page:

@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Final
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput, LedgerError
-from dpilot.privacy import _decimals, amounts, events, filters
-from dpilot.privacy.amounts import Amount, Cell, Charge, Price
+from dpilot.privacy import _decimals, events, filters
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event
-from dpilot.privacy.filters import Bound
+from dpilot.privacy.filters import Amount, Bound, Cell, Charge, Price
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 DEFAULT_SPLIT: Final = "main"
@@ -163,7 +162,7 @@ class History:
 
     def total(self, more: Iterable[Charge] = ()) -> Amount:
         """Everything written, and ``more``."""
-        return amounts.total([*self._charges(), *more])
+        return filters.total([*self._charges(), *more])
 
     def admits(self, price: Price) -> bool:
         """Whether the budget holds with ``price`` added."""
@@ -182,7 +181,7 @@ class History:
         if self.bound_name != "basic":
             return (None,)
         cell = cells.pop() if len(cells) == 1 else None
-        near = amounts.total(charge for charge in self._charges() if _meets(charge.cell, cell))
+        near = filters.total(charge for charge in self._charges() if _meets(charge.cell, cell))
         left = _decimals.DOWN.subtract(_decimals.to_decimal(self.budget.delta), near.delta)
         if left <= 0:
             return (None,)

@@ -27,14 +27,13 @@ from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy import _decimals, filters
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event
-from dpilot.privacy.ledger import folding, places, spending
-from dpilot.privacy.ledger.book import Book
+from dpilot.privacy.ledger import spending
+from dpilot.privacy.ledger.book import Body, Book, extend_body, open_body
 from dpilot.privacy.ledger.history import Entry, Extension, History, Stage
 from dpilot.privacy.ledger.spending import Committed, find_price
-from dpilot.privacy.ledger.store import Store
+from dpilot.privacy.ledger.store import Store, refuse_network
 from dpilot.privacy.notices import warn_unledgered
-from dpilot.privacy.ranks import check_alone
-from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.receipt import Receipt, check_alone
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 
@@ -211,7 +210,7 @@ class Ledger:
                 raise InvalidInput(f"budget is {budget}: expected more than {old}. extend names the new total.")
             if page.history.is_closed:
                 raise InvalidInput("a precommitted ledger admits nothing after its commitment: open another ledger.")
-            page.append("extend", folding.extend_body(budget, reason))
+            page.append("extend", extend_body(budget, reason))
 
     @contextmanager
     def reserve(
@@ -391,7 +390,7 @@ def _local(path: str | os.PathLike[str]) -> Path:
         raise LedgerError(f"{where.parent} is not a folder: expected an existing one for the ledger. Make it first.")
     if where.is_dir():
         raise LedgerError(f"{where} is a folder: expected the path of a file.")
-    places.refuse_network(where.parent)
+    refuse_network(where.parent)
     return where
 
 
@@ -401,9 +400,7 @@ def _unpickle(path: str, read_only: bool, identity: str) -> Ledger:
     return Ledger(book)
 
 
-def _first_row(
-    dataset: str, budget: Budget | None, mode: str | None, bound: str | None, unit: str | None
-) -> folding.Body:
+def _first_row(dataset: str, budget: Budget | None, mode: str | None, bound: str | None, unit: str | None) -> Body:
     """Row 0 of a new ledger; by default "adaptive" and "basic", for records."""
     if not isinstance(budget, Budget):
         raise InvalidInput(f"budget is {budget!r}: expected a Budget for a new ledger, such as Budget(1.0, 1e-5).")
@@ -412,9 +409,7 @@ def _first_row(
     bound = _validate.one_of(allowed, f'Mode "{mode}" admits no other.', bound=bound or allowed[0])
     order = filters.choose_order(budget) if bound == "rdp" else None
     identity = secrets.token_hex(16)
-    return folding.open_body(
-        identity, _validate.line(dataset=dataset), budget, mode, bound, order, PrivacyUnit.of(unit).name
-    )
+    return open_body(identity, _validate.line(dataset=dataset), budget, mode, bound, order, PrivacyUnit.of(unit).name)
 
 
 def _check_same(

@@ -10,14 +10,12 @@ from decimal import Decimal
 
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
 from dpilot.privacy._decimals import DOWN
-from dpilot.privacy.amounts import Amount, Charge, Price
 from dpilot.privacy.events import Event
-from dpilot.privacy.ledger.book import Book, Page
-from dpilot.privacy.ledger.folding import Body, reserve_body, settle_body, stage_body
+from dpilot.privacy.filters import Amount, Charge, Price
+from dpilot.privacy.ledger.book import Body, Book, Page, reserve_body, settle_body, stage_body
 from dpilot.privacy.ledger.history import Entry, History, Stage
 from dpilot.privacy.ledger.stage_lock import StageLock
-from dpilot.privacy.ranks import check_alone
-from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.receipt import Receipt, check_alone
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 

@@ -1,30 +1,44 @@
 """The file: one SQLite database, rows only ever added, each transaction on disk before it is believed.
 
 Every call opens its own connection, so forked workers, threads and pickles cannot share one by accident. The file is
-never opened by anything but SQLite: closing any other handle would drop SQLite's locks.
+never opened by anything but SQLite: closing any other handle would drop SQLite's locks. It lives on a local disk:
+network file systems do not lock and sync as SQLite needs (``refuse_network``).
 
 What ``head`` is for: a chain alone does not notice that its last rows are gone, so count and hash of the end are kept
 beside it, in the same transaction. Who can rewrite the whole file can still rewrite both; a head noted elsewhere
-(``Ledger.head``) catches that too.
+(``Ledger.head``) catches that too. Each row is tied to all before it:
+
+    hash = SHA-256 of canonical JSON [seq, kind, key, time, body, previous hash]
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from dpilot.errors import LedgerError
-from dpilot.privacy.ledger.chain import FORMAT, LedgerRow, check_chain, next_row
-from dpilot.privacy.ledger.places import sync_folder
 
+FORMAT: Final = 1
+NOTHING_BEFORE: Final = "0" * 64
 _APPLICATION: Final = 0x64704C67  # "dpLg", in the header of every ledger
 _PATIENCE: Final = 60.0  # seconds to wait for another process
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_NETWORK: Final = re.compile(
+    "nfs4?|cifs|smb3|smbfs|ncpfs|afs|9p|drvfs|ceph|lustre|glusterfs|beegfs|gpfs|orangefs|pvfs2|ocfs2|gfs2|coda|davfs|"
+    "virtiofs|vboxsf|prl_fs|wekafs|panfs|"
+    r"fuse|fuse\.(?!encfs$|gocryptfs$|cryfs$|mergerfs$|fuse-overlayfs$|bindfs$|ntfs-3g$).*"
+)
 
 _SCHEMA: Final = (
     "CREATE TABLE rows (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, key TEXT NOT NULL UNIQUE, time TEXT NOT NULL, "
@@ -38,6 +52,56 @@ _SCHEMA: Final = (
     "BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
     "CREATE TRIGGER head_remains BEFORE DELETE ON head BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One line of the ledger. ``seq`` alone orders rows; ``time`` is only shown, so a clock may be wrong."""
+
+    seq: int
+    kind: str
+    key: str
+    time: str
+    body: str
+    previous: str
+    hash: str
+
+    def content(self) -> dict[str, Any]:
+        """The body as data."""
+        data = json.loads(self.body)
+        if not isinstance(data, dict):
+            raise LedgerError(f"row {self.seq} holds {type(data).__name__}: expected an object. The file was altered.")
+        return data
+
+
+def canonical(data: Any) -> str:
+    """One spelling for one value: sorted keys, no spaces, ASCII only."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+
+
+def next_row(before: Sequence[LedgerRow], kind: str, body: Mapping[str, Any]) -> LedgerRow:
+    """The row that follows ``before``, with a key of its own: a second attempt is a second spend."""
+    previous = before[-1].hash if before else NOTHING_BEFORE
+    fields = (len(before), kind, secrets.token_hex(16), datetime.now(UTC).isoformat(timespec="seconds"))
+    text = canonical(body)
+    return LedgerRow(*fields, text, previous, _digest(*fields, text, previous))
+
+
+def check_chain(rows: Sequence[LedgerRow]) -> None:
+    """Raise LedgerError at the first row that was altered, removed, added or moved."""
+    previous = NOTHING_BEFORE
+    for place, row in enumerate(rows):
+        right = _digest(row.seq, row.kind, row.key, row.time, row.body, row.previous)
+        if row.seq != place or row.previous != previous or row.hash != right:
+            raise LedgerError(
+                f"row {place} of the ledger was altered, removed or moved: its hash does not follow from the rows "
+                "before it. Restore the file from a copy; what it says now cannot be relied on."
+            )
+        previous = row.hash
+
+
+def _digest(seq: int, kind: str, key: str, time: str, body: str, previous: str) -> str:
+    return hashlib.sha256(canonical([seq, kind, key, time, body, previous]).encode("ascii")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +287,54 @@ def _explain_errors(path: Path) -> Iterator[None]:
 
 def _name(problem: sqlite3.Error) -> str:
     return getattr(problem, "sqlite_errorname", "SQLite")  # some errors come from the Python side and have none
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in ``folder`` survive a power cut."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def refuse_network(folder: Path) -> None:
+    """Raise LedgerError when ``folder`` is on a network file system. Only Linux tells; elsewhere it is your care."""
+    try:
+        mounts = _MOUNTS.read_text(errors="surrogateescape")
+    except OSError:
+        return
+    kind = file_system(str(folder), mounts)
+    if _NETWORK.fullmatch(kind):
+        raise LedgerError(
+            f"{folder} is on a network file system ({kind}): expected a local disk, where locks and fsync hold. "
+            "Keep the ledger on a local path of the one machine that spends: name it by --ledger (in Python ledger=), "
+            "or a folder for all by DPILOT_LEDGERS."
+        )
+
+
+def file_system(folder: str, mounts: str) -> str:
+    """The type of the file system that holds ``folder``, from the text of mountinfo; later mounts cover earlier ones.
+
+    >>> root, data = "1 0 8:1 / / rw - ext4 a rw", "2 1 0:9 / /data rw - nfs4 b rw"
+    >>> file_system("/data/x", f"{root}\\n{data}"), file_system("/data/x", f"{data}\\n{root}")
+    ('nfs4', 'nfs4')
+    >>> file_system("/database", f"{root}\\n{data}")
+    'ext4'
+    """
+    best, found = "", ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        if _holds(point, folder) and len(point) >= len(best):
+            best, found = point, right.split(" ")[0]
+    return found
+
+
+def _holds(point: str, folder: str) -> bool:
+    return point == "/" or folder == point or folder.startswith(point + "/")

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dpilot.errors import DpilotError
+from dpilot.privacy.ledger.store import sync_folder
 
 
 def write(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -26,16 +27,7 @@ def write(path: Path, content: bytes, *, mode: int = 0o644) -> None:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
-        sync(path.parent)
-
-
-def sync(folder: Path) -> None:
-    """Have the names in a folder on disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_folder(path.parent)
 
 
 def remove(path: Path) -> None:
@@ -43,7 +35,7 @@ def remove(path: Path) -> None:
     with _clearly(path):
         path.unlink(missing_ok=True)
         if path.parent.is_dir():
-            sync(path.parent)
+            sync_folder(path.parent)
 
 
 @contextmanager
