@@ -72,6 +72,7 @@ def unit_losses(
     real, rows = batch
     units, cap = real.shape
     flat = batches.rebuild(rows, lambda t: t.flatten(0, 1) if batches.holds_samples(t, units) else t)
-    losses = batches.check_losses(batches.losses(model, loss_fn, flat, per_batch), units * cap)
+    chunk = batches.Chunk(model, loss_fn, flat, units * cap, per_batch)
+    losses = batches.check_losses(chunk.losses(), chunk.n)
     total = torch.where(real, losses.reshape(units, cap), 0.0).sum(1)
     return total / real.sum(1) if gradient == MEAN else total
