@@ -131,7 +131,10 @@ class FeatureBlocks:
             shares = None if shares is None else pad(shares, (0, -len(values) % block))
             values, labels = pad_to_blocks(values, labels, block)
         values = precision.truncate_tf32(values) if grade is precision.TF32 else values
-        lengths = torch.cat([torch.linalg.vector_norm(rows.double(), dim=1) for rows in chunk_rows(values)])
+        lengths = torch.empty(len(values), dtype=torch.float64, device=values.device)
+        pieces = zip(chunk_rows(values), chunk_rows(lengths), strict=True)
+        for rows, some in pieces:  # in place: results between freed pieces would keep the heap from shrinking
+            some.copy_(torch.linalg.vector_norm(rows.double(), dim=1))
         null = (labels == NULL) | ~torch.isfinite(lengths)
         if bool((null & (lengths != 0)).any()):  # a product of 0 and nan would be nan; rows of zeros stay, uncopied
             values = torch.where(null[:, None], 0.0, values)
