@@ -564,7 +564,7 @@ def preserve(snapshot: StateSnapshot) -> Iterator[WriteGuard]:
     """Restore a snapshot, and all memory that was written, on the way out, exception or not."""
     guard = WriteGuard()
     try:
-        with watch_writes(guard):
+        with watch_writes(guard, snapshot.tensors):
             yield guard
     finally:
         snapshot.restore()

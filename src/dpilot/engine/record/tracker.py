@@ -10,7 +10,7 @@ import itertools
 import linecache
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +51,7 @@ from dpilot.engine.record.rules import (
     no_values,
     pointwise,
 )
-from dpilot.engine.writes import WriteGuard
+from dpilot.engine.writes import WriteGuard, runs_code, takes_apart
 
 Severity = Literal["unknown", "mixed"]
 
@@ -82,7 +82,7 @@ class Operation(NamedTuple):
     special: bool = False
     """Whether what is known of its inputs does not decide what is known of its results."""
     foreign: bool = False
-    """Whether it is not torch's own, or runs functions of the model: nothing is known of sizes, numbers or branches."""
+    """Whether it is not torch's own, or runs functions of the model: it may read records that it is not given."""
 
 
 VIEWS: Final = frozenset({
@@ -170,7 +170,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """One pass over a chunk of n > 1 records.
 
     ``records`` are the tensors of the chunk whose first axis counts the records; ``constants`` is what is known of
-    memory that exists already; ``guard`` saves such memory before it is written; ``answers`` are for a captured pass.
+    memory that exists already; ``guard`` saves such memory before it is written; ``answers`` are for a captured pass;
+    ``state`` is the memory that code of the model may write where it is not seen.
 
     Guarantee:
         A tensor whose place is ``axis`` holds, in the rows of record i, a function of record i, of what is shared and
@@ -181,14 +182,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(
         self, n: int, records: Iterable[Tensor], constants: Constants, guard: WriteGuard,
-        answers: Answers | None = None,
+        answers: Answers | None = None, *, state: Sequence[Tensor] = (),
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
         self.n, self.findings = n, list[Finding]()
         self.memory = Memory(n, constants, answers)
         self.place = self.memory.place
         self.generators = Generators()
-        self._guard, self._strict = guard, False
+        self._guard, self._state, self._strict = guard, state, False
         held = list(records)
         for t in held:
             self.memory.put(t, on_axis(0), born=False)
@@ -227,6 +228,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._strict and torch._C._is_torch_function_all_disabled():
             return func(*args, **(kwargs or {}))  # what the engine makes of a gradient
+        if types and any(map(takes_apart, types)):
+            return NotImplemented  # the subclass runs operations on its parts, which are seen
         operation = _operations.get(func)
         if operation is None:
             operation = _operations[func] = describe(func)
@@ -321,6 +324,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = {k: v for k, v in kwargs.items() if k not in operation.results} if operation.results else kwargs
         read = list(tensors_in(args[1:] if operation.name in OVERWRITES else args))
         read += tensors_in(given) if given else ()
+        if operation.foreign:
+            self._guard.before_code(self._state)
         reseeded = operation.draws and self.generators.were_set(func, args, kwargs, again=self._strict)
         places = [self.place(t) for t in read]
         worst = max(places, key=lambda place: WORSE[place.kind], default=SHARED)
@@ -486,6 +491,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_escapes(self, run: Execution) -> None:
         """Values of records, or draws for all of them, that decide a size, or that Python reads."""
         name = run.operation.name
+        if run.operation.foreign:
+            self.note("unknown", f"{name} runs code that is not watched")
+            return
         if run.operation.rule is no_values or not any(p.holds_records or p.holds_draws for p in run.places):
             return
         masked = name == "index" and any(
@@ -493,7 +501,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for t, p in zip(run.read[1:], run.places[1:], strict=True)
         )
         compressed = any(t.layout is not torch.strided for t in run.outs)  # with as many entries as are not zero
-        if masked or compressed or run.operation.foreign or name in SIZED_BY_VALUES:
+        if masked or compressed or name in SIZED_BY_VALUES:
             what = f"{name}: the number of rows depends on the records"
         elif not run.outs and run.out is not None:
             what = "Python reads a number that depends on the records"
@@ -537,11 +545,12 @@ def written_by(operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
 def describe(func: Any) -> Operation:
     """What torch's own schema and tags say of an operation."""
     if not isinstance(func, torch._ops.OpOverload):
-        return Operation(str(func), None, False, (), foreign=True)
+        return Operation(str(func), None, False, (), special=True, foreign=True)
     schema = func._schema
     library, name = schema.name.split("::")
     if library != "aten":
-        return Operation(schema.name, None, False, declared_writes(schema), foreign=True)
+        own = not runs_code(func)
+        return Operation(schema.name, None, False, declared_writes(schema), special=True, foreign=not own)
     if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name != "set_"):
         return Operation(name, None, True, declared_writes(schema) if name in RESIZES else ())
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)

@@ -62,7 +62,7 @@ class Pass:
         snapshot, guard = StateSnapshot.of(model, loss_fn, batch), WriteGuard()
         constants = constants_of(model)
         constants.add(snapshot.tensors)
-        tracker = Tracker(n, batches.records(batch, n), constants, guard, answers)
+        tracker = Tracker(n, batches.records(batch, n), constants, guard, answers, state=snapshot.tensors)
         try:
             with run_eagerly():
                 draws = GeneratorStates.of(outside_torch(snapshot.generators))
