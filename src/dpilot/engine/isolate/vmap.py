@@ -148,6 +148,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
         if draws:
             self.generators.follow()
+        if any(t.is_quantized for t in tensors_in(out)):
+            self.found.append(f"{name} quantises all samples on the scale of the first")
         if out is not None and not isinstance(out, torch.Tensor) and not any(True for _ in tensors_in(out)):
             self.found.append(f"{name} gives Python a number")
         return out

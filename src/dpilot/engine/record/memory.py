@@ -150,8 +150,8 @@ class Memory:
         self._next_draw = itertools.count(1)
         self.looked = 0
 
-    def tag(self, t: Tensor, *, held: bool = False) -> Tag:
-        """The tag of a tensor's memory; ``held`` says that the model itself has it, as no number of Python is."""
+    def tag(self, t: Tensor) -> Tag:
+        """The tag of a tensor's memory."""
         try:
             address = t.untyped_storage()._cdata
         except _NO_MEMORY_ERRORS:
@@ -161,9 +161,7 @@ class Memory:
             return found.tag
         tag = self._constants.tag(address)
         if tag is None:
-            # a number of Python has no axes; were it a record's, its reading would have been noticed
-            nothing = (t.dim() == 0 and not held) or t.numel() == 0
-            tag = Tag("shared") if nothing else Tag("unknown", why=self._constants.doubt(address))
+            tag = Tag("unknown", why=self._constants.doubt(address)) if t.numel() else Tag("shared")
         self._known[address] = Known(tag, StorageWeakRef(t.untyped_storage()))  # type: ignore[no-untyped-call]
         return tag
 

@@ -189,6 +189,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.memory = Memory(n, constants, answers)
         self.place = self.memory.place
         self.generators = Generators()
+        self.recomputes = False  # a checkpoint runs parts of the forward pass again, which are watched as well
         self._guard, self._state, self._strict = guard, state, False
         held = list(records)
         for t in held:
@@ -199,7 +200,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def holds_records(self, t: Tensor) -> bool:
         """Whether a tensor that the model holds depends on records."""
         with torch._C.DisableTorchFunction():
-            return self.memory.tag(t, held=True).kind not in ("shared", "random")
+            return self.memory.tag(t).kind not in ("shared", "random")
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -230,6 +231,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))  # what the engine makes of a gradient
         if types and any(map(takes_apart, types)):
             return NotImplemented  # the subclass runs operations on its parts, which are seen
+        if not self._strict and (hooks := torch._C._autograd._top_saved_tensors_default_hooks(True)):
+            self._note_saving(hooks[0])
         operation = _operations.get(func)
         if operation is None:
             operation = _operations[func] = describe(func)
@@ -245,6 +248,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if any(self.holds_records(t) for t in tensors_in((args, kwargs or {}))):
                     self.note("unknown", f"{operation.name} raises, which the model may catch")
                 raise
+
+    def _note_saving(self, pack: Any) -> None:
+        """Hooks save tensors: those of checkpoints compute again what is watched, others may exchange anything."""
+        self.recomputes = True
+        if not getattr(pack, "__module__", "").startswith("torch."):
+            self.note("unknown", "hooks on saved tensors exchange what the backward pass of records reads")
 
     def _run_view(self, func: Any, args: Any, kwargs: Any) -> Any:
         if args and isinstance(args[0], Tensor) and func is not torch.ops.aten.lift_fresh.default:
