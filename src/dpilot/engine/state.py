@@ -88,9 +88,9 @@ class StateSnapshot:
 
     Limits:
         Not looked into: objects of the standard library (other than containers), of data and logging libraries, of
-        torch outside torch.nn, torch.distributions, torch.optim and torch.amp; entries of containers longer than 4,096; what lies beyond 65,536
-        objects; state inside C or C++ (iterators, caches of ``lru_cache``). Global variables are those that functions
-        of the user name directly.
+        torch outside torch.nn, torch.distributions, torch.optim and torch.amp; entries of containers longer than 4,096;
+        what lies beyond 65,536 objects; state inside C or C++ (iterators, caches of ``lru_cache``). Global variables
+        are those that functions of the user name directly.
 
     Example:
         >>> model = nn.Linear(2, 1)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from dpilot.engine import unchecked
 from dpilot.engine.base import tensors_in
 
 EXITS = frozenset({
@@ -194,12 +195,13 @@ def runs_code(operation: Any) -> bool:
 @cache
 def takes_apart(kind: type) -> bool:
     """Whether tensors of a class have operations of their own, which run others on the parts they are made of."""
-    return kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+    return getattr(kind, "__torch_dispatch__", None) is not Tensor.__torch_dispatch__
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tells a guard, before each operation, what the operation writes into memory that it did not see being made.
 
+    It raises where a kernel would take a number for a place that is none (unchecked.py).
     ``held`` is all that code of the model which is not seen may write.
     """
 
@@ -223,6 +225,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             writes = self._known[func]
         except KeyError:
             writes = self._known[func] = writes_of(func) if hasattr(func, "_schema") else None
+        unchecked.check(func, args)
         if writes is None or writes.foreign:
             self.guard.before_code(self._held)
         if writes is None:  # a higher-order operator says nothing of what it writes

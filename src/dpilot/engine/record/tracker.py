@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dpilot.engine import unchecked
 from dpilot.engine.base import NoRule, tensors_in
 from dpilot.engine.generators import Generators
 from dpilot.engine.record.memory import Answers, Constants, Meeting, Memory, drawn_among, remember, same_layout
@@ -238,6 +239,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             operation = _operations[func] = describe(func)
         with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
             try:
+                unchecked.check(func, args)
                 if operation.is_view:
                     run = self._run_resize if operation.writes else self._run_view
                     return run(func, args, kwargs or {})
@@ -558,8 +560,7 @@ def describe(func: Any) -> Operation:
     schema = func._schema
     library, name = schema.name.split("::")
     if library != "aten":
-        own = not runs_code(func)
-        return Operation(schema.name, None, False, declared_writes(schema), special=True, foreign=not own)
+        return Operation(schema.name, None, False, declared_writes(schema), special=True, foreign=runs_code(func))
     if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name != "set_"):
         return Operation(name, None, True, declared_writes(schema) if name in RESIZES else ())
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)
