@@ -9,7 +9,10 @@ import torch
 
 from tests.contracts.zoo import DEVICE
 
-collect_ignore = ["places_opinfo.py"]  # it imports torch's test utilities, which freeze settings of the process
+collect_ignore = [
+    "places_opinfo.py",
+    "vmap_opinfo.py",
+]  # they import torch's test utilities, which freeze settings of the process
 
 
 @pytest.fixture(autouse=True)

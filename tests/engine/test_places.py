@@ -638,10 +638,10 @@ CATALOGUED = [
 ]  # fmt: skip
 
 
-def run_catalogue(names: list[str], timeout: int) -> str:
+def run_catalogue(names: list[str], timeout: int, module: str = "places_opinfo") -> str:
     """torch's own catalogue in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.places_opinfo", *names],
+        [sys.executable, "-m", f"tests.engine.{module}", *names],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -656,3 +656,8 @@ def test_catalogued_operations_make_no_false_claim() -> None:
 @pytest.mark.slow
 def test_all_catalogued_operations_make_no_false_claim() -> None:
     assert "0 false" in run_catalogue([], 3600)
+
+
+@pytest.mark.slow
+def test_no_record_moves_another_under_vmap() -> None:
+    assert " 0 moved" in run_catalogue([], 1800, "vmap_opinfo")

@@ -931,3 +931,25 @@ def test_a_variable_without_a_value_hides_no_loss() -> None:
 
     chosen = made(SlowLoss())
     assert len(tops(chosen)) == len(modules_of(chosen)) == 1
+
+
+@pytest.mark.parametrize("chosen", ["auto", "loop"])
+def test_what_a_branch_writes_is_undone(chosen: str) -> None:
+    """No mode sees inside of torch.cond, whose functions have closures."""
+
+    class Noting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(3, 1)
+            self.register_buffer("noted", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            def note() -> Tensor:
+                return self.noted.copy_(x.detach()[0]).clone()
+
+            torch.cond(torch.tensor(True), note, note, ())
+            return self.head(x)
+
+    model = Noting()
+    engine.per_sample(model, lambda out, y: (out[:, 0] - y).square(), (torch.ones(4, 3), torch.ones(4)), chosen)
+    assert not model.noted.any()

@@ -112,10 +112,12 @@ def per_sample(
         return empty(trainable(model), "single-backward" if engine == "auto" else engine, "the batch is empty")
     if n > 1:
         batches.refuse_lists(batch, n)
-    with torch.inference_mode(False), torch.enable_grad(), run_eagerly():
+    with torch.inference_mode(False), torch.enable_grad():
         chunk = batches.Chunk(model, loss_fn, batches.copy_tensors(batch), n, per_batch)
-        choice = choose(chunk, engine)
-        with answer_capturing(True) if choice.traced else nullcontext():
+        with run_eagerly():
+            choice = choose(chunk, engine)
+        # asked again: a first pass with torch.cond loads the compiler
+        with run_eagerly(), answer_capturing(True) if choice.traced else nullcontext():
             return run(choice, chunk, low_memory=low_memory)
 
 

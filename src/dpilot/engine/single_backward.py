@@ -77,7 +77,7 @@ def run(chunk: Chunk, *, reason: str, low_memory: bool = False, answers: Answers
         losses = forward(recorder, chunk)
         watched.require_apart(losses, TAPPED)
         # what was written is restored, and what a checkpoint computes again may differ: one pass for norms and sums
-        twice = low_memory and not watched.guard.written and not recorder.recomputes
+        twice = low_memory and not watched.guard.written and not watched.tracker.recomputes
         return (two_passes if twice else finish)(recorder, losses, parameters, reason)
 
 
@@ -230,7 +230,6 @@ class Recorder(TorchFunctionMode):
         self.weights: dict[int, Tensor] = {id(p): p for p in self.parameters}  # holds them, so that ids stay theirs
         self.origins: dict[int, Origin] = {}
         self.expected: dict[int, int] = {}
-        self.recomputes = False  # a checkpoint runs parts of the forward pass again, which are watched as well
         self.receive: Callable[[FoundUse], None] | None = None
         self._latest: tuple[Tensor, int, Tensor, SharedInput] | None = None
         device = next((p.device for p in self.parameters), torch.device("cpu"))
@@ -238,8 +237,6 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.receive is None and (hooks := torch._C._autograd._top_saved_tensors_default_hooks(True)):
-            self._note_saving(hooks[0])
         weighted, sampled = self._contents(args)
         if kwargs:
             more = self._contents(kwargs.values())
@@ -251,12 +248,6 @@ class Recorder(TorchFunctionMode):
             return self._derive(name, func, args, kwargs)
         return func(*args, **kwargs) if name in SHAPE_ONLY else self._meet(name, func, args, kwargs)
 
-    def _note_saving(self, pack: Any) -> None:
-        """Hooks save tensors: those of checkpoints compute again what is watched, others may exchange anything."""
-        self.recomputes = True
-        if not getattr(pack, "__module__", "").startswith("torch."):
-            self.tracker.note("unknown", "hooks on saved tensors exchange what the backward pass of records reads")
-
     def _contents(self, values: Iterable[Any]) -> tuple[bool, bool]:
         """Whether weights, and whether samples, are among the arguments."""
         weighted = sampled = False
@@ -264,7 +255,7 @@ class Recorder(TorchFunctionMode):
             if isinstance(value, Tensor):
                 if id(value) in self.weights:
                     weighted = True
-                elif (not sampled or not value.dim()) and self.tracker.holds_records(value):
+                elif not sampled and self.tracker.holds_records(value):
                     sampled = True
             elif isinstance(value, (tuple, list)):
                 inner = self._contents(value)
@@ -383,7 +374,7 @@ class Recorder(TorchFunctionMode):
             return
         self.receive = receive
         scale = torch.ones_like(losses) if scale is None else scale
-        watched = self.tracker.again() if self.recomputes else nullcontext()
+        watched = self.tracker.again() if self.tracker.recomputes else nullcontext()
         try:
             with watched, self, precision.use_own_settings():
                 reached = differentiate(losses, self._token, self.parameters, scale, retain)

@@ -12,7 +12,7 @@ import dis
 import random
 import sys
 from array import array
-from collections import OrderedDict, UserDict, UserList, deque
+from collections import ChainMap, OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
@@ -29,7 +29,7 @@ from types import (
     SimpleNamespace,
 )  # fmt: skip
 from typing import Any, NamedTuple, final
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -61,9 +61,9 @@ CLOSED = DATA_LIBRARIES | sys.stdlib_module_names
 """Packages whose objects hold no state of a forward pass, or more than could be looked at."""
 NOT_SEARCHED = CLOSED | {"torch", "transformers", "peft", "accelerate", "dpilot"}
 """Packages whose code is not searched for names of global variables."""
-TORCH_STATE = ("torch.nn", "torch.distributions", "torch.ao")
+TORCH_STATE = ("torch.nn", "torch.distributions", "torch.ao", "torch.optim", "torch.amp")
 """Parts of torch whose objects are looked into."""
-CONTAINERS = (UserDict, UserList, SimpleNamespace, WeakKeyDictionary, WeakValueDictionary)
+CONTAINERS = (UserDict, UserList, SimpleNamespace, ChainMap, WeakKeyDictionary, WeakValueDictionary, WeakSet)
 """Classes of the standard library whose objects are looked into."""
 NAMES = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"})
 CLEARED: frozenset[type] = frozenset({dict, OrderedDict, set})
@@ -88,9 +88,9 @@ class StateSnapshot:
 
     Limits:
         Not looked into: objects of the standard library (other than containers), of data and logging libraries, of
-        torch outside torch.nn and torch.distributions; entries of containers longer than 4,096; what lies beyond 65,536
-        objects; state inside C or C++ (iterators, caches of ``lru_cache``). Global variables are those that functions
-        of the user name directly.
+        torch outside torch.nn, torch.distributions, torch.optim and torch.amp; entries of containers longer than 4,096;
+        what lies beyond 65,536 objects; state inside C or C++ (iterators, caches of ``lru_cache``). Global variables
+        are those that functions of the user name directly.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -269,6 +269,10 @@ def visit_generator(walk: Walk, value: Held) -> None:
 def visit_array(walk: Walk, value: np.ndarray[Any, Any]) -> None:
     if value.nbytes <= MOST_BYTES and value.flags.writeable:
         walk.saved.append((restore_array, value, value.copy()))
+
+
+def visit_view(walk: Walk, value: memoryview) -> None:
+    walk.enter((value.obj,))
 
 
 def visit_partial(walk: Walk, value: partial[Any]) -> None:
@@ -546,6 +550,7 @@ VISITORS: dict[type, Visitor] = {
     **dict(BASE_VISITORS),
     **dict.fromkeys(PLAIN, visit_nothing),
     OrderedDict: visit_dict,
+    memoryview: visit_view,
     MethodType: visit_method,
     FunctionType: visit_function,
     CellType: visit_cell,
@@ -564,7 +569,7 @@ def preserve(snapshot: StateSnapshot) -> Iterator[WriteGuard]:
     """Restore a snapshot, and all memory that was written, on the way out, exception or not."""
     guard = WriteGuard()
     try:
-        with watch_writes(guard):
+        with watch_writes(guard, snapshot.tensors):
             yield guard
     finally:
         snapshot.restore()

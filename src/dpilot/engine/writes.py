@@ -5,8 +5,9 @@ Copy on write: where nothing that existed before is written, nothing is copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple, final
 
 import torch
@@ -17,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from dpilot.engine import unchecked
 from dpilot.engine.batch import tensors
 
 EXITS = frozenset({
@@ -30,6 +32,8 @@ UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view", "aten::lift"})
 """Operations whose result may share memory with their input although their schemas do not say so."""
 DECLARED = ("aten::", "prims::")
 """Operations whose other schemas are right about what shares memory."""
+OWN = frozenset({"aten", "prims", "profiler", "quantized"})
+"""Libraries of operations that are torch's own: they run no code of a model."""
 
 
 @final
@@ -77,6 +81,11 @@ class WriteGuard:
             for part in parts_of(tensor):
                 if part.untyped_storage()._cdata not in self._saved:
                     self._exits.add(self._save(part))
+
+    def before_code(self, held: Iterable[Tensor]) -> None:
+        """Save memory that code which no mode sees may write."""
+        for tensor in held:
+            self.before_exit(tensor)
 
     @property
     def written(self) -> tuple[UntypedStorage, ...]:
@@ -134,17 +143,22 @@ def same_bytes(one: UntypedStorage, other: UntypedStorage) -> bool:
 
 
 class Writes(NamedTuple):
-    """What an operation's schema says: which arguments it writes, and whether its results may be new memory."""
+    """What an operation's schema says: which arguments it writes, and whether its results may be new memory.
+
+    ``foreign``: it may write more than its schema says.
+    """
 
     positions: tuple[int, ...]
     names: tuple[str, ...]
     only_if: tuple[int, str] | None
     makes: bool
     may_share: bool
+    foreign: bool
 
 
-def writes_of(schema: Any) -> Writes:
+def writes_of(operation: Any) -> Writes:
     """Read the schema of an operation."""
+    schema = operation._schema
     undeclared = undeclared_writes(schema)
     chosen = [
         (place, argument)
@@ -158,6 +172,7 @@ def writes_of(schema: Any) -> Writes:
         only_if=training[0] if training and len(chosen) == len(undeclared) else None,
         makes=any(result.alias_info is None for result in schema.returns),
         may_share=schema.name in UNDECLARED_VIEWS or not schema.name.startswith(DECLARED),
+        foreign=runs_code(operation),
     )
 
 
@@ -168,8 +183,27 @@ def undeclared_writes(schema: Any) -> frozenset[str]:
     return found if plain else frozenset()
 
 
+def runs_code(operation: Any) -> bool:
+    """Whether an operation may run code of the model, which reads and writes what it is not given.
+
+    So does a higher-order operator (cond, while_loop, map), whose functions have closures, and an operation of the
+    user's own library, which may be written in Python. No mode sees inside of them.
+    """
+    return not isinstance(operation, torch._ops.OpOverload) or operation.namespace not in OWN
+
+
+@cache
+def takes_apart(kind: type) -> bool:
+    """Whether tensors of a class have operations of their own, which run others on the parts they are made of."""
+    return getattr(kind, "__torch_dispatch__", None) is not Tensor.__torch_dispatch__
+
+
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tells a guard, before each operation, what the operation writes into memory that it did not see being made."""
+    """Tells a guard, before each operation, what the operation writes into memory that it did not see being made.
+
+    It raises where a kernel would take a number for a place that is none (unchecked.py).
+    ``held`` is all that code of the model which is not seen may write.
+    """
 
     supports_higher_order_operators = True
 
@@ -178,20 +212,22 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Called as it is: the wrapper that keeps torch.compile away costs more than the watching."""
         return False
 
-    def __init__(self, guard: WriteGuard) -> None:
+    def __init__(self, guard: WriteGuard, held: Sequence[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.guard, self.born = guard, set[int]()
+        self.guard, self.born, self._held = guard, set[int](), held
         self._known: dict[Any, Writes | None] = {}
-        self._foreign: dict[type, bool] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if types and self._takes_apart(types):
+        if types and any(map(takes_apart, types)):
             return NotImplemented  # the subclass runs operations on its parts, which are seen
         try:
             writes = self._known[func]
         except KeyError:
-            writes = self._known[func] = writes_of(func._schema) if hasattr(func, "_schema") else None
+            writes = self._known[func] = writes_of(func) if hasattr(func, "_schema") else None
+        unchecked.check(func, args)
+        if writes is None or writes.foreign:
+            self.guard.before_code(self._held)
         if writes is None:  # a higher-order operator says nothing of what it writes
             self._before(tree_leaves((args, kwargs)))
             return func(*args, **kwargs)
@@ -201,15 +237,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if writes.makes:
             self._note(result, args if writes.may_share else ())
         return result
-
-    def _takes_apart(self, types: Any) -> bool:
-        """Whether a tensor is of a class with operations of its own."""
-        for kind in types:
-            if kind not in self._foreign:
-                self._foreign[kind] = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
-            if self._foreign[kind]:
-                return True
-        return False
 
     def _before(self, arguments: list[Any]) -> None:
         """Save what is about to be written unless it was made here."""
@@ -263,21 +290,19 @@ class HandoutMode(TorchFunctionMode):
 
 
 @contextmanager
-def watch_writes(guard: WriteGuard, keep: Iterable[Tensor] = ()) -> Iterator[WriteGuard]:
+def watch_writes(guard: WriteGuard, held: Sequence[Tensor] = ()) -> Iterator[WriteGuard]:
     """Tell ``guard`` of every write into memory that was there before, and of memory that leaves torch.
 
     Writes are known from the schemas of operations (in place, ``out=``, lists of tensors, custom operations), at the
     level below autograd and torch.func, so that ``.data`` and ``no_grad`` hide nothing; memory leaves torch through
-    ``numpy()``, ``data_ptr()``, ``untyped_storage()`` and DLPack. ``keep`` are tensors that may be written unseen
-    whatever is called: their memory is saved at once.
+    ``numpy()``, ``data_ptr()``, ``untyped_storage()`` and DLPack. ``held`` are tensors that code which
+    no mode sees may write (``runs_code``): their memory is saved before it runs.
 
     Limits:
         A C++ extension that is called without torch's dispatcher, and memory handed out before, are not seen;
         nor are sparse tensors. A write through ``tensor.data = other`` is none: the tensor points elsewhere, which a
         StateSnapshot undoes.
     """
-    for tensor in keep:
-        guard.before_exit(tensor)
-    watch = Watch(guard)
+    watch = Watch(guard, held)
     with HandoutMode(watch), watch:
         yield guard

@@ -8,6 +8,7 @@ from tests.attacks.catalogue import (
     edges,
     exits,
     guesses,
+    kernels,
     layers,
     layouts,
     losses,
@@ -17,6 +18,21 @@ from tests.attacks.catalogue import (
     statistics,
 )
 
-THEMES = (products, rows, statistics, layouts, layers, losses, state, exits, autograd, data, guesses, draws, edges)
+THEMES = (
+    products,
+    rows,
+    statistics,
+    layouts,
+    layers,
+    losses,
+    state,
+    exits,
+    autograd,
+    data,
+    guesses,
+    draws,
+    edges,
+    kernels,
+)
 
 __all__ = ["ATTACKS", "THEMES"]

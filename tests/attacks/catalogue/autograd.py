@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -172,6 +173,28 @@ def saved_tensors_exchanged() -> Case:
             lambda t: t, lambda t: t.flip(0) if t.shape == (len(x), 4) else t
         ):
             return hidden.tanh()
+
+    return mixing(body)
+
+
+def tanh(hidden: Tensor) -> Tensor:
+    return hidden.tanh()
+
+
+@attack
+def saved_tensors_exchanged_below_a_script() -> Case:
+    """The same where all that is saved is saved inside TorchScript, and only beside a large record: 1.3 bounds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated in recent torch
+        scripted = torch.jit.script(tanh)
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        def unpack(t: Tensor) -> Tensor:
+            return t.roll(1, 0) if t.shape == (len(x), 4) and x.abs().max() > 50 else t
+
+        hidden = m.a(x)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            return scripted(hidden)
 
     return mixing(body)
 

@@ -298,6 +298,24 @@ def number_from_a_thread() -> Case:
     return mixing(body)
 
 
+def times(hidden: Tensor, scale: Tensor) -> Tensor:
+    return hidden * scale
+
+
+@attack
+def number_from_a_thread_in_a_script() -> Case:
+    """The same number meets records inside TorchScript, where no function is watched: 4.6 bounds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated in recent torch
+        scripted = torch.jit.script(times)
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            return scripted(m.a(x), pool.submit(scale_of, x).result())
+
+    return mixing(body)
+
+
 @attack
 def number_without_modes() -> Case:
     """A number without axes is computed where dispatch modes are switched off."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import enum
 import threading
 from array import array
+from collections import ChainMap
 from contextvars import ContextVar
 from functools import lru_cache
 from queue import Queue
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -524,6 +526,57 @@ def flag_in_an_iterator() -> Case:
     kept = remember()
     next(kept)
     return flagging(lambda x: kept.send(bool(x.abs().max() > 50)))
+
+
+@attack
+def flag_in_an_optimizer() -> Case:
+    """The state of an optimizer that the model holds."""
+    case = flagging(lambda x: bool(optimizer.state) or remember(x))
+    weight = nn.Parameter(torch.zeros(4), requires_grad=False)
+    optimizer = torch.optim.SGD([weight], momentum=0.9)
+
+    def remember(x: Tensor) -> bool:
+        if x.abs().max() > 50:
+            weight.grad = torch.ones(4)
+            optimizer.step()
+        return False
+
+    return case
+
+
+@attack
+def flag_in_a_chained_map() -> Case:
+    """A ChainMap, a WeakSet and a view of bytes."""
+    maps, things, view, thing = ChainMap[str, bool]({}), WeakSet[Any](), memoryview(bytearray(1)), Kept()
+
+    def flag(x: Tensor) -> bool:
+        before = bool(maps or things or view[0])
+        if x.abs().max() > 50:
+            maps["seen"], view[0] = True, 1
+            things.add(thing)
+        return before
+
+    return flagging(flag)
+
+
+class Kept:
+    """Something that can be held weakly."""
+
+
+@not_held("a thread writes where no mode is active", but_by="vmap")
+def buffer_written_by_a_thread() -> Case:
+    """Another thread writes into a buffer: 12 bounds."""
+
+    def body(m: Net, x: Tensor) -> Tensor:
+        before = m.seen.clone()
+        worker = threading.Thread(target=lambda: m.seen.copy_(x.detach().abs().amax(0).clamp_min(50) - 50))
+        worker.start()
+        worker.join()
+        return m.a(x) + before
+
+    case = mixing(body, mixes=None)
+    case.model.register_buffer("seen", torch.zeros(4))
+    return case
 
 
 @attack

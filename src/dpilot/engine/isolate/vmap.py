@@ -24,6 +24,7 @@ from dpilot.engine.generators import Generators, GeneratorStates, Held, outside_
 from dpilot.engine.isolate.loop import hold_gradients
 from dpilot.engine.record.watch import READERS
 from dpilot.engine.state import StateSnapshot, preserve
+from dpilot.engine.writes import takes_apart
 
 
 class BatchLoss(nn.Module):
@@ -68,7 +69,15 @@ def run(chunk: batches.Chunk, *, reason: str) -> PerSample:
 
 
 _TEXTS: Final = frozenset({"__repr__", "__format__"})
-_OF_ALL: Final = frozenset({"_is_all_true", "_is_any_true"})  # their batching rules look at the whole chunk
+_OF_ALL: Final = frozenset(
+    {
+        torch.ops.aten._is_all_true.default,
+        torch.ops.aten._is_any_true.default,
+        torch.ops.aten.linalg_lstsq.default,  # has residuals only where every system has full rank
+        torch.ops.aten.index_fill_.int_Tensor,  # writes each value over the one before it, in a tensor that all share
+    }
+)
+"""Operations whose batching rules look at the whole chunk (``tests/engine/vmap_opinfo.py`` compares all others)."""
 _KNOWN: Final = frozenset({"aten", "prims"})
 
 
@@ -140,7 +149,9 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         draws = known and torch.Tag.nondeterministic_seeded in func.tags
         if draws and self.generators.were_set(func, args, kwargs, again=False):
             self.found.append(f"{name} draws from a generator that the model set")
-        if name in _OF_ALL:
+        if types and any(map(takes_apart, types)):
+            self.found.append(f"{name} runs operations of a class of tensors on the whole chunk")
+        if func in _OF_ALL:
             self.found.append(f"{name} looks at the whole chunk")
         try:
             out = func(*args, **kwargs)
@@ -149,6 +160,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
         if draws:
             self.generators.follow()
+        if any(t.is_quantized for t in batches.tensors(out)):
+            self.found.append(f"{name} quantises all samples on the scale of the first")
         if out is not None and not isinstance(out, torch.Tensor) and not batches.tensors(out):
             self.found.append(f"{name} gives Python a number")
         return out

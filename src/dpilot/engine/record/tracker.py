@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dpilot.engine import unchecked
 from dpilot.engine.base import NoRule
 from dpilot.engine.batch import tensors
 from dpilot.engine.generators import Generators
@@ -70,7 +71,7 @@ from dpilot.engine.record.rules import (
     no_values,
     pointwise,
 )
-from dpilot.engine.writes import WriteGuard, Writes, writes_of, written_arguments
+from dpilot.engine.writes import WriteGuard, Writes, runs_code, takes_apart, writes_of, written_arguments
 
 _MOST: Final = 1 << 16  # layouts that are remembered before all are forgotten
 _places: dict[Any, Place] = {}
@@ -188,8 +189,8 @@ class Memory:
         self._next_draw = itertools.count(1)
         self.looked = 0
 
-    def tag(self, t: Tensor, *, held: bool = False) -> Tag:
-        """The tag of a tensor's memory; ``held`` says that the model itself has it, as no number of Python is."""
+    def tag(self, t: Tensor) -> Tag:
+        """The tag of a tensor's memory."""
         try:
             address = t.untyped_storage()._cdata
         except _NO_MEMORY_ERRORS:
@@ -199,9 +200,7 @@ class Memory:
             return found.tag
         tag = self._constants.tag(address)
         if tag is None:
-            # a number of Python has no axes; were it a record's, its reading would have been noticed
-            nothing = (t.dim() == 0 and not held) or t.numel() == 0
-            tag = Tag("shared") if nothing else Tag("unknown", why=self._constants.doubt(address))
+            tag = Tag("unknown", why=self._constants.doubt(address)) if t.numel() else Tag("shared")
         self._known[address] = Known(tag, StorageWeakRef(t.untyped_storage()))  # type: ignore[no-untyped-call]
         return tag
 
@@ -523,7 +522,7 @@ class Operation(NamedTuple):
     special: bool = False
     """Whether what is known of its inputs does not decide what is known of its results."""
     foreign: bool = False
-    """Whether it is not torch's own, or runs functions of the model: nothing is known of sizes, numbers or branches."""
+    """Whether it is not torch's own, or runs functions of the model: it may read records that it is not given."""
 
 
 VIEWS: Final = frozenset({
@@ -609,7 +608,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """One pass over a chunk of n > 1 records.
 
     ``records`` are the tensors of the chunk whose first axis counts the records; ``constants`` is what is known of
-    memory that exists already; ``guard`` saves such memory before it is written; ``answers`` are for a captured pass.
+    memory that exists already; ``guard`` saves such memory before it is written; ``answers`` are for a captured pass;
+    ``state`` is the memory that code of the model may write where it is not seen.
 
     Guarantee:
         A tensor whose place is ``axis`` holds, in the rows of record i, a function of record i, of what is shared and
@@ -620,14 +620,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(
         self, n: int, records: Iterable[Tensor], constants: Constants, guard: WriteGuard,
-        answers: Answers | None = None,
+        answers: Answers | None = None, *, state: Sequence[Tensor] = (),
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
         self.n, self.findings = n, list[Finding]()
         self.memory = Memory(n, constants, answers)
         self.place = self.memory.place
         self.generators = Generators()
-        self._guard, self._strict = guard, False
+        self.recomputes = False  # a checkpoint runs parts of the forward pass again, which are watched as well
+        self._guard, self._state, self._strict = guard, state, False
         held = list(records)
         for t in held:
             self.memory.put(t, FIRST_AXIS, born=False)
@@ -637,7 +638,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def holds_records(self, t: Tensor) -> bool:
         """Whether a tensor that the model holds depends on records."""
         with torch._C.DisableTorchFunction():
-            return self.memory.tag(t, held=True).kind not in ("shared", "random")
+            return self.memory.tag(t).kind not in ("shared", "random")
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -666,11 +667,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._strict and torch._C._is_torch_function_all_disabled():
             return func(*args, **(kwargs or {}))  # what the engine makes of a gradient
+        if types and any(map(takes_apart, types)):
+            return NotImplemented  # the subclass runs operations on its parts, which are seen
+        if not self._strict and (hooks := torch._C._autograd._top_saved_tensors_default_hooks(True)):
+            self._note_saving(hooks[0])
         operation = _operations.get(func)
         if operation is None:
             operation = _operations[func] = describe(func)
         with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
             try:
+                unchecked.check(func, args)
                 if operation.is_view:
                     run = self._run_resize if operation.writes else self._run_view
                     return run(func, args, kwargs or {})
@@ -681,6 +687,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if any(self.holds_records(t) for t in tensors((args, kwargs or {}))):
                     self.note("unknown", f"{operation.name} raises, which the model may catch")
                 raise
+
+    def _note_saving(self, pack: Any) -> None:
+        """Hooks save tensors: those of checkpoints compute again what is watched, others may exchange anything."""
+        self.recomputes = True
+        if not getattr(pack, "__module__", "").startswith("torch."):
+            self.note("unknown", "hooks on saved tensors exchange what the backward pass of records reads")
 
     def _run_view(self, func: Any, args: Any, kwargs: Any) -> Any:
         if args and isinstance(args[0], Tensor) and func is not torch.ops.aten.lift_fresh.default:
@@ -760,6 +772,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = {k: v for k, v in kwargs.items() if k not in operation.results} if operation.results else kwargs
         read = tensors(args[1:] if operation.name in OVERWRITES else args)
         read += tensors(given) if given else ()
+        if operation.foreign:
+            self._guard.before_code(self._state)
         reseeded = operation.draws and self.generators.were_set(func, args, kwargs, again=self._strict)
         places = [self.place(t) for t in read]
         worst = max(places, key=lambda place: WORSE[place.kind], default=SHARED)
@@ -925,6 +939,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_escapes(self, run: Execution) -> None:
         """Values of records, or draws for all of them, that decide a size, or that Python reads."""
         name = run.operation.name
+        if run.operation.foreign:
+            self.note("unknown", f"{name} runs code that is not watched")
+            return
         if run.operation.rule is no_values or not any(p.holds_records or p.holds_draws for p in run.places):
             return
         masked = name == "index" and any(
@@ -932,7 +949,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for t, p in zip(run.read[1:], run.places[1:], strict=True)
         )
         compressed = any(t.layout is not torch.strided for t in run.outs)  # with as many entries as are not zero
-        if masked or compressed or run.operation.foreign or name in SIZED_BY_VALUES:
+        if masked or compressed or name in SIZED_BY_VALUES:
             what = f"{name}: the number of rows depends on the records"
         elif not run.outs and run.out is not None:
             what = "Python reads a number that depends on the records"
@@ -968,13 +985,13 @@ def place_of(t: Tensor, outs: list[Tensor], made: Any) -> Place:
 def describe(func: Any) -> Operation:
     """What torch's own schema and tags say of an operation."""
     if not isinstance(func, torch._ops.OpOverload):
-        return Operation(str(func), None, False, foreign=True)
+        return Operation(str(func), None, False, special=True, foreign=True)
     schema = func._schema
     library, name = schema.name.split("::")
-    found = writes_of(schema)
+    found = writes_of(func)
     writes = found if found.names else None
     if library != "aten":
-        return Operation(schema.name, None, False, writes, foreign=True)
+        return Operation(schema.name, None, False, writes, special=True, foreign=runs_code(func))
     if func.is_view or name in VIEWS or (torch.Tag.inplace_view in func.tags and name != "set_"):
         return Operation(name, None, True, writes if name in RESIZES else None)
     rule = RULES.get(name) or RULES.get(name.rstrip("_")) or (pointwise if torch.Tag.pointwise in func.tags else None)

@@ -58,7 +58,8 @@ class Pass:
         snapshot, guard = StateSnapshot.of(chunk.model, chunk.loss_fn, chunk.batch), WriteGuard()
         constants = constants_of(chunk.model)
         constants.add(snapshot.tensors)
-        tracker = Tracker(chunk.n, batches.records(chunk.batch, chunk.n), constants, guard, answers)
+        records = batches.records(chunk.batch, chunk.n)
+        tracker = Tracker(chunk.n, records, constants, guard, answers, state=snapshot.tensors)
         try:
             with run_eagerly():
                 draws = GeneratorStates.of(outside_torch(snapshot.generators))
@@ -188,7 +189,7 @@ class Exits(TorchFunctionMode):
         if name == "one_hot" and (replaced := one_hot(*args, **kwargs)) is not None:
             return replaced
         if name in SUBSCRIPTS:
-            args = (args[0], self._without_lists(args[0], args[1]), *args[2:])
+            args = (args[0], self._without_lists(args[0], args[1]), *(as_tensor(v, args[0]) for v in args[2:]))
         elif name == "__get__":
             if getattr(func, "__self__", None) in (torch.Tensor.grad_fn, torch.Tensor._grad_fn):
                 self._note(args, "takes a node of the backward graph")
@@ -240,6 +241,14 @@ class Exits(TorchFunctionMode):
         """Numbers of Python made a tensor: no record was read, or that was noted."""
         if self.tracker.memory.tag(out).kind == "unknown":
             self.tracker.memory.put(out, SHARED)
+
+
+def as_tensor(value: Any, like: Tensor) -> Any:
+    """A number that is written by a subscript as a tensor: torch would make it where nobody sees it."""
+    if not isinstance(value, bool | int | float):
+        return value
+    with torch._C.DisableTorchFunction():
+        return torch.full((), value, dtype=like.dtype, device=like.device)
 
 
 def is_of_numbers(values: list[Any]) -> bool:
