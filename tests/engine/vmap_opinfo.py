@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from dpilot.engine.base import tensors_in
+from dpilot.engine.batch import tensors
 from dpilot.engine.isolate.vmap import refuse_leaks
 from tests.engine.places_opinfo import CATALOGUE, SKIPPED
 
@@ -48,7 +48,7 @@ def calls(op: Any, sample: Any) -> Iterator[tuple[Callable[..., Any], list[Tenso
             for i, t in zip(chosen, given, strict=True):
                 filled[i] = t
             first, args, kwargs = tree_unflatten(filled, spec)
-            outs = [o for o in tensors_in(op.op(first, *args, **kwargs)) if o.is_floating_point()]
+            outs = [o for o in tensors(op.op(first, *args, **kwargs)) if o.is_floating_point()]
             sums = [(o * torch.linspace(0.5, 1.5, o.numel()).view(o.shape)).sum() for o in outs]
             return torch.stack(sums).sum(), outs
 
@@ -62,7 +62,7 @@ def results(call: Callable[..., Any], records: list[Tensor]) -> list[Tensor] | N
     torch.manual_seed(1)
     try:
         with refuse_leaks():
-            return list(tensors_in(torch.func.vmap(call, randomness="different")(*records)))
+            return list(tensors(torch.func.vmap(call, randomness="different")(*records)))
     except Exception:
         return None
 
