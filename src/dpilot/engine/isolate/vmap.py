@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -19,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine import batch as batches
-from dpilot.engine.base import NoRule, PerSample, accumulator, no_batching_warnings, trainable
+from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, no_batching_warnings, trainable
 from dpilot.engine.generators import Generators, GeneratorStates, Held, outside_torch
 from dpilot.engine.isolate.loop import hold_gradients
 from dpilot.engine.record.watch import READERS
@@ -30,12 +29,13 @@ from dpilot.engine.writes import takes_apart
 class BatchLoss(nn.Module):
     """Model and loss as one module, so that one functional call swaps the parameters for both call styles."""
 
-    def __init__(self, chunk: batches.Chunk) -> None:
+    def __init__(self, model: nn.Module, loss_fn: LossFunction, per_batch: bool) -> None:
         super().__init__()
-        self.model, self.loss_fn, self._chunk = chunk.model, chunk.loss_fn, chunk  # a loss may hold a model's weight
+        self.model, self.loss_fn, self.per_batch = model, loss_fn, per_batch  # a loss may hold a weight of the model
 
     def forward(self, batch: Any) -> Tensor:
-        return batches.check_losses(replace(self._chunk, batch=batch, n=1).losses(), 1).sum()
+        chunk = batches.Chunk(self.model, self.loss_fn, batch, 1, self.per_batch)
+        return batches.check_losses(chunk.losses(), 1).sum()
 
 
 def run(chunk: batches.Chunk, *, reason: str) -> PerSample:
@@ -46,7 +46,7 @@ def run(chunk: batches.Chunk, *, reason: str) -> PerSample:
     Edge cases: random layers draw independently for every sample (randomness="different"); recurrent layers, data
     dependent branches and in-place writes into fresh tensors are torch.func's own limits and are refused.
     """
-    whole, batch = BatchLoss(chunk), chunk.batch
+    whole, batch = BatchLoss(chunk.model, chunk.loss_fn, chunk.per_batch), chunk.batch
     parameters = {f"model.{name}": p.detach() for name, p in trainable(chunk.model).items()}
     shared = [not batches.holds_samples(t, chunk.n) for t in batches.tensors(batch)]
     stacked = [t if s else t.unsqueeze(1) for t, s in zip(batches.tensors(batch), shared, strict=True)]
