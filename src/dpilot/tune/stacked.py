@@ -20,7 +20,6 @@ from torch.utils.data import TensorDataset
 
 from dpilot.engine import PerSample
 from dpilot.engine.base import accumulator, empty, no_batching_warnings, trainable
-from dpilot.engine.batch import Chunk
 from dpilot.engine.generators import GeneratorStates
 from dpilot.engine.isolate.loop import hold_gradients
 from dpilot.engine.isolate.vmap import BatchLoss, refuse_leaks
@@ -147,7 +146,7 @@ def _stack_gradients(
     models: Sequence[nn.Module], loss_fn: Callable[..., Tensor], rows: tuple[Tensor, ...]
 ) -> dict[str, Tensor]:
     """Gradients by name, (trials, records, ...)."""
-    whole = BatchLoss(Chunk(models[0], loss_fn, rows, len(rows[0])))
+    whole = BatchLoss(models[0], loss_fn, False)
     every = [trainable(model) for model in models]
     values = {f"model.{name}": torch.stack([each[name].detach() for each in every]) for name in every[0]}
 
