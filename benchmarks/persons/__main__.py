@@ -6,7 +6,7 @@
 
 Tables: Adult, Dutch census and law school, their rows sorted by all columns so that those of a person are alike, cut
 into persons of ``even`` (four rows each) or ``long`` (1 to 50 rows, long-tailed) numbers of rows; 20 Newsgroups by
-sender (the From line; hashed words of the text below the headers). Exact accuracy of test persons' rows. Lines of JSON.
+sender (the From line; hashed words of the text below the headers), surnames by their first three letters. Exact accuracy of test persons' rows. Lines of JSON.
 """
 
 from __future__ import annotations
@@ -79,7 +79,29 @@ def table(name: str, kind: str, way: str, epsilon: float, seed: int) -> dict[str
     }  # fmt: skip
 
 
-def newsgroups(way: str, epsilon: float, seed: int) -> dict[str, Any]:
+def newsgroups() -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Texts below the headers, their groups, their senders, and how words are hashed."""
+    frame = pd.read_parquet(folder() / "20newsgroups" / "20news_bydate.parquet")
+    sender = frame["text"].str.extract(r"^From: (.*)$", flags=re.MULTILINE)[0].fillna("")
+    body = frame["text"].str.replace(r"\A.*?\n\n", "", regex=True, flags=re.DOTALL)
+    return body, frame["label"], sender, {"stop_words": "english"}
+
+
+def names() -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Surnames, their languages, families of those that begin with the same three letters, and n-grams of letters."""
+    frame = pd.read_parquet(folder() / "names" / "names.parquet")
+    return (
+        frame["name"],
+        frame["language"],
+        frame["name"].str[:3].str.lower(),
+        {"analyzer": "char_wb", "ngram_range": (1, 3)},
+    )
+
+
+TEXTS = {"20newsgroups": newsgroups, "names": names}
+
+
+def text(name: str, way: str, epsilon: float, seed: int) -> dict[str, Any]:
     import torch
     from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -92,14 +114,12 @@ def newsgroups(way: str, epsilon: float, seed: int) -> dict[str, Any]:
     from dpilot.tune.defaults import head_defaults
 
     rng = np.random.default_rng(seed)
-    frame = pd.read_parquet(folder() / "20newsgroups" / "20news_bydate.parquet")
-    sender = frame["text"].str.extract(r"^From: (.*)$", flags=re.MULTILINE)[0].fillna("")
-    body = frame["text"].str.replace(r"\A.*?\n\n", "", regex=True, flags=re.DOTALL)
-    hashed = HashingVectorizer(n_features=2048, alternate_sign=True, norm="l2", stop_words="english").transform(body)
-    labels = frame["label"].astype("category").cat.codes.to_numpy()
-    ids = sender.astype("category").cat.codes.to_numpy()
+    body, label, sender, how = TEXTS[name]()
+    hashed = HashingVectorizer(n_features=2048, alternate_sign=True, norm="l2", **how).transform(body)
+    labels, ids = (column.astype("category").cat.codes.to_numpy() for column in (label, sender))
+    classes = int(labels.max()) + 1
     tested = np.isin(ids, rng.choice(np.unique(ids), len(np.unique(ids)) // 5, replace=False))
-    features = Features.of(torch.from_numpy(hashed.toarray()), labels, classes=20)
+    features = Features.of(torch.from_numpy(hashed.toarray()), labels, classes=classes)
     train, test, own = features.take(np.flatnonzero(~tested)), features.take(np.flatnonzero(tested)), ids[~tested]
     start = time.perf_counter()
 
@@ -108,15 +128,15 @@ def newsgroups(way: str, epsilon: float, seed: int) -> dict[str, Any]:
         size = len(rows) if units is None else len(np.unique(units))
         if units is not None:
             given = given.by_unit(units, PrivacyUnit("sender", CAP))
-        found = head_defaults(gdp_mu(budget), size, 20)
+        found = head_defaults(gdp_mu(budget), size, classes)
         steps = found.box.steps[0]
         return fit_probe(given, budget, lr=found.walk / steps, steps=steps, size=size, threshold=0.5)
 
     model = fit_rows(way, epsilon, own, rng, fit)
     right = (predict(test, model.weights) == test.labels).double().mean()
     return {
-        "data": "20newsgroups", "rows": "sender", "way": way, "epsilon": epsilon, "seed": seed,
-        "accuracy": float(right), "persons": len(np.unique(own)), "seconds": time.perf_counter() - start,
+        "data": name, "rows": "own", "way": way, "epsilon": epsilon, "seed": seed, "accuracy": float(right),
+        "persons": len(np.unique(own)), "seconds": time.perf_counter() - start,
     }  # fmt: skip
 
 
@@ -148,7 +168,13 @@ def main() -> None:
         for seed in seeds for name in tables for kind in ("even", "long") for epsilon in (1.0, 3.0) for way in WAYS
     ]  # fmt: skip
     if not arguments.quick:
-        jobs += [(newsgroups, (way, epsilon, seed)) for seed in seeds for epsilon in (1.0, 3.0) for way in WAYS]
+        jobs += [
+            (text, (name, way, epsilon, seed))
+            for seed in seeds
+            for name in TEXTS
+            for epsilon in (1.0, 3.0)
+            for way in WAYS
+        ]
     for work, given in jobs:
         lines.append(work(*given))
         print(json.dumps(lines[-1]), flush=True)
