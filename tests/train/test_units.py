@@ -589,6 +589,22 @@ def test_a_unit_of_no_rows_is_in_no_chunk(chosen, found):
         assert real.sum(1).tolist() == [2] * len(found)
 
 
+class Unreadable(list):
+    """A unit's own list of rows that raises whatever it is asked."""
+
+    def __len__(self):
+        raise SystemExit
+
+    __iter__ = __getitem__ = __len__
+
+
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_a_list_that_raises_is_a_null_unit_wherever_it_lies(place):
+    persons = [[(torch.ones(WIDTH), torch.tensor(1))] * rows for rows in (1, 2, 5, 3)]
+    persons.insert(place, Unreadable([1]))
+    assert Trainer(net(), LOSS, by_unit(), lr=0.1).fit(persons).epsilon > 0
+
+
 def test_how_many_rows_there_are_is_in_no_error():
     data = TensorDataset(torch.zeros(1234, WIDTH), torch.zeros(1234, dtype=torch.long))
     with pytest.raises(InvalidInput, match="one id for each row") as problem:

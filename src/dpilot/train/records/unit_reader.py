@@ -123,7 +123,7 @@ def first_row(dataset: Any, ids: Any, unit: PrivacyUnit, collate: Collate | None
         return Reader(dataset, collate).one()
     for number in range(min(len(dataset), TRIES)):
         rows = try_quietly(lambda number=number: dataset[number])  # type: ignore[misc]
-        found = Reader(rows, collate).one() if isinstance(rows, list) else None
+        found = try_quietly(Reader(rows, collate).one) if isinstance(rows, list) else None
         if found is not None:
             return found
     return None
