@@ -450,8 +450,9 @@ def test_what_is_said_of_units_is_checked():
         (lambda: regression(missing_unit="drop"), (X, y, IDS), "missing_unit"),
         (lambda: LinearRegression(missing_unit="row"), (X, y), "missing_unit"),
     ):
+        table, target, *ids = arguments
         with pytest.raises(InvalidInput, match=said):
-            make().fit(*arguments)
+            make().fit(table, target, units=ids[0] if ids else None)
 
 
 def test_what_is_said_of_units_in_files_is_checked(files):
@@ -541,4 +542,5 @@ def test_every_estimator_with_a_unit_takes_ids():
     kinds = {*PrivateEstimator.__subclasses__(), *AutoEstimator.__subclasses__()} - {AutoEstimator}
     assert kinds >= {PrivateStandardScaler, AutoClassifier, AutoRegressor}
     for each in kinds:
-        assert "units" in inspect.signature(each.fit).parameters
+        units = inspect.signature(each.fit).parameters["units"]
+        assert units.kind is units.KEYWORD_ONLY, "what stands third in scikit-learn is a weight"

@@ -45,7 +45,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
 
     bounds: Any = None
 
-    def fit(self, X: Any, y: Any = None, units: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, units: Any = None) -> Self:
         """Buy centre and width of every column that is not declared; ``units`` as in ``LinearRegression.fit``."""
         del y  # a scaler does not look at targets
         unit = self._unit(units=units)
