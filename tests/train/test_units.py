@@ -180,7 +180,9 @@ def test_ids_of_every_type_group_alike(kind):
 
 
 @pytest.mark.parametrize(
-    "odd", [None, float("nan"), pd.NA, pd.NaT, "", object(), [], {}, 2**60, b"\xff", "p0 "], ids=repr
+    "odd",
+    [None, float("nan"), pd.NA, pd.NaT, "", object(), [], {}, 2**60, b"\xff", "p0 "],
+    ids=lambda odd: type(odd).__name__,
 )
 def test_no_id_raises(odd):
     inputs, labels, ids = table(PERSONS)
