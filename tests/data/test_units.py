@@ -102,3 +102,18 @@ def test_ids_on_disk_are_told_apart_by_all_of_128_bits():
     assert len(_digest("ann", KEY)) == 16
     halves = np.array([[1, 1], [2, 1], [2, 2], [2, 2]], dtype=np.uint64)
     assert _firsts(halves).tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pd.Categorical(["a", "b", "a"]),
+        pd.CategoricalIndex(["a", "b", "a"]),
+        pd.Index(["a", "b", "a"]),
+        pd.array([1, 2, 1], dtype="Int64"),
+        np.ma.array(np.array(["2020-01-01", "2020-01-02", "2020-01-01"], dtype="M8[ns]"), mask=[0, 0, 0]),
+    ],
+    ids=lambda ids: type(ids).__name__,
+)
+def test_ids_in_every_container_are_read(ids):
+    assert np.bincount(group_rows(ids, UNIT, key=KEY).units).tolist() == [2, 1]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpilot import AutoClassifier, AutoRegressor, Ledger, load
+from dpilot import AutoClassifier, AutoRegressor, Budget, Ledger, load
 from dpilot.audit.neighbours import Pair
 from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
@@ -249,3 +249,63 @@ def test_an_interrupted_fit_of_units_goes_on_to_the_same_result(tmp_path, monkey
     assert first == second
     assert np.array_equal(whole.predictor.state()[1]["weights"], resumed.predictor.state()[1]["weights"])
     assert resumed.epsilon <= 1.0
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
+def test_a_unit_whose_rows_are_all_null_stops_no_training(model):
+    """Whoever comes last in a batch, even with no row that can be used."""
+    data = joined(persons(), [{**GOOD, "outcome": "maybe"}] * 4)
+    fit_table(data, SCHEMA, epsilon=1.0, delta=1e-3, size=UNITS, model=model, epochs=3, test_seed=1, **UNIT)
+
+
+@pytest.mark.parametrize("codes", [("NA", "-9"), ("NA", -9), (" NA", -9.0)])
+def test_what_the_schema_calls_missing_is_no_id(tmp_path, codes):
+    schema = Schema.from_dict({**SCHEMA.to_dict(), "missing_values": ["", "NA", "-9"]})
+    data = joined(joined(persons(), [GOOD] * 3, codes[0]), [GOOD] * 3, codes[1])
+    data.to_csv(tmp_path / "a.csv", index=False)
+    for table in (data, tmp_path / "a.csv"):
+        for missing, count in (("null", UNITS), ("row", UNITS + 6)):
+            how = {"unit": "patient_id", "missing_unit": missing}
+            assert declare_fit(table, schema, epsilon=1.0, delta=1e-4, **how)[0].size == count
+
+
+def test_a_column_called_record_is_refused_as_a_unit():
+    """It is what a row by itself is called: the fit would protect rows."""
+    data = persons().rename(columns={"patient_id": "record"})
+    with pytest.raises(InvalidInput, match="Rename the column"):
+        declare_fit(data, SCHEMA, epsilon=1.0, delta=1e-4, unit="record")
+
+
+def scored(kind):
+    """A model that protects units, its features and targets, and ids."""
+    rng = np.random.default_rng(0)
+    X, ids = rng.normal(size=(300, 2)), rng.integers(0, 100, 300)
+    y = np.where(X[:, 0] > 0, 1.0, 0.0)
+    how = {"epsilon": 1.0, "delta": 1e-4, "size": 100, "unit": "who"}
+    model = AutoClassifier(classes=[0, 1], epochs=2, **how) if kind == "classes" else AutoRegressor(**how)
+    return model.fit(X, y, units=ids), X, y, ids
+
+
+@pytest.mark.parametrize("rows", [1, 8, 1000])
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_a_unit_moves_a_private_score_within_its_bounds(replay, kind, rows):
+    model, X, y, ids = scored(kind)
+
+    def score(data):
+        found = model.private_score(data[0], data[1], epsilon=1.0, units=data[2])
+        assert found.privacy.unit == PrivacyUnit("who")
+        return [each.record() for each in found.metrics]
+
+    more = np.concatenate([X, np.full((rows, 2), 9.0)]), np.append(y, np.zeros(rows)), np.append(ids, [1000] * rows)
+    replay(score, pairs=[Pair("a unit", (X, y, ids), more)])
+
+
+def test_a_private_score_of_units_is_paid_in_their_ledger(tmp_path):
+    model, X, y, ids = scored("classes")
+    ledger = Ledger.open(tmp_path / "a.ledger", dataset="d", budget=Budget(5.0, 1e-3), unit="who")
+    model.private_score(X, y, epsilon=1.0, units=ids, ledger=ledger)
+    assert ledger.entries()[0].unit.name == "who"
+    for given, said in ((None, "are nowhere"), (ids[1:], "one id for each row")):
+        with pytest.raises(InvalidInput, match=said):
+            model.private_score(X, y, epsilon=1.0, units=given, ledger=ledger)
+    assert len(ledger.entries()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
 import stat
@@ -18,15 +19,17 @@ import pytest
 from sklearn.base import clone
 
 import dpilot.linear
-from dpilot import Budget, Ledger
+from dpilot import AutoClassifier, AutoRegressor, Budget, Ledger
 from dpilot.audit.replay import replay
 from dpilot.data import units
 from dpilot.data.units import UnitRows, UnitTableBuilder, group_rows
 from dpilot.errors import InvalidInput
+from dpilot.fit.estimators import AutoEstimator
 from dpilot.keys import KEY_BYTES
-from dpilot.linear import LinearRegression, LogisticRegression, row_gradients, streaming
+from dpilot.linear import LinearRegression, LogisticRegression, PrivateStandardScaler, row_gradients, streaming
 from dpilot.linear.gram_matrix import GramPlan, _lengths, gram
 from dpilot.linear.methods import METHODS
+from dpilot.linear.parameters import PrivateEstimator
 from dpilot.linear.row_gradients import HistogramClip, UnitGradients, gradient_step, linear_residual
 from dpilot.linear.rows import MemoryRows, UnitChunk, finite_rows
 from dpilot.linear.streaming import group_parquet, parquet_rows
@@ -463,8 +466,9 @@ def test_what_is_said_of_units_is_checked():
         (lambda: regression(missing_unit="drop"), (X, y, IDS), "missing_unit"),
         (lambda: LinearRegression(missing_unit="row"), (X, y), "missing_unit"),
     ):
+        table, target, *ids = arguments
         with pytest.raises(InvalidInput, match=said):
-            make().fit(*arguments)
+            make().fit(table, target, units=ids[0] if ids else None)
 
 
 def test_what_is_said_of_units_in_files_is_checked(files):
@@ -523,3 +527,36 @@ def test_a_unit_is_the_mean_of_its_rows_that_are_not_null(usable):
     (found,) = MemoryRows.of(rows, grouped).unit_chunks()
     assert np.allclose(found.means(found.values), rows[2:].mean(axis=0))
     assert len(found.drawn) == 1
+
+
+def scaler(**options):
+    return PrivateStandardScaler(**{"unit": "person", "rows_per_unit": CAP, "size": 100, **options})
+
+
+@pytest.mark.parametrize("record", ["huge", "each"])
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_unit_moves_a_scaler_within_its_bounds(count, record):
+    found = moved(scaler, (ROWS, IDS), with_unit(ROWS, IDS, hostile(record, count), 999))
+    assert found.differences == ()
+    assert found.releases > 0
+
+
+def test_a_scaler_is_paid_for_units_and_scales_no_ids(tmp_path):
+    frame = frame_of("pandas")
+    made = scaler(ledger=tmp_path / "a.ledger").fit(frame)
+    assert made.privacy_.unit == UNIT
+    assert Ledger.read(tmp_path / "a.ledger").unit == "person"
+    assert made.feature_names_in_.tolist() == ["a", "b"]
+    assert np.array_equal(made.transform(frame), made.transform(frame[["a", "b"]]))
+    assert scaler().fit_transform(frame).shape == (len(ROWS), 2)
+    with pytest.raises(InvalidInput, match="nowhere"):
+        scaler().fit(ROWS)
+
+
+def test_every_estimator_with_a_unit_takes_ids():
+    """One that has the parameter, and fits rows, would say that it protects persons and not do so."""
+    kinds = {*PrivateEstimator.__subclasses__(), *AutoEstimator.__subclasses__()} - {AutoEstimator}
+    assert kinds >= {PrivateStandardScaler, AutoClassifier, AutoRegressor}
+    for each in kinds:
+        units = inspect.signature(each.fit).parameters["units"]
+        assert units.kind is units.KEYWORD_ONLY, "what stands third in scikit-learn is a weight"

@@ -19,11 +19,14 @@ from torch.utils.data import Subset, TensorDataset
 
 from dpilot import Budget, Ledger, Plan, PrivateStep, Trainer, audit, clipping, engine, poisson_loader
 from dpilot.audit import Pair
+from dpilot.data.units import UnitRows
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.tape import tape
 from dpilot.train.dry_run import largest_fast_size
+from dpilot.train.records.reader import Reader
 from dpilot.train.records.unit_chunk import repeat_rows, unit_losses
+from dpilot.train.records.unit_reader import UnitReader, UnitsById
 from tests.tapes import Recorder, exact_sum
 from tests.thin import thin
 from tests.train.helpers import LOSS, plan, same
@@ -588,3 +591,39 @@ def test_a_calibrated_plan_counts_persons():
     run = Trainer(net(), LOSS, chosen, units=ids).fit(TensorDataset(inputs, labels))
     assert run.record.plan["unit"]["name"] == "patient"
     assert run.epsilon <= 3.0
+
+
+@pytest.mark.parametrize(("chosen", "found"), [([0, 3], [0]), ([3], []), ([0, 2, 3], [0, 2]), ([1, 3], [])])
+def test_a_unit_of_no_rows_is_in_no_chunk(chosen, found):
+    """Its place is not taken by the rows of the next, and behind the last there are none to take."""
+    rows = TensorDataset(torch.arange(4.0)[:, None])
+    units = UnitsById(rows, UnitRows(np.arange(4), np.array([0, 0, 2, 2]), 4))
+    reader = UnitReader(units, Reader(rows, None, (torch.zeros(1, 1),)), CAP)
+    chunks = list(reader.counted_chunks([np.array(chosen)]))
+    assert [count for _, count in chunks] == ([len(found)] if found else [])
+    for (real, (values,)), _ in chunks:
+        assert values[:, 0, 0].tolist() == [float(number) for number in found]
+        assert real.sum(1).tolist() == [2] * len(found)
+
+
+class Unreadable(list):
+    """A unit's own list of rows that raises whatever it is asked."""
+
+    def __len__(self):
+        raise SystemExit
+
+    __iter__ = __getitem__ = __len__
+
+
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_a_list_that_raises_is_a_null_unit_wherever_it_lies(place):
+    persons = [[(torch.ones(WIDTH), torch.tensor(1))] * rows for rows in (1, 2, 5, 3)]
+    persons.insert(place, Unreadable([1]))
+    assert Trainer(net(), LOSS, by_unit(), lr=0.1).fit(persons).epsilon > 0
+
+
+def test_how_many_rows_there_are_is_in_no_error():
+    data = TensorDataset(torch.zeros(1234, WIDTH), torch.zeros(1234, dtype=torch.long))
+    with pytest.raises(InvalidInput, match="one id for each row") as problem:
+        Trainer(net(), LOSS, by_unit(), units=range(1233)).fit(data)
+    assert "123" not in str(problem.value)

@@ -118,3 +118,22 @@ def test_what_contradicts_itself_is_refused():
         task_of((inputs, labels, ids[1:]), split)
     with pytest.raises(InvalidInput, match="with a module"):
         autopilot(Features.of(inputs, labels, 2), budget=Budget(3.0, 1e-5), units=ids)
+
+
+def test_features_of_units_are_paid_for_as_units(tmp_path):
+    """Of rows that count, a unit has up to the cap: their number tells of one unit, and is not published."""
+    inputs, labels, ids = table()
+    features = Features.of(inputs, labels, 2).by_unit(ids, PrivacyUnit("patient", CAP))
+    budget = Budget(3.0, 1e-3, allow_large_delta=True)
+    with pytest.raises(InvalidInput, match="number of units, declared"):
+        autopilot(features, budget=budget, ledger=tmp_path / "patients")
+    with pytest.raises(InvalidInput, match="with a module"):
+        autopilot(features, budget=budget, size=PERSONS, unit="device")
+    assert not (tmp_path / "patients").exists()
+    fitted = autopilot(features, budget=budget, size=PERSONS, ledger=tmp_path / "patients", epochs=2)
+    assert fitted.record.privacy["unit_name"] == "patient"
+    assert Ledger.read(tmp_path / "patients").unit == "patient"
+
+
+def test_what_is_published_of_a_module_is_the_number_of_units():
+    assert any("number of units" in each for each in flown(table()).record.unprotected)

@@ -46,7 +46,8 @@ def plain(column: Any) -> Cells:
         raises: numpy makes durations of whole numbers for the sake of one, and what they were is lost.
     """
     if isinstance(column, np.ma.MaskedArray):
-        return objects(column.tolist())  # None where it is masked
+        cells = zip(plain(column.data).tolist(), np.ma.getmaskarray(column).tolist(), strict=True)
+        return objects(None if masked else cell for cell, masked in cells)
     if isinstance(column, np.ndarray):
         if column.dtype.kind == "m":
             raise InvalidInput("a column is a numpy array of durations: expected numbers, texts or dates. Convert it.")
@@ -159,6 +160,7 @@ def _arrow_holds(dtype: Any) -> str | None:
 def _pandas(column: Any) -> Cells:
     import pandas as pd
 
+    column = pd.Series(column)  # of an index or an array of pandas too
     if isinstance(column.dtype, pd.CategoricalDtype):
         return _take(np.asarray(column.cat.categories, dtype=object), column.cat.codes.to_numpy())
     if hasattr(column.dtype, "pyarrow_dtype"):

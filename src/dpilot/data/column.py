@@ -19,6 +19,7 @@ from dpilot import _validate
 from dpilot.data import values
 from dpilot.data.column_types import TYPES, CellState, type_of
 from dpilot.errors import InvalidInput
+from dpilot.privacy.unit import RECORD
 
 BUY: Final = "buy"
 NARROWEST: Final = 1e-300  # what floats can still divide into parts
@@ -61,6 +62,8 @@ class Column:
             _validate.refuse("name of a column", self.name, "a text")
         self._check_name()
         self._one_of("role", ("feature", "target", "protected", "unit", "ignored"))
+        if self.role == "unit" and self.name == RECORD.name:
+            self._refuse("its role is 'unit', and 'record' is what each row by itself is called. Rename the column")
         self._settle_type()
         self._set("bounds", self._parse_bounds())
         self._set("categories", self._parse_categories())

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -92,10 +92,14 @@ def group_rows(ids: Any, unit: PrivacyUnit, *, key: bytes, usable: Usable | None
 
 
 class UnitRowsBuilder:
-    """Reads ids some at a time; ``exact`` where no container can have turned whole numbers into floats: in a file."""
+    """Reads ids some at a time; ``exact`` where no container can have turned whole numbers into floats: in a file.
 
-    def __init__(self, unit: PrivacyUnit, key: bytes, *, exact: bool = False) -> None:
+    ``missing`` are texts that mean a missing id, compared by value as ids are.
+    """
+
+    def __init__(self, unit: PrivacyUnit, key: bytes, *, exact: bool = False, missing: Sequence[str] = ()) -> None:
         self._unit, self._key, self._exact = unit, key, exact
+        self._missing = {_name(text, exact) for text in missing}
         self._numbers: dict[str, int] = {}  # of each id, in the order of first rows
         self._digests: list[bytes] = []
         self._codes: list[Indices] = []
@@ -120,7 +124,7 @@ class UnitRowsBuilder:
         return UnitRows(chosen, codes[chosen], len(seeds))
 
     def _number(self, name: str | None) -> int:
-        if name is None:
+        if name is None or name in self._missing:
             return self._new_unit("row") if self._unit.missing == "row" else _NO_ID
         number = self._numbers.get(name)
         if number is None:

@@ -104,17 +104,21 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         return float(np.average(right, weights=sample_weight))
 
     def private_score(
-        self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None
+        self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None, units: Any = None
     ) -> PrivateScore:
         """Noisy figures of private records, for an (epsilon, delta) of their own.
 
         Without a ``delta`` it is that of the fit. Charged to ``ledger``, or to the estimator's where none is given:
         figures of records that the model was fitted to add to what the fit cost.
+        Where the model protects units, so do its figures: they are of one row of each, drawn in secret, whose ids are a
+        column of X or ``units``, as for ``fit``.
         """
         check_is_fitted(self)
         probabilities, target = self.predict_proba(X), self._codes(y)
         if len(target) != len(probabilities):
             raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
+        scored = self._scored_rows(X, units, len(target))
+        probabilities, target = probabilities[scored], target[scored]
 
         def figures(budget: Budget) -> PaidFigures:
             sigma, layout = 1 / gdp_mu(budget), Layout(Labels(self.classes_, target).names)

@@ -10,8 +10,10 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
+from dpilot._arrays import Indices
 from dpilot.data.cells import Cells
 from dpilot.data.schema import Schema
+from dpilot.data.units import UnitRowsBuilder
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import free_name
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
@@ -33,6 +35,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import Stage
 from dpilot.privacy.notices import warn_of_refusal
+from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RUNNING_TIME, FitRecord
 
 __all__ = ["AutoEstimator", "PaidFigures", "PrivateScore", "check_schema", "refuse_arguments", "test_seed_of"]
@@ -181,6 +184,21 @@ class AutoEstimator(PrivateEstimator):
             "ledger": path_of(self.ledger), "labels": plain_labels(labels),
         }  # fmt: skip
 
+    def _scored_rows(self, X: Any, units: Any, length: int) -> Indices | slice:
+        """The rows that figures read: all, or where units are protected one of each, drawn in secret."""
+        unit: PrivacyUnit = self.privacy_.unit
+        if unit.is_record and units is not None:
+            raise InvalidInput("units are given, and the model protects records: expected none. Fit it with units.")
+        _, ids = unit_ids(X, unit, units)
+        if ids is None:
+            return slice(None)
+        if len(ids) != length:
+            raise InvalidInput("X and units have inconsistent numbers of rows: expected one id for each row.")
+        missing = () if self.schema is None else self.schema.missing_values
+        builder = UnitRowsBuilder(unit, self._unit_key(), missing=missing)
+        builder.add(ids)
+        return builder.build().drawn
+
     def _score_privately(
         self, figures: Callable[[Budget], PaidFigures], epsilon: float, delta: float | None, ledger: Any
     ) -> PrivateScore:
@@ -188,7 +206,9 @@ class AutoEstimator(PrivateEstimator):
         budget = Budget(epsilon, self.privacy_.budget.delta if delta is None else delta)
         paid, noise = figures(budget), noise_of(self.random_state)
         stages, book = [Stage("private score", paid.event)], self.ledger if ledger is None else ledger
-        charged = commit_stages(stages, budget, ledger=book, noise=noise, unprotected=(RUNNING_TIME,))
+        charged = commit_stages(
+            stages, budget, ledger=book, noise=noise, unprotected=(RUNNING_TIME,), unit=self.privacy_.unit
+        )
         with charged as (run, costs), run.stage("private score") as receipt:
             found = paid.release(receipt, noise)
         return PrivateScore(found, costs[0])

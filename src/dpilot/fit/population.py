@@ -102,7 +102,7 @@ class Population:
 
 
 def _group(source: RecordSource, unit: PrivacyUnit, key: bytes) -> UnitRows:
-    builder = UnitRowsBuilder(unit, key, exact=source.is_file)
+    builder = UnitRowsBuilder(unit, key, exact=source.is_file, missing=source.schema.missing_values)
     for cells in source.ids():
         builder.add(cells)
     return builder.build()

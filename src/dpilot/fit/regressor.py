@@ -78,16 +78,19 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
         return model.predict(self._values(X))
 
     def private_score(
-        self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None
+        self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None, units: Any = None
     ) -> PrivateScore:
         """Noisy R^2 and root mean squared error of private records, for an (epsilon, delta) of its own.
 
         Without a ``delta`` it is that of the fit. It is charged to ``ledger``, or to the estimator's where none is
         given: scores on records that the model was fitted to add to what the fit cost.
+        Where the model protects units, so do its figures: they are of one row of each, drawn in secret, whose ids are a
+        column of X or ``units``, as for ``fit``.
         """
         check_is_fitted(self)
         values, model = self._values(X), self.model_
-        target = target_numbers(y, values.shape[0])
+        scored = self._scored_rows(X, units, values.shape[0])
+        values, target = values[scored], target_numbers(y, values.shape[0])[scored]
         known = np.isfinite(values).all(axis=1) & np.isfinite(target)
         with np.errstate(all="ignore"):  # no warning may tell of one record
             predicted = model.predict(values[known])

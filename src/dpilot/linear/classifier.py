@@ -98,7 +98,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
     bounds: Any = None
     fit_intercept: bool = True
 
-    def fit(self, X: Any, y: Any, units: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, *, units: Any = None) -> Self:
         """Fit on the records (X, y), charging the ledger first; ``units`` as in ``LinearRegression.fit``."""
         unit = self._unit(units=units)
         X, ids = unit_ids(X, unit, units)

@@ -65,7 +65,7 @@ class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     bounds: Any = None
     fit_intercept: bool = True
 
-    def fit(self, X: Any, y: Any, units: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, *, units: Any = None) -> Self:
         """Fit on the records (X, y), charging the ledger first.
 
         With ``unit``, the ids are that column of a frame X, which is no feature, or ``units``, one for each row.

@@ -12,10 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 from dpilot._arrays import Floats
 from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import noise_of, size_of
-from dpilot.linear.inputs import features, loose, training_features
+from dpilot.linear.inputs import features, loose, training_features, unit_ids, without_unit
 from dpilot.linear.parameters import PrivateEstimator
 from dpilot.linear.problem import commit_stages
-from dpilot.linear.rows import MemoryRows
 from dpilot.linear.standardise import buy_scaling, plan_scaling
 from dpilot.privacy.ledger import Stage
 
@@ -30,7 +29,8 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
     the same ledger). The estimators of this package scale inside their own budget, and need no scaler.
 
     Guarantee:
-        (epsilon, delta)-DP for adding or removing one record; the number of records is published when size is "public".
+        (epsilon, delta)-DP for adding or removing one record, or with ``unit`` one unit with all its rows, which counts
+        by one of them, drawn uniformly; the number of records, or of units, is published when size is "public".
 
     Edge cases:
         ``delta`` None is min(1e-5, 1/(10 size)), as in the estimators of this package.
@@ -45,28 +45,30 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
 
     bounds: Any = None
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Buy centre and width of every column that is not declared."""
+    def fit(self, X: Any, y: Any = None, *, units: Any = None) -> Self:
+        """Buy centre and width of every column that is not declared; ``units`` as in ``LinearRegression.fit``."""
         del y  # a scaler does not look at targets
+        unit = self._unit(units=units)
+        X, ids = unit_ids(X, unit, units)
         values = training_features(self, X, self.bounds)
         count = values.shape[1]
         known = parse_bounds(self.bounds, count, target=False)
-        problem, unprotected = self._problem(count, values.shape[0], intercept=True)
+        rows, length = self._rows(values, ids, unit)
+        problem, unprotected = self._problem(count, length, intercept=True)
         wanted = known.missing[:-1]
         plan = plan_scaling(problem, int(wanted.sum()), whole=True)
         sized, stages = size_of(problem)
         if plan:
             stages["scale"] = plan.event
         center, scale = np.zeros(count + 1), np.ones(count + 1)
-        rows = MemoryRows.of(values)
         noise = noise_of(self.random_state)
         self.privacy_ = None
         if stages:
             priced = [Stage(name, event) for name, event in stages.items()]
-            with commit_stages(priced, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected) as (
-                run,
-                costs,
-            ):
+            charged = commit_stages(
+                priced, problem.budget, ledger=self.ledger, noise=noise, unprotected=unprotected, unit=unit
+            )
+            with charged as (run, costs):
                 size = sized(rows, run)
                 if plan:
                     with run.stage("scale") as receipt:
@@ -80,8 +82,9 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         return self
 
     def transform(self, X: Any) -> Floats:
-        """Values pulled into their interval, measured from the centre in widths."""
+        """Values pulled into their interval, measured from the centre in widths; ids are left out."""
         check_is_fitted(self)
+        X = without_unit(X, self._unit())
         return np.asarray((np.clip(features(self, X), self.lower_, self.upper_) - self.center_) / self.scale_)
 
     def inverse_transform(self, X: Any) -> Floats:

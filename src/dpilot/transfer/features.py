@@ -97,7 +97,7 @@ class Features:
             in their unit's mean.
         """
         if len(ids) != len(self):
-            raise InvalidInput(f"{len(ids)} ids are given for {len(self)} rows: expected one for each.")
+            raise InvalidInput("ids and features differ in length: expected one id for each row, in its order.")
         rows = group_rows(ids, unit, key=fresh_key("rows of units") if key is None else key)
         counted = self.take(rows.places)
         usable = (counted.labels != NULL).cpu().numpy()
@@ -123,9 +123,8 @@ class Features:
         """One row of each unit, drawn uniformly, as a record; all rows, where each is its own."""
         if self.units is None:
             return self
-        first = torch.ones_like(self.units, dtype=torch.bool)
-        first[1:] = self.units[1:] != self.units[:-1]
-        return replace(self.take(first), shares=None, units=None)
+        _, first = np.unique(self.units.cpu().numpy(), return_index=True)  # wherever its other rows lie
+        return replace(self.take(np.sort(first)), shares=None, units=None)
 
     def shuffled(self) -> Features:
         """The same records in a secret order: nobody can choose beside which others a record is added up.
@@ -221,10 +220,14 @@ def private_center(
         >>> torch.allclose(found, torch.tensor([0.0, 1.0]), atol=0.02)
         True
     """
-    rows = features.unit().values
-    rows = rows if features.shares is None else rows * features.shares[:, None]
-    chunks: Iterator[Any] = (chunk.cpu().numpy() for chunk in chunk_rows(rows))
-    found = mean(chunks, domain=Ball(1.0), size=size, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
+    ball = Ball(1.0)
+    chunks: Iterator[Any] = (chunk.double().cpu().numpy() for chunk in chunk_rows(features.unit().values))
+    if features.shares is not None:
+        # rows at most 1 long, times shares that float32 rounded by a part 2^-24 at most: those of a unit add up to 1
+        shares = (features.shares.double() * (1 - 2.0**-23)).cpu().numpy()
+        weights = (shares[start : start + _ROWS, None] for start in range(0, max(len(shares), 1), _ROWS))
+        chunks = (ball.clip(chunk) * weight for chunk, weight in zip(chunks, weights, strict=True))
+    found = mean(chunks, domain=ball, size=size, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     return torch.from_numpy(found).to(torch.float32)
 
 

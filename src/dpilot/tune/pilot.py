@@ -21,7 +21,7 @@ from dpilot.noise import SystemNoise, seeded_noise
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Ledger, commitment
 from dpilot.privacy.unit import RECORD, PrivacyUnit
-from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME, FitRecord, StepRecord
+from dpilot.records import RUNNING_TIME, FitRecord, StepRecord, published_size
 from dpilot.train.records.unit_reader import check_ids, rows_by_id
 from dpilot.transfer.features import Features
 from dpilot.tune.autopilot_plan import METRICS, AutopilotPlan, plan_heads, plan_module
@@ -159,16 +159,14 @@ def autopilot(
     if not isinstance(budget, Budget):
         raise InvalidInput(f"budget is a {type(budget).__name__}: expected a Budget, such as Budget(1.0, 1e-5).")
     options = AutopilotOptions(objective, held_out_share, tuning_share, trials, epochs)
-    protected = protected_unit(units, unit, rows_per_unit)
-    if isinstance(what, Features) and units is not None:
-        raise InvalidInput("units are given with Features: expected them with a module and its data set.")
+    protected = _protected_unit(what, size, units, unit, rows_per_unit)
     known = _declared_size(size, lambda: _count(what if isinstance(what, Features) else dataset, units, protected))
     run = _AutopilotRun(
         budget=budget,
         size=known,
         options=options,
         ledger=ledger,
-        unprotected=(*unprotected, *((PUBLISHED_SIZE, RUNNING_TIME) if size == "public" else (RUNNING_TIME,))),
+        unprotected=(*unprotected, *([published_size(protected)] if size == "public" else []), RUNNING_TIME),
         device=device,
         tell=tell,
         test_seed=test_seed,
@@ -309,6 +307,21 @@ class _Words:
     data: dict[str, Any]
     plan: dict[str, Any]
     thresholds: tuple[float, ...] = ()
+
+
+def _protected_unit(
+    what: Any, size: str | int, units: Any, unit: str | PrivacyUnit, rows_per_unit: int | None
+) -> PrivacyUnit:
+    """Whom a run protects: for Features the unit of their rows, whose number is declared."""
+    if not isinstance(what, Features):
+        return protected_unit(units, unit, rows_per_unit)
+    if units is not None or unit not in (RECORD, RECORD.name) or rows_per_unit is not None:
+        raise InvalidInput(
+            "units are named with Features: expected them with a module and its data set. Give features.by_unit(...)."
+        )
+    if isinstance(size, str) and not what.protects.is_record:
+        _validate.refuse("size", size, "the number of units, declared", "Rows by_unit do not tell it.")
+    return what.protects
 
 
 def _count(dataset: Any, units: Any, unit: PrivacyUnit) -> int:

@@ -70,6 +70,7 @@ class ProbeTask:
     def __post_init__(self) -> None:
         _validate.positive("Declare it.", size=self.size)
         _validate.positive("Declare it.", held_out_size=self.held_out_size)
+        object.__setattr__(self, "held_out", self.held_out.one_a_unit())  # a unit is scored as one record
         object.__setattr__(self, "noise", require_distinct(self.noise))
         _ = self.noise(), self.noise()  # a factory that repeats one state is refused now
         if self.groups is not None and len(self.groups) != len(self.held_out):
@@ -89,7 +90,7 @@ class ProbeTask:
         codes = None if groups is None else as_numbers(groups, rows=False)[parts[HELD_OUT]]
         return cls(
             features.of_units(parts[TRAIN]),
-            features.of_units(parts[HELD_OUT]).one_a_unit(),
+            features.of_units(parts[HELD_OUT]),
             size * split.share(TRAIN),
             size * split.share(HELD_OUT),
             split.id,

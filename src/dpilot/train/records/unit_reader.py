@@ -112,9 +112,9 @@ def check_ids(dataset: Any, ids: Any, unit: PrivacyUnit) -> None:
                 "data set, or a data set whose items are lists of the rows of one unit."
             )
     elif not hasattr(ids, "__len__") or len(ids) != len(dataset) or getattr(ids, "ndim", 1) != 1:
-        found = f"{type(ids).__name__} of {len(ids) if hasattr(ids, '__len__') else 'no'} length"
-        raise InvalidInput(
-            f"units are {found}, and the data set has {len(dataset)} rows: expected one id for each row, in its order."
+        raise InvalidInput(  # how many rows there are is protected
+            f"units are a {type(ids).__name__} that is not flat, or not as long as the data set: expected one id for "
+            "each row of it, in its order."
         )
 
 
@@ -133,7 +133,7 @@ def first_row(dataset: Any, ids: Any, unit: PrivacyUnit, collate: Collate | None
             f"the plan's unit is {unit.name!r}, and the first item of the data set is a {type(first).__name__}: "
             "expected a list, of the rows of one unit, or units=, one id for each item."
         )
-    found = (Reader(item, collate).one() for item in chain([first], items) if isinstance(item, list))
+    found = (try_quietly(Reader(item, collate).one) for item in chain([first], items) if isinstance(item, list))
     return next((form for form in found if form is not None), None)
 
 
@@ -170,7 +170,7 @@ class UnitReader:
         if not isinstance(self.units, UnitsById):
             return None
         places, sizes = self.units.places(numbers)
-        return self._whole(self.rows.as_tensors(places), sizes)
+        return self._whole(self.rows.as_tensors(places), sizes[sizes > 0])  # a unit of no rows is the null record
 
     def _one_by_one(self, numbers: Indices) -> Iterator[tuple[Any, int]]:
         read = (try_quietly(partial(self._read, number)) for number in numbers.tolist())
@@ -188,7 +188,7 @@ class UnitReader:
 
     def _whole(self, found: list[tuple[Any, int]] | None, sizes: Indices) -> list[tuple[Any, int]] | None:
         """Units whose rows are all there, and alike; None where that is not so."""
-        if not found or len(found) > 1 or found[0][1] != sizes.sum():
+        if not found or len(found) > 1 or not sizes.size or found[0][1] != sizes.sum():
             return None
         return [(pad_rows(found[0][0], self.rows.form, sizes, self.cap), len(sizes))]
 
