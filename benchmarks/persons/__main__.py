@@ -6,8 +6,8 @@
 
 Tables: Adult, Dutch census and law school, their rows sorted by all columns so that those of a person are alike, cut
 into persons of ``even`` (four rows each) or ``long`` (1 to 50 rows, long-tailed) numbers of rows; 20 Newsgroups by
-sender (the From line; hashed words of the text below the headers), surnames by their first three letters. Exact accuracy
-of test persons' rows. Lines of JSON.
+sender (the From line; hashed words of the text below the headers), surnames by their first three letters. Accuracy
+of test persons, exact, by row. Lines of JSON.
 """
 
 from __future__ import annotations
