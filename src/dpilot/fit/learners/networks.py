@@ -175,7 +175,7 @@ class NetworkPlan:
         lr = self.network.step(numbers)
         recipe = Recipe(
             model_fn=lambda: build(self.network.layers, rows.width, task.outputs),
-            loss_fn=_Squared() if task.numeric else nn.CrossEntropyLoss(reduction="none"),
+            loss_fn=_Squared() if task.numeric else _cross_entropy(run.class_weights),
             dataset=dataset_of(parts, rows, task),
             size=float(plan.size),
             sample_rate=plan.sample_rate,
@@ -281,6 +281,12 @@ def _tensors(records: Encoded, rows: WideRows, task: FitTask) -> TensorDataset:
     target = np.nan_to_num(np.concatenate([[0.0], target]), nan=0.0)
     kind = torch.float32 if task.numeric else torch.long
     return TensorDataset(torch.from_numpy(features), torch.from_numpy(target).to(kind))
+
+
+def _cross_entropy(class_weights: tuple[float, ...] | None) -> nn.Module:
+    """That of each record, times the weight of its class: so before it is clipped."""
+    weight = None if class_weights is None else torch.tensor(class_weights)
+    return nn.CrossEntropyLoss(reduction="none", weight=weight)
 
 
 class _Squared(nn.Module):
