@@ -114,17 +114,25 @@ def _cut(counts: Floats, parts: Floats) -> Floats:
 
 def _precision_interval(counts: Floats, rise: float | None, spread: Spread) -> Interval:
     value = float(_average_precision(counts[0], counts[1], rise))
-    if spread.deviation and counts[1].sum() <= 2 * spread.deviation * math.sqrt(counts.shape[1]):
+    if not spread.deviation:
+        return _exact_precision_interval(value, float(counts[1].sum())) if spread.sampling else (value, value)
+    if counts[1].sum() <= 2 * spread.deviation * math.sqrt(counts.shape[1]):
         return 0.0, 1.0
     variance = spread.deviation**2 + (np.maximum(counts, 0.0) if spread.sampling else np.zeros(counts.shape))
-    if not variance.any():
-        return value, value
     drawn = np.random.default_rng(0).standard_normal((_DRAWS, *counts.shape))  # post-processing: these hide nothing
     again = counts + np.sqrt(variance) * drawn
     odds = _log_odds(_average_precision(again[:, 0], again[:, 1], rise))
     found, shift, reach = float(_log_odds(np.array(value))), float(odds.mean()), quantile(_SIDES) * float(odds.std())
     low, high = min(found, 2 * found - shift) - reach, max(found, 2 * found - shift) + reach
     return 1 / (1 + math.exp(-low)), 1 / (1 + math.exp(-high))
+
+
+def _exact_precision_interval(value: float, positives: float) -> Interval:
+    """That of Boyd et al.: log odds of variance 1 / (n1 t (1 - t)); a histogram of all scores is long."""
+    inside = min(max(value, _CERTAIN), 1 - _CERTAIN)
+    reach = quantile() / math.sqrt(max(positives, 1.0) * inside * (1 - inside))
+    middle = math.log(inside / (1 - inside))
+    return 1 / (1 + math.exp(reach - middle)), 1 / (1 + math.exp(-middle - reach))
 
 
 def _log_odds(shares: Floats) -> Floats:
