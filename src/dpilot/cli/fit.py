@@ -133,11 +133,14 @@ def _class_weight(given: list[str] | None) -> str | dict[str, float] | None:
 
     if not given or given == ["balanced"]:
         return given[0] if given else None
-    pairs = [each.rpartition("=") for each in given]
-    try:
-        return {name: float(weight) for name, _, weight in pairs if name}
-    except ValueError:
-        raise InvalidInput(f"--class-weight is {given}: expected balanced, or CLASS=WEIGHT, such as yes=5.") from None
+    weights: dict[str, float] = {}
+    for each in given:
+        name, _, weight = each.rpartition("=")
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            raise InvalidInput(f"--class-weight is {each!r}: expected balanced alone, or CLASS=WEIGHT.") from None
+    return weights
 
 
 def _open_ledger(data: Path, ledger: Path | None, judged: Declaration, total: float | None) -> OpenedLedger:

@@ -3,7 +3,7 @@
 Weights multiply the loss before clipping, so no record adds more than without them, and the price is the same. They are
 scaled so that the largest is 1: clipping then bites the rarest class as it does without weights, and the others less.
 With a larger scale the weighted gradients would be clipped to one length again, and the weights lost: on bank marketing
-at epsilon 1, weights with a mean of 1 found 47 % of the rare class, those with a largest of 1 79 % (benchmarks/rare).
+at epsilon 1, weights with a mean of 1 found 47 % of the rare class, those with a largest of 1 79 %.
 """
 
 from __future__ import annotations
