@@ -34,6 +34,7 @@ class ClassWeights:
     weights: tuple[float, ...] | None = None
     offsets: tuple[float, ...] | None = None
     counts: tuple[float, ...] | None = None  # noisy, of the training part
+    balanced: bool = False  # whether the weights are theirs, or declared
 
     def plain(self) -> dict[str, Any]:
         """What the record says of them, class by class; nothing where there are none."""
@@ -47,9 +48,9 @@ class ClassWeights:
         """The same in sentences."""
         said = []
         if self.weights is not None:
-            how = "declared" if self.counts is None else "by noisy counts of the training part"
+            how = "by noisy counts of the training part" if self.balanced else "declared"
             said.append(
-                f"The loss of each class is multiplied by a weight before clipping, so it costs nothing: "
+                "The loss of each class is multiplied by a weight before clipping, so it costs nothing: "
                 f"{self._list(self.weights)} ({how})."
             )
         if self.offsets is not None:
@@ -110,7 +111,7 @@ def resolve_class_weights(
         whole = balance(counts, floor=deviation, cap=math.inf)
         left = whole if weights is None else whole / weights
         offsets = np.log(np.minimum(left / left.min(), cap))
-    return ClassWeights(classes, _values(weights), _values(offsets), _values(counts))
+    return ClassWeights(classes, _values(weights), _values(offsets), _values(counts), class_weight == BALANCED)
 
 
 def balance(counts: Floats, *, floor: float, cap: float = CAP) -> Floats:

@@ -179,7 +179,7 @@ class NetworkPlan:
         lr = self.network.step(numbers)
         recipe = Recipe(
             model_fn=lambda: build(self.network.layers, rows.width, task.outputs),
-            loss_fn=_Squared() if task.numeric else _cross_entropy(run.class_weights),
+            loss_fn=_Squared() if task.numeric else _cross_entropy(run.class_weights, self.declared.options.device),
             dataset=dataset_of(parts, rows, task),
             size=float(plan.size),
             sample_rate=plan.sample_rate,
@@ -297,9 +297,9 @@ def _clipping(least: float) -> Clipping:
     return clipping.get("bounded-slack", threshold=max(least, 1.0), floor=least, normalized=True)
 
 
-def _cross_entropy(class_weights: tuple[float, ...] | None) -> nn.Module:
+def _cross_entropy(class_weights: tuple[float, ...] | None, device: str | None) -> nn.Module:
     """That of each record, times the weight of its class: so before it is clipped."""
-    weight = None if class_weights is None else torch.tensor(class_weights)
+    weight = None if class_weights is None else torch.tensor(class_weights, device=device)
     return nn.CrossEntropyLoss(reduction="none", weight=weight)
 
 
