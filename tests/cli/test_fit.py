@@ -146,6 +146,13 @@ WRONG = (
     ["--stop-below", "3"],
     ["--total", "0.5"],
     ["--delta", "0.5"],
+    ["--class-weight", "yes"],
+    ["--class-weight", "yes=much"],
+    ["--class-weight", "maybe=5"],
+    ["--class-weight", "balanced", "--class-weight", "yes=5"],
+    ["--weight-cap", "0"],
+    ["--decision", "best"],
+    ["--objective", "recall:maybe"],
 )
 
 
@@ -213,6 +220,25 @@ def test_a_folder_that_is_no_run_is_refused(place, capsys):
     for out in ("found.txt", "nowhere/found.csv"):
         assert main(["predict", "run", "table.csv", "--out", out]) == 2
     assert main(["predict", "run", "schema.toml"]) == 2
+
+
+def test_a_fit_with_class_weights_goes_on_with_them(place, capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    given = ("--class-weight", "yes=5", "--decision", "prior", "--weight-cap", "8", "--objective", "recall:yes")
+    assert fit(*given, "--dry-run", "--json") == 0
+    stages = [stage["purpose"] for stage in json.loads(capsys.readouterr().out)["stages"]]
+    assert stages.count("class counts") == 1
+    with monkeypatch.context() as patch:
+        patch.setattr("dpilot.fit.pipeline.softmax", interrupt)
+        assert fit(*given, "--out", "run", "--json") == 130
+    assert main(["fit", "--resume", "run", "--json"]) == 0
+    plan = json.loads((place / "run" / "plan.json").read_text())
+    assert plan["class_weights"] == {"no": 0.2, "yes": 1.0}
+    assert set(plan["decision_offsets"]) == {"no", "yes"}
+    assert plan["objective"] == "recall:yes"
+    assert main(["predict", "run", "table.csv", "--out", "found.csv"]) == 0
 
 
 def test_a_fit_that_protects_patients(place, capsys):

@@ -9,8 +9,8 @@ import pytest
 
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.metrics.counts import EDGES, Layout, Scored, counts_event, exact_counts, noisy_counts
-from dpilot.metrics.objective import OBJECTIVES, objective
-from dpilot.metrics.ranking import auc
+from dpilot.metrics.objective import OBJECTIVES, objective, place_objective
+from dpilot.metrics.ranking import auc, average_precision
 from dpilot.metrics.scores import scores
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
@@ -74,6 +74,10 @@ def test_public_records_are_scored_exactly_and_say_so():
     positive = [(scored.probabilities.argmax(1)[scored.group == place] == 1).mean() for place in (0, 1)]
     assert figures["demographic parity", "site"].value == pytest.approx(min(positive) / max(positive))
     true_no = scored.target == 0
+    for place, name in enumerate(LAYOUT.classes):
+        predicted = scored.probabilities.argmax(1) == place
+        assert figures["recall", name].value == pytest.approx(recalls[place])
+        assert figures["precision", name].value == pytest.approx((scored.target[predicted] == place).mean())
     share = (scored.probabilities.argmax(1)[true_no] == 1).mean()
     assert figures["confusion", "no predicted yes"].value == pytest.approx(share)
 
@@ -86,6 +90,33 @@ def test_the_area_of_public_records_is_that_of_all_pairs():
     wanted = sklearn.roc_auc_score(scored.target, scored.probabilities[:, 1])
     assert exact.value == pytest.approx(wanted)
     assert exact.sampling_interval[0] < exact.value < exact.sampling_interval[1]
+
+
+def test_the_average_precision_of_public_records_is_scikit_learns():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    scored = drawn(2_000, 6)
+    exact = average_precision(exact_counts(scored, LAYOUT))
+    assert exact.value == pytest.approx(sklearn.average_precision_score(scored.target, scored.probabilities[:, 1]))
+    assert exact.sampling_interval[0] < exact.value < exact.sampling_interval[1]
+
+
+@pytest.mark.parametrize("base", [-1.0, -4.0], ids=["common", "rare"])
+@pytest.mark.parametrize("slope", [1.0, 2.0, 3.0])
+def test_the_binned_average_precision_is_close_to_the_exact_one(slope, base):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(base, 1.5, 200_000)
+    target = (rng.random(logits.size) < 1 / (1 + np.exp(-logits))).astype(float)
+    chance = 1 / (1 + np.exp(-slope * logits))
+    scored, layout = Scored(target, np.column_stack([1 - chance, chance])), Layout(("no", "yes"))
+    binned = average_precision(noisy(scored, layout, 1e-6, 0))
+    wanted = average_precision(exact_counts(scored, layout)).value
+    assert binned.value == pytest.approx(wanted, abs=0.03)
+    assert binned.noise_interval[0] < wanted < binned.noise_interval[1]
+
+
+def test_an_average_precision_of_too_few_records_is_not_known():
+    scored = Scored(np.append(np.zeros(500), 1.0), np.tile([0.45, 0.55], (501, 1)))
+    assert average_precision(noisy(scored, Layout(("no", "yes")), 5.0, 0)).noise_interval == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("slope", [1.0, 2.0, 3.0])
@@ -114,7 +145,7 @@ def test_a_noisy_figure_does_not_call_itself_exact():
 def test_three_classes_have_no_area_and_one_group_no_parity():
     names = {each.name for each in scores(noisy(drawn(100, 1, MANY), MANY, 1.0, 0))}
     common = {"share of the most common class", "accuracy above that share"}
-    assert names == {"accuracy", *common, "macro accuracy", "worst-class accuracy", "class accuracy", "confusion"}
+    assert names == {"accuracy", *common, "macro accuracy", "worst-class accuracy", "recall", "precision", "confusion"}
 
 
 def test_objectives_agree_with_the_figures():
@@ -127,6 +158,9 @@ def test_objectives_agree_with_the_figures():
     for objective_name, name in zip(OBJECTIVES, names, strict=True):
         table = by_group if objective_name == "worst_group" else by_class
         assert objective(objective_name, table) == pytest.approx(figures[name])
+    recalls = [each.value for each in scores(counts) if each.name == "recall"]
+    for place, name in enumerate(LAYOUT.classes):
+        assert objective(place_objective(f"recall:{name}", LAYOUT.classes), by_class) == pytest.approx(recalls[place])
 
 
 def test_wrong_shapes_and_names_are_refused():
@@ -138,6 +172,11 @@ def test_wrong_shapes_and_names_are_refused():
         objective("macro", np.zeros((3, 3)))
     with pytest.raises(InvalidInput, match="objective"):
         objective("best", np.zeros((3, 2)))
+    for wrong in ("recall:3", "recall:yes", "recall:"):
+        with pytest.raises(InvalidInput, match=r"recall|objective"):
+            objective(wrong, np.zeros((3, 2)))
+    with pytest.raises(InvalidInput, match="two classes"):
+        average_precision(noisy(drawn(20, 0, MANY), MANY, 1.0, 0))
     with pytest.raises(InvalidInput, match="two classes"):
         auc(noisy(drawn(20, 0, MANY), MANY, 1.0, 0))
 

@@ -41,7 +41,7 @@ def metrics(classes: tuple[str, ...], groups: tuple[str, ...] = ()) -> tuple[Met
     fair = (
         [metric("worst-group accuracy", 0.81), metric("demographic parity", 0.37, "sex", 0.03, 0.05)] if groups else []
     )
-    by_class = [metric("class accuracy", 0.94 - 0.3 * i * share, name) for i, name in enumerate(classes)]
+    by_class = [metric("recall", 0.94 - 0.3 * i * share, name) for i, name in enumerate(classes)]
     pairs = [(a, b) for a in classes for b in classes]
     cells = [metric("confusion", 0.9 if a == b else 0.1 * share, f"{a} predicted {b}") for a, b in pairs]
     return (*overall, metric("AUC", 0.9043), *grouped, *fair, *by_class, *cells)

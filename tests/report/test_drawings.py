@@ -122,14 +122,14 @@ def test_figures_on_other_scales_do_not_share_an_axis() -> None:
 
 def test_the_names_that_scores_writes_are_known() -> None:
     titles = [family.title for family in families(metrics(("a", "b"), ("x", "y")))]
-    assert titles == ["Overall", "Accuracy by group", "Demographic parity", "Accuracy by class"]
+    assert titles == ["Overall", "Accuracy by group", "Demographic parity", "Recall by class"]
 
 
 def test_a_confusion_table_has_each_cell_in_its_place() -> None:
     names = ("a", "b predicted c", "c")
     values = {(true, other): (3 * i + j) / 10 for i, true in enumerate(names) for j, other in enumerate(names)}
     cells = [metric("confusion", value, f"{a} predicted {b}") for (a, b), value in values.items()]
-    table = confusion([*(metric("class accuracy", 0.5, name) for name in names), *cells])
+    table = confusion([*(metric("recall", 0.5, name) for name in names), *cells])
     assert table is not None
     assert table.classes == names
     assert [[cell.text for cell in row] for _, row in table.rows] == [

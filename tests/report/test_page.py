@@ -78,7 +78,7 @@ def poisoned(trick: str) -> FitRecord:
         metrics=(
             metric("accuracy", 0.8),
             metric(trick, 0.7, trick),
-            metric("class accuracy", 0.6, trick),
+            metric("recall", 0.6, trick),
             metric("confusion", 0.6, f"{trick} predicted {trick}"),
         ),
         ledger=(

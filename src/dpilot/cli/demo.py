@@ -91,7 +91,7 @@ def _show(record: FitRecord, report: Path, run: Path, seconds: float) -> None:
     privacy = record.privacy
     console.line()
     total = f"epsilon {privacy['epsilon']:.4g}, delta {privacy['delta']:.3g}"
-    detail = ("confusion", "class accuracy")
+    detail = ("confusion", "recall", "precision")
     show_metrics(record, f"Held-out figures at {total}, everything included", "figure", without=detail)
     for what in record.unprotected:
         console.line(f"not protected: {what}")

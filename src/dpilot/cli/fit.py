@@ -49,6 +49,17 @@ def fit(
         str, typer.Option(help='Rows without an id: "null" leaves them out, "row" protects each as a row only.')
     ] = "null",
     model: Annotated[str, typer.Option(help="auto (tunes itself), logistic, linear or mlp.")] = "auto",
+    objective: Annotated[
+        str, typer.Option(help="What tuning aims at: accuracy, macro, worst_class, worst_group or recall:CLASS.")
+    ] = "accuracy",
+    class_weight: Annotated[
+        list[str] | None,
+        typer.Option(help='"balanced", by noisy counts that are paid, or CLASS=WEIGHT; may be repeated.'),
+    ] = None,
+    weight_cap: Annotated[float, typer.Option(help="The most that one class weight is over another.")] = 10.0,
+    decision: Annotated[
+        str | None, typer.Option(help='"likeliest", or "prior": by probabilities over noisy shares of the classes.')
+    ] = None,
     epochs: Annotated[float | None, typer.Option(help="The most passes over the records of one run.")] = None,
     held_out: Annotated[
         float | None, typer.Option(help="Share of the records kept apart for the metrics; 0.1, or 0.05 to 0.1 by auto.")
@@ -95,6 +106,10 @@ def fit(
     }
     chosen: dict[str, Any] = {
         "model": model,
+        "objective": objective,
+        "class_weight": _class_weight(class_weight),
+        "weight_cap": weight_cap,
+        "decision": decision,
         "epochs": epochs,
         "held_out": held_out,
         "device": device,
@@ -110,6 +125,22 @@ def fit(
         for sentence in opened.sentences():
             console.line(sentence)
     _fit(table, declared, {**given, **chosen, "ledger": opened.ledger}, out, resume=False, json=json)
+
+
+def _class_weight(given: list[str] | None) -> str | dict[str, float] | None:
+    """What --class-weight declares: "balanced", or the weights of classes."""
+    from dpilot.errors import InvalidInput
+
+    if not given or given == ["balanced"]:
+        return given[0] if given else None
+    weights: dict[str, float] = {}
+    for each in given:
+        name, _, weight = each.rpartition("=")
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            raise InvalidInput(f"--class-weight is {each!r}: expected balanced alone, or CLASS=WEIGHT.") from None
+    return weights
 
 
 def _open_ledger(data: Path, ledger: Path | None, judged: Declaration, total: float | None) -> OpenedLedger:
@@ -185,10 +216,12 @@ def _check(data: Table, schema: Schema, given: dict[str, Any], out: Path) -> Dec
 
 def _declare(data: Table, schema: Schema, given: dict[str, Any]) -> Declaration:
     """What is declared, judged without reading a value and before torch is loaded."""
+    from dataclasses import fields
+
     from dpilot.fit.declaration import FitOptions, declare_fit
 
     rest = dict(given)
-    options = FitOptions(**{name: rest.pop(name) for name in ("model", "epochs", "held_out", "device", "stop_below")})
+    options = FitOptions(**{each.name: rest.pop(each.name) for each in fields(FitOptions)})
     return declare_fit(data, schema, options=options, **rest)[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from dpilot.errors import InvalidInput
 
 __all__ = [
     "TARGET", "Labels", "array_frame", "class_schema", "column_names", "free_name", "is_images",
-    "join_target", "number_schema", "regression_schema",
+    "join_target", "name_classes", "number_schema", "regression_schema",
 ]  # fmt: skip
 
 TARGET: Final = "y"
@@ -44,6 +44,17 @@ class Labels:
     def cells(self) -> list[str | None]:
         """The codes as a column of texts, None where there is none."""
         return [None if np.isnan(code) else str(int(code)) for code in self.codes]
+
+
+def name_classes(class_weight: Any, names: Mapping[Any, str]) -> Any:
+    """The weights of classes by the names that figures have for them; what is no dict stays as it is.
+
+    >>> name_classes({1: 5.0}, {0: "0", 1: "1"}), name_classes("balanced", {})
+    ({'1': 5.0}, 'balanced')
+    """
+    if not isinstance(class_weight, Mapping):
+        return class_weight
+    return {names.get(label, str(label)): weight for label, weight in class_weight.items()}
 
 
 def column_names(estimator: Any) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, is_images, join_target
+from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, is_images, join_target, name_classes
+from dpilot.fit.class_weights import CAP
 from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
 from dpilot.fit.figures import softmax
 from dpilot.fit.images import ImageSource, Scatterer
@@ -51,6 +52,10 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         A record outside its declared domain, or whose label is none of the classes, is the null record: silent. When
         predicting, a null record gets equal probabilities, so the first class. A missing number is no such thing.
         ``score`` is exact, for records that are public; ``private_score`` buys noisy figures of private ones.
+        ``class_weight`` is a weight a class ({"yes": 5}, the others 1) or "balanced", by noisy counts that are paid: it
+        multiplies the loss before clipping, no weight more than ``weight_cap`` times another. ``decision`` "prior", the
+        default with "balanced", predicts by probabilities over noisy priors. ``objective`` is what tuning aims at:
+        "accuracy", "macro", "worst_class", "worst_group" or the recall of a class, "recall:yes".
         ``epochs`` is the most passes over the records of one run. ``random_state`` fixes the noise: for tests only.
         Where fewer than ``stop_below`` of the records can be used, by a noisy count that costs at most 2 %
         (``health_``), FitStopped is raised and nothing else is paid. ``checkpoint`` is a folder: a fit that is
@@ -69,6 +74,9 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
 
     classes: Any = None
     objective: str = "accuracy"
+    class_weight: Any = None
+    weight_cap: float = CAP
+    decision: str | None = None
 
     def fit(self, X: Any, y: Any = None, *, units: Any = None, **unknown: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first; without ``y`` the schema's target is a column of X.
@@ -154,14 +162,21 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     def _fit(
         self, table: Any, schema: Any, *, labels: tuple[Any, ...] | None = None, learner: Any = None, **more: Any
     ) -> None:
-        declared, source = self._declare(table, schema, objective=self.objective, **more)
+        names = dict(zip(labels or (), more.get("class_names") or (), strict=False))
+        chosen = {
+            "objective": self.objective,
+            "class_weight": name_classes(self.class_weight, names),
+            "weight_cap": self.weight_cap,
+            "decision": self.decision,
+        }
+        declared, source = self._declare(table, schema, chosen=chosen, **more)
         if declared.task.numeric:
             raise InvalidInput(
                 f"the target {declared.task.target.name!r} is numeric: expected classes. See AutoRegressor."
             )
         result = self._fit_records(declared, source, labels=labels, learner=learner)
         self.encoder_, self.metrics_ = result.model.reader, Figures(result.metrics)
-        self.coef_ = result.model.predictor.weights  # type: ignore[attr-defined]
+        self.coef_ = result.trained.predictor.weights  # type: ignore[attr-defined]
 
     def _fit_images(self, X: Any, y: Any, units: Any) -> Self:
         known, unprotected = self._labels(target_cells(y))

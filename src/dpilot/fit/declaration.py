@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,10 +11,11 @@ from dpilot import _validate
 from dpilot.data.column import Column
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
+from dpilot.fit.class_weights import BALANCED, CAP, DECISIONS, check_class_weight
 from dpilot.fit.population import count_units, describe_unit
 from dpilot.fit.source import RecordSource, TableSource
 from dpilot.metrics.counts import Layout
-from dpilot.metrics.objective import OBJECTIVES
+from dpilot.metrics.objective import check_objective, place_objective
 from dpilot.metrics.residuals import Groups
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger, fit_budget
@@ -61,8 +62,13 @@ class FitTask:
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """What is counted of held-out records, where the target has classes: a table for each protected column."""
-        classes = self.class_names or self.target.categories or ()
+        classes = self.classes
         return tuple(Layout(classes, each.names, each.attribute) for each in self.groups) or (Layout(classes),)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What figures call the classes; none of a number."""
+        return self.class_names or self.target.categories or ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,9 @@ class FitOptions:
 
     ``epochs``: the most passes over the records of one run. ``held_out``: None leaves it to the learner.
     ``stop_below``: the usable share of the records below which the health check stops the fit.
+    ``class_weight``: of the loss, by the name of the class, or "balanced" by noisy counts, which are bought; none is
+    more than ``weight_cap`` times another. ``decision``: "likeliest", or "prior": by probabilities over noisy priors;
+    None is "prior" where "balanced" has paid for them.
     """
 
     model: str = "auto"
@@ -79,15 +88,28 @@ class FitOptions:
     objective: str = "accuracy"
     device: str | None = None
     stop_below: float = 0.5
+    class_weight: str | Mapping[str, float] | None = None
+    weight_cap: float = CAP
+    decision: str | None = None
 
     def __post_init__(self) -> None:
         _validate.one_of(MODELS, model=self.model)
-        _validate.one_of(OBJECTIVES, objective=self.objective)
+        check_objective(self.objective)
         if self.held_out is not None:
             _validate.open_unit("It is the share kept apart for the metrics.", held_out=self.held_out)
         if self.epochs is not None:
             object.__setattr__(self, "epochs", _validate.positive(epochs=self.epochs))
         _validate.share("It is a share of the records.", stop_below=self.stop_below)
+        object.__setattr__(self, "class_weight", check_class_weight(self.class_weight))
+        if _validate.positive(weight_cap=self.weight_cap) < 1:
+            _validate.refuse("weight_cap", self.weight_cap, "1 or more", "It is the largest weight over the least.")
+        default = "prior" if self.class_weight == BALANCED else "likeliest"
+        object.__setattr__(self, "decision", _validate.one_of(DECISIONS, decision=self.decision or default))
+
+    @property
+    def buys_counts(self) -> bool:
+        """Whether noisy counts of the classes are needed."""
+        return self.class_weight == BALANCED or self.decision == "prior"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +207,7 @@ def declare(
 ) -> Declaration:
     """Check what the caller declares, and fill in the defaults; ``unprotected`` is what else was published."""
     _check_roles(schema)
-    _check_model(FitTask(schema), options)
+    _check_model(FitTask(schema, class_names), options)
     if options.device is not None:  # before a ledger or a folder is made; torch alone knows what is there
         from dpilot.train.job import find_device
 
@@ -245,8 +267,21 @@ def _check_model(task: FitTask, options: FitOptions) -> None:
     if options.objective == "worst_group" and len(task.groups) > 1:
         names = [each.attribute for each in task.groups]
         raise InvalidInput(f"worst_group is asked for with protected columns {names}: expected one of them.")
+    _check_classes(task, options)
     if options.model == "auto" and task.numeric:
         if options.epochs is not None:
             _validate.refuse("epochs", options.epochs, "None", "Least squares sets its own number of steps.")
         if options.device not in (None, "cpu"):
             _validate.refuse("device", options.device, 'None or "cpu"', "Least squares runs on the CPU.")
+
+
+def _check_classes(task: FitTask, options: FitOptions) -> None:
+    """Refuse weights, decisions and objectives of classes that are not the target's."""
+    weights = options.class_weight
+    if task.numeric and (weights is not None or options.decision != "likeliest"):
+        raise InvalidInput(f"class weights are given and the target {task.target.name!r} is numeric: expected classes.")
+    if isinstance(weights, Mapping):
+        for name in weights:
+            _validate.one_of(task.classes, "It is a class.", class_weight=name)
+    if not task.numeric:
+        place_objective(options.objective, task.classes)

@@ -71,7 +71,7 @@ def refuse_arguments(given: Mapping[str, Any]) -> None:
     if "sample_weight" in given:
         raise InvalidInput(
             "sample_weight is given: expected none, as every record counts alike, and a weight would multiply what one "
-            'record can move. Leave it out; for rare classes see objective="macro".'
+            'record can move. Leave it out; for rare classes see class_weight="balanced".'
         )
     if given:
         raise InvalidInput(f"fit takes no {sorted(given)[0]!r}: expected X, y and units alone.")
@@ -111,9 +111,9 @@ class AutoEstimator(PrivateEstimator):
         return fitted.save(folder)
 
     def _declare(
-        self, table: Any, schema: Schema, *, objective: str = "accuracy", **more: Any
+        self, table: Any, schema: Schema, *, chosen: Mapping[str, Any] | None = None, **more: Any
     ) -> tuple[Declaration, RecordSource]:
-        """What the parameters declare of a fit of ``table``; ``more``: arguments of ``declare_fit``."""
+        """What the parameters declare of a fit of ``table``; ``chosen`` are options, ``more`` arguments."""
         return declare_fit(
             table,
             schema,
@@ -123,7 +123,7 @@ class AutoEstimator(PrivateEstimator):
             delta=self.delta,
             allow_large_delta=self.allow_large_delta,
             size=self.size,
-            options=FitOptions("auto", self.epochs, None, objective, self.device, self.stop_below),
+            options=FitOptions(epochs=self.epochs, device=self.device, stop_below=self.stop_below, **(chosen or {})),
             ledger=self.ledger,
             **more,
         )

@@ -26,6 +26,7 @@ from dpilot.fit.learners.base import Predictor
 from dpilot.fit.learners.heads import HeadPredictor
 from dpilot.fit.learners.least_squares import LinearPredictor
 from dpilot.fit.learners.networks import NetworkPredictor
+from dpilot.fit.learners.shifted import OFFSETS, shift
 from dpilot.fit.source import PlainColumns, RowReader, TableSource
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
@@ -159,6 +160,7 @@ def load_fit(folder: str | Path) -> FittedModel:
         kind = _PREDICTORS[described["predictor"]]
         reader = _load_reader(described, features)
         predictor = kind.load(described["state"], load_file(where / MODEL), reader)
+        predictor = shift(predictor, described["state"].get(OFFSETS))
         labels = None if described["labels"] is None else tuple(described["labels"])
     except (OSError, ValueError, TypeError, KeyError) as problem:
         raise InvalidInput(f"{where} holds no fit of a table ({problem}): expected what dpilot fit wrote.") from None

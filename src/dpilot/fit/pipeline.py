@@ -8,15 +8,18 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit import learners
+from dpilot.fit.class_weights import ClassWeights, resolve_class_weights
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import softmax
 from dpilot.fit.folder import RunFolder
 from dpilot.fit.health import SHARE, Health, health_event, health_noise, release_health, split_budget
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Learner, LearnerPlan, PaidRun, Tell, Trained, silent
+from dpilot.fit.learners.shifted import shift
 from dpilot.fit.model import FittedModel
 from dpilot.fit.payment import Payments, open_payments
 from dpilot.fit.population import HELD_OUT, TRAIN, Population
@@ -60,7 +63,7 @@ class FitPlan:
     def stages(self, split: str) -> list[Stage]:
         """The second commitment: all of the rest."""
         figures = Stage(METRICS, self.learned.figures.event, HELD_OUT, split)
-        return [*self.purchases.stages, *self.learned.stages(split), figures]
+        return [*self.purchases.stages(split), *self.learned.stages(split), figures]
 
     @property
     def shares(self) -> dict[str, float]:
@@ -141,18 +144,21 @@ def run_fit(
     size = plan.purchases.buy_size(records.sample, declared, committed, keys.noise.spawn())
     reader = plan.learned.reader(plan.purchases.buy_bounds(records.sample, size, committed, keys.noise.spawn()))
     parts = records.parts(reader, split)
-    run = PaidRun(committed, keys, split.id, size, cost, tell, progress)
+    counts = plan.purchases.buy_counts(parts, declared.task.outputs, committed, keys.noise)
+    weights = _class_weights(plan, counts)
+    run = PaidRun(committed, keys, split.id, size, cost, tell, progress, weights.weights)
     trained = plan.learned.train(parts, run)
-    outputs = trained.predictor.outputs(parts.held_out.features)
+    predictor = shift(trained.predictor, weights.offsets)
+    outputs = predictor.outputs(parts.held_out.features)
     with committed.stage(METRICS) as receipt:
         metrics = trained.figures.release(
             parts.held_out, outputs if declared.task.numeric else softmax(outputs), receipt, keys.noise.spawn()
         )
     entries = _entries(plan, keys, payments, committed)
-    record = _record(plan, trained, metrics, health, entries, payments, size, keys.noise.stamp)
+    record = _record(plan, trained, weights, metrics, health, entries, payments, size, keys.noise.stamp)
     own = payments.book if payments.own else None
     return FitResult(
-        FittedModel(_with_bought(declared.schema, reader), reader, trained.predictor, record, health, own),
+        FittedModel(_with_bought(declared.schema, reader), reader, predictor, record, health, own),
         trained,
         metrics,
         entries,
@@ -166,6 +172,18 @@ def _with_bought(schema: Schema, reader: RowReader) -> Schema:
     columns = reader.schema.columns
     bought = {name: columns[name].interval for name in schema.to_buy if isinstance(columns[name].bounds, tuple)}
     return schema.with_bounds(bought) if bought else schema
+
+
+def _class_weights(plan: FitPlan, counts: Floats | None) -> ClassWeights:
+    options = plan.declared.options
+    return resolve_class_weights(
+        plan.declared.task.classes,
+        options.class_weight,
+        options.decision,
+        counts=counts,
+        deviation=plan.purchases.counts_noise or 0.0,
+        cap=options.weight_cap,
+    )
 
 
 def _bound_of(ledger: Ledger | str | Path | None, learner: Learner) -> str:
@@ -204,8 +222,8 @@ def _entries(plan: FitPlan, keys: FitKeys, payments: Payments, committed: Commit
 
 
 def _record(
-    plan: FitPlan, trained: Trained, metrics: tuple[Metric, ...], health: Health, entries: tuple[Entry, ...],
-    payments: Payments, size: float, stamp: str,
+    plan: FitPlan, trained: Trained, weights: ClassWeights, metrics: tuple[Metric, ...], health: Health,
+    entries: tuple[Entry, ...], payments: Payments, size: float, stamp: str,
 ) -> FitRecord:  # fmt: skip
     declared, cost = plan.declared, payments.cost(plan.declared.budget)
     groups = [each.attribute for each in declared.task.groups]
@@ -226,8 +244,8 @@ def _record(
             "features": [column.name for column in declared.schema.features],
             "bought_bounds": list(declared.schema.to_buy),
         },
-        plan={"model": declared.options.model, **trained.plan},
-        decisions=_decisions(plan, trained, health),
+        plan={"model": declared.options.model, **trained.plan, **weights.plain()},
+        decisions=_decisions(plan, trained, weights, health),
         metrics=tuple(metric.record() for metric in metrics),
         thresholds=trained.thresholds,
         ledger=tuple(entry.as_dict() for entry in entries),
@@ -238,7 +256,7 @@ def _record(
     )
 
 
-def _decisions(plan: FitPlan, trained: Trained, health: Health) -> tuple[str, ...]:
+def _decisions(plan: FitPlan, trained: Trained, weights: ClassWeights, health: Health) -> tuple[str, ...]:
     """The choices of the fit in the order they were made, after what the learner says in short, if it does."""
     first, *others = trained.decisions
     summary, rest = ((first,), others) if first.startswith("In short") else ((), trained.decisions)
@@ -247,5 +265,6 @@ def _decisions(plan: FitPlan, trained: Trained, health: Health) -> tuple[str, ..
         *plan.declared.notes,
         f"{SHARE:.0%} of the budget went to the health check. {health.sentences()[0]}",
         *plan.purchases.reasons,
+        *weights.reasons,
         *rest,
     )

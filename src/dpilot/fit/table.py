@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from dpilot.data.files import Table
 from dpilot.data.schema import Schema
 from dpilot.errors import DpilotError
+from dpilot.fit.class_weights import CAP
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
 from dpilot.fit.folder import RunFolder, open_folder
 from dpilot.fit.keys import FitKeys
@@ -41,6 +42,9 @@ def fit_table(
     epochs: float | None = None,
     model: str = "auto",
     objective: str = "accuracy",
+    class_weight: str | Mapping[str, float] | None = None,
+    weight_cap: float = CAP,
+    decision: str | None = None,
     held_out: float | None = None,
     size: str | int = "public",
     stop_below: float = 0.5,
@@ -60,7 +64,13 @@ def fit_table(
         schema: what is declared of its columns.
         epochs: the most passes over the records of one run.
         model: "auto" (a tuned linear head for classes, least squares for numbers), "logistic", "linear" or "mlp".
-        objective: what tuning aims at, for "auto" and classes.
+        objective: what tuning aims at, for "auto" and classes: "accuracy", "macro", "worst_class", "worst_group", or
+            the recall of a class, "recall:yes".
+        class_weight: weights of the loss by class, the others 1, such as {"yes": 5}; or "balanced", by noisy counts of
+            the training part, which are bought. They act before clipping, so they change no price.
+        weight_cap: the most that a weight is over another; larger ones are cut to it.
+        decision: "likeliest", or "prior": the class whose probability is largest over its noisy share of the training
+            part, which is bought; the default, where "balanced" has bought it.
         protected: a column whose groups are compared, or several.
         unit: the column of ids whose rows are one unit (a patient), protected with all of them, where the schema has no
             column of role "unit".
@@ -91,7 +101,7 @@ def fit_table(
     Example:
         ``run = fit_table("adult.parquet", Schema.load("adult.toml"), epsilon=1.0); run.predict(frame)``
     """
-    options = FitOptions(model, epochs, held_out, objective, device, stop_below)
+    options = FitOptions(model, epochs, held_out, objective, device, stop_below, class_weight, weight_cap, decision)
     given: dict[str, Any] = {
         "epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta, "size": size, "target": target,
         "protected": [protected] if isinstance(protected, str) else protected, "unit": unit,

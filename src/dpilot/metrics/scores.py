@@ -1,4 +1,4 @@
-"""Accuracy, by class and by group, and demographic parity: every ratio of one table of counts is free."""
+"""Accuracy, recall and precision, figures by group: every ratio of one table of counts is free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpilot.metrics import interval
 from dpilot.metrics.counts import Counts, pool
 from dpilot.metrics.interval import Interval, Proportion, Spread
 from dpilot.metrics.metric import Metric, metric
-from dpilot.metrics.ranking import auc
+from dpilot.metrics.ranking import auc, average_precision
 
 
 def scores(counts: Counts) -> tuple[Metric, ...]:
@@ -28,8 +28,8 @@ def scores(counts: Counts) -> tuple[Metric, ...]:
         [('accuracy', '', 0.8), ('share of the most common class', '', 0.6), ('accuracy above that share', '', 0.2)]
     """
     overall = [accuracy(counts), *most_common_class(counts), macro(counts), worst_class(counts)]
-    ranked = [] if counts.scores is None else [auc(counts)]
-    return (*overall, *ranked, *_fairness(counts), *class_accuracies(counts), *confusion(counts))
+    ranked = [] if counts.scores is None else [auc(counts), average_precision(counts)]
+    return (*overall, *ranked, *_fairness(counts), *recalls(counts), *precisions(counts), *confusion(counts))
 
 
 def scores_by(counts: Sequence[Counts]) -> tuple[Metric, ...]:
@@ -108,10 +108,25 @@ def worst_group(counts: Counts, of: str = "") -> Metric:
     return _worst("worst-group accuracy", counts, _by_group(counts), of)
 
 
-def class_accuracies(counts: Counts) -> list[Metric]:
-    """The accuracy of each class."""
+def recalls(counts: Counts) -> list[Metric]:
+    """Of the records of each class, the share that is predicted right."""
     named = zip(counts.layout.classes, _by_class(counts), strict=True)
-    return [metric("class accuracy", of, rate.value, counts.deviation, rate.interval) for of, rate in named]
+    return [metric("recall", of, rate.value, counts.deviation, rate.interval) for of, rate in named]
+
+
+def precisions(counts: Counts) -> list[Metric]:
+    """Of the records that are predicted each class, the share that is of it.
+
+    Edge cases:
+        a class that is never predicted, by the noisy counts    1/2, and the interval says that nothing is known
+    """
+    table, groups = counts.predictions.sum(axis=0), counts.predictions.shape[0]
+    found = []
+    for place, of in enumerate(counts.layout.classes):
+        hits = float(table[place, place])
+        rate = Proportion(hits, float(table[:, place].sum()) - hits, groups, groups * (len(table) - 1))
+        found.append(metric("precision", of, rate.value, counts.deviation, rate.interval))
+    return found
 
 
 def group_accuracies(counts: Counts) -> list[Metric]:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from dpilot.records import MetricRecord
 from dpilot.report import words
+from dpilot.report.kinds import key
 from dpilot.report.verdict import find_untold
 from dpilot.report.words import is_finite
 
@@ -62,7 +63,7 @@ def cells_of(metrics: Sequence[MetricRecord]) -> dict[Pair, MetricRecord]:
     Edge cases:
         names with " predicted " inside   distinguished by the classes that other figures name; else not a cell
     """
-    classes = {metric.of for metric in metrics if metric.name == "class accuracy"}
+    classes = {metric.of for metric in metrics if key(metric.name) == "recall"}
     named = {pair(metric.of, classes): metric for metric in metrics if metric.name == "confusion"}
     return {place: metric for place, metric in named.items() if place is not None}
 

@@ -58,8 +58,15 @@ _KNOWN: Final = {
     ),
     "worst_class": Kind("Worst class", f"the accuracy in the class where it is lowest; {_LEAST}", "share"),
     "worst_group": Kind("Worst group", f"the accuracy in the group where it is lowest; {_LEAST}", "share"),
-    "class_accuracy": Kind(
-        "Accuracy by class", "the share of the records of a class that the model gets right", "share"
+    "recall": Kind("Recall by class", "the share of the records of a class that the model gets right", "share"),
+    "precision": Kind(
+        "Precision by class", "of the records that are predicted a class, the share that is of it", "share"
+    ),
+    "average_precision": Kind(
+        "PR-AUC",
+        "the average precision: the mean, over records of the second class, of the precision among those that score "
+        "as high; guessing has the share of that class",
+        "score",
     ),
     "group_accuracy": Kind(
         "Accuracy by group", "the share of the records of a group that the model gets right", "share"
@@ -93,6 +100,8 @@ _ALIASES: Final = {
     "worst_class_accuracy": "worst_class",
     "worst_group_accuracy": "worst_group",
     "roc_auc": "auc",
+    "pr_auc": "average_precision",
+    "class_accuracy": "recall",
     "r^2": "r2",
 }
 

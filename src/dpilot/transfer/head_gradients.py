@@ -24,6 +24,10 @@ to the end: two sums of 128 change, so twice that is taken off the threshold. Te
 round, each product and each sum of four of them or more: 2.5 times as much at most, and three times is taken off
 (``test_a_record_moves_a_sum_on_tensor_cores_by_no_more_than_the_threshold``).
 
+Class weights multiply the loss, so the residual, before norms are taken: R = clip(w (p - y)) with w that of the
+record's own class, a declared or released number. Its norm is that of the very numbers w (p - y), rounded, so all of
+the above holds of them: no weight makes a record longer than C.
+
 Where a unit has several rows (``Features.shares``), each row is clipped as a record is, then weighed by its share, so
 that the unit's rows add no more than C together; sums are in float64 throughout, in which all roundings are below what
 the threshold was lowered by.
@@ -36,7 +40,7 @@ be built.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, final
@@ -107,6 +111,7 @@ class FeatureBlocks:
     grade: precision.Grade
     product: Product = _product
     shares: Tensor | None = None  # (n,) float32: what each row adds of its unit
+    class_weights: Tensor | None = None  # (classes,) float32
 
     @classmethod
     def of(
@@ -115,6 +120,7 @@ class FeatureBlocks:
         device: torch.device | str | None = None,
         size: float | None = None,
         *,
+        class_weights: Sequence[float] | None = None,
         grade: precision.Grade | None = None,
         product: Product = _product,
     ) -> FeatureBlocks:
@@ -142,7 +148,8 @@ class FeatureBlocks:
         if grade.tensor_cores:  # which multiply fast what lies side by side along the sum
             values = values.T.contiguous().T
         product = product if shares is None else _exact_product
-        return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade, product, shares)
+        weights = None if class_weights is None else values.new_tensor(class_weights)
+        return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade, product, shares, weights)
 
     def clip_and_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
         """The sum of gradients under ``clip_heads``, shaped as ``weights`` (heads, classes, d), in float64."""
@@ -164,7 +171,8 @@ class FeatureBlocks:
                 limit = pad(limit, (0, missing))
                 share = None if share is None else pad(share, (0, missing))
             scores = torch.mm(flat, rows.T).view(-1, self.classes, self.block)
-            yield HeadGradients(rows, labels, limit, scores, self.grade, self.product, share)
+            own = None if self.class_weights is None else self.class_weights[labels]
+            yield HeadGradients(rows, labels, limit, scores, self.grade, self.product, share, own)
 
 
 @final
@@ -172,7 +180,8 @@ class HeadGradients(PerSampleGradients):
     """The gradients of one block of records, a group for each head.
 
     ``limits`` (heads, b) are the lengths of residuals at which gradients are as long as their threshold, 0 for null
-    records; ``scores`` (heads, classes, b) those of the rows (b, d). Norms are in thresholds.
+    records; ``scores`` (heads, classes, b) those of the rows (b, d). Norms are in thresholds. ``weights`` (b,), where
+    there are any, are those of the records' classes: they multiply the loss.
 
     Guarantee:
         What a record adds to the sum of head j is no longer than weight times norm times threshold, for the very
@@ -193,15 +202,17 @@ class HeadGradients(PerSampleGradients):
         grade: precision.Grade = precision.FULL,
         product: Product = _product,
         shares: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> None:
         self._rows, self._labels, self._limits, self._scores = rows, labels, limits, scores
-        self._grade, self._product, self._shares = grade, product, shares
+        self._grade, self._product, self._shares, self._weights = grade, product, shares, weights
 
     @cached_property
     def _residuals(self) -> Tensor:
         residuals = torch.softmax(self._scores, 1)
         labels = self._labels.expand(len(residuals), 1, -1)
-        return residuals.scatter_add_(1, labels, residuals.new_full((1, 1, 1), -1.0).expand_as(labels))
+        residuals.scatter_add_(1, labels, residuals.new_full((1, 1, 1), -1.0).expand_as(labels))
+        return residuals if self._weights is None else residuals.mul_(self._weights)  # before norms: then it is clipped
 
     @property
     def norms(self) -> Tensor:
@@ -221,7 +232,7 @@ class HeadGradients(PerSampleGradients):
 
         ``test_sums_by_kernels_are_those_of_plain_operations`` compares it with norms, weights and weighted sum.
         """
-        fused = clip is clip_heads and self._grade is precision.TF32
+        fused = clip is clip_heads and self._grade is precision.TF32 and self._weights is None  # it knows no weights
         if fused and (residuals := head_kernels.clip_residuals(self._scores, self._labels, self._limits)) is not None:
             return self._sum(residuals), ()
         weights, extras = clip(self.norms, state)

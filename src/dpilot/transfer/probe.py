@@ -92,14 +92,17 @@ def fit_heads(
     size: float,
     noises: Sequence[Noise] | None = None,
     device: torch.device | str | None = None,
+    class_weights: Sequence[float] | None = None,
 ) -> tuple[Tensor, ...]:
     """Fit every head on the same features, as one product a step for all; weights (d, classes) for each head.
 
     ``receipts[j]`` is drawn once a step of head j and must hold ``heads[j].event``; ``size`` is declared, the divisor
-    of sums; ``noises[j]`` is head j's own noise source (the default asks the operating system at every step).
+    of sums; ``noises[j]`` is head j's own noise source (the default asks the operating system at every step);
+    ``class_weights`` are declared or released, and multiply the loss of the records of each class before clipping.
 
     Guarantee:
-        One record moves head j's sum by at most ``heads[j].threshold``. Noise is independent between heads and steps.
+        One record moves head j's sum by at most ``heads[j].threshold``, whatever its weight. Noise is independent
+        between heads and steps.
         A head's weights are the same (but for float rounding) whichever heads are fitted beside it.
 
     Edge cases:
@@ -114,7 +117,7 @@ def fit_heads(
     heads, size = tuple(heads), _validate.positive("It is declared, not counted.", size=size)
     _check_counts(len(heads), receipts=receipts, noises=heads if noises is None else noises)
     check_distinct(noises or ())
-    blocks = FeatureBlocks.of(features, device, size)
+    blocks = FeatureBlocks.of(features, device, size, class_weights=_check_weights(class_weights, features.classes))
     team = _Team.start(heads, blocks)
     fits: dict[int, Tensor] = {}
     with torch.no_grad(), precision.use_grade(blocks.grade):
@@ -144,6 +147,14 @@ def scores(features: Features | Tensor, weights: Tensor) -> Tensor:
 
 def _pad_rows(rows: Tensor) -> Tensor:
     return pad(rows, (0, 0, 0, _ROWS - len(rows))).contiguous()
+
+
+def _check_weights(weights: Sequence[float] | None, classes: int) -> tuple[float, ...] | None:
+    if weights is None:
+        return None
+    if len(weights) != classes:
+        _validate.refuse("the number of class_weights", len(weights), f"{classes}, one for each class")
+    return tuple(_validate.positive(class_weight=each) for each in weights)
 
 
 def _check_counts(heads: int, **named: Sequence[object]) -> None:

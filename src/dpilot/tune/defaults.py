@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dpilot import _validate
-from dpilot.metrics.objective import OBJECTIVES
+from dpilot.metrics.objective import check_objective
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.tune.candidate import Candidate, SearchBox
@@ -64,7 +64,7 @@ class AutopilotOptions:
     epochs: float | None = None
 
     def __post_init__(self) -> None:
-        _validate.one_of(OBJECTIVES, objective=self.objective)
+        check_objective(self.objective)
         checked: dict[str, Any] = {
             "tuning": _validate.share("It is the part of mu^2 for trials.", tuning_share=self.tuning),
             "trials": _validate.count(trials=self.trials, least=2),

@@ -16,6 +16,7 @@ from dpilot.keys import KEY_BYTES
 from dpilot.metrics.counts import Layout, noisy_counts
 from dpilot.metrics.figures import Figures
 from dpilot.metrics.metric import Metric
+from dpilot.metrics.objective import place_objective
 from dpilot.metrics.scores import scores
 from dpilot.noise import SystemNoise, seeded_noise
 from dpilot.privacy.budget import Budget, Cost
@@ -158,6 +159,7 @@ def autopilot(
     """
     if not isinstance(budget, Budget):
         raise InvalidInput(f"budget is a {type(budget).__name__}: expected a Budget, such as Budget(1.0, 1e-5).")
+    objective = objective if class_names is None else place_objective(objective, class_names)
     options = AutopilotOptions(objective, held_out_share, tuning_share, trials, epochs)
     protected = _protected_unit(what, size, units, unit, rows_per_unit)
     known = _declared_size(size, lambda: _count(what if isinstance(what, Features) else dataset, units, protected))

@@ -35,7 +35,8 @@ class ProbeTask:
     """Full-batch private gradient descent on linear heads; a model is a (d, classes) tensor of weights.
 
     ``train_features`` and ``held_out`` are the two parts; ``size`` and ``held_out_size`` their declared expected sizes.
-    ``groups`` are the group codes of the held-out records, for the objective "worst_group".
+    ``groups`` are the group codes of the held-out records, for the objective "worst_group". ``class_weights`` multiply
+    the loss before clipping; they are declared or released.
 
     Guarantee:
         Each trial has noise of its own and draws each step from its own receipt; there is no sampling, so a trial of
@@ -66,6 +67,7 @@ class ProbeTask:
     free_step: bool = True
     device: str | None = None
     noise: MakeNoise = SystemNoise
+    class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         _validate.positive("Declare it.", size=self.size)
@@ -133,7 +135,13 @@ class ProbeTask:
         receipts = [each.receipt for each in trials]
         noises = None if self.noise is SystemNoise else [self.noise() for _ in trials]
         return fit_heads(
-            self.train_features, heads, receipts=receipts, size=self.size, noises=noises, device=self.device
+            self.train_features,
+            heads,
+            receipts=receipts,
+            size=self.size,
+            noises=noises,
+            device=self.device,
+            class_weights=self.class_weights,
         )
 
     def table(self, model: Tensor, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
-from dpilot.metrics.objective import OBJECTIVES
+from dpilot.metrics.objective import check_objective
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu, stages_mu
@@ -122,7 +122,7 @@ def plan_scaling(
     """
     _validate.one_of(SPLITS, split=split)
     _validate.one_of(VARIABLES, variable=variable)
-    _validate.one_of(OBJECTIVES, objective=objective)
+    check_objective(objective)
     trials = _validate.count(trials=trials, least=2)
     each = _trial_mus(budget, trials, shares, mus)
     if len(each) <= _validate.count(least=0, degree=degree):

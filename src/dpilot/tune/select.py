@@ -12,10 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
-from dpilot.metrics.objective import OBJECTIVES
+from dpilot.metrics.objective import check_objective
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian, OneOf, RepeatAndSelect
@@ -122,7 +121,7 @@ def plan_selection(
     >>> round(plan.outlays[None].noise_multiplier, 1), plan.trials.mean_trials
     (5.5, 10.0)
     """
-    _validate.one_of(OBJECTIVES, objective=objective)
+    check_objective(objective)
     counts: tuple[int | None, ...] = (None,) if sample_rate == 1 else space.step_counts
     whole = {steps: whole_outlay(budget, sample_rate, steps) for steps in counts}
 

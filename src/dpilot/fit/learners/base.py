@@ -84,6 +84,7 @@ class PaidRun:
     cost: Cost
     tell: Tell = silent
     progress: Progress | None = None
+    class_weights: tuple[float, ...] | None = None  # declared or released: they multiply the loss before clipping
 
 
 class LearnerPlan(Protocol):

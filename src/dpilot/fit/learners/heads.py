@@ -21,6 +21,7 @@ from dpilot.fit.population import Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader, take
 from dpilot.linear.rows import products
+from dpilot.metrics.objective import place_objective
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
 from dpilot.transfer.features import Features
@@ -50,7 +51,8 @@ class Heads:
 
     def plan(self, declared: Declaration, budget: Budget, purchases: Purchases) -> HeadsPlan:
         chosen, task = declared.options, declared.task
-        options = AutopilotOptions(chosen.objective, chosen.held_out, epochs=chosen.epochs)
+        objective = place_objective(chosen.objective, task.classes)
+        options = AutopilotOptions(objective, chosen.held_out, epochs=chosen.epochs)
         groups = len(task.groups[0].names) if task.groups else 0
         plan = plan_heads(
             budget,
@@ -93,6 +95,7 @@ class HeadsPlan:
         shapes = shapes if self.image_shape is None else "scattering features of the images"
         model = f"logistic regression on rows of unit length, {shapes}: chosen without looking, so it costs nothing"
         about = {"clipping": "constant", "threshold": THRESHOLD, "optimizer": "momentum", "model": "linear head"}
+        about["objective"] = self.declared.options.objective
         return Trained(
             predictor=HeadPredictor(outcome.model.double().cpu().numpy(), rows),
             figures=self.figures,
@@ -122,6 +125,7 @@ class HeadsPlan:
             0 if group is None else len(self.declared.task.groups[0].names),
             device=self.declared.options.device,
             noise=run.keys.noise.spawn,
+            class_weights=run.class_weights,
         )
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from dpilot import _validate, clipping
 from dpilot._arrays import Floats
+from dpilot.clipping import Clipping
 from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.data.units import UnitRows
@@ -46,6 +47,7 @@ from dpilot.tune.task import Trial
 __all__ = ["Network", "NetworkPredictor", "StepNumbers", "data_free_step"]
 
 TRAINING: Final = "training"
+_LEAST_THRESHOLD: Final = 0.1
 _SLACK: Final = 2e-3  # of epsilon that may be left unused beside something bought
 _UNSIZED_RATE: Final = 1 / 40  # of a run whose size is not known when it is planned
 
@@ -156,13 +158,15 @@ class NetworkPlan:
             sample_rate=self.sample_rate,
             steps=self.steps,
             noise_multiplier=self.noise_multiplier,
-            clipping=clipping.get("bounded-slack", normalized=True),
+            clipping=_clipping(_LEAST_THRESHOLD),
             cost=Cost(self.budget.epsilon, self.budget.delta),
             unit=self.declared.unit,
         )
 
     def train(self, parts: Parts, run: PaidRun) -> Trained:
         rows, task, plan = features_of(parts.reader.schema), self.declared.task, self.run_plan(run.size)
+        least = _LEAST_THRESHOLD if run.class_weights is None else math.sqrt(rows.mean_square) / 2
+        plan = replace(plan, clipping=_clipping(least))
         made = build(self.network.layers, rows.width, task.outputs)
         numbers = StepNumbers(
             batch_size=plan.expected_batch_size,
@@ -175,7 +179,7 @@ class NetworkPlan:
         lr = self.network.step(numbers)
         recipe = Recipe(
             model_fn=lambda: build(self.network.layers, rows.width, task.outputs),
-            loss_fn=_Squared() if task.numeric else nn.CrossEntropyLoss(reduction="none"),
+            loss_fn=_Squared() if task.numeric else _cross_entropy(run.class_weights, self.declared.options.device),
             dataset=dataset_of(parts, rows, task),
             size=float(plan.size),
             sample_rate=plan.sample_rate,
@@ -195,7 +199,7 @@ class NetworkPlan:
                 **plan.to_dict(), "lr": lr, "schedule": "cosine", "optimizer": "sgd",
                 "model": self.declared.options.model,
             },
-            decisions=self._decisions(numbers, lr),
+            decisions=self._decisions(numbers, lr, least),
             thresholds=tuple(step.threshold for step in started.state.records),
         )  # fmt: skip
 
@@ -204,7 +208,7 @@ class NetworkPlan:
         rate = min(1.0, self.sample_rate * size / rows)
         return replace(self, sample_rate=rate, steps=steps), self.steps / steps
 
-    def _decisions(self, numbers: StepNumbers, lr: float) -> tuple[str, ...]:
+    def _decisions(self, numbers: StepNumbers, lr: float, least: float) -> tuple[str, ...]:
         kind = "linear" if self.declared.task.numeric else "logistic"
         said = f"{kind} regression on declared features"
         return (
@@ -212,7 +216,8 @@ class NetworkPlan:
             kept_apart(self.held_out),
             f"Noise of training {self.noise_multiplier:.4g} in each of {self.steps:,} steps: the least that the budget "
             "allows.",
-            "Clipping adapts from a threshold of 1 and not below 0.1, by the free signal of slack clipping.",
+            f"Clipping adapts from a threshold of {max(least, 1.0):.3g} and not below {least:.3g}, by the free signal "
+            "of slack clipping.",
             f"Step size {lr:.4g}, from declared numbers alone: with {numbers.parameters:,} parameters the noise "
             "of the run would carry the model about as far as its weights are long.",
             f"Model: {said if self.network.layers == 'linear' else 'a network of one hidden layer'}.",
@@ -281,6 +286,21 @@ def _tensors(records: Encoded, rows: WideRows, task: FitTask) -> TensorDataset:
     target = np.nan_to_num(np.concatenate([[0.0], target]), nan=0.0)
     kind = torch.float32 if task.numeric else torch.long
     return TensorDataset(torch.from_numpy(features), torch.from_numpy(target).to(kind))
+
+
+def _clipping(least: float) -> Clipping:
+    """Slack clipping with a threshold of ``least`` or more.
+
+    With class weights it is half of a row's length, as for heads: one that went down to the gradients of the common
+    classes would clip those of the rare ones to the same length, and undo the weights (docs/fit.md).
+    """
+    return clipping.get("bounded-slack", threshold=max(least, 1.0), floor=least, normalized=True)
+
+
+def _cross_entropy(class_weights: tuple[float, ...] | None, device: str | None) -> nn.Module:
+    """That of each record, times the weight of its class: so before it is clipped."""
+    weight = None if class_weights is None else torch.tensor(class_weights, device=device)
+    return nn.CrossEntropyLoss(reduction="none", weight=weight)
 
 
 class _Squared(nn.Module):

@@ -1,0 +1,1 @@
+"""Rare classes: what weights and priors find of them."""
