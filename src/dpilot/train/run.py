@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -26,10 +26,13 @@ from dpilot.train.checkpoint import architecture, files
 from dpilot.train.checkpoint.store import from_storable, to_storable
 from dpilot.train.payment import LEDGER
 from dpilot.train.records.reader import try_quietly
+from dpilot.train.steps import RECORD, steps_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MODEL: Final = "model.safetensors"
 LAYERS: Final = "model.json"
-RECORD: Final = "record.json"
 ENTRIES: Final = "ledger.json"
 
 
@@ -57,6 +60,10 @@ class Run:
     def thresholds(self) -> tuple[float, ...]:
         """The clipping threshold of every step."""
         return tuple(step.threshold for step in self.record.steps)
+
+    def steps(self) -> pd.DataFrame:
+        """One row a step, of everything that was released beside the gradient; see ``steps_frame``."""
+        return steps_frame(self.record.steps)
 
     def predict(self, inputs: Any) -> Tensor:
         """The model's outputs; see ``dpilot.train.predict``."""

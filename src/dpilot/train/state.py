@@ -46,10 +46,10 @@ class TrainingState:
     def step(self, chain: Chain, chunks: Iterable[Any]) -> StepRecord:
         """Take the next step on the chunks of its batch, with the step's own randomness, and note what it used."""
         before, place = self.state, self.steps_taken
-        record = StepRecord(place, float(before.threshold), float(before.bound), before.frozen)
         self._set_rates(place)
         with step_randomness(chain):
-            self.state = private_step(self.context, before, chunks)
+            self.state, released = private_step(self.context, before, chunks)
+        record = record_step(place, before, released)
         if not before.frozen:
             self._average(place)
         self.records.append(record)
@@ -71,6 +71,20 @@ class TrainingState:
         if kind is not None and kind.counts(place, self.context.plan.steps):
             self.mean = options.mix(self.mean, self.context.model, kind.keep(self.averaged))
             self.averaged += 1
+
+
+def record_step(place: int, used: State, released: Tensor) -> StepRecord:
+    """What is kept of a step: the clip state that it used, layer by layer, and the noisy extras."""
+    own = used
+    while own.inner is not None:
+        own = own.inner
+    layers = (_numbers(own.threshold), _numbers(own.bound)) if own.threshold.dim() else ((), ())
+    memory = () if own.memory is None else _numbers(own.memory)
+    return StepRecord(place, float(used.threshold), float(used.bound), used.frozen, _numbers(released), *layers, memory)
+
+
+def _numbers(values: Tensor) -> tuple[float, ...]:
+    return tuple(values.detach().float().flatten().tolist())
 
 
 def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
