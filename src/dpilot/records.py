@@ -103,9 +103,26 @@ def _rows(values: NDArray[Any], counts: NDArray[Any]) -> Iterator[tuple[float, .
     return (tuple(islice(every, count)) for count in counts.tolist())
 
 
+PUBLIC_VALIDATION: Final = "validated on records declared public: these figures are exact"
+"""The stamp of a run whose record holds such figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRecord:
+    """Mean loss and accuracy of the model after ``step`` steps, on records that the caller declared public.
+
+    None: a loss that was not finite, and an accuracy where targets are not classes.
+    """
+
+    step: int
+    loss: float | None
+    accuracy: float | None
+    kind: str = "public, exact"
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run: plan and options as plain data, what it cost, the stamps of its noise, and its steps."""
+    """One run: plan and options as plain data, what it cost, the stamps of its noise, its steps and validation."""
 
     plan: dict[str, Any]
     epsilon: float
@@ -114,6 +131,7 @@ class RunRecord:
     stamps: tuple[str, ...]
     notes: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    validation: tuple[ValidationRecord, ...] = ()
 
     def to_json(self) -> str:
         """One JSON document, with the version of its format; its steps are columns, those of float32 in base64."""
@@ -129,7 +147,9 @@ class RunRecord:
             steps = tuple(StepRecord(**step) for step in found)
         else:
             steps = steps_from_columns({name: _column(column) for name, column in found.items()})
-        return cls(steps=steps, stamps=tuple(data.pop("stamps")), notes=tuple(data.pop("notes")), **data)
+        validation = tuple(ValidationRecord(**each) for each in data.pop("validation", ()))
+        stamps, notes = tuple(data.pop("stamps")), tuple(data.pop("notes"))
+        return cls(steps=steps, stamps=stamps, notes=notes, validation=validation, **data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class Population:
         if not self.unit.is_record:
             places = rows_by_id(self.ids, replace(self.unit, rows=1), fresh_key("units")).places
         data = _WithGroup(Subset(self.data, places.tolist()), self._codes()[places])
-        labels, _ = _labels_and_inputs(form)
+        labels, _ = labels_and_inputs(form)
         form = first_record((form, labels.new_zeros(len(labels), dtype=torch.float64)), len(labels))
         collate = None if self.collate is None else partial(_collate_both, self.collate)
         rows = map_records(data, form, partial(_score_chunk, predict, classes), collate=collate)
@@ -151,7 +151,7 @@ def evaluate(
 def count_classes(predict: Predict, form: Any) -> int:
     """How many classes the model tells apart, from a record of the public form."""
     with step_randomness(Chain(bytes(KEY_BYTES))):  # a record of the form is public
-        found = try_quietly(lambda: _probabilities(predict(_labels_and_inputs(form)[1])))
+        found = try_quietly(lambda: probabilities(predict(labels_and_inputs(form)[1])))
     if found is None:
         raise InvalidInput(
             "the model does not give records of this form one output a class: expected records (inputs, class), or "
@@ -180,20 +180,21 @@ def _collate_both(collate: Collate, records: list[Any]) -> Any:
 def _score_chunk(predict: Predict, classes: int, chunk: Any) -> Tensor:
     """Class, group and probabilities of some records."""
     record, group = chunk
-    labels, inputs = _labels_and_inputs(record)
-    probabilities = _probabilities(predict(inputs))
-    if probabilities.shape != (len(group), classes):
+    labels, inputs = labels_and_inputs(record)
+    found = probabilities(predict(inputs))
+    if found.shape != (len(group), classes):
         raise ValueError("not one probability a class and record")
-    return torch.cat([labels.double().cpu().reshape(-1, 1), group.double().cpu().reshape(-1, 1), probabilities], 1)
+    return torch.cat([labels.double().cpu().reshape(-1, 1), group.double().cpu().reshape(-1, 1), found], 1)
 
 
-def _labels_and_inputs(record: Any) -> tuple[Tensor, Any]:
+def labels_and_inputs(record: Any) -> tuple[Tensor, Any]:
+    """The classes of some records, and what the model is called with."""
     if isinstance(record, Mapping):
         return record[LABELS], {name: each for name, each in record.items() if name != LABELS}
     return record[1], record[0]
 
 
-def _probabilities(outputs: Tensor) -> Tensor:
+def probabilities(outputs: Tensor) -> Tensor:
     """The probability of each class, from one output a class, or one for the second of two classes."""
     logits = outputs.double().cpu()
     if logits.dim() > 2:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpilot.clipping import State
 from dpilot.keys import Chain
-from dpilot.records import RunRecord, StepRecord
+from dpilot.records import PUBLIC_VALIDATION, RunRecord, StepRecord, ValidationRecord
 from dpilot.train import options, payment
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
@@ -35,6 +35,7 @@ class TrainingState:
     state: State
     rates: list[float]
     records: list[StepRecord] = field(default_factory=list)
+    validation: list[ValidationRecord] = field(default_factory=list)
     mean: dict[str, Tensor] = field(default_factory=dict)
     averaged: int = 0
 
@@ -95,9 +96,10 @@ def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
         epsilon=cost.epsilon,
         delta=cost.delta,
         steps=tuple(state.records),
-        stamps=(stamp,),
+        stamps=(stamp, PUBLIC_VALIDATION) if state.validation else (stamp,),
         notes=(payment.note(plan, paid),),
         options=state.options.to_dict(),
+        validation=tuple(state.validation),
     )
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from dpilot.clipping import State
 from dpilot.errors import InvalidInput
 from dpilot.noise import KeyedNoise
-from dpilot.records import StepRecord, step_columns, steps_from_columns
+from dpilot.records import StepRecord, ValidationRecord, step_columns, steps_from_columns
 from dpilot.sampling import PoissonSampler
 from dpilot.train.checkpoint import files
 from dpilot.train.checkpoint.secret import Secret, SecretFile, check_hash, keyed_hash, tensor_bytes
@@ -53,11 +53,13 @@ class Manifest:
     example: bool  # whether the form of the records was given, and is to be given again
     seal: str = ""
     units: bool = False  # whether ids said which rows are one unit's, and are to be given again
+    validation: bool = False  # whether there were public records to validate on, which are to be given again
 
     def to_json(self) -> str:
         plain = {**asdict(self), "plan": self.plan.to_dict(), "options": self.options.to_dict()}
-        if not self.units:  # as stored by those who knew of no units
-            del plain["units"]
+        for name in ("units", "validation"):
+            if not plain[name]:  # as stored by those who knew of none
+                del plain[name]
         return json.dumps({"format": FORMAT, **plain}, indent=1, allow_nan=False)
 
     def with_seal(self, key: bytes) -> Manifest:
@@ -144,6 +146,7 @@ class StoredRun:
         state.averaged = self.header["averaged"]
         state.mean = {name: t.to(device) for name, t in unpack(self.header["mean"], self.tensors).items()}
         state.records = list(self.records())
+        state.validation = [ValidationRecord(**each) for each in self.header.get("validation", ())]
 
     def records(self) -> tuple[StepRecord, ...]:
         """The steps that were taken."""
@@ -169,6 +172,7 @@ def _content(state: TrainingState, key: bytes) -> bytes:
         "averaged": state.averaged,
         "rates": state.rates,
         "clipping": state.state.to_dict(),
+        **({"validation": [asdict(each) for each in state.validation]} if state.validation else {}),
     }
     for name, column in step_columns(state.records).items():
         pack(torch.from_numpy(column), f"records.{name}", tensors)
