@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpilot.errors import InvalidInput
 
@@ -40,17 +45,84 @@ def is_size_published(unprotected: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step: its number, the threshold and bound it used, and whether it only measured. All public."""
+    """One step: its number, the threshold and bound it used, whether it only measured, and what its rule released.
+
+    ``released``: the noisy sum of the rule's extras (slack slots, bits, a histogram); of a layer-wise rule those of the
+    layers one after another. ``thresholds`` and ``bounds``: those of each layer. ``memory``: what the rule remembered
+    beside its threshold, such as the width of its bins. These are float32. All of it is released or follows from it.
+    """
 
     step: int
     threshold: float
     bound: float
     measuring: bool
+    released: tuple[float, ...] = ()
+    thresholds: tuple[float, ...] = ()
+    bounds: tuple[float, ...] = ()
+    memory: tuple[float, ...] = ()
+
+
+_MANY: Final = ("released", "thresholds", "bounds", "memory")  # several numbers a step, or none
+
+
+def step_columns(steps: Sequence[StepRecord]) -> dict[str, NDArray[Any]]:
+    """The steps as arrays: one number a step or, of what has several, all of them in float32 and how many a step has.
+
+    The bounds of layers are left out where they are the thresholds.
+
+    >>> made = step_columns([StepRecord(0, 1.0, 1.0, False, released=(0.5, 2.0)), StepRecord(1, 1.5, 1.5, False)])
+    >>> made["threshold"].tolist(), made["released"].tolist(), made["released_count"].tolist()
+    ([1.0, 1.5], [0.5, 2.0], [2, 0])
+    """
+    found: dict[str, NDArray[Any]] = {
+        "threshold": np.array([each.threshold for each in steps], dtype=np.float64),
+        "bound": np.array([each.bound for each in steps], dtype=np.float64),
+        "measuring": np.array([each.measuring for each in steps], dtype=np.bool_),
+    }
+    for name in _MANY:
+        rows = [getattr(each, name) for each in steps]
+        found[name] = np.fromiter(chain.from_iterable(rows), dtype=np.float32)
+        found[f"{name}_count"] = np.array([len(row) for row in rows], dtype=np.int32)
+    if np.array_equal(found["bounds"], found["thresholds"]):  # as with most rules
+        del found["bounds"], found["bounds_count"]
+    return found
+
+
+def steps_from_columns(columns: Mapping[str, NDArray[Any]]) -> tuple[StepRecord, ...]:
+    """The inverse of step_columns; of steps that were stored before a column was known, it is empty."""
+    if "thresholds" in columns and "bounds" not in columns:
+        columns = {**columns, "bounds": columns["thresholds"], "bounds_count": columns["thresholds_count"]}
+    plain = [columns[name].tolist() for name in ("threshold", "bound", "measuring")]
+    many = [_rows(columns[name], columns[f"{name}_count"]) if name in columns else repeat(()) for name in _MANY]
+    rows = zip(*plain, *many, strict=False)  # a repeat has no end
+    return tuple(StepRecord(step, *row) for step, row in enumerate(rows))
+
+
+def _rows(values: NDArray[Any], counts: NDArray[Any]) -> Iterator[tuple[float, ...]]:
+    every = iter(values.tolist())
+    return (tuple(islice(every, count)) for count in counts.tolist())
+
+
+PUBLIC_VALIDATION: Final = "validated on records declared public: these figures are exact"
+"""The stamp of a run whose record holds such figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRecord:
+    """Mean loss and accuracy of the model after ``step`` steps, on records that the caller declared public.
+
+    None: a loss that was not finite, and an accuracy where targets are not classes.
+    """
+
+    step: int
+    loss: float | None
+    accuracy: float | None
+    kind: str = "public, exact"
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run: plan and options as plain data, what it cost, the stamps of its noise, and its steps."""
+    """One run: plan and options as plain data, what it cost, the stamps of its noise, its steps and validation."""
 
     plan: dict[str, Any]
     epsilon: float
@@ -59,17 +131,25 @@ class RunRecord:
     stamps: tuple[str, ...]
     notes: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    validation: tuple[ValidationRecord, ...] = ()
 
     def to_json(self) -> str:
-        """One JSON document, with the version of its format."""
-        return _dump(self)
+        """One JSON document, with the version of its format; its steps are columns, those of float32 in base64."""
+        steps = {name: _plain(column) for name, column in step_columns(self.steps).items()}
+        return _dump(replace(self, steps=()), steps=steps)
 
     @classmethod
     def from_json(cls, text: str) -> RunRecord:
-        """The inverse of to_json; data only."""
+        """The inverse of to_json; data only. Steps that are written one by one, as they were, are read too."""
         data = _load(text)
-        steps = tuple(StepRecord(**step) for step in data.pop("steps"))
-        return cls(steps=steps, stamps=tuple(data.pop("stamps")), notes=tuple(data.pop("notes")), **data)
+        found = data.pop("steps")
+        if isinstance(found, list):
+            steps = tuple(StepRecord(**step) for step in found)
+        else:
+            steps = steps_from_columns({name: _column(column) for name, column in found.items()})
+        validation = tuple(ValidationRecord(**each) for each in data.pop("validation", ()))
+        stamps, notes = tuple(data.pop("stamps")), tuple(data.pop("notes"))
+        return cls(steps=steps, stamps=stamps, notes=notes, validation=validation, **data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +258,18 @@ class FitRecord:
         return cls(metrics=metrics, curves=curves, **lists, **data)
 
 
-def _dump(record: RunRecord | FitRecord) -> str:
-    return json.dumps({"format": FORMAT, **asdict(record)}, indent=1, allow_nan=False)
+def _dump(record: RunRecord | FitRecord, **more: Any) -> str:
+    return json.dumps({"format": FORMAT, **asdict(record), **more}, indent=1, allow_nan=False)
+
+
+def _plain(column: NDArray[Any]) -> list[Any] | dict[str, str]:
+    if column.dtype != np.float32:
+        return list(column.tolist())
+    return {"float32": b64encode(column.astype("<f4").tobytes()).decode()}
+
+
+def _column(plain: list[Any] | dict[str, str]) -> NDArray[Any]:
+    return np.array(plain) if isinstance(plain, list) else np.frombuffer(b64decode(plain["float32"]), dtype="<f4")
 
 
 def _load(text: str) -> dict[str, Any]:

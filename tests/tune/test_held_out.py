@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpilot.linear.model import products
+from dpilot.train.records.held_out import evaluation_form, map_records
 from dpilot.train.run import predict
 from dpilot.transfer.features import extract
-from dpilot.tune.held_out import evaluation_form, map_records
 
 SIZE = 700
 

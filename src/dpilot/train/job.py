@@ -35,6 +35,7 @@ from dpilot.train.records.unit_chunk import MEAN, repeat_rows, row_form, unit_lo
 from dpilot.train.records.unit_reader import UnitReader, Units, first_row, group_units, rows_of
 from dpilot.train.state import TrainingState
 from dpilot.train.step import StepContext, initial_state
+from dpilot.train.validation import PublicValidation
 
 _log: Final = logging.getLogger("dpilot.train")
 
@@ -53,6 +54,7 @@ class Job:
     example: Any = None
     ids: Any = None
     observers: Observers = field(default_factory=Observers)
+    validation: PublicValidation | None = None
 
     @classmethod
     def create(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -19,17 +20,23 @@ from dpilot.engine.made_up import evaluation_mode
 from dpilot.engine.outputs import judge_outputs, outputs
 from dpilot.engine.record import Verdict
 from dpilot.errors import InvalidInput, UnsupportedModel
+from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Committed, Ledger
+from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RunRecord
 from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files
 from dpilot.train.checkpoint.store import from_storable, to_storable
+from dpilot.train.evaluation import Evaluation, Population, evaluate
 from dpilot.train.payment import LEDGER
-from dpilot.train.records.reader import try_quietly
+from dpilot.train.records.reader import Collate, try_quietly
+from dpilot.train.steps import RECORD, steps_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MODEL: Final = "model.safetensors"
 LAYERS: Final = "model.json"
-RECORD: Final = "record.json"
 ENTRIES: Final = "ledger.json"
 
 
@@ -58,9 +65,58 @@ class Run:
         """The clipping threshold of every step."""
         return tuple(step.threshold for step in self.record.steps)
 
+    def steps(self) -> pd.DataFrame:
+        """One row a step, of everything that was released beside the gradient; see ``steps_frame``."""
+        return steps_frame(self.record.steps)
+
     def predict(self, inputs: Any) -> Tensor:
         """The model's outputs; see ``dpilot.train.predict``."""
         return predict(self.model, inputs)
+
+    def evaluate(
+        self,
+        data: Any,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        ledger: Ledger | str | Path | None = None,
+        groups: Any = None,
+        group_names: Sequence[Any] | None = None,
+        units: Any = None,
+        part: str | None = None,
+        split: str | None = None,
+        example: Any = None,
+        collate_fn: Collate | None = None,
+    ) -> Evaluation:
+        """Noisy figures of a classifier on private records, for an (epsilon, delta) of their own: ``.metrics``.
+
+        Records are (inputs, class), or mappings with "labels", read one by one as in training. ``groups`` has one cell
+        a record, the group it is of, and ``group_names`` declares which there are (a pandas Categorical does itself).
+        Without a ``delta`` it is that of the run.
+
+        Guarantee:
+            Charged before a record is read: to ``ledger``, or to the run's where that admits more, or else to one of
+            its own, of which a PrivacyWarning says that it counts nothing else. It is charged as figures of all
+            records; for those held out name their ``part`` (and ``split``) in the ledger.
+
+        Edge cases:
+            record that cannot be read, or does not compute    null, in silence; so is one of a group that is not named
+            a run that protects units                          one row of each, drawn in secret, counts: give ``units``
+            one output a record                                the log odds of the second of two classes
+            data set that does not show its form               give ``example``, or the first record's counts as public
+        """
+        unit = PrivacyUnit.from_dict(self.record.plan.get("unit"))
+        if unit.is_record and units is not None:
+            unit = PrivacyUnit("unit", 1)
+        mine = self.ledger if isinstance(self.ledger, Ledger) and self.ledger.mode == "adaptive" else None
+        return evaluate(
+            partial(predict, self.model, protected=True),
+            Population(data, groups, group_names, unit, units, example, collate_fn),
+            Budget(epsilon, self.delta if delta is None else delta),
+            mine if ledger is None else ledger,
+            part=part,
+            split=split,
+        )
 
     def save(self, folder: str | Path) -> Path:
         """Write model, record and ledger to ``folder``: safetensors and JSON.

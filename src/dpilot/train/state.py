@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpilot.clipping import State
 from dpilot.keys import Chain
-from dpilot.records import RunRecord, StepRecord
+from dpilot.records import PUBLIC_VALIDATION, RunRecord, StepRecord, ValidationRecord
 from dpilot.train import options, payment
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
@@ -35,6 +35,7 @@ class TrainingState:
     state: State
     rates: list[float]
     records: list[StepRecord] = field(default_factory=list)
+    validation: list[ValidationRecord] = field(default_factory=list)
     mean: dict[str, Tensor] = field(default_factory=dict)
     averaged: int = 0
 
@@ -46,10 +47,10 @@ class TrainingState:
     def step(self, chain: Chain, chunks: Iterable[Any]) -> StepRecord:
         """Take the next step on the chunks of its batch, with the step's own randomness, and note what it used."""
         before, place = self.state, self.steps_taken
-        record = StepRecord(place, float(before.threshold), float(before.bound), before.frozen)
         self._set_rates(place)
         with step_randomness(chain):
-            self.state = private_step(self.context, before, chunks)
+            self.state, released = private_step(self.context, before, chunks)
+        record = record_step(place, before, released)
         if not before.frozen:
             self._average(place)
         self.records.append(record)
@@ -73,6 +74,20 @@ class TrainingState:
             self.averaged += 1
 
 
+def record_step(place: int, used: State, released: Tensor) -> StepRecord:
+    """What is kept of a step: the clip state that it used, layer by layer, and the noisy extras."""
+    own = used
+    while own.inner is not None:
+        own = own.inner
+    layers = (_numbers(own.threshold), _numbers(own.bound)) if own.threshold.dim() else ((), ())
+    memory = () if own.memory is None else _numbers(own.memory)
+    return StepRecord(place, float(used.threshold), float(used.bound), used.frozen, _numbers(released), *layers, memory)
+
+
+def _numbers(values: Tensor) -> tuple[float, ...]:
+    return tuple(values.detach().float().flatten().tolist())
+
+
 def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
     """What a run released so far, and what it costs."""
     cost, plan = paid.cost, state.context.plan
@@ -81,9 +96,10 @@ def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
         epsilon=cost.epsilon,
         delta=cost.delta,
         steps=tuple(state.records),
-        stamps=(stamp,),
+        stamps=(stamp, PUBLIC_VALIDATION) if state.validation else (stamp,),
         notes=(payment.note(plan, paid),),
         options=state.options.to_dict(),
+        validation=tuple(state.validation),
     )
 
 

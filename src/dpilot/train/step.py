@@ -43,8 +43,8 @@ class StepContext:
     clip: Clip | None = None
 
 
-def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> State:
-    """Clip, sum, release, and move the model along the noisy mean; the clip state of the next step.
+def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> tuple[State, Tensor]:
+    """Clip, sum, release, and move the model along the noisy mean; the next step's clip state, and the noisy extras.
 
     ``chunks`` are the physical pieces of one Poisson batch of the plan; of an empty batch there are none, and the
     step is noise alone. The state used is the one from before the step, for every chunk.
@@ -69,7 +69,7 @@ def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> S
             add=_add,
         )
     _move(parameters, context.optimizer, released, batch_size, frozen=state.frozen)
-    return plan.clipping.update(state, extras)
+    return plan.clipping.update(state, extras), extras
 
 
 def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | None = None) -> State:

@@ -33,8 +33,10 @@ from dpilot.train.progress import Callback, Observers, Progress
 from dpilot.train.records.reader import Collate, Reader
 from dpilot.train.records.unit_chunk import MEAN
 from dpilot.train.records.unit_reader import UnitReader, check_ids
-from dpilot.train.run import RECORD, Run
+from dpilot.train.run import Run
 from dpilot.train.state import TrainingState, record_of
+from dpilot.train.steps import RECORD
+from dpilot.train.validation import PublicValidation
 
 
 class Trainer:
@@ -45,8 +47,10 @@ class Trainer:
     made if there is none, for the data set ``data_id`` (or the name of the file). Without one, a ledger of the plan's
     own budget is made and saved with the run.
     ``checkpoint`` names a folder that is written every ``checkpoint_every`` steps and can be resumed from; the keys go
-    to ``secret``, a file outside it. ``callback`` is called with the record of each step, ``progress`` with that and
-    the time. ``test_seed`` fixes noise and batches, and stamps the record as not private.
+    to ``secret``, a file outside it. ``public_validation`` is data that you declare public: the model is scored on it
+    as often (or about 20 times), exactly, and the record keeps the figures and says so. ``callback`` is called with the
+    record of each step, ``progress`` with that and the time. ``test_seed`` fixes noise and batches, and stamps the
+    record as not private.
 
     ``units`` protects persons (devices, documents) instead of rows: one id for each row of the data set. A unit is then
     one record of every step, with at most ``rows_per_unit`` of its rows; its gradient is the mean (``unit_gradient``
@@ -116,6 +120,7 @@ class Trainer:
         checkpoint: str | Path | None = None,
         checkpoint_every: int | None = None,
         secret: str | Path | None = None,
+        public_validation: Any = None,
         callback: Callback | None = None,
         progress: Progress | None = None,
         test_seed: int | None = None,
@@ -140,6 +145,7 @@ class Trainer:
         check_plan(plan)
         self._plan, plan = plan, plan.with_unit(units is not None, rows_per_unit, missing_unit)
         own = optimizer if callable(optimizer) else None
+        every = max(1, plan.steps // 20) if checkpoint_every is None else checkpoint_every
         self._job = Job.create(
             model,
             loss_fn,
@@ -150,13 +156,14 @@ class Trainer:
             example=example,
             ids=units,
             observers=Observers(callback, progress),
+            validation=_validation(public_validation, model, loss_fn, options, collate_fn, every),
         )
         self._terms = RunTerms(
             ledger=payment.open_ledger(ledger, plan, data_id),
             purpose=Purpose(purpose, part, split),
             data_id=data_id,
             folder=None if checkpoint is None else Path(checkpoint),
-            every=max(1, plan.steps // 20) if checkpoint_every is None else checkpoint_every,
+            every=every,
             secret=None if secret is None else Path(secret),
             test_seed=test_seed,
         )
@@ -177,6 +184,8 @@ class Trainer:
         check_ids(dataset, job.ids, job.plan.unit)
         terms.check_free()
         payment.check_unused(self._plan, own_ledger=terms.ledger is None)
+        if job.validation is not None:
+            job.validation.check()
         form = job.form(dataset)
         if form is not None:
             job = job.dry_run(form)
@@ -188,7 +197,7 @@ class Trainer:
                 form = job.first_form(dataset)
                 job = job.dry_run(form)
             state, stamp = _train(job, terms, paid, dataset, form, sampler)
-        run = _finish(state, paid, stamp, terms.folder)
+        run = _finish(job, state, paid, stamp, terms.folder)
         self._fitted = True
         return run
 
@@ -206,13 +215,15 @@ class Trainer:
         collate_fn: Collate | None = None,
         example: Any = None,
         units: Any = None,
+        public_validation: Any = None,
         callback: Callback | None = None,
         progress: Progress | None = None,
     ) -> Run:
         """Go on with an interrupted run, exactly: the result is bit for bit that of a run that was never interrupted.
 
         Plan, options, optimizer, clip state and ledger come from the folder; the keys from the secret file. Give
-        ``optimizer`` again if it was a callable, and the ``collate_fn``, ``example`` and ``units``, if any.
+        ``optimizer`` again if it was a callable, and ``collate_fn``, ``example``, ``units`` and ``public_validation``
+        where there were any.
 
         Guarantee:
             Nothing is paid again, because nothing new is released: the same noise is added to the same sums, which is
@@ -227,10 +238,15 @@ class Trainer:
         if manifest.units != (units is not None):
             had = "ids: give resume(units=...) the same" if manifest.units else "no ids: leave units out"
             raise InvalidInput(f"the run protects {manifest.plan.unit}, and was given {had}.")
+        if manifest.validation != (public_validation is not None):
+            had = "was validated: give resume(public_validation=...) the same data"
+            none = "was not validated on public data: leave public_validation out"
+            raise InvalidInput(f"the run {had if manifest.validation else none}.")
         observers = Observers(callback, progress)
+        validation = _validation(public_validation, model, loss_fn, manifest.options, collate_fn, manifest.every)
         job = Job.create(
             model, loss_fn, manifest.plan, manifest.options, optimizer,
-            collate=collate_fn, example=example, ids=units, observers=observers,
+            collate=collate_fn, example=example, ids=units, observers=observers, validation=validation,
         )  # fmt: skip
         check_source(dataset)
         check_ids(dataset, units, manifest.plan.unit)
@@ -255,7 +271,7 @@ class Trainer:
                 stored.restore_into(state)
                 writer = CheckpointWriter(where, manifest, file, kept.seal)
                 _take_steps(job, state, paid, reader, sampler, noise, writer)
-        return _finish(state, paid, manifest.stamp, where)
+        return _finish(job, state, paid, manifest.stamp, where)
 
 
 def _train(
@@ -291,17 +307,23 @@ def _take_steps(
     assert job.options.chunk_size is not None
     cost = paid.cost
     report = job.observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
+    if job.validation is not None and not state.validation:
+        state.validation.append(job.validation.score(0))
     for batch in sampler.batches(len(reader)):
         chain = sampler.state
         sampler.claim(batch)
         record = state.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
+        if job.validation is not None and job.validation.due(state.steps_taken) and state.steps_taken < job.plan.steps:
+            state.validation.append(job.validation.score(state.steps_taken))
         if writer is not None and writer.due(state):
             writer.write(state, sampler, noise)
         report(record)
 
 
-def _finish(state: TrainingState, paid: Payment, stamp: str, folder: Path | None) -> Run:
+def _finish(job: Job, state: TrainingState, paid: Payment, stamp: str, folder: Path | None) -> Run:
     state.finish()
+    if job.validation is not None:  # the model that is handed out, averaged or moved on
+        state.validation.append(job.validation.score(job.plan.steps))
     run = Run(state.context.model, record_of(state, paid, stamp), paid.ledger)
     if folder is not None:
         run.save(folder)
@@ -320,7 +342,7 @@ def _close(folder: Path, manifest: Manifest, job: Job, stored: StoredRun, book: 
     receipt = Receipt(job.plan.event)
     state = job.start(SystemNoise(), receipt)
     stored.restore_into(state)
-    return _finish(state, Payment(receipt, book, *place), manifest.stamp, folder)
+    return _finish(job, state, Payment(receipt, book, *place), manifest.stamp, folder)
 
 
 def _own_secret(folder: Path, manifest: Manifest, stored: StoredRun, file: SecretFile) -> Secret:
@@ -348,7 +370,14 @@ def _manifest(job: Job, terms: RunTerms, paid: Payment, noise: KeyedNoise) -> Ma
         every=terms.every,
         example=job.example is not None,
         units=job.ids is not None,
+        validation=job.validation is not None,
     )
+
+
+def _validation(
+    data: Any, model: nn.Module, loss_fn: Callable[..., Tensor], options: Options, collate: Collate | None, every: int
+) -> PublicValidation | None:
+    return None if data is None else PublicValidation(data, model, loss_fn, options.per_batch, collate, every)
 
 
 def _same_ledger(folder: Path, manifest: Manifest, given: Ledger | None) -> Ledger:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from dpilot.clipping import State
 from dpilot.errors import InvalidInput
 from dpilot.noise import KeyedNoise
-from dpilot.records import StepRecord
+from dpilot.records import StepRecord, ValidationRecord, step_columns, steps_from_columns
 from dpilot.sampling import PoissonSampler
 from dpilot.train.checkpoint import files
 from dpilot.train.checkpoint.secret import Secret, SecretFile, check_hash, keyed_hash, tensor_bytes
@@ -53,11 +53,13 @@ class Manifest:
     example: bool  # whether the form of the records was given, and is to be given again
     seal: str = ""
     units: bool = False  # whether ids said which rows are one unit's, and are to be given again
+    validation: bool = False  # whether there were public records to validate on, which are to be given again
 
     def to_json(self) -> str:
         plain = {**asdict(self), "plan": self.plan.to_dict(), "options": self.options.to_dict()}
-        if not self.units:  # as stored by those who knew of no units
-            del plain["units"]
+        for name in ("units", "validation"):
+            if not plain[name]:  # as stored by those who knew of none
+                del plain[name]
         return json.dumps({"format": FORMAT, **plain}, indent=1, allow_nan=False)
 
     def with_seal(self, key: bytes) -> Manifest:
@@ -143,12 +145,18 @@ class StoredRun:
         state.rates = list(self.header["rates"])
         state.averaged = self.header["averaged"]
         state.mean = {name: t.to(device) for name, t in unpack(self.header["mean"], self.tensors).items()}
-        numbers = (self.tensors[f"records.{name}"].tolist() for name in ("threshold", "bound", "measuring"))
-        state.records = [StepRecord(step, *each) for step, each in enumerate(zip(*numbers, strict=True))]
+        state.records = list(self.records())
+        state.validation = [ValidationRecord(**each) for each in self.header.get("validation", ())]
+
+    def records(self) -> tuple[StepRecord, ...]:
+        """The steps that were taken."""
+        return steps_from_columns({name: t.numpy() for name, t in self._named("records.").items()})
 
     def _weights(self) -> Tensors:
-        named = ((name, t) for name, t in self.tensors.items() if name.startswith("model."))
-        return {name.removeprefix("model."): t for name, t in named}
+        return self._named("model.")
+
+    def _named(self, prefix: str) -> Tensors:
+        return {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
 
 
 def _content(state: TrainingState, key: bytes) -> bytes:
@@ -164,12 +172,10 @@ def _content(state: TrainingState, key: bytes) -> bytes:
         "averaged": state.averaged,
         "rates": state.rates,
         "clipping": state.state.to_dict(),
+        **({"validation": [asdict(each) for each in state.validation]} if state.validation else {}),
     }
-    columns = zip(*((r.threshold, r.bound, r.measuring) for r in state.records), strict=True)
-    threshold, bound, measuring = columns if state.records else ((), (), ())
-    tensors["records.threshold"] = torch.tensor(threshold, dtype=torch.float64)
-    tensors["records.bound"] = torch.tensor(bound, dtype=torch.float64)
-    tensors["records.measuring"] = torch.tensor(measuring, dtype=torch.bool)
+    for name, column in step_columns(state.records).items():
+        pack(torch.from_numpy(column), f"records.{name}", tensors)
     header["seal"] = _checkpoint_hash(tensors, json.dumps(header, allow_nan=False), key)
     return save(
         to_storable(tensors), metadata={"dpilot": json.dumps(header)}
@@ -209,7 +215,7 @@ def pack(tree: Any, prefix: str, tensors: Tensors) -> Any:
     (['optimizer.0.step'], {0: {'step': tensor(3.), 'betas': (0.9, 0.999)}})
     """
     if isinstance(tree, Tensor):
-        tensors[prefix] = tree.detach().cpu().contiguous().clone()
+        tensors[prefix] = tree.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": prefix}
     if isinstance(tree, dict):
         return {"dict": [[key, pack(value, f"{prefix}.{key}", tensors)] for key, value in tree.items()]}

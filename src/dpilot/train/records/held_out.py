@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpilot.errors import InvalidInput
-from dpilot.train.records.reader import Reader, concatenate_records, declared_form, first_record, try_quietly
+from dpilot.train.records.reader import Collate, Reader, concatenate_records, declared_form, first_record, try_quietly
 
 __all__ = ["evaluation_form", "map_records", "training_form"]
 
@@ -49,7 +49,9 @@ def evaluation_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
     return (*form, torch.zeros_like(form[1])) if grouped and len(form) == 2 else form
 
 
-def map_records(dataset: Any, form: Any, function: Callable[[Any], Rows], *, chunk_size: int = 512) -> Iterator[Rows]:
+def map_records(
+    dataset: Any, form: Any, function: Callable[[Any], Rows], *, chunk_size: int = 512, collate: Collate | None = None
+) -> Iterator[Rows]:
     """What ``function(chunk)`` makes of the records, a row for each, some at a time.
 
     Guarantee:
@@ -57,7 +59,7 @@ def map_records(dataset: Any, form: Any, function: Callable[[Any], Rows], *, chu
         when it is alone, is the null record. In a chunk that does not compute another record stands in its place, and
         its row is dropped, so that the others are computed where, and beside as many, as without it.
     """
-    reader = Reader(dataset, None, first_record(form, form[1].shape[0]))
+    reader = Reader(dataset, collate, first_record(form, form[1].shape[0]))
     starts = range(0, len(dataset), chunk_size)
     for chunk in reader.chunks(np.arange(start, min(start + chunk_size, len(dataset))) for start in starts):
         together = try_quietly(partial(function, chunk.whole))

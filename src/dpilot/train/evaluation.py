@@ -1,0 +1,205 @@
+"""How good a model is on private records: figures of one paid release."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from dpilot._arrays import Floats
+from dpilot.errors import InvalidInput
+from dpilot.keys import KEY_BYTES, Chain, fresh_key
+from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
+from dpilot.metrics.figures import Figures
+from dpilot.metrics.scores import scores
+from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.gaussian import gdp_mu
+from dpilot.privacy.ledger import Ledger, Stage
+from dpilot.privacy.ledger.ledger import commitment
+from dpilot.privacy.unit import RECORD, PrivacyUnit
+from dpilot.sampling import check_source
+from dpilot.train.records.held_out import map_records
+from dpilot.train.records.reader import Collate, Reader, declared_form, first_record, try_quietly
+from dpilot.train.records.unit_reader import check_ids, rows_by_id
+from dpilot.train.state import step_randomness
+
+LABELS: Final = "labels"
+Predict = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Noisy figures of private records, with their intervals, and what they cost."""
+
+    metrics: Figures
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Private records, their groups and whose they are: of each, what was declared.
+
+    ``groups`` has one cell a record, read by itself: what is none of ``names`` makes its record null.
+    """
+
+    data: Any
+    groups: Any = None
+    names: Sequence[Any] | None = None
+    unit: PrivacyUnit = RECORD
+    ids: Any = None
+    example: Any = None
+    collate: Collate | None = None
+
+    def __post_init__(self) -> None:
+        check_source(self.data)
+        if not self.unit.is_record and self.ids is None:
+            raise InvalidInput(
+                f"the run protects {self.unit}, and units are missing: expected units=, one id for each row, of which "
+                "one row counts."
+            )
+        check_ids(self.data, self.ids, self.unit)
+        if self.groups is None:
+            return
+        if self.group_names is None:
+            raise InvalidInput(
+                "groups are given without the names they may have, which would show that a group occurs: expected "
+                "group_names=, such as ['Female', 'Male'], or a pandas Categorical."
+            )
+        if len(self.groups) != len(self.data):
+            raise InvalidInput("groups and data have inconsistent numbers of records: expected one group a record.")
+
+    @property
+    def group_names(self) -> Sequence[Any] | None:
+        """The declared groups: those named, or those of a pandas Categorical (or a Series of one)."""
+        if self.names is not None:
+            return self.names
+        declared = getattr(getattr(self.groups, "dtype", None), "categories", None)
+        return None if declared is None else list(declared)
+
+    def form(self) -> Any:
+        """The form of the records where it is known before one is read."""
+        return declared_form(self.data, self.collate) if self.example is None else self.example
+
+    def first_form(self) -> Any:
+        """That of the first record that can be read; it counts as public, and so does that there is one."""
+        found = Reader(self.data, self.collate).one()
+        if found is None:
+            raise InvalidInput("no record shows the form of the records: expected example=, a public batch of it.")
+        return found
+
+    def layout(self, classes: int) -> Layout:
+        """What is counted: classes by their codes, and the declared groups."""
+        named = tuple(str(code) for code in range(classes))
+        if self.groups is None:
+            return Layout(named)
+        return Layout(named, tuple(map(str, self.group_names or ())), "group")
+
+    def score(self, predict: Predict, form: Any, classes: int) -> Scored:
+        """The records that count as the model sees them: all, or one of each unit. Sensitive: for the door only."""
+        places = np.arange(len(self.data))
+        if not self.unit.is_record:
+            places = rows_by_id(self.ids, replace(self.unit, rows=1), fresh_key("units")).places
+        data = _WithGroup(Subset(self.data, places.tolist()), self._codes()[places])
+        labels, _ = labels_and_inputs(form)
+        form = first_record((form, labels.new_zeros(len(labels), dtype=torch.float64)), len(labels))
+        collate = None if self.collate is None else partial(_collate_both, self.collate)
+        rows = map_records(data, form, partial(_score_chunk, predict, classes), collate=collate)
+        whole = torch.cat([torch.zeros(0, 2 + classes, dtype=torch.float64), *rows]).numpy()
+        return Scored(whole[:, 0], whole[:, 2:], whole[:, 1])
+
+    def _codes(self) -> Floats:
+        if self.groups is None:
+            return np.zeros(len(self.data))
+        known = {name: code for code, name in enumerate(self.group_names or ())}
+        cells = self.groups.tolist() if hasattr(self.groups, "tolist") else self.groups
+        found = (try_quietly(partial(known.__getitem__, cell)) for cell in cells)
+        return np.array([np.nan if code is None else code for code in found], dtype=np.float64)
+
+
+def evaluate(
+    predict: Predict, population: Population, budget: Budget, ledger: Ledger | str | os.PathLike[str] | None,
+    *, part: str | None = None, split: str | None = None,
+) -> Evaluation:  # fmt: skip
+    """Pay ``budget``, then release one noisy table of counts, and every figure that it holds.
+
+    Guarantee:
+        One Gaussian on a joint vector that one record (of units, one unit by one of its rows) moves by 1 at most. The
+        price is on disk before a record is read.
+    """
+    form, sigma = population.form(), 1 / gdp_mu(budget)
+    classes = None if form is None else count_classes(predict, form)
+    unit = population.unit if population.unit.is_record else replace(population.unit, rows=1)
+    event, purpose = counts_event(sigma), "evaluation"
+    stages = [Stage(purpose, event, part, split)]
+    paid = commitment(stages, budget, ledger, "the data of this evaluation", size=None, unit=unit)
+    with paid as (made, cost), made.reserve(event, purpose=purpose, part=part, split=split) as receipt:
+        with step_randomness(Chain(fresh_key("figures"))):
+            form = population.first_form() if form is None else form
+            classes = classes or count_classes(predict, form)
+            scored = population.score(predict, form, classes)
+        counts = noisy_counts(scored, population.layout(classes), noise_multiplier=sigma, receipt=receipt)
+    return Evaluation(Figures(scores(counts)), cost)
+
+
+def count_classes(predict: Predict, form: Any) -> int:
+    """How many classes the model tells apart, from a record of the public form."""
+    with step_randomness(Chain(bytes(KEY_BYTES))):  # a record of the form is public
+        found = try_quietly(lambda: probabilities(predict(labels_and_inputs(form)[1])))
+    if found is None:
+        raise InvalidInput(
+            "the model does not give records of this form one output a class: expected records (inputs, class), or "
+            f"mappings with {LABELS!r}, and outputs of shape (records, classes). Give example= where the form differs."
+        )
+    return found.shape[1]
+
+
+class _WithGroup:
+    """A data set whose items are a record and the code of its group."""
+
+    def __init__(self, data: Any, codes: Floats) -> None:
+        self._data, self._codes = data, codes
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __getitem__(self, place: int) -> tuple[Any, float]:
+        return self._data[place], float(self._codes[place])
+
+
+def _collate_both(collate: Collate, records: list[Any]) -> Any:
+    return collate([record for record, _ in records]), torch.tensor([code for _, code in records], dtype=torch.float64)
+
+
+def _score_chunk(predict: Predict, classes: int, chunk: Any) -> Tensor:
+    """Class, group and probabilities of some records."""
+    record, group = chunk
+    labels, inputs = labels_and_inputs(record)
+    found = probabilities(predict(inputs))
+    if found.shape != (len(group), classes):
+        raise ValueError("not one probability a class and record")
+    return torch.cat([labels.double().cpu().reshape(-1, 1), group.double().cpu().reshape(-1, 1), found], 1)
+
+
+def labels_and_inputs(record: Any) -> tuple[Tensor, Any]:
+    """The classes of some records, and what the model is called with."""
+    if isinstance(record, Mapping):
+        return record[LABELS], {name: each for name, each in record.items() if name != LABELS}
+    return record[1], record[0]
+
+
+def probabilities(outputs: Tensor) -> Tensor:
+    """The probability of each class, from one output a class, or one for the second of two classes."""
+    logits = outputs.double().cpu()
+    if logits.dim() > 2:
+        raise ValueError("not one output a class and record")
+    if logits.dim() == 1 or logits.shape[1] == 1:
+        second = torch.sigmoid(logits.reshape(-1))
+        return torch.stack([1 - second, second], 1)
+    return torch.softmax(logits, 1)
