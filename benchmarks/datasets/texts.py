@@ -1,4 +1,4 @@
-"""IMDB, Names, SST-2 and 20 Newsgroups, and the numbers that small networks read them as."""
+"""IMDB, Names, SST-2, SMS spam and 20 Newsgroups, and the numbers that small networks read them as."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def sst_2(part: str) -> Part:
     """Sentences of film reviews, bad or good: 67,349 to train; the 872 of GLUE's validation set are the test part."""
     chosen = "train" if part == "train" else "validation"
     return _published(file("sst2", "sst2.parquet"), chosen, "sentence", ("bad", "good"))
+
+
+def sms_spam(part: str, train: int = 4_459) -> Part:
+    """Text messages, ham or spam (13 %), 5,574 in all; no split is published."""
+    frame = pd.read_parquet(file("sms_spam", "sms_spam.parquet"))
+    rows = frame.iloc[split(len(frame), train, part)]
+    return _part(rows["text"], (rows["label"] == "spam").astype(int), ("ham", "spam"))
 
 
 def newsgroups(part: str) -> Part:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpilot import Budget, Plan, PrivateStep, Trainer, poisson_loader
+from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.fit.table import fit_table
 from dpilot.linear import AutoRegressor, LinearRegression, LogisticRegression, PrivateStandardScaler
@@ -92,6 +93,14 @@ def table(model: str) -> Callable[..., Any]:
     return fit
 
 
+def texts(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
+    made, labels = values(size)
+    table = {"note": [f"word{int(row[0] > 0)} and {int(row[1])}" for row in made], "y": labels}
+    declared = {"note": {"type": "text", "features": 16}, "y": {"type": "boolean", "role": "target"}}
+    total = {"epsilon": EPSILON, "delta": delta, "allow_large_delta": allow}
+    return fit_table(table, Schema.from_dict({"columns": declared}), **total, size=SIZE, ledger=ledger)
+
+
 def probe(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
     budget = Budget(EPSILON, delta, allow_large_delta=allow)
     return fit_probe(features(size), budget, lr=1.0, steps=2, size=SIZE, ledger=ledger)
@@ -130,8 +139,10 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "PrivateStandardScaler": estimator(PrivateStandardScaler),
     "AutoRegressor": estimator(AutoRegressor),
     "AutoClassifier": estimator(AutoClassifier, classes=[0, 1]),
+    "AutoClassifier of unit rows": estimator(AutoClassifier, classes=[0, 1], rows="unit"),
     "fit_table": table("auto"),
     "fit_table of a network": table("logistic"),
+    "fit_table of texts": texts,
     "fit_probe": probe,
     "linear_scaling": tuner(lambda task, budget, ledger: linear_scaling(task, budget, box=BOX, ledger=ledger)),
     "train_at": tuner(lambda task, budget, ledger: train_at(task, LAW, budget, box=BOX, ledger=ledger)),

@@ -54,6 +54,8 @@ def test_common_spellings_of_the_header_are_understood(header: str) -> None:
         ("x,,,,,,", {"type": "?"}),
         ("x,text,,,,,", {"role": "ignored"}),
         ("x,date,,,,,", {"role": "ignored"}),
+        ("x,timestamp,2020-01-01,2022-01-01,,,", {"type": "date", "range": ["2020-01-01", "2022-01-01"]}),
+        ("x,date,,,2020-01-01|2020-01-02,,", {"type": "categorical", "categories": ["2020-01-01", "2020-01-02"]}),
         ("x,int,0,1,,id,", {"role": "ignored"}),
         ("x,,,,n|y,outcome,", {"type": "categorical", "categories": ["n", "y"], "role": "target"}),
         ("x,,,,f|m,Sensitive,", {"type": "categorical", "categories": ["f", "m"], "role": "protected"}),
@@ -161,6 +163,19 @@ def test_no_record_of_a_public_sample_is_null_by_its_own_draft(rows: list[tuple[
         (["b", "a", "10", "9"], {"type": "categorical", "categories": ["9", "10", "a", "b"]}),
         (["", "NA"], {"role": "ignored"}),
         ([f"id {place}" for place in range(101)], {"role": "ignored"}),
+        ([f"text of words {place}" for place in range(101)], {"type": "text"}),
+        (
+            ["2020-01-03", "2020-01-01", "2021-01-01", "NA"],
+            {"type": "date", "range": ["2020-01-01", "2021-01-01"], "outside": "clamp"},
+        ),
+        (
+            ["2020-01-03 12:00", "2020-01-01", "2021-01-01"],
+            {"type": "datetime", "range": ["2020-01-01", "2021-01-01"], "outside": "clamp"},
+        ),
+        (
+            ["2020-01-03", "2020-01-01 01:00", "2021-01-01"],
+            {"type": "datetime", "range": ["2020-01-01T01:00:00", "2021-01-01"], "outside": "clamp"},
+        ),
         (
             [str(2**60 + place * 2**20) for place in range(3)],
             {"type": "numeric", "bounds": [2.0**60, 2.0**60 + 2**21], "outside": "clamp"},

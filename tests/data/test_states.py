@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpilot.data.cells import UNREADABLE
+from dpilot.data.cells import UNREADABLE, plain
 from dpilot.data.column import Column
-from dpilot.data.column_types import TYPES, CellState
+from dpilot.data.column_types import TYPES, CellState, type_of
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.data.states import record_states
@@ -83,12 +83,32 @@ def test_several_protected_columns_are_encoded_side_by_side() -> None:
 
 
 def test_every_type_of_the_table_reads_its_own_invented_cells() -> None:
-    examples = [Column("x", "numeric", bounds=(0, 1)), Column("x", "categorical", categories=("a", "b"))]
+    examples = [
+        Column("x", "numeric", bounds=(0, 1)),
+        Column("x", "categorical", categories=("a", "b")),
+        Column("x", "categorical", levels="hash:8"),
+        Column("x", "boolean"),
+        Column("x", "date", range=("2020-01-01", "2021-01-01")),
+        Column("x", "datetime", range=("2020-01-01", "2021-01-01")),
+        Column("x", "text"),
+        Column("x", "vector", width=3),
+    ]
     assert {column.type for column in examples} == set(TYPES)
     for column in examples:
-        kind = TYPES[column.type or ""]
+        kind = type_of(column)
         cells = np.array(list(kind.invent(column).values()), dtype=object)
         reading = kind.read(cells, column, ("",))
         assert (reading.states == CellState.FINE).any()
-        assert (reading.states != CellState.FINE).any()
-        assert getattr(column, kind.domain) is not None
+        assert {state for state in reading.states.tolist() if state != CellState.FINE} <= set(kind.flaws(column))
+        assert not kind.domain or getattr(column, kind.domain) is not None
+        drawn = kind.read(plain(kind.draw(column, 20, np.random.default_rng(0))), column, ("",))
+        assert (drawn.states == CellState.FINE).all()
+        names = kind.names(column)
+        assert len(names) == len(set(names)) == len(kind.lowest(column))
+        block = np.zeros((20, len(names)), dtype=np.float32)
+        kind.fill(block, drawn.values, column)
+        assert (block >= kind.lowest(column)).all()
+        assert (block <= 1).all()
+        assert block.any(axis=1).all()
+        if kind.is_unit:
+            assert np.allclose(np.linalg.norm(block, axis=1), 1)

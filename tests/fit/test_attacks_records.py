@@ -78,6 +78,29 @@ def test_a_hostile_cell_moves_only_sums(replay, name, column):
     replay(fit, pairs=[Pair(name, data, more)])
 
 
+TYPED = {
+    "note": ({"type": "text", "features": 16}, "some words"),
+    "vector": ({"type": "vector", "width": 2}, [1.0, 2.0]),
+    "day": ({"type": "date", "range": ["2020-01-01", "2021-01-01"]}, "2020-05-05"),
+    "flag": ({"type": "boolean"}, True),
+    "city": ({"type": "categorical", "levels": "hash:8"}, "Ulm"),
+}
+
+
+@pytest.mark.parametrize("column", TYPED)
+@pytest.mark.parametrize("name", ["hostile", "hostile text", "digits", "array", "surrogate"])
+def test_a_hostile_cell_of_every_type_moves_only_sums(replay, name, column):
+    columns = {"x": TYPED[column][0], "outcome": {"type": "boolean", "role": "target"}}
+    schema = Schema.from_dict({"columns": columns})
+
+    def run(data):
+        made = fit_table(data, schema, epsilon=2.0, delta=1e-5, size=40, stop_below=0.0)
+        return made.record.metrics, made.record.plan, made.health, made.predictor.state()
+
+    data = {"x": [TYPED[column][1], None] * 20, "outcome": [True, False] * 20}
+    replay(run, pairs=[Pair(name, data, {"x": [*data["x"], CELLS[name]], "outcome": [*data["outcome"], True]})])
+
+
 @pytest.mark.parametrize("kind", [AutoClassifier, AutoRegressor])
 @pytest.mark.parametrize("name", CELLS)
 def test_a_hostile_cell_of_an_array_moves_only_sums(replay, name, kind):

@@ -19,7 +19,12 @@ from dpilot.errors import InvalidInput
 
 Cells = NDArray[Any]
 
-_CATEGORICAL: Final = {"type": "categorical", "categories": ["all", "values", "it", "can", "have"]}
+_DECLARED: Final[dict[str, dict[str, Any]]] = {
+    "text": {"type": "text"},
+    "categories": {"type": "categorical", "categories": ["all", "values", "it", "can", "have"]},
+    "dates": {"type": "datetime", "range": ["2020-01-01", "2030-01-01"]},
+    "lists": {"type": "vector", "width": 384},
+}
 _FINE: Final = ("ns", "ps", "fs", "as")  # units of time that Python's own types do not have
 
 
@@ -86,11 +91,11 @@ def check_numeric(column: Any, name: object) -> None:
     """
     holds = _no_numbers(column)
     if holds is not None:
-        declared = {"role": "ignored"} if holds in ("dates", "lists") else _CATEGORICAL
+        few = ' (type = "categorical" with its categories, where these are few)' if holds == "text" else ""
         raise InvalidInput(
             f"{name} is a column of {holds}: expected numbers, as no schema says what else it means. Declare it, as "
-            f"[{toml.header(str(name))}] of a schema or by one line at its top, or encode or drop it:"
-            f"{toml.indent([toml.line(str(name), declared)])}"
+            f"[{toml.header(str(name))}] of a schema or by one line at its top{few}, or encode or drop "
+            f"it:{toml.indent([toml.line(str(name), _DECLARED[holds])])}"
         )
 
 
@@ -107,9 +112,33 @@ def plain_arrow(array: Any) -> Cells:
         values = plain_arrow(array.dictionary)
         places = array.indices.cast("int64").fill_null(len(values))
         return _take(values, places.to_numpy(zero_copy_only=False))
+    if _is_numbers(array.type):
+        return _arrow_rows(array)
     if types.is_floating(array.type) or (types.is_integer(array.type) and not array.null_count):
         return np.asarray(array.to_numpy(zero_copy_only=False))
     return objects(_to_list(array))
+
+
+def _is_numbers(dtype: Any) -> bool:
+    """Whether an arrow type is that of lists of numbers."""
+    from pyarrow import types
+
+    lists = types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype)
+    return bool(lists and (types.is_floating(dtype.value_type) or types.is_integer(dtype.value_type)))
+
+
+def _arrow_rows(array: Any) -> Cells:
+    """Lists of numbers as arrays, None for a missing one, without a Python object for each number."""
+    numbers = array.flatten().to_numpy(
+        zero_copy_only=False
+    )  # of the lists that are there; nan where one lacks a number
+    ends = np.cumsum(array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+    there = array.is_valid().to_numpy(zero_copy_only=False)
+    starts = np.concatenate([[0], ends[:-1]]).tolist() if len(array) else []
+    ends = ends.tolist()
+    return objects(
+        numbers[start:end] if valid else None for start, end, valid in zip(starts, ends, there.tolist(), strict=True)
+    )
 
 
 def _arrow_kind(dtype: Any) -> str:

@@ -208,6 +208,8 @@ def _examples(column: ColumnShares, declared: Column) -> str:
     if not column.wrong:
         return ": they are missing."
     listed = ", ".join(f"{text!r} ({count:,})" for text, count in column.wrong)
+    if declared.bounds is None and declared.range is None and declared.categories is None:
+        return f", such as {listed}. Correct the type, or say missing_values."
     if declared.categories is None:
         remedy = "Widen the bounds, " if column.outside else "Correct the type, "
         return f', such as {listed}. {remedy}say missing_values, or outside = "clamp".'
@@ -220,7 +222,8 @@ def _misspelt(text: str, categories: Sequence[str]) -> str:
 
 
 def _disagreements(column: Column, entry: CodebookEntry, schema: Schema) -> Iterator[tuple[str, bool]]:
-    if entry.type not in (None, "other", column.type):
+    alike = {"boolean": "categorical", "datetime": "date"}
+    if entry.type not in (None, "other", column.type, alike.get(column.type or "")):
         yield f"the codebook says it is {entry.type}, the schema {column.type}.", True
         return
     if column.role == "feature" and entry.role not in (None, "feature"):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from dpilot import _validate
+from dpilot.data import values
 from dpilot.errors import InvalidInput
 
 __all__ = ["Codebook", "CodebookEntry"]
@@ -37,8 +38,9 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
         *("continuous", "quantitative", "interval", "ratio", "count"),
     ),
     "categorical": ("categorical", "category", "factor", "nominal", "ordinal", "enum", "choice", "class", "binary"),
+    "date": ("date", "datetime", "timestamp"),
     "truth": ("boolean", "bool", "logical", "truefalse"),
-    "other": ("text", "string", "str", "char", "character", "object", "date", "datetime", "time", "timestamp", "id"),
+    "other": ("text", "string", "str", "char", "character", "object", "time", "id"),
 }
 _ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "feature": ("feature", "input", "predictor", "covariate", "independent"),
@@ -72,6 +74,8 @@ class CodebookEntry:
         if self.type == "numeric":
             known = self.lower is not None and self.upper is not None
             declared["bounds"] = [self.lower, self.upper] if known else "?"
+        if self.type == "date":
+            declared["range"] = [values.moment_text(end) for end in (self.lower, self.upper) if end is not None]
         if self.type == "categorical":
             declared["categories"] = list(self.categories) or "?"
         if self.role not in (None, "feature"):
@@ -90,8 +94,9 @@ class Codebook:
     needed; common other spellings are understood, and fields of other names are left alone.
 
     Edge cases:
-        A type that is not given follows from the rest: categories make it categorical, min and max numeric. Text and
-        dates without categories become columns to ignore. The delimiter is a comma, a semicolon or a tab.
+        A type that is not given follows from the rest: categories make it categorical, min and max numeric. Dates have
+        min and max as dates; texts, and dates without both, become columns to ignore where they have no categories.
+        The delimiter is a comma, a semicolon or a tab.
     """
 
     entries: Mapping[str, CodebookEntry]
@@ -132,11 +137,13 @@ class _Line:
         name = self.cells.get("name", "")
         if not name:
             self._refuse("name", "", "the name of a column")
-        lower, upper = self._number("min"), self._number("max")
+        kind = self._one_of("type", _TYPES)
+        lower, upper = self._number("min", kind), self._number("max", kind)
         if lower is not None and upper is not None and not lower < upper:
             self._refuse("min", self.cells["min"], f"a number below max, which is {self.cells['max']}")
         categories = _split(self.cells.get("categories", ""))
-        kind = self._one_of("type", _TYPES)
+        if kind == "date" and (lower is None or upper is None):
+            kind = "other"
         if kind in (None, "other"):
             both = lower is not None and upper is not None
             kind = "categorical" if categories else "numeric" if both else kind
@@ -148,10 +155,16 @@ class _Line:
         kept = tuple(each for each in categories if each not in codes)
         return CodebookEntry(name, kind, lower, upper, kept, self._one_of("role", _ROLES), rule, codes)
 
-    def _number(self, field: str) -> float | None:
+    def _number(self, field: str, kind: str | None) -> float | None:
+        """A number, or the seconds of a date."""
         text = self.cells.get(field, "")
         if not text:
             return None
+        if kind == "date":
+            found = values.moment(text)
+            if found is None:
+                self._refuse(field, text, "a date, as 2020-01-31, or nothing")
+            return found
         try:
             value = float(text)
         except ValueError:

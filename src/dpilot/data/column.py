@@ -13,11 +13,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
+from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
 
 from dpilot import _validate
 from dpilot.data import values
 from dpilot.data.column_types import TYPES, CellState, type_of
+from dpilot.data.types.categorical import TRUTH
 from dpilot.errors import InvalidInput
 from dpilot.privacy.unit import RECORD
 
@@ -26,18 +28,25 @@ NARROWEST: Final = 1e-300  # what floats can still divide into parts
 
 Bounds = tuple[float, float] | Literal["buy"] | None
 
-_ALIASES: Final = {"classes": "categories", "values": "categories", "range": "bounds", "limits": "bounds"}
+_ALIASES: Final = {"classes": "categories", "values": "categories", "limits": "bounds", "dimension": "width"}
+_OWN: Final = ("bounds", "categories", "range", "levels", "ordered", "features", "length", "width")
+"""Keys that belong to some types alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """What is declared of one column; contradictions are refused, and defaults filled in.
 
-    | field | numeric | categorical |
+    | field | of | is |
     |---|---|---|
-    | bounds | (lower, upper), or "buy" | None |
-    | categories | None | texts, the code of each is its place |
-    | outside | a value beyond the bounds: "null" (default), or "clamp" (default where bounds are bought) | "null" |
+    | bounds | numeric | (lower, upper), or "buy" |
+    | categories | categorical | texts, the code of each is its place; those of a boolean column are False and True |
+    | levels, ordered | categorical | "hash:256" for categories that nobody lists; whether their order means something |
+    | range | date, datetime | first and last, as texts |
+    | features, length | text | how many hashed columns, and how many letters count |
+    | width | vector | how many numbers each list has |
+    | outside | numeric, dates | a value beyond them: "null" (default), or "clamp" (default where bounds are bought) |
+    | | categorical | an unknown category: "null" (default), or "indicator", a column that says so |
 
     ``missing``: "indicator" (default of features) adds a column that says so; "null" makes the record null, which is
     the only choice for a target and a protected column. ``feature`` says whether a protected column is a feature too.
@@ -56,6 +65,12 @@ class Column:
     missing: str | None = None
     outside: str | None = None
     feature: bool | None = None
+    range: tuple[str, str] | None = None
+    levels: str | None = None
+    ordered: bool = False
+    features: int | None = None
+    length: int | None = None
+    width: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -63,17 +78,20 @@ class Column:
         self._check_name()
         self._one_of("role", ("feature", "target", "protected", "unit", "ignored"))
         if self.role == "unit" and self.name == RECORD.name:
-            self._refuse("its role is 'unit', and 'record' is what each row by itself is called. Rename the column")
+            self.refuse("its role is 'unit', and 'record' is what each row by itself is called. Rename the column")
         self._settle_type()
+        self._check_keys()
         self._set("bounds", self._parse_bounds())
         self._set("categories", self._parse_categories())
+        for key, value in type_of(self).settle(self).items() if self.used else ():
+            self._set(key, value)
         self._settle_missing()
         self._settle_outside()
         self._settle_feature()
 
     @classmethod
-    def from_dict(cls, name: str, declared: Any) -> Column:
-        """The column that a table of a schema file declares."""
+    def from_dict(cls, name: str, declared: Any, *, folder: Path = Path()) -> Column:
+        """The column that a table of a schema file declares; ``folder`` is where a file of ``levels`` is looked for."""
         if not isinstance(declared, Mapping):
             raise InvalidInput(f"column {name!r} is {declared!r}: expected a table of its type, bounds and so on.")
         known = [field.name for field in fields(cls) if field.name != "name"]
@@ -84,18 +102,21 @@ class Column:
                 others = f"; known are {', '.join(known)}."
                 hint = _validate.suggest(_ALIASES.get(key, key), known, others)
                 raise InvalidInput(f"column {name!r}: {key!r} is no key of a column{hint}")
-        return cls(name, **declared)
+        return cls(name, **_with_levels(name, declared, folder))
 
     def to_dict(self) -> dict[str, Any]:
         """What ``from_dict`` reads: only what was not the default."""
         declared: dict[str, Any] = {"type": self.type} if self.type else {}
         if self.bounds is not None:
             declared["bounds"] = self.bounds if self.bounds == BUY else list(self.bounds)
-        if self.categories is not None:
+        if self.categories is not None and self.type == "categorical":
             declared["categories"] = list(self.categories)
+        if self.range is not None:
+            declared["range"] = list(self.range)
+        declared |= {key: getattr(self, key) for key in ("levels", "width") if getattr(self, key) is not None}
         if self.role != "feature":
             declared["role"] = self.role
-        for key in ("missing", "outside", "feature"):
+        for key in ("ordered", "features", "length", "missing", "outside", "feature"):
             value = getattr(self, key)
             if value != getattr(self._bare(), key):
                 declared[key] = value
@@ -121,66 +142,85 @@ class Column:
         """What a cell of it makes the whole record null by being."""
         missing = (CellState.MISSING,) if self.missing == "null" else ()
         outside = (CellState.OUTSIDE,) if self.outside == "null" else ()
-        return (*missing, *outside, CellState.UNKNOWN, CellState.UNREADABLE)
+        unknown = (CellState.UNKNOWN,) if self.outside != "indicator" else ()
+        return (*missing, *outside, *unknown, CellState.UNREADABLE)
 
     @property
     def interval(self) -> tuple[float, float]:
         """The bounds, once they are known."""
         if not isinstance(self.bounds, tuple):
-            self._refuse(f"bounds are {self.bounds!r}: expected known ones. Buy or declare them first")
+            self.refuse(f"bounds are {self.bounds!r}: expected known ones. Buy or declare them first")
         return self.bounds
 
     def _bare(self) -> Column:
-        return Column(self.name, self.type, self.bounds, self.categories, self.role)
+        own = {"range": self.range, "levels": self.levels, "width": self.width}
+        return Column(self.name, self.type, self.bounds, self.categories, self.role, **own)  # type: ignore[arg-type]
 
     def _check_name(self) -> None:
         try:
             self.name.encode("utf-8")
         except UnicodeEncodeError:
-            self._refuse("its name has a character that no file can hold: expected Unicode text")
+            self.refuse("its name has a character that no file can hold: expected Unicode text")
 
     def _settle_type(self) -> None:
         if self.type is None and not self.used:
             return
-        remedy = "Write " + ", or ".join(f'"{name}" with {each.domain}' for name, each in TYPES.items())
+        named = (f'"{name}"' + (f" with {each.domain}" if each.domain else "") for name, each in TYPES.items())
+        remedy = "Write " + ", or ".join(named)
         if self.type is None:
-            self._refuse(f"type is missing. {remedy}")
+            self.refuse(f"type is missing. {remedy}")
         self._one_of("type", tuple(TYPES), remedy)
         if self.role == "protected" and not type_of(self).has_groups:
-            self._refuse(f"it is protected and {self.type}: groups are compared by categories. Declare it categorical")
+            self.refuse(f"it is protected and {self.type}: groups are compared by categories. Declare it categorical")
+        if self.role == "target" and not type_of(self).is_target:
+            self.refuse(f"it is the target and {self.type}: expected numbers, categories or truth values")
+
+    def _check_keys(self) -> None:
+        """Refuse a key that only other types have."""
+        allowed = TYPES[self.type].keys if self.type is not None else ()
+        for key in _OWN[2:]:
+            if getattr(self, key) not in (None, False) and key not in allowed:
+                kinds = " and ".join(name for name, each in TYPES.items() if key in each.keys)
+                found = _quote(getattr(self, key))
+                self.refuse(f"{key} is {found}, but its type is {self.type!r}: only {kinds} columns have it")
 
     def _parse_bounds(self) -> Bounds:
         given: Any = self.bounds
         if given is None:
             if self.type == "numeric" and self.used:
-                self._refuse('bounds are missing: declare [lower, upper], or "buy" to have them as private quantiles')
+                self.refuse('bounds are missing: declare [lower, upper], or "buy" to have them as private quantiles')
             return None
         if self.type != "numeric":
-            self._refuse(f"bounds are {_quote(given)}, but its type is {self.type!r}: only numeric columns have bounds")
+            self.refuse(f"bounds are {_quote(given)}, but its type is {self.type!r}: only numeric columns have bounds")
         if isinstance(given, str) and given == BUY:
             return BUY
         pair = list(given) if isinstance(given, list | tuple) else []
         if len(pair) != 2 or not all(map(_is_finite, pair)) or not float(pair[0]) < float(pair[1]):
             rule = 'two finite numbers, the lower one first and not equal, or "buy"'
-            self._refuse(f"bounds are {_quote(given)}: expected {rule}")
+            self.refuse(f"bounds are {_quote(given)}: expected {rule}")
         if not math.isfinite(float(pair[1]) - float(pair[0])):
-            self._refuse(f"bounds are {_quote(given)}: expected an interval of finite width")
+            self.refuse(f"bounds are {_quote(given)}: expected an interval of finite width")
         if float(pair[1]) - float(pair[0]) < NARROWEST:
-            self._refuse(f"bounds are {_quote(given)}: expected a width of {NARROWEST} or more. Choose a larger unit")
+            self.refuse(f"bounds are {_quote(given)}: expected a width of {NARROWEST} or more. Choose a larger unit")
         return float(pair[0]), float(pair[1])
 
     def _parse_categories(self) -> tuple[str, ...] | None:
         given: Any = self.categories
         if given is None:
-            if self.type == "categorical" and self.used:
-                self._refuse(
-                    "categories are missing: declare all values it can have, from knowledge, not from the data"
+            if self.type == "boolean":
+                return TRUTH
+            if self.type == "categorical" and self.used and self.levels is None:
+                self.refuse(
+                    "categories are missing: declare all values it can have, from knowledge, not from the data, or "
+                    'levels = "hash:256" where there are too many to list'
                 )
             return None
+        if self.type == "boolean" and tuple(given) == TRUTH:
+            return TRUTH
         if self.type != "categorical":
-            self._refuse(f"it has categories, but its type is {self.type!r}: only categorical columns have them")
+            self.refuse(f"it has categories, but its type is {self.type!r}: only categorical columns have them")
         if not isinstance(given, list | tuple):
-            self._refuse(f"categories are {_quote(given)}: expected a list of texts")
+            self.refuse(f"categories are {_quote(given)}: expected a list of texts")
         return self._distinct([values.text(value) for value in given], given)
 
     def _distinct(self, texts: list[str | None], given: Iterable[object]) -> tuple[str, ...]:
@@ -188,10 +228,10 @@ class Column:
             value for value, written in zip(given, texts, strict=True) if written is None or not _storable(written)
         ]
         if wrong:
-            self._refuse(f"{_quote(wrong[0])} is no category: expected texts, numbers or truth values")
+            self.refuse(f"{_quote(wrong[0])} is no category: expected texts, numbers or truth values")
         least = 2 if self.role == "target" else 1
         if len(texts) < least:
-            self._refuse(f"it has {len(texts)} categories: expected {least} or more")
+            self.refuse(f"it has {len(texts)} categories: expected {least} or more")
         seen: dict[str, str] = {}
         for each in texts:
             self._see(str(each), seen)
@@ -201,14 +241,14 @@ class Column:
         """Refuse a category that some container would not tell from an earlier one."""
         compared = values.key(written)
         if compared is None:
-            self._refuse(
+            self.refuse(
                 f"category {_quote(written)} is a whole number from 2^53 on, which floats confuse with others: "
                 "expected a smaller one, or a text. Put a letter before it, in the data too"
             )
         if seen.get(compared) == written:
-            self._refuse(f"category {_quote(written)} is there twice: expected each once")
+            self.refuse(f"category {_quote(written)} is there twice: expected each once")
         if compared in seen and seen[compared].strip() != written.strip():  # blanks tell apart, in every container
-            self._refuse(
+            self.refuse(
                 f"{_quote(seen[compared])} and {_quote(written)} are both categories: expected one of them, as one "
                 "record of another type makes a container write one for the other. Either finds both"
             )
@@ -220,7 +260,7 @@ class Column:
             self._set("missing", "null" if only_null else "indicator")
         self._one_of("missing", ("indicator", "null"))
         if only_null and self.missing == "indicator":
-            self._refuse(
+            self.refuse(
                 f'missing is "indicator": a record without its {self.role} value can only be null. '
                 "Leave it out, or declare a category for it"
             )
@@ -229,33 +269,56 @@ class Column:
         bought = self.bounds == BUY
         if self.outside is None:
             self._set("outside", "clamp" if bought else "null")
-        self._one_of("outside", ("null", "clamp"))
-        if self.outside == "clamp" and self.type != "numeric":
-            self._refuse('outside is "clamp": only numeric columns can be clamped')
+        self._one_of("outside", ("null", "clamp", "indicator"))
+        if self.outside == "clamp" and self.type not in ("numeric", "date", "datetime"):
+            self.refuse('outside is "clamp": only numeric columns, dates and times can be clamped')
+        if self.outside == "indicator" and (self.type != "categorical" or self.categories is None):
+            self.refuse('outside is "indicator": only categorical columns have unknown categories')
+        if self.outside == "indicator" and self.role in ("target", "protected"):
+            self.refuse(f'outside is "indicator": a record whose {self.role} value is unknown can only be null')
         if self.outside == "null" and bought:
-            self._refuse('outside is "null", but bought bounds are no domain: values beyond them are clamped')
+            self.refuse('outside is "null", but bought bounds are no domain: values beyond them are clamped')
 
     def _settle_feature(self) -> None:
         default = self.role == "feature"
         if self.feature is None:
             self._set("feature", default)
         if not isinstance(self.feature, bool):
-            self._refuse(f"feature is {_quote(self.feature)}: expected true or false")
+            self.refuse(f"feature is {_quote(self.feature)}: expected true or false")
         if self.feature != default and self.role != "protected":
             said = "true" if self.feature else "false"
-            self._refuse(f"feature is {said}, but its role is {self.role!r}: only a protected column may choose")
+            self.refuse(f"feature is {said}, but its role is {self.role!r}: only a protected column may choose")
 
     def _one_of(self, key: str, choices: tuple[str, ...], remedy: str = "") -> None:
         value = getattr(self, key)
         if not isinstance(value, str) or value not in choices:
             listed = ", ".join(map(repr, choices))
-            self._refuse(f"{key} is {_quote(value)}: expected one of {listed}" + (f". {remedy}" if remedy else ""))
+            self.refuse(f"{key} is {_quote(value)}: expected one of {listed}" + (f". {remedy}" if remedy else ""))
 
     def _set(self, key: str, value: object) -> None:
         object.__setattr__(self, key, value)
 
-    def _refuse(self, problem: str) -> NoReturn:
+    def refuse(self, problem: str) -> NoReturn:
+        """Raise, with the column's name."""
         raise InvalidInput(f"column {_quote(self.name)}: {problem}.")
+
+
+def _with_levels(name: str, declared: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """What is declared, the values of a file of ``levels`` in place of its name: an unknown one gets a column then."""
+    levels = declared.get("levels")
+    if not isinstance(levels, str) or levels.startswith("hash:") or "categories" in declared:
+        return declared
+    try:
+        lines = (folder / levels).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise InvalidInput(
+            f'column {name!r}: levels are {levels!r}: expected "hash:K", as "hash:256", or a readable file of public '
+            f"values, one a line ({reason})."
+        ) from None
+    rest = {key: value for key, value in declared.items() if key != "levels"}
+    own = {} if declared.get("role", "feature") != "feature" else {"outside": "indicator"}
+    return {**own, **rest, "categories": list(dict.fromkeys(line for line in lines if line.strip()))}
 
 
 def _is_finite(value: object) -> bool:

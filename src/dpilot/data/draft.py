@@ -23,6 +23,7 @@ MISSING_TEXTS: Final = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "?
 _MOST: Final = 100  # different texts that are still taken for categories
 _FEW: Final = 2  # different values that are taken for categories even if they are numbers
 _CODES: Final = 12  # different whole numbers that may be codes
+_WORDS: Final = 3  # words in a cell, on average, from which on it is free text
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,9 @@ def read_sample(path: str | Path, *, encoding: str = "utf-8", delimiter: str = "
 
     Edge cases:
         The range of a sample is no domain, so numbers beyond it are put on the nearest bound (outside = "clamp").
-        Two different values or fewer are categories, even if they are numbers; more than 100 different texts are not,
-        and the column is ignored. Usual texts for missing ("NA", "?") become missing_values where they are there.
+        Two different values or fewer are categories, even if they are numbers; more than 100 different texts are not:
+        they are free text if they have three words or more on average, and else the column is ignored. Usual texts for
+        missing ("NA", "?") become missing_values where they are there.
     """
     names = column_names(path, encoding=encoding, delimiter=delimiter)
     anything = Schema({name: Column(name, "categorical", categories=("",)) for name in names})
@@ -96,6 +98,12 @@ class _Look:
     many: bool = False
     lower: float = math.inf
     upper: float = -math.inf
+    times: bool = True
+    days: bool = True
+    first: float = math.inf
+    last: float = -math.inf
+    cells: int = 0
+    words: int = 0
 
     def see(self, cells: Sequence[Any]) -> None:
         for cell in cells:
@@ -116,12 +124,21 @@ class _Look:
         else:
             self.lower, self.upper = min(self.lower, number), max(self.upper, number)
             self.whole &= number == int(number)
+        self._see_time(cell)
+        self.cells, self.words = self.cells + 1, self.words + len((values.text(cell) or "").split())
         if key is None:
             self.many = True
         elif key not in self.texts:
             self.many |= len(self.texts) >= _MOST
             if not self.many:
                 self.texts[key] = (values.text(cell) or key).strip()
+
+    def _see_time(self, cell: Any) -> None:
+        found = values.moment(cell) if self.times else None
+        self.times = found is not None
+        if found is not None:
+            self.first, self.last = min(self.first, found), max(self.last, found)
+            self.days &= found % 86_400 == 0
 
     def guess(self) -> tuple[dict[str, Any], str]:
         """What a schema would say of the column, and a remark on it."""
@@ -133,8 +150,18 @@ class _Look:
             if self.whole and len(self.texts) <= _CODES and not self.many:
                 remark += "; if these are codes, declare categories"
             return {"type": "numeric", "bounds": [self.lower, self.upper], "outside": "clamp"}, remark
+        if self.times and self.first < self.last and not few:
+            ends = [values.moment_text(end) for end in (self.first, self.last)]
+            kind = "date" if self.days else "datetime"
+            remark = "the range of the sample: widen it where more is possible"
+            return {"type": kind, "range": ends, "outside": "clamp"}, remark
+        if self.many and self.words >= _WORDS * self.cells:
+            return {"type": "text"}, f"more than {_MOST} different texts in the sample"
         if self.many:
-            return {"role": "ignored"}, f"more than {_MOST} different texts in the sample"
+            remark = (
+                f'more than {_MOST} different texts in the sample; if they help, type = "categorical" and levels = '
+            )
+            return {"role": "ignored"}, remark + '"hash:256"'
         return {
             "type": "categorical",
             "categories": _in_order(self.texts.values()),

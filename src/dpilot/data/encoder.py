@@ -48,13 +48,15 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Numbers scaled from their bounds to [-1, 1], categories one-hot, and a column that says where a value is missing.
+    """What each type makes of its cells (``data/types``), and a column that says where a value is missing or unknown.
 
     ::
 
         numeric      2 (x - lower) / (upper - lower) - 1;    0 where missing
         categorical  1 in the column of its category;        none where missing
-        indicator    1 where missing, else 0;                only for columns with missing = "indicator"
+        dates        their place, and cycles;                0 where missing
+        text         a row of unit length; a vector too;     zeros where missing
+        indicator    1 where missing, or unknown, else 0;    only for columns that say "indicator"
 
     Guarantee:
         Every row is a function of its own record and of the schema. A value that does not parse or lies outside what is
@@ -85,9 +87,23 @@ class Encoder:
         return sum(map(_width, self.schema.features))
 
     @property
+    def lowest(self) -> tuple[float, ...]:
+        """The least that each encoded column can be, 0 or -1; the most is 1."""
+        each = ((type_of(column).lowest(column), _indicators(column)) for column in self.schema.features)
+        return tuple(value for own, more in each for value in (*own, *[0.0] * len(more)))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The name of each encoded column."""
         return tuple(name for column in self.schema.features for name in _names(column))
+
+    @property
+    def places(self) -> dict[str, slice]:
+        """Where each feature is among the encoded columns, its indicators included."""
+        widths = list(map(_width, self.schema.features))
+        ends = accumulate(widths)
+        columns = zip(self.schema.features, ends, widths, strict=True)
+        return {column.name: slice(end - width, end) for column, end, width in columns}
 
     def encode(self, frame: Any) -> Encoded:
         """The records of ``frame``: a pandas or polars frame, an arrow table, or a mapping of names to columns."""
@@ -131,16 +147,16 @@ class Encoder:
         return cls(Schema.from_dict(saved.get("schema")))
 
     def _features(self, table: Frame) -> tuple[Features, NDArray[np.bool_]]:
-        columns = self.schema.features
-        ends = list(accumulate(map(_width, columns)))
-        features = np.zeros((table.length, ends[-1]), dtype=np.float32)
+        places = self.places
+        features = np.zeros((table.length, self.width), dtype=np.float32)
         null = np.zeros(table.length, dtype=np.bool_)
-        for column, end in zip(columns, ends, strict=True):
-            part = features[:, end - _width(column) : end]
+        for column in self.schema.features:
+            part = features[:, places[column.name]]
             reading = read_column(column, table, self.schema)
-            type_of(column).fill(part, reading.values)
-            if column.missing == "indicator":
-                part[:, -1] = reading.states == CellState.MISSING
+            names = type_of(column).names(column)
+            type_of(column).fill(part[:, : len(names)], reading.values, column)
+            for place, state in enumerate(_indicators(column), len(names)):
+                part[:, place] = reading.states == state
             null |= null_cells(column, reading.states)
         return features, null
 
@@ -150,5 +166,11 @@ def _width(column: Column) -> int:
 
 
 def _names(column: Column) -> list[str]:
-    names = type_of(column).names(column)
-    return [*names, f"{column.name} is missing"] if column.missing == "indicator" else names
+    told = {CellState.MISSING: "missing", CellState.UNKNOWN: "unknown"}
+    return [*type_of(column).names(column), *(f"{column.name} is {told[state]}" for state in _indicators(column))]
+
+
+def _indicators(column: Column) -> list[CellState]:
+    """States that have an encoded column of their own, in its order."""
+    found = [CellState.MISSING] if column.missing == "indicator" else []
+    return [*found, CellState.UNKNOWN] if column.outside == "indicator" else found

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS: Final = 1 << 16
-_CELLS: Final = 1 << 22  # cells held at a time, so that a wide table takes no more memory than a long one
+_CELLS: Final = 1 << 22  # cells and what they become, held at a time: a wide table takes no more than a long one
 _MAGIC: Final = b"PAR1"
 
 
@@ -66,7 +66,8 @@ class Table:
 
         A table of 0 rows gives one empty frame.
         """
-        rows = min(_validate.count(rows=rows), max(_CELLS // max(len(self.names), 1), 1))
+        width = len(self.names) + sum((column.width or column.features or 0) for column in self.schema.used)
+        rows = min(_validate.count(rows=rows), max(_CELLS // max(width, 1), 1))
         try:
             yield from self._parquet_frames(rows) if self.is_parquet else self._csv_frames(rows)
         except OSError as problem:

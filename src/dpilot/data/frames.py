@@ -19,8 +19,9 @@ class Frame:
 
     Edge cases:
         A column that is missing, that is there twice, or whose type as a whole cannot hold what the schema declares (a
-        column of lists; of dates, where numbers are declared) is a fact of the table, and raises. pandas and numpy
-        choose types by the values, where one record can decide: there such cells are null, each by itself.
+        column of lists, where no vectors are declared; of dates, where numbers are) is a fact of the table, and raises.
+        pandas and numpy choose types by the values, where one record can decide: there such cells are null, each by
+        itself. A column of vectors may be an array of two dimensions.
     """
 
     table: Any
@@ -72,12 +73,18 @@ class Frame:
             raise InvalidInput(f"column {column.name!r} of the schema is {found} in the table: expected it once.")
         values = self.table[column.name]
         check_kind(kind(values), column)
+        if getattr(values, "ndim", 1) != 1 and column.type != "vector":
+            raise InvalidInput(
+                f"column {column.name!r} is an array of {values.ndim} dimensions: expected one value for every record."
+            )
         return values
 
 
 def check_kind(found: str, column: Column) -> None:
     """Refuse a column whose type as a whole cannot hold what is declared."""
-    if found == "nested" or (found == "time" and column.type == "numeric"):
+    if column.type == "vector" and found == "nested":
+        return
+    if found == "nested" or (found == "time" and column.type in ("numeric", "vector")):
         holds = "lists or records" if found == "nested" else "dates or times"
         raise InvalidInput(
             f"column {column.name!r} holds {holds}: expected {column.type} values. Convert or ignore it."
@@ -101,6 +108,6 @@ def columns_of(table: Any) -> list[tuple[Any, Any]]:
 def _column(values: Any) -> Any:
     if not (hasattr(values, "dtype") or hasattr(values, "type")):
         return objects(values)
-    if getattr(values, "ndim", 1) != 1:
+    if getattr(values, "ndim", 1) not in (1, 2):
         raise InvalidInput(f"a column is an array of {values.ndim} dimensions: expected one value for every record.")
     return values

@@ -20,14 +20,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from dpilot.data.cells import objects
+from dpilot.data.cells import Cells, objects
 from dpilot.data.column import Column
 from dpilot.data.column_types import NULL, CellState, type_of
 from dpilot.data.schema import Schema
 
 __all__ = ["InventedRow", "invent_rows"]
 
-_DECLARED: Final = ("the lower bound", "the upper bound", "a number", "category")
+_DECLARED: Final = ("the lower bound", "the upper bound", "a number", "category", "a text", "a list", "a value")
+_SHOWN: Final = 8  # numbers that a model sees of a cell, before they are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ def invent_rows(schema: Schema) -> Iterator[InventedRow]:
     for column in schema.used:
         cells: dict[str, str | None] = {**type_of(column).invent(column), "missing": _missing_text(column, schema)}
         reading = type_of(column).read(objects(cells.values()), column, schema.missing_values)
-        for (what, cell), value, state in zip(cells.items(), reading.values, reading.states.tolist(), strict=True):
+        for place, ((what, cell), state) in enumerate(zip(cells.items(), reading.states.tolist(), strict=True)):
             null = state in column.null_states
-            becomes = NULL if null else _encoded(column, value, CellState(state))
+            becomes = NULL if null else _encoded(column, reading.values[place : place + 1], CellState(state))
             yield InventedRow(column.name, what, cell, CellState(state).name.lower(), becomes, null)
 
 
@@ -68,17 +69,21 @@ def _missing_text(column: Column, schema: Schema) -> str | None:
     return next((text for text in schema.missing_values if text not in taken), None)
 
 
-def _encoded(column: Column, value: float, state: CellState) -> str:
+def _encoded(column: Column, value: Cells, state: CellState) -> str:
     """The numbers that a model sees of one cell, as far as they are not 0."""
     if column.role == "target" or (column.role == "protected" and not column.is_feature):
-        return f"{column.categories[int(value)]!r}" if column.categories is not None else f"{value:.4g}"
+        return f"{column.categories[int(value[0])]!r}" if column.categories is not None else f"{value[0]:.4g}"
     if column.bounds == "buy" and state != CellState.MISSING:
         return f"{column.name}, scaled by the bounds that are bought"
     if state == CellState.MISSING:
         return f"{column.name} is missing = 1"
+    if state == CellState.UNKNOWN:
+        return f"{column.name} is unknown = 1"
     kind = type_of(column)
     names = kind.names(column)
     block = np.zeros((1, len(names)), dtype=np.float32)
-    kind.fill(block, np.array([value]))
+    kind.fill(block, value, column)
+    if np.count_nonzero(block) > _SHOWN:
+        return f"{np.count_nonzero(block):,} of {len(names):,} columns"
     shown = [f"{name} = {each:.4g}" for name, each in zip(names, block[0], strict=True) if each or len(names) == 1]
-    return ", ".join(shown)
+    return ", ".join(shown) or "nothing"

@@ -113,3 +113,17 @@ def _code(cell: Any, known: dict[Any, int]) -> int:
 
 def _find(written: str | None, known: dict[Any, int]) -> int:
     return known.get(written, ABSENT if written == "nan" else WRONG)
+
+
+def cell_keys(cells: Cells) -> list[str | None]:
+    """The ``values.key`` of each cell; None for what is no single value."""
+    if cells.dtype.kind in "fiub":
+        found, places = np.unique(cells, return_inverse=True)
+        each = [key(value) for value in found.tolist()]
+        return [each[place] for place in places.reshape(-1).tolist()]
+    return [key(cell) for cell in cells.tolist()]
+
+
+def missing_keys(missing: Sequence[str]) -> set[str]:
+    """The keys of cells that are missing: of the texts that say so, and of a missing number."""
+    return {"nan", *(each for each in map(key, missing) if each is not None)}

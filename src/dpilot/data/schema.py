@@ -110,25 +110,25 @@ class Schema:
     @classmethod
     def from_toml(cls, path: str | Path) -> Schema:
         """The schema of a TOML file."""
-        return cls.parse(_read(path), source=str(path))
+        return cls.parse(_read(path), source=str(path), folder=Path(path).parent)
 
     @classmethod
     def from_json(cls, path: str | Path) -> Schema:
         """The schema of a JSON file."""
-        return cls.parse(_read(path), form="json", source=str(path))
+        return cls.parse(_read(path), form="json", source=str(path), folder=Path(path).parent)
 
     @classmethod
-    def parse(cls, text: str, *, form: str = "toml", source: str = "the schema") -> Schema:
-        """The schema that ``text`` declares."""
+    def parse(cls, text: str, *, form: str = "toml", source: str = "the schema", folder: str | Path = ".") -> Schema:
+        """The schema that ``text`` declares; files of ``levels`` are looked for in ``folder``."""
         _validate.one_of(("toml", "json"), form=form)
         try:
             declared = tomllib.loads(text) if form == "toml" else json.loads(text, object_pairs_hook=_once)
         except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as problem:
             raise InvalidInput(f"{source} is no {form.upper()} ({problem}): expected [columns.NAME] tables.") from None
-        return cls.from_dict(declared)
+        return cls.from_dict(declared, folder=folder)
 
     @classmethod
-    def from_dict(cls, declared: Any) -> Schema:
+    def from_dict(cls, declared: Any, *, folder: str | Path = ".") -> Schema:
         """The schema of plain data: {"columns": {name: {"type": ..., ...}}}."""
         if not isinstance(declared, Mapping):
             raise InvalidInput(f"the schema is a {type(declared).__name__}: expected a mapping with 'columns'.")
@@ -139,7 +139,7 @@ class Schema:
         columns = declared.get("columns")
         if not isinstance(columns, Mapping):
             raise InvalidInput("the schema has no 'columns': expected one [columns.NAME] table for each column.")
-        read = {name: Column.from_dict(name, each) for name, each in columns.items()}
+        read = {name: Column.from_dict(name, each, folder=Path(folder)) for name, each in columns.items()}
         defaults = Defaults.from_dict(declared.get("defaults", {}))
         return cls(read, declared.get("missing_values", ("",)), defaults)
 
@@ -248,7 +248,7 @@ class Schema:
             changed[name] = (
                 Column(name, role=role)
                 if role == "unit"
-                else dataclasses.replace(found, name=name, role=role, missing=None, feature=None)
+                else dataclasses.replace(found, name=name, role=role, missing=None, feature=None, **_known(found))
             )
         return dataclasses.replace(self, columns=changed)
 
@@ -322,6 +322,11 @@ class Schema:
 
     def _top(self) -> dict[str, Any]:
         return {} if self.missing_values == ("",) else {"missing_values": list(self.missing_values)}
+
+
+def _known(column: Column) -> dict[str, Any]:
+    """What a column with another role is otherwise: a target and a protected column have no unknown categories."""
+    return {"outside": None} if column.outside == "indicator" else {}
 
 
 def _texts(given: Any) -> tuple[str, ...]:

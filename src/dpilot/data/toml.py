@@ -22,7 +22,10 @@ _SKELETON: Final = """\
 # {origin} For every column, replace "?" and fill in its domain
 # from what is known about it (a form, a manual, the law), not from looking at the records:
 #   type = "numeric" and bounds = [lower, upper]; or bounds = "buy", which spends part of the budget on them
-#   type = "categorical" and categories = ["all", "values", "it can have"]
+#   type = "categorical" and categories = ["all", "values", "it can have"]; ordered = true where their order tells
+#   something; levels = "hash:256" in place of categories where there are too many to list
+#   type = "boolean"; type = "text" for free text; type = "vector" and width = 384 for lists of numbers
+#   type = "date" or "datetime" and range = ["2020-01-01", "2023-01-01"]
 #   role = "target", "protected" (groups are compared by it), "unit" (ids of patients or others who have several rows;
 #   it needs nothing else) or "ignored"; without it, a feature
 #   missing = "null" where a record without the value is no record at all; without it, an indicator column

@@ -32,6 +32,9 @@ _TRUTH: Final = {"True": "1", "true": "1", "False": "0", "false": "0"}
 _SPELLED: Final = re.compile(r"-?(0|[1-9]\d*)(\.(0|\d*[1-9]))?([eE][+-]\d{1,3})?")  # as libraries write numbers
 _TIME: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?)?)?")
 
+_ZONED: Final = re.compile(r"\d{4}-\d\d-\d\d[T ].*(Z|[+-]\d\d(:?\d\d)?)")
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # without a zone
+
 
 def attempt(read: Callable[..., Made], *arguments: Any, otherwise: Else) -> Made | Else:
     """What ``read`` makes of a record or a cell, and ``otherwise`` if that raises.
@@ -77,6 +80,30 @@ def key(value: Any) -> str | None:
     return attempt(_key, value, otherwise=None)
 
 
+def moment(cell: Any) -> float | None:
+    """The time a cell holds, in seconds from 1970 on; nan where it is missing, None where it holds none.
+
+    Edge cases:
+        A text is a time in the form that libraries write: 2020-01-31, 2020-01, 2020-01-31 12:30:00.5. No number is a
+        time, nor is its text. A time with a zone (or Z, or +02:00) is that of UTC; one without is as it is written.
+        Parts of a second below 1e-6 are cut. Nothing raises, whatever the cell is.
+
+    Example:
+        >>> moment("1970-01-02"), moment(datetime.date(1970, 1, 2)), moment("1970-01-02T02:00+02:00")
+        (86400.0, 86400.0, 86400.0)
+    """
+    return attempt(_moment, cell, otherwise=None)
+
+
+def moment_text(seconds: float) -> str:
+    """A time as ``moment`` reads it: the day alone at midnight.
+
+    >>> moment_text(86400.0), moment_text(86400.5)
+    ('1970-01-02', '1970-01-02T00:00:00.500000')
+    """
+    return _time_key(_EPOCH + datetime.timedelta(seconds=seconds))
+
+
 def text(value: object) -> str | None:
     """The text of one cell or category; None for what is no single value, or cannot be written.
 
@@ -106,6 +133,33 @@ def _number(cell: Any) -> float | None:
     if isinstance(cell, Real | np.bool_ | Decimal):
         return float(cell)
     return float(cell.real) if isinstance(cell, Complex) and cell.imag == 0 else None
+
+
+def _moment(cell: Any) -> float | None:
+    if isinstance(cell, bytes):
+        cell = cell.decode("utf-8")
+    if is_missing(cell):
+        return math.nan
+    if isinstance(cell, np.datetime64):
+        cell = cell.astype("M8[us]").item()  # None, which is missing, for NaT
+        return math.nan if cell is None else _moment(cell)
+    if isinstance(cell, str):
+        cell = _time_of(str(cell).strip())
+    if not isinstance(cell, datetime.date):
+        return None
+    if not isinstance(cell, datetime.datetime):
+        cell = datetime.datetime(cell.year, cell.month, cell.day)
+    if cell.tzinfo is not None:
+        cell = cell.astimezone(datetime.UTC)
+    parts = (cell.year, cell.month, cell.day, cell.hour, cell.minute, cell.second, cell.microsecond)
+    return (datetime.datetime(*parts) - _EPOCH).total_seconds()
+
+
+def _time_of(written: str) -> datetime.datetime | None:
+    spelled = _TIME.fullmatch(written)
+    if spelled:
+        return datetime.datetime.fromisoformat(written if spelled[3] else f"{written}-01")
+    return datetime.datetime.fromisoformat(written) if _ZONED.fullmatch(written) else None
 
 
 def _key(value: Any) -> str | None:

@@ -17,10 +17,11 @@ from dpilot.errors import InvalidInput
 
 __all__ = [
     "TARGET", "Labels", "array_frame", "class_schema", "column_names", "free_name", "is_images",
-    "join_target", "name_classes", "number_schema", "regression_schema",
+    "join_target", "name_classes", "number_schema", "regression_schema", "unit_schema",
 ]  # fmt: skip
 
 TARGET: Final = "y"
+ROWS: Final = "rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,17 @@ def class_schema(columns: Sequence[str], classes: int) -> Schema:
     return Schema({**numeric, target: Column(target, "categorical", categories=codes, role="target")})
 
 
+def unit_schema(width: int, classes: int) -> Schema:
+    """Rows that are scaled to unit length by themselves, as one vector, and the place of the class as the target.
+
+    >>> unit_schema(384, 2).features[0].width
+    384
+    """
+    rows = Column(ROWS, "vector", width=width, missing="null")
+    codes = tuple(map(str, range(classes)))
+    return Schema({ROWS: rows, TARGET: Column(TARGET, "categorical", categories=codes, role="target")})
+
+
 def number_schema(columns: Sequence[str]) -> Schema:
     """Numbers, and a number as the target; a record with a value that is none is null."""
     numeric = {name: Column(name, "numeric", bounds="buy", missing="null") for name in columns}
@@ -100,8 +112,11 @@ def regression_schema(schema: Schema, frame: Any) -> Schema:
 
 
 def array_frame(values: Floats, schema: Schema, target: Any = None) -> dict[str, Any]:
-    """The columns of an array by the names of one of the schemas above."""
-    frame = {column.name: values for column, values in zip(schema.features, values.T, strict=True)}
+    """The columns of an array by the names of one of the schemas above; all of it where that is one vector."""
+    if [column.type for column in schema.features] == ["vector"]:
+        frame: dict[str, Any] = {schema.features[0].name: values}
+    else:
+        frame = {column.name: values for column, values in zip(schema.features, values.T, strict=True)}
     return frame if target is None else {**frame, schema.target.name: target}
 
 

@@ -11,9 +11,19 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.fit.arrays import Labels, array_frame, class_schema, column_names, is_images, join_target, name_classes
+from dpilot.fit.arrays import (
+    Labels,
+    array_frame,
+    class_schema,
+    column_names,
+    is_images,
+    join_target,
+    name_classes,
+    unit_schema,
+)  # fmt: skip
 from dpilot.fit.class_weights import CAP
 from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
 from dpilot.fit.figures import softmax
@@ -38,7 +48,9 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
 
     ``X`` is, with ``schema``, a frame whose columns it declares; without, a table of numbers, whose bounds are bought;
     or images (n, height, width) or (n, channels, height, width), as bytes or as floats from 0 to 1, which become
-    scattering features. ``classes`` are declared, or published ("public"); with a schema they are its target's.
+    scattering features. With ``rows="unit"`` each row of the table is one vector (an embedding, hashed words), scaled
+    to unit length by itself: no bounds are bought, which serves wide tables. ``classes`` are declared, or published
+    ("public"); with a schema they are its target's.
 
     Guarantee:
         (epsilon, delta)-DP for adding or removing one record (with ``unit``, one unit with all its rows, of which at
@@ -77,6 +89,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     class_weight: Any = None
     weight_cap: float = CAP
     decision: str | None = None
+    rows: str | None = None
 
     def fit(self, X: Any, y: Any = None, *, units: Any = None, **unknown: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first; without ``y`` the schema's target is a column of X.
@@ -85,6 +98,13 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         a column of a frame, a unit with all its rows is protected.
         """
         refuse_arguments(unknown)
+        if self.rows is not None:
+            _validate.one_of(("unit",), "Or leave it out: bounds of each column are bought then.", rows=self.rows)
+        if self.rows is not None and (self.schema is not None or is_images(X)):
+            raise InvalidInput(
+                'rows is "unit" beside a schema or images: expected a table of numbers alone. In a schema, declare '
+                'type = "vector".'
+            )
         if self.schema is not None:
             return self._fit_table(X, y, units)
         if self.protected is not None:
@@ -153,7 +173,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         X, ids = self._take_ids(X, units)
         values, labels = features_and_target(self, X, y)
         known, unprotected = self._labels(labels)
-        schema = class_schema(column_names(self), len(known.names))
+        names, count = column_names(self), len(known.names)
+        schema = class_schema(names, count) if self.rows is None else unit_schema(len(names), count)
         table, schema = self._with_ids(array_frame(values, schema, known.cells()), schema, ids)
         self._fit(table, schema, class_names=known.names, unprotected=unprotected, labels=tuple(known.classes.tolist()))
         self.classes_ = known.classes

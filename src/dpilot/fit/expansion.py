@@ -1,12 +1,16 @@
-"""More shapes for numbers, from declared bounds alone: what a linear model needs to see curves and small values.
+"""Rows as a model sees them, from the declaration alone: numbers in more shapes, and no type outweighed by the others.
 
 A number that is scaled linearly from wide bounds, such as a capital gain of 5,000 in [0, 99,999], moves its feature by
 so little that private steps never find it. Each numeric column is therefore given ten features: the scaled number, its
 place on a symmetric log scale, and eight overlapping tents along that scale.
+
+A text or a vector is a row of unit length, as long as one category. Among m other columns it is made sqrt(m) times as
+long, so that it weighs as much as all of them together.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -15,12 +19,14 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
+from dpilot.data.column_types import type_of
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 
 __all__ = ["RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
 
 _TENTS: Final = 8
+_CONSTANT: Final = 0.3  # beside texts and vectors of unit length
 
 Features = NDArray[np.float32]
 
@@ -50,11 +56,12 @@ class WideRows:
     """Encoded features as a model sees them: with the log place and the tents of every numeric column appended.
 
     Guarantee:
-        Row by row, and from declared or bought bounds alone. A null row (nan) stays null; every entry is in [-1, 1]
-        otherwise. A missing number adds nothing.
+        Row by row, and from declared or bought bounds alone. A null row (nan) stays null; every entry is finite
+        otherwise, and in [-1, 1] where there are no texts and vectors. A missing number adds nothing.
 
     Edge cases:
         more than 64 numbers    would make many thousand columns: the features as they are, and a constant
+        no number, no category  a constant, as nothing else is the same in all rows
 
     Example:
         >>> from dpilot.data.schema import Schema
@@ -72,38 +79,72 @@ class WideRows:
         return len(self._numeric()) <= 64
 
     @property
+    def shapes(self) -> str:
+        """What becomes of the columns, in words."""
+        numbers = "each number in ten shapes" if self.expands else "numbers as they are"
+        kinds = {"text": "texts as hashed words and parts of them", "vector": "vectors over their lengths"}
+        types = {column.type for column in self.encoder.schema.features}
+        told = [numbers] if "numeric" in types or not types & set(kinds) else []
+        return ", ".join([*told, *(said for kind, said in kinds.items() if kind in types)])
+
+    @property
     def width(self) -> int:
-        return self.encoder.width + ((1 + _TENTS) * len(self._numeric()) if self.expands else 1)
+        more = (1 + _TENTS) * len(self._numeric()) if self.expands else 0
+        return self.encoder.width + more + self._has_constant
 
     @property
     def mean_square(self) -> float:
         """About the squared length of a row, by declaration: 1 a category, 1/3 a spread number, 1/2 its tents."""
-        columns = self.encoder.schema.features
+        others = len(self.encoder.schema.features) - len(self._units())
         numbers = len(self._numeric())
-        return 1.0 + (len(columns) - numbers) + numbers * (2 / 3 + 2 / 3 if self.expands else 1 / 3)
+        plain = (others - numbers) + numbers * (2 / 3 + 2 / 3 if self.expands else 1 / 3)
+        return 1.0 + plain + len(self._units()) * self._unit_length**2
 
     def widen(self, features: Features) -> Features:
         """The rows as a model sees them."""
-        if not self.expands:
-            return np.column_stack([features, np.ones(len(features), dtype=np.float32)])
         wide, start = np.empty((len(features), self.width), dtype=np.float32), features.shape[1]
         wide[:, :start] = features
-        for place, column in self._numeric():
+        for block in self._units():
+            wide[:, block] *= self._unit_length
+        for place, column in self._numeric() if self.expands else ():
             wide[:, start : start + 1 + _TENTS] = _shapes(features, place, column)
             start += 1 + _TENTS
+        wide[:, start:] = self._constant  # where there is one
         return wide
 
     def _numeric(self) -> list[tuple[int, Column]]:
         """Each numeric column, and where its scaled number is among the encoded features."""
-        places = {name: place for place, name in enumerate(self.encoder.names)}
-        return [(places[column.name], column) for column in self.encoder.schema.features if column.type == "numeric"]
+        places = self.encoder.places
+        return [
+            (places[column.name].start, column) for column in self.encoder.schema.features if column.type == "numeric"
+        ]
+
+    def _units(self) -> list[slice]:
+        """Where texts and vectors are among the encoded features."""
+        places = self.encoder.places
+        return [places[column.name] for column in self.encoder.schema.features if type_of(column).is_unit]
+
+    @property
+    def _unit_length(self) -> float:
+        """How long texts and vectors are made: as long as the other columns together."""
+        return math.sqrt(max(len(self.encoder.schema.features) - len(self._units()), 1))
+
+    @property
+    def _has_constant(self) -> bool:
+        """Tents of a number add up to 1, and so do the columns of categories; nothing else does."""
+        columns = self.encoder.schema.features
+        return not self.expands or all(type_of(column).is_unit or column.range is not None for column in columns)
+
+    @property
+    def _constant(self) -> float:
+        return 1.0 if not self.expands else _CONSTANT
 
 
 class RowMap(Protocol):
     """What a model sees of rows that were read."""
 
     @property
-    def expands(self) -> bool: ...
+    def shapes(self) -> str: ...
 
     def widen(self, features: NDArray[Any]) -> NDArray[Any]: ...
 

@@ -45,8 +45,8 @@ class Scatterer:
         return image_schema(self.classes)
 
     @property
-    def expands(self) -> bool:
-        return False
+    def shapes(self) -> str:
+        return "scattering features of the images"
 
     def encode_features(self, images: Any) -> NDArray[np.float32]:
         if tuple(np.shape(images)[1:]) != self.shape:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dpilot.data.column import Column
+from dpilot.data.column_types import type_of
 from dpilot.data.schema import Schema
 from dpilot.errors import BudgetExceeded
 from dpilot.fit.keys import FitKeys
@@ -96,13 +96,7 @@ def synthetic_records(schema: Schema, rows: int, each: int = 1, seed: int = 0) -
     """Records drawn evenly from what the schema declares, target and groups too; ``each`` of one unit, if there are."""
     rng = np.random.default_rng(seed)
     ids = {} if schema.unit is None else {schema.unit.name: np.arange(rows) // each}
-    return {**{column.name: _draw(column, rows, rng) for column in schema.used}, **ids}
-
-
-def _draw(column: Column, rows: int, rng: np.random.Generator) -> Any:
-    if column.categories is not None:
-        return np.asarray(column.categories, dtype=object)[rng.integers(len(column.categories), size=rows)]
-    return rng.uniform(*(column.interval if isinstance(column.bounds, tuple) else (-1.0, 1.0)), size=rows)
+    return {**{column.name: type_of(column).draw(column, rows, rng) for column in schema.used}, **ids}
 
 
 def _assumed(unit: PrivacyUnit) -> tuple[str, ...]:

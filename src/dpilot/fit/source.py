@@ -14,13 +14,12 @@ from dpilot._arrays import Floats, Indices
 from dpilot.data.bounds import raw_numbers
 from dpilot.data.cells import Cells
 from dpilot.data.column import Column
-from dpilot.data.column_types import CellState
+from dpilot.data.column_types import CellState, type_of
 from dpilot.data.encoder import Encoded
 from dpilot.data.files import Table, column_names
 from dpilot.data.frames import Frame
-from dpilot.data.reading import codes
 from dpilot.data.schema import Schema
-from dpilot.data.states import record_states
+from dpilot.data.states import read_column, record_states
 from dpilot.errors import InvalidInput
 
 __all__ = [
@@ -226,8 +225,7 @@ def _arrays(records: Encoded) -> list[NDArray[Any]]:
 
 def category_codes(frame: Any, column: Column, schema: Schema) -> Floats:
     """The place of each cell among the declared categories; nan for a cell that is missing or none of them."""
-    found = codes(Frame.of(frame).cells(column), column.categories or (), schema.missing_values)
-    return np.where(found >= 0, found.astype(np.float64), np.nan)
+    return np.asarray(read_column(column, Frame.of(frame), schema).values, dtype=np.float64)
 
 
 def _read_frame(frame: Any, schema: Schema, reader: RowReader) -> Encoded:
@@ -257,9 +255,7 @@ def _read_target(frame: Any, schema: Schema) -> Floats:
 
 def _flaws(column: Column) -> tuple[CellState, ...]:
     """What can be wrong with a cell of ``column``."""
-    outside = (CellState.OUTSIDE,) if isinstance(column.bounds, tuple) else ()
-    unknown = () if column.categories is None else (CellState.UNKNOWN,)
-    return (CellState.MISSING, *outside, *unknown, CellState.UNREADABLE)
+    return type_of(column).flaws(column)
 
 
 def _name(column: Column, state: CellState) -> str:

@@ -91,9 +91,9 @@ class HeadsPlan:
         plan = self.plan if self.declared.size is not None else self.plan.resize(run.size, classes)
         task = self._task(parts, rows, run)
         outcome = run_trials(plan, task, run.committed, run.tell)
-        shapes = "each number in ten shapes" if rows.expands else "numbers as they are"
-        shapes = shapes if self.image_shape is None else "scattering features of the images"
-        model = f"logistic regression on rows of unit length, {shapes}: chosen without looking, so it costs nothing"
+        model = (
+            f"logistic regression on rows of unit length, {rows.shapes}: chosen without looking, so it costs nothing"
+        )
         about = {"clipping": "constant", "threshold": THRESHOLD, "optimizer": "momentum", "model": "linear head"}
         about["objective"] = self.declared.options.objective
         return Trained(

@@ -123,7 +123,12 @@ def _names(schema: Schema) -> tuple[str, ...]:
     """The encoded columns, known before the bounds are bought."""
     if _is_plain(schema):
         return tuple(column.name for column in schema.features)
-    return Encoder(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0)))).names
+    return _known_encoder(schema).names
+
+
+def _known_encoder(schema: Schema) -> Encoder:
+    """The encoder but for the bounds that are still to be bought."""
+    return Encoder(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0))))
 
 
 def _bounds(declared: Declaration, names: tuple[str, ...]) -> DeclaredBounds:
@@ -134,8 +139,9 @@ def _bounds(declared: Declaration, names: tuple[str, ...]) -> DeclaredBounds:
     limits: dict[str, Any] = {"y": declared.task.interval}
     if _is_plain(declared.schema):
         return parse_bounds(limits, len(names))
-    numeric = {column.name for column in declared.schema.features if column.categories is None}
-    limits["X"] = ([-1.0 if name in numeric else 0.0 for name in names], 1.0)
+    schema = declared.schema.inputs_only()
+    numeric = {column.name for column in schema.features if column.type == "numeric"}
+    limits["X"] = (_known_encoder(schema).lowest, 1.0)
     scaled = [name not in numeric or name in declared.schema.to_buy for name in names]
     return replace(parse_bounds(limits, len(names)), scaled=np.array([*scaled, False]))
 

@@ -1,0 +1,1 @@
+"""Texts through the one pipeline, against logistic regression without privacy on the same rows."""
