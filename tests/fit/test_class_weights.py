@@ -145,7 +145,7 @@ def test_more_of_a_rare_class_is_found(model):
     assert recalls["{'yes': 10}"] > recalls["None"] + 0.2
 
 
-def test_a_fit_with_weights_is_told_saved_loaded_and_resumed_with_them(tmp_path):
+def test_a_fit_with_weights_is_told_saved_and_loaded_with_them(tmp_path):
     data = rare()
     how = {"epsilon": 3.0, "delta": 1e-4, "class_weight": "balanced", "objective": "recall:yes", "test_seed": 2}
     fitted = fit_table(data, SCHEMA, run_folder=tmp_path / "run", **how)
