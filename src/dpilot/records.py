@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -134,7 +135,7 @@ class RunRecord:
     validation: tuple[ValidationRecord, ...] = ()
 
     def to_json(self) -> str:
-        """One JSON document, with the version of its format; its steps are columns, those of float32 in base64."""
+        """One JSON document, with the version of its format; its steps are columns (see ``_plain``)."""
         steps = {name: _plain(column) for name, column in step_columns(self.steps).items()}
         return _dump(replace(self, steps=()), steps=steps)
 
@@ -263,13 +264,18 @@ def _dump(record: RunRecord | FitRecord, **more: Any) -> str:
 
 
 def _plain(column: NDArray[Any]) -> list[Any] | dict[str, str]:
+    """A list; of float32 base64 of zlib of all first bytes, then all second ones: noise gets a quarter smaller so."""
     if column.dtype != np.float32:
         return list(column.tolist())
-    return {"float32": b64encode(column.astype("<f4").tobytes()).decode()}
+    planes = column.astype("<f4").view(np.uint8).reshape(-1, 4).T
+    return {"float32": b64encode(zlib.compress(planes.tobytes(), 1)).decode()}
 
 
 def _column(plain: list[Any] | dict[str, str]) -> NDArray[Any]:
-    return np.array(plain) if isinstance(plain, list) else np.frombuffer(b64decode(plain["float32"]), dtype="<f4")
+    if isinstance(plain, list):
+        return np.array(plain)
+    planes = np.frombuffer(zlib.decompress(b64decode(plain["float32"])), dtype=np.uint8).reshape(4, -1)
+    return np.ascontiguousarray(planes.T).view("<f4").reshape(-1)
 
 
 def _load(text: str) -> dict[str, Any]:

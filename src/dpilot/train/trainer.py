@@ -185,7 +185,7 @@ class Trainer:
         terms.check_free()
         payment.check_unused(self._plan, own_ledger=terms.ledger is None)
         if job.validation is not None:
-            job.validation.check()
+            job.validation.check(dataset)
         form = job.form(dataset)
         if form is not None:
             job = job.dry_run(form)

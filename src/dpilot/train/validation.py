@@ -38,9 +38,11 @@ class PublicValidation:
     collate: Collate | None
     every: int
 
-    def check(self) -> None:
+    def check(self, private: Any) -> None:
         """Score a few of the records, so that what is wrong with them or the loss is raised before anything is paid."""
         check_source(self.data)
+        if self.data is private:
+            raise InvalidInput("public_validation is the data set to train on, which is private: expected public data.")
         if not len(self.data):
             raise InvalidInput("public_validation holds no record: expected some, or None.")
         try:
