@@ -83,6 +83,38 @@ def test_an_object_that_raises_is_read_by_itself(kind: str, problem: type[BaseEx
     assert len(encode(kind, [*raising_cells(problem).values()])) == 6
 
 
+class Stubborn(str):
+    """A text that stays of its own class, and raises when it is compared."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self
+
+    def strip(self, *_: Any) -> str:
+        return self
+
+    def __hash__(self) -> int:
+        raise ValueError
+
+    __eq__ = casefold = encode = __hash__  # type: ignore[assignment]
+
+
+class Lying(np.ndarray[Any, Any]):
+    """An array that says another shape than it has."""
+
+    shape = (3,)  # type: ignore[assignment]
+
+
+@every_type
+def test_a_class_of_its_own_is_read_by_itself(kind: str) -> None:
+    masked = np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False])
+    odd = [Stubborn("a"), np.ones(5).view(Lying), masked]
+    rows = encode(kind, [*odd, None])
+    assert np.isnan(rows[:3]).all() or kind == "listed"  # where what is unknown has a column
+    assert np.isfinite(rows[3]).all()
+
+
 @every_type
 def test_missing_is_a_value_of_its_own_or_null(kind: str) -> None:
     for cell in (None, float("nan"), pd.NaT, pd.NA, "", " "):

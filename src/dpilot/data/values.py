@@ -77,7 +77,8 @@ def key(value: Any) -> str | None:
         >>> key(" a "), key("2020-01-01 00:00:00.000000"), key(datetime.date(2020, 1, 1)), key("007"), key([1])
         ('a', '2020-01-01', '2020-01-01', '007', None)
     """
-    return attempt(_key, value, otherwise=None)
+    found = attempt(_key, value, otherwise=None)
+    return found if type(found) is str else None  # a text of a class of its own may raise when it is compared
 
 
 def moment(cell: Any) -> float | None:

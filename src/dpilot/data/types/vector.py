@@ -93,10 +93,13 @@ def _read(cell: Any, width: int) -> Any:
         cell = cell.decode("utf-8")
     if isinstance(cell, str):
         cell = json.loads(cell)
+    if isinstance(cell, np.ma.MaskedArray):
+        cell = cell.tolist()  # None where it is masked
     if not isinstance(cell, np.ndarray):
         if not isinstance(cell, list | tuple):
             return np.nan
         cell = objects(cell)
+    cell = np.asarray(cell)  # no class of its own
     if cell.shape != (width,):
         return np.nan
     if cell.dtype.kind not in "fiub":
