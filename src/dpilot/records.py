@@ -57,10 +57,10 @@ class StepRecord:
     threshold: float
     bound: float
     measuring: bool
-    released: tuple[float, ...] = ()
-    thresholds: tuple[float, ...] = ()
-    bounds: tuple[float, ...] = ()
-    memory: tuple[float, ...] = ()
+    released: tuple[float, ...] = field(default=(), repr=False)
+    thresholds: tuple[float, ...] = field(default=(), repr=False)
+    bounds: tuple[float, ...] = field(default=(), repr=False)
+    memory: tuple[float, ...] = field(default=(), repr=False)
 
 
 _MANY: Final = ("released", "thresholds", "bounds", "memory")  # several numbers a step, or none

@@ -12,6 +12,7 @@ from dpilot.errors import InvalidInput
 from dpilot.metrics.counts import STEP, Counts
 from dpilot.metrics.interval import Interval, Spread, clip_unit, hull, invert_score, quantile
 from dpilot.metrics.metric import Metric, metric
+from dpilot.metrics.simulation import standard_draws
 
 _GRID: Final = np.linspace(0.0, 1.0, 2001)
 _DRAWS: Final = 400
@@ -119,8 +120,7 @@ def _precision_interval(counts: Floats, rise: float | None, spread: Spread) -> I
     if counts[1].sum() <= 2 * spread.deviation * math.sqrt(counts.shape[1]):
         return 0.0, 1.0
     variance = spread.deviation**2 + (np.maximum(counts, 0.0) if spread.sampling else np.zeros(counts.shape))
-    drawn = np.random.default_rng(0).standard_normal((_DRAWS, *counts.shape))  # post-processing: these hide nothing
-    again = counts + np.sqrt(variance) * drawn
+    again = counts + np.sqrt(variance) * standard_draws(_DRAWS, *counts.shape)
     odds = _log_odds(_average_precision(again[:, 0], again[:, 1], rise))
     found, shift, reach = float(_log_odds(np.array(value))), float(odds.mean()), quantile(_SIDES) * float(odds.std())
     low, high = min(found, 2 * found - shift) - reach, max(found, 2 * found - shift) + reach

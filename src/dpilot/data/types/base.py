@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from dpilot.data.cells import Cells
@@ -106,6 +107,6 @@ class ColumnType(Protocol):
         """Cells at the edges of what is declared, as a file would hold them, by what they are."""
         ...
 
-    def draw(self, column: Column, rows: int, rng: np.random.Generator, /) -> Any:
+    def draw(self, column: Column, rows: int, rng: Generator, /) -> Any:
         """Made-up cells, all fine: from the declaration alone."""
         ...

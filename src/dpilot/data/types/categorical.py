@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.random import Generator
 
 from dpilot._arrays import Indices
 from dpilot.data import values
@@ -91,7 +92,7 @@ class Categorical:
             strange += "!"
         return {**{f"category {place + 1}": each for place, each in enumerate(listed)}, "unknown": strange}
 
-    def draw(self, column: Column, rows: int, rng: np.random.Generator) -> Any:
+    def draw(self, column: Column, rows: int, rng: Generator) -> Any:
         listed = np.asarray(column.categories, dtype=object)
         return listed[rng.integers(len(listed), size=rows)]
 
@@ -173,7 +174,7 @@ class Hashed:
     def invent(self, column: Column) -> dict[str, str]:
         return {"a value": "a", "another value": "b"}
 
-    def draw(self, column: Column, rows: int, rng: np.random.Generator) -> Any:
+    def draw(self, column: Column, rows: int, rng: Generator) -> Any:
         return rng.integers(10 * _buckets(column), size=rows).astype(str).astype(object)
 
 

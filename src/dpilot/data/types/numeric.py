@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.random import Generator
 
 from dpilot.data import values
 from dpilot.data.cells import Cells
@@ -75,5 +76,5 @@ class Numeric:
         cells = {"the lower bound": lower, "the upper bound": upper, "below": below, "above": above}
         return {**{what: values.text(cell) or "" for what, cell in cells.items()}, "no number": "a text"}
 
-    def draw(self, column: Column, rows: int, rng: np.random.Generator) -> Any:
+    def draw(self, column: Column, rows: int, rng: Generator) -> Any:
         return rng.uniform(*(column.interval if isinstance(column.bounds, tuple) else (-1.0, 1.0)), size=rows)

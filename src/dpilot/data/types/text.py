@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.random import Generator
 
 from dpilot.data import values
 from dpilot.data.cells import Cells, objects
@@ -99,7 +100,7 @@ class Text:
     def invent(self, column: Column) -> dict[str, str]:
         return {"a text": "a text of some words", "no words": "..."}
 
-    def draw(self, column: Column, rows: int, rng: np.random.Generator) -> Any:
+    def draw(self, column: Column, rows: int, rng: Generator) -> Any:
         words = np.array(_WORDS.split())
         return objects(" ".join(words[each]) for each in rng.integers(len(words), size=(rows, 100)))
 

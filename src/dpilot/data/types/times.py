@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.random import Generator
 
 from dpilot.data import values
 from dpilot.data.cells import Cells
@@ -108,7 +109,7 @@ class Times:
         texts = {what: values.attempt(values.moment_text, each, otherwise="") for what, each in cells.items()}
         return {**texts, "no time": "a text"}  # no calendar holds what is beyond its first and last year
 
-    def draw(self, column: Column, rows: int, rng: np.random.Generator) -> Any:
+    def draw(self, column: Column, rows: int, rng: Generator) -> Any:
         return rng.uniform(*self._ends(column), size=rows).astype("M8[s]")
 
     def _ends(self, column: Column) -> tuple[float, float]:

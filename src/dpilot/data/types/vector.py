@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.random import Generator
 
 from dpilot.data import values
 from dpilot.data.cells import Cells, objects
@@ -83,7 +84,7 @@ class Vector:
         width = column.width or 0
         return {"a list": json.dumps([1] * width), "a longer list": json.dumps([1] * (width + 1)), "no list": "a text"}
 
-    def draw(self, column: Column, rows: int, rng: np.random.Generator) -> Any:
+    def draw(self, column: Column, rows: int, rng: Generator) -> Any:
         return objects(rng.normal(size=(rows, column.width or 0)))
 
 
