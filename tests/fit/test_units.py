@@ -18,7 +18,7 @@ from dpilot.fit import pipeline
 from dpilot.fit.declaration import FitOptions, declare_fit
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.pipeline import FitStopped, plan_fit
-from dpilot.fit.population import HELD_OUT, TRAIN, Population
+from dpilot.fit.population import HELD_OUT, TRAIN, RecordsByUnit
 from dpilot.fit.source import TableSource
 from dpilot.fit.table import fit_table
 from dpilot.privacy.unit import PrivacyUnit
@@ -98,7 +98,7 @@ def test_a_unit_made_null_where_their_number_is_published(replay):
 def test_every_unit_lies_in_one_part_with_all_its_rows():
     data = persons(600, 100)
     source = TableSource.of(data, SCHEMA.with_roles(unit="patient_id"))
-    population = Population.of(source, PrivacyUnit("patient_id", 4), bytes(32))
+    population = RecordsByUnit.of(source, PrivacyUnit("patient_id", 4), bytes(32))
     keys = FitKeys.draw(0)
     declared, _ = declare_fit(data, SCHEMA, epsilon=1.0, delta=1e-4, unit="patient_id", options=FitOptions("logistic"))
     reader = plan_fit(declared, "basic").learned.reader(declared.schema.inputs_only())

@@ -22,7 +22,7 @@ from dpilot.fit.learners.base import Learner, LearnerPlan, PaidRun, Tell, Traine
 from dpilot.fit.learners.shifted import shift
 from dpilot.fit.model import FittedModel
 from dpilot.fit.payment import Payments, open_payments
-from dpilot.fit.population import HELD_OUT, TRAIN, Population
+from dpilot.fit.population import HELD_OUT, TRAIN, RecordsByUnit
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RecordSource, RowReader
 from dpilot.metrics.metric import Metric
@@ -137,7 +137,7 @@ def run_fit(
     stages = plan.stages(split.id)
     payments.check_room((plan.health_stages(keys.name), plan.health), (stages, plan.rest))
     health_paid = payments.commit(plan.health_stages(keys.name), plan.health)
-    records = Population.of(source, declared.unit, keys.unit_rows)
+    records = RecordsByUnit.of(source, declared.unit, keys.unit_rows)
     health = _check_health(plan, records.sample, payments, health_paid, keys, tell)
     committed = payments.commit(stages, plan.rest)
     cost = payments.cost(declared.budget)

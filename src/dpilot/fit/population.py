@@ -19,7 +19,7 @@ from dpilot.fit.source import RecordSource, RowReader, take
 from dpilot.keys import KEY_BYTES
 from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["HELD_OUT", "TRAIN", "Parts", "Population", "count_units", "describe_unit"]
+__all__ = ["HELD_OUT", "TRAIN", "Parts", "RecordsByUnit", "count_units", "describe_unit"]
 
 TRAIN: Final = "train"
 HELD_OUT: Final = "held-out"
@@ -63,7 +63,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Population:
+class RecordsByUnit:
     """The records of a fit as its guarantee counts them. Sensitive.
 
     ``sample`` holds one record of each unit; ``counted`` all rows that train; both are the whole table, and ``rows`` is
@@ -75,7 +75,7 @@ class Population:
     rows: UnitRows | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, source: RecordSource, unit: PrivacyUnit, key: bytes) -> Population:
+    def of(cls, source: RecordSource, unit: PrivacyUnit, key: bytes) -> RecordsByUnit:
         """Whose rows are whose, and which of them count: by the ids and a secret key."""
         if unit.is_record:
             return cls(source, source)

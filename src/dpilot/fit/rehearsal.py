@@ -16,7 +16,7 @@ from dpilot.errors import BudgetExceeded
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import PaidRun
 from dpilot.fit.pipeline import FitPlan
-from dpilot.fit.population import Population
+from dpilot.fit.population import RecordsByUnit
 from dpilot.fit.source import TableSource
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import to_dict
@@ -70,7 +70,7 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
     _, reading = _seconds(lambda: source.read(reader))
     keys = FitKeys.draw()
     split = keys.split(plan.shares)
-    parts = Population.of(source, declared.unit, keys.unit_rows).parts(reader, split)
+    parts = RecordsByUnit.of(source, declared.unit, keys.unit_rows).parts(reader, split)
 
     def train_once() -> None:
         committed: Any = _Unpaid(short.stages(split.id))
