@@ -24,7 +24,7 @@ from dpilot.records import RUNNING_TIME, is_size_published, published_size
 
 __all__ = ["MODELS", "Declaration", "FitOptions", "FitTask", "declare", "declare_fit", "resolve_size"]
 
-MODELS: Final = ("auto", "logistic", "linear", "mlp")
+MODELS: Final = ("auto", "grids", "additive", "logistic", "linear", "mlp")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A number that is scaled linearly from wide bounds, such as a capital gain of 5,000 in [0, 99,999], moves its feature by
 so little that private steps never find it. Each numeric column is therefore given ten features: the scaled number, its
-place on a symmetric log scale, and eight overlapping tents along that scale.
+place on a symmetric log scale, and eight overlapping tents along that scale. Where a noisy marginal of the column was
+paid for (``fit.grids.levels``), its quantile there stands in for the log scale.
 
 A text or a vector is a row of unit length, as long as one category. Among m other columns it is made sqrt(m) times as
 long, so that it weighs as much as all of them together.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,13 @@ from dpilot.data.column_types import type_of
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 
-__all__ = ["RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
+if TYPE_CHECKING:
+    from dpilot.fit.grids.levels import Levels
 
+__all__ = ["MOST_NUMBERS", "RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
+
+MOST_NUMBERS: Final = 64
+"""That are widened: more would make many thousand columns."""
 _TENTS: Final = 8
 _CONSTANT: Final = 0.3  # beside texts and vectors of unit length
 
@@ -72,16 +78,18 @@ class WideRows:
     """
 
     encoder: Encoder
+    levels: Levels | None = None
 
     @property
     def expands(self) -> bool:
         """Whether numbers get more shapes."""
-        return len(self._numeric()) <= 64
+        return len(self._numeric()) <= MOST_NUMBERS
 
     @property
     def shapes(self) -> str:
         """What becomes of the columns, in words."""
-        numbers = "each number in ten shapes" if self.expands else "numbers as they are"
+        along = "" if self.levels is None else " along its private quantiles"
+        numbers = f"each number in ten shapes{along}" if self.expands else "numbers as they are"
         kinds = {"text": "texts as hashed words and parts of them", "vector": "vectors over their lengths"}
         types = {column.type for column in self.encoder.schema.features}
         told = [numbers] if "numeric" in types or not types & set(kinds) else []
@@ -107,7 +115,7 @@ class WideRows:
         for block in self._units():
             wide[:, block] *= self._unit_length
         for place, column in self._numeric() if self.expands else ():
-            wide[:, start : start + 1 + _TENTS] = _shapes(features, place, column)
+            wide[:, start : start + 1 + _TENTS] = _shapes(features, place, column, self.levels)
             start += 1 + _TENTS
         wide[:, start:] = self._constant  # where there is one
         return wide
@@ -159,10 +167,13 @@ def features_of(schema: Schema) -> WideRows:
     return WideRows(Encoder(schema))
 
 
-def _shapes(features: Features, place: int, column: Column) -> Floats:
+def _shapes(features: Features, place: int, column: Column, levels: Levels | None) -> Floats:
     lower, upper = column.interval
     scaled = features[:, place].astype(np.float64)
-    position = on_log_scale(lower + (scaled + 1) / 2 * (upper - lower), lower, upper)
+    if levels is None:
+        position = on_log_scale(lower + (scaled + 1) / 2 * (upper - lower), lower, upper)
+    else:
+        position = np.where(np.isnan(scaled), np.nan, 2 * levels.quantiles(place, scaled) - 1)
     knots = np.linspace(-1.0, 1.0, _TENTS)
     tents = np.clip(1 - np.abs(position[:, None] - knots) / (knots[1] - knots[0]), 0.0, 1.0)
     made = np.column_stack([position, tents])

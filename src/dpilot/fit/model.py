@@ -20,6 +20,7 @@ from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame
 from dpilot.fit.declaration import FitTask
 from dpilot.fit.figures import exact_figures, softmax
+from dpilot.fit.grids.model import GridPredictor
 from dpilot.fit.health import Health
 from dpilot.fit.images import Scatterer
 from dpilot.fit.learners.base import Predictor
@@ -40,7 +41,7 @@ FIT: Final = "fit.json"
 MODEL: Final = "model.safetensors"
 READER: Final = "encoder.json"
 _PREDICTORS: Final[dict[str, Any]] = {
-    "head": HeadPredictor, "network": NetworkPredictor, "least squares": LinearPredictor,
+    "head": HeadPredictor, "network": NetworkPredictor, "least squares": LinearPredictor, "grids": GridPredictor,
 }  # fmt: skip
 
 
