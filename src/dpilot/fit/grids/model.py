@@ -16,6 +16,7 @@ from dpilot.data.encoder import Encoder
 from dpilot.fit.grids.design import Cells, Design, TableRows, Term, Waves
 from dpilot.fit.grids.levels import Levels, columns_of, dense_columns
 from dpilot.fit.grids.training import contrasts
+from dpilot.linear.model import LinearModel
 
 __all__ = ["GridPredictor", "dense_rows"]
 
@@ -41,6 +42,7 @@ class GridPredictor:
     centre: float = 0.0
     spread: float = 1.0
     interval: tuple[float, float] | None = None
+    linear: LinearModel | None = None  # that the tables correct, where the target is a number
     kind: str = "grids"
 
     def outputs(self, rows: Any) -> Floats:
@@ -60,6 +62,8 @@ class GridPredictor:
         if self.classes:
             return np.where(known, made @ contrasts(self.classes).T, np.nan)
         values = self.centre + self.spread * made
+        if self.linear is not None:
+            values += self.linear.predict(features.astype(np.float64))[:, None]
         return np.where(known, values if self.interval is None else np.clip(values, *self.interval), np.nan)
 
     def state(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -81,7 +85,11 @@ class GridPredictor:
             "marginals": self.levels.flat,
             "phases": np.zeros((0, 0)) if design.waves is None else design.waves.phases,
         }
-        return plain, {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        if self.linear is not None:
+            plain["linear"], more = self.linear.state()
+            tensors |= {f"linear {name}": torch.from_numpy(array) for name, array in more.items()}
+        return plain, tensors
 
     @classmethod
     def load(cls, plain: Mapping[str, Any], tensors: Mapping[str, Any], reader: Any) -> GridPredictor:
@@ -102,9 +110,13 @@ class GridPredictor:
         design = Design(Cells(terms), None, int(plain["additive"]), waves, wave_share, dense_share, width)
         interval = None if plain["interval"] is None else (float(plain["interval"][0]), float(plain["interval"][1]))
         centre, spread = map(float, plain["number"])
+        linear = None
+        if "linear" in plain:
+            more = {name.removeprefix("linear "): array for name, array in arrays.items() if name.startswith("linear ")}
+            linear = LinearModel.of_state(plain["linear"], more)
         return cls(
             levels, design, dense, arrays["tables"], arrays["beside"], arrays["noise"], int(plain["classes"]),
-            centre, spread, interval,
+            centre, spread, interval, linear,
         )  # fmt: skip
 
 

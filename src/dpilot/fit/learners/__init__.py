@@ -19,6 +19,8 @@ __all__ = ["Learner", "learner"]
 
 _FEWEST: Final = 300.0
 """Records times mu from which on private quantiles and grids are worth their noise (benchmarks/tables)."""
+_FEWEST_OF_NUMBERS: Final = 3_000.0
+"""The same where the target is a number: least squares needs few."""
 _MOST_CLASSES: Final = 40
 
 
@@ -39,7 +41,8 @@ def learner(declared: Declaration) -> Learner:
 
 def _pays(declared: Declaration) -> bool:
     """Whether there are enough records for the budget; where their number is bought nobody knows it beforehand."""
-    return declared.size is not None and declared.size * gdp_mu(declared.budget) >= _FEWEST
+    fewest = _FEWEST_OF_NUMBERS if declared.task.numeric else _FEWEST
+    return declared.size is not None and declared.size * gdp_mu(declared.budget) >= fewest
 
 
 def _has_numbers(declared: Declaration) -> bool:
@@ -59,5 +62,5 @@ def _suits_grids(declared: Declaration) -> bool:
     plain = not any(type_of(column).is_unit for column in features)
     return (
         _pays(declared) and not asked and plain and len(features) > 1
-        and not task.numeric and task.outputs <= _MOST_CLASSES
+        and (not task.numeric or task.interval is not None) and task.outputs <= _MOST_CLASSES
     )  # fmt: skip

@@ -31,12 +31,13 @@ from dpilot.fit.grids.training import (
     release_pairs,
 )
 from dpilot.fit.learners.base import PaidRun, Trained, kept_apart
+from dpilot.fit.learners.least_squares import LeastSquares, LeastSquaresPlan
 from dpilot.fit.population import TRAIN, Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event, Gaussian, Repeated
-from dpilot.privacy.gaussian import gdp_mu
+from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.ledger import Stage
 from dpilot.tune.defaults import MOMENTUM, default_held_out, head_defaults
 
@@ -46,8 +47,10 @@ MAIN: Final = "additive model"
 SCREEN: Final = "screen of pairs"
 FINAL: Final = "model of grids"
 _SHARES: Final = {MARGINALS: MARGINALS_SHARE, MAIN: 0.20, SCREEN: 0.08, FINAL: 0.66}
+_LINEAR_SHARE: Final = 0.3  # for linear regression, which the rest then corrects, where the target is a number
 _MOST_COLUMNS: Final = 30  # whose pairs are screened
 _MOST_PAIRS: Final = 20  # that the screen is believed about
+_LEAST_SPREAD: Final = 2.0**-10  # of the declared interval of a number
 _UNKNOWN: Final = 10_000  # records, where the size is bought
 _WAVE_ROWS: Final = 1 << 30  # bytes of waves, beyond which there are none
 
@@ -65,7 +68,7 @@ class GridOptions:
     waves: int = 150
     shares: tuple[float, float, float, float] = (0.30, 0.35, 0.15, 0.20)
     main: float = 0.7
-    reach: float = 0.15
+    reach: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,13 @@ class Grids:
         task, size = declared.task, _UNKNOWN if declared.size is None else declared.size
         held_out = default_held_out(budget, size) if declared.options.held_out is None else declared.options.held_out
         mu = gdp_mu(budget) * math.sqrt(1 - purchases.share) * (1 - 1e-9)
+        figures = (SumFigures if task.numeric else CountFigures)(task, 1 / mu)
+        linear = None
+        if task.numeric:
+            part = replace(budget, epsilon=gdp_epsilon(mu * math.sqrt(_LINEAR_SHARE) * (1 - 1e-9), budget.delta))
+            options = replace(declared.options, held_out=held_out)
+            linear = LeastSquares().plan(replace(declared, options=options), part, replace(purchases, share=0.0))
+            mu *= math.sqrt(1 - _LINEAR_SHARE)
         columns = columns_of(_known_encoder(declared.schema.inputs_only()))
         numbers = task.numeric or any(column.number is not None for column in columns)
         used = {MARGINALS: numbers, MAIN: True, SCREEN: len(columns) > 1, FINAL: len(columns) > 1}
@@ -94,9 +104,8 @@ class Grids:
             for name in (MAIN, FINAL)
             if name in each
         }
-        figures = (SumFigures if task.numeric else CountFigures)(task, 1 / mu)
         noises = {name: 1 / value for name, value in each.items()}
-        return GridsPlan(declared, self.options, held_out, noises, steps, figures)
+        return GridsPlan(declared, self.options, held_out, noises, steps, figures, linear)
 
     def _steps(self, mu: float, size: float, declared: Declaration, factor: float) -> Steps:
         """A walk from declared numbers: that of linear heads, or that at which noise moves a number by ``reach``."""
@@ -124,6 +133,7 @@ class GridsPlan:
     noises: dict[str, float]
     steps: dict[str, Steps]
     figures: HeldOutFigures
+    linear: LeastSquaresPlan | None = None
 
     @property
     def events(self) -> dict[str, Event]:
@@ -136,7 +146,8 @@ class GridsPlan:
         return Repeated(Gaussian(self.steps[name].noise_multiplier), self.steps[name].steps)
 
     def stages(self, split: str) -> list[Stage]:
-        return [Stage(name, event, TRAIN, split) for name, event in self.events.items()]
+        own = [Stage(name, event, TRAIN, split) for name, event in self.events.items()]
+        return own if self.linear is None else [*self.linear.stages(split), *own]
 
     def reader(self, schema: Schema) -> RowReader:
         return Encoder(schema)
@@ -148,9 +159,12 @@ class GridsPlan:
         assert isinstance(parts.reader, Encoder)
         columns, dense, task = columns_of(parts.reader), dense_columns(parts.reader), self.declared.task
         features, target, size = parts.train.features, _target(parts), max(run.size * (1 - self.held_out), 1.0)
-        weights = parts.train_weights
-        marginals = self._marginals(columns, parts, weights, size, run)
-        centre, spread = _place_target(marginals[-1], task.interval) if task.numeric else (0.0, 1.0)
+        weights, linear = parts.train_weights, None
+        if self.linear is not None:
+            linear = self.linear.fit(parts, run)[0]
+            target = target - linear.predict(features.astype(np.float64))
+        marginals = self._marginals(columns, features, target, weights, size, run)
+        centre, spread = _place_target(marginals[-1], self._reach) if self._reach is not None else (0.0, 1.0)
         levels = Levels(columns, marginals[:-1] if task.numeric else marginals)
         rows = TableRows(levels.codes(features), weights, dense_rows(features, dense))
         residual: Residual = (
@@ -167,7 +181,7 @@ class GridsPlan:
             found, decisions = self._interact(rows, levels, residual, found, size, run)
         predictor = GridPredictor(
             levels, replace(found.design, features=None), dense, found.tables, found.beside, found.noise,
-            0 if task.numeric else task.outputs, centre, spread, task.interval,
+            0 if task.numeric else task.outputs, centre, spread, task.interval, linear,
         )  # fmt: skip
         return Trained(
             predictor=predictor,
@@ -177,19 +191,27 @@ class GridsPlan:
             details=predictor,
         )
 
+    @property
+    def _reach(self) -> float | None:
+        """How far a number may be from what linear regression says of it: the length of its declared interval."""
+        interval = self.declared.task.interval
+        return None if interval is None else interval[1] - interval[0]
+
     def _marginals(
-        self, columns: tuple[TableColumn, ...], parts: Parts, weights: Floats, size: float, run: PaidRun
+        self,
+        columns: tuple[TableColumn, ...],
+        features: Any,
+        target: Floats,
+        weights: Floats,
+        size: float,
+        run: PaidRun,
     ) -> tuple[Marginal, ...]:
-        """Those of the numbers, and last that of a numeric target."""
+        """Those of the numbers, and last that of what linear regression leaves of a numeric target."""
         if MARGINALS not in self.noises:
             return ()
-        numbers: list[tuple[TableColumn, Any]] = [
-            (column, parts.train.features) for column in columns if column.number is not None
-        ]
-        if (interval := self.declared.task.interval) is not None:
-            lower, upper = interval
-            encoded = np.clip((_target(parts) - lower) / (upper - lower) * 2 - 1, -1.0, 1.0)
-            numbers.append((_TARGET, encoded[:, None]))
+        numbers: list[tuple[TableColumn, Any]] = [(column, features) for column in columns if column.number is not None]
+        if self._reach is not None:
+            numbers.append((_LEFT, np.clip(target / self._reach, -1.0, 1.0)[:, None]))
         with run.committed.stage(MARGINALS) as receipt:
             return release_marginals(
                 numbers,
@@ -302,7 +324,7 @@ class _Learnt:
         return _Learnt(design, tables, beside, np.append(self.noise, np.zeros(more)))
 
 
-_TARGET: Final = TableColumn("the target", number=0)
+_LEFT: Final = TableColumn("what is left of the target", number=0, interval=(-1.0, 1.0))
 
 
 def _target(parts: Parts) -> Floats:
@@ -310,14 +332,11 @@ def _target(parts: Parts) -> Floats:
     return parts.train.target
 
 
-def _place_target(marginal: Marginal, interval: tuple[float, float] | None) -> tuple[float, float]:
-    """The middle of a number and its spread, half of what lies between its 16 % and 84 %, from its noisy marginal."""
-    assert interval is not None
-    lower, upper = interval
-    edges, ends = cell_edges(_TARGET), np.append(0.0, np.cumsum(marginal.shares))
-    low, middle, high = np.interp([0.16, 0.5, 0.84], ends / ends[-1], edges)
-    least = 2 * float(edges[1] - edges[0])
-    return lower + (float(middle) + 1) / 2 * (upper - lower), max(float(high - low), least) / 4 * (upper - lower)
+def _place_target(marginal: Marginal, reach: float) -> tuple[float, float]:
+    """The middle and the spread of a noisy marginal, half of what lies between its 16 % and 84 %: tails are noise."""
+    edges, ends = cell_edges(_LEFT), np.append(0.0, np.cumsum(marginal.shares))
+    low, middle, high = np.interp([0.16, 0.5, 0.84], ends / ends[-1], edges).tolist()
+    return middle * reach, max((high - low) / 2, _LEAST_SPREAD) * reach
 
 
 def _known_encoder(schema: Schema) -> Encoder:
