@@ -12,6 +12,7 @@ import pytest
 from dpilot.audit.neighbours import Pair
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
+from dpilot.errors import InvalidInput
 from dpilot.fit import learners
 from dpilot.fit.declaration import FitOptions, declare_fit
 from dpilot.fit.grids import design as designs
@@ -38,6 +39,7 @@ from dpilot.tune.task import HELD_OUT, TRAIN
 from tests.fit.helpers import SCHEMA, frame, numeric_schema
 from tests.fit.test_replay import GOOD, OPAQUE, run
 from tests.fit.test_units import UNIT, joined, persons
+from tests.tapes import NoiseFree
 from tests.thin import thin
 from tests.tune.pilot_cases import second_delta
 
@@ -114,21 +116,6 @@ def test_heads_on_private_quantiles_move_by_no_more_than_the_bound(replay):
     assert result.releases > 10
 
 
-class Exact:
-    """A recorder whose releases have no noise."""
-
-    def __init__(self):
-        self.entries = []
-
-    def release(self, entry, outputs):
-        self.entries.append(entry)
-        noisy = outputs()
-        return [np.array(each) for each in entry.inputs] if len(noisy) == len(entry.inputs) else noisy
-
-    def key(self, purpose, fresh):
-        return fresh()
-
-
 def parts_of(data: pd.DataFrame):
     """Columns, rows and designs of a table, by the library's own steps, with almost no noise."""
     encoder = Encoder(MIXED)
@@ -174,7 +161,7 @@ def test_a_step_is_the_sum_of_clipped_rows(monkeypatch, kept):
     _, rows, _, design = parts_of(data)
     labels = np.random.default_rng(1).integers(0, 3, len(data))
     residual = ClassResidual(labels, 3, (1.0, 5.0, 0.2))
-    seen = Exact()
+    seen = NoiseFree()
     with tape(seen):
         descend(
             rows, design, residual, 2, Steps(1.0, 2, 1e-3), size=10.0,
@@ -195,7 +182,7 @@ def test_a_record_adds_one_to_each_marginal_and_a_unit_vector_to_each_pair():
     pairs = [(a, b) for a in range(4) for b in range(a)]
     cells = screen_cells(levels.columns, pairs)
     start = np.zeros((base.cells.width, 2))
-    seen = Exact()
+    seen = NoiseFree()
     with tape(seen):
         release_pairs(
             rows, cells, ClassResidual(np.array([1]), 3, (1.0, 1e9, 1.0)), base, start, None,
@@ -204,7 +191,7 @@ def test_a_record_adds_one_to_each_marginal_and_a_unit_vector_to_each_pair():
     (entry,) = seen.entries
     assert np.linalg.norm(entry.inputs[0]) == pytest.approx(math.sqrt(6)) == entry.bound
     numbers = [(column, Encoder(MIXED).encode_features(one)) for column in levels.columns if column.number is not None]
-    seen = Exact()
+    seen = NoiseFree()
     with tape(seen):
         release_marginals(
             numbers, np.ones(1), size=1.0, noise_multiplier=2.0, receipt=Receipt(Gaussian(2.0)), noise=SystemNoise()
@@ -251,6 +238,13 @@ def test_grids_learn_what_only_pairs_tell():
     plain = fit_table(data, checked_schema(), model="additive", **given)
     assert (plain.predict(new) == new["outcome"]).mean() < 0.65
     assert any("a x b" in each for each in fitted.record.decisions)
+    first = fitted.effects()[0]
+    assert (first.names, first.stands_out) == (("a", "b"), True)
+    assert first.values.shape == (65, 65, 1)
+    assert "a x b" in fitted.effects_svg()
+    assert fitted.effects_svg().count("<polyline") == 3
+    with pytest.raises(InvalidInput, match="grids"):
+        plain.effects()
 
 
 def test_grids_correct_linear_regression():

@@ -28,7 +28,7 @@ from dpilot.fit.class_weights import CAP
 from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
 from dpilot.fit.figures import softmax
 from dpilot.fit.images import ImageSource, Scatterer
-from dpilot.fit.learners.heads import Heads
+from dpilot.fit.learners.heads import HeadPredictor, Heads
 from dpilot.fit.model import FittedModel
 from dpilot.fit.source import category_codes
 from dpilot.linear.classifier import codes, resolve_classes
@@ -68,6 +68,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         multiplies the loss before clipping, no weight more than ``weight_cap`` times another. ``decision`` "prior", the
         default with "balanced", predicts by probabilities over noisy priors. ``objective`` is what tuning aims at:
         "accuracy", "macro", "worst_class", "worst_group" or the recall of a class, "recall:yes".
+        ``model`` "auto" is grids, which learn what pairs of columns tell, where records and budget allow, else the
+        "additive" head, which alone has ``coef_``; each can be asked for by its name, and so can "logistic" and "mlp".
         ``epochs`` is the most passes over the records of one run. ``random_state`` fixes the noise: for tests only.
         Where fewer than ``stop_below`` of the records can be used, by a noisy count that costs at most 2 %
         (``health_``), FitStopped is raised and nothing else is paid. ``checkpoint`` is a folder: a fit that is
@@ -90,6 +92,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     weight_cap: float = CAP
     decision: str | None = None
     rows: str | None = None
+    model: str = "auto"
 
     def fit(self, X: Any, y: Any = None, *, units: Any = None, **unknown: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first; without ``y`` the schema's target is a column of X.
@@ -189,6 +192,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
             "class_weight": name_classes(self.class_weight, names),
             "weight_cap": self.weight_cap,
             "decision": self.decision,
+            "model": self.model,
         }
         declared, source = self._declare(table, schema, chosen=chosen, **more)
         if declared.task.numeric:
@@ -197,7 +201,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
             )
         result = self._fit_records(declared, source, labels=labels, learner=learner)
         self.encoder_, self.metrics_ = result.model.reader, Figures(result.metrics)
-        self.coef_ = result.trained.predictor.weights  # type: ignore[attr-defined]
+        if isinstance(result.trained.predictor, HeadPredictor):
+            self.coef_ = result.trained.predictor.weights
 
     def _fit_images(self, X: Any, y: Any, units: Any) -> Self:
         known, unprotected = self._labels(target_cells(y))

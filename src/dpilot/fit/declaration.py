@@ -258,6 +258,10 @@ def _check_roles(schema: Schema) -> None:
 def _check_model(task: FitTask, options: FitOptions) -> None:
     """Refuse what the model cannot do, as far as declared words tell."""
     name = task.target.name
+    if options.model == "additive" and task.numeric:
+        raise InvalidInput(f'model is "additive" and the target {name!r} is a number: use "auto" or "grids".')
+    if options.model == "grids" and options.device not in (None, "cpu"):
+        _validate.refuse("device", options.device, 'None or "cpu"', "Grids run on the CPU.")
     if options.model == "linear" and not task.numeric:
         raise InvalidInput(f'model is "linear" and the target {name!r} has classes: use "logistic".')
     if options.model != "auto" and task.numeric and task.interval is None:

@@ -20,6 +20,7 @@ from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame
 from dpilot.fit.declaration import FitTask
 from dpilot.fit.figures import exact_figures, softmax
+from dpilot.fit.grids.explain import Effect, effects, effects_svg
 from dpilot.fit.grids.model import GridPredictor
 from dpilot.fit.health import Health
 from dpilot.fit.images import Scatterer
@@ -27,7 +28,7 @@ from dpilot.fit.learners.base import Predictor
 from dpilot.fit.learners.heads import HeadPredictor
 from dpilot.fit.learners.least_squares import LinearPredictor
 from dpilot.fit.learners.networks import NetworkPredictor
-from dpilot.fit.learners.shifted import OFFSETS, shift
+from dpilot.fit.learners.shifted import OFFSETS, ShiftedPredictor, shift
 from dpilot.fit.source import PlainColumns, RowReader, TableSource
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
@@ -116,6 +117,20 @@ class FittedModel:
         outputs = np.where(np.isfinite(records.features).all(axis=1, keepdims=True), outputs, np.nan)
         found = exact_figures(self.task, records, outputs if self.task.numeric else softmax(outputs))
         return tuple(metric.record() for metric in found)
+
+    def effects(self) -> tuple[Effect, ...]:
+        """What drives a model of grids, the most important first: from released tables, so it costs nothing."""
+        return effects(self._grids())
+
+    def effects_svg(self) -> str:
+        """The most important shapes of columns and heat maps of pairs, as a picture."""
+        return effects_svg(self._grids())
+
+    def _grids(self) -> GridPredictor:
+        found = self.predictor.predictor if isinstance(self.predictor, ShiftedPredictor) else self.predictor
+        if not isinstance(found, GridPredictor):
+            raise InvalidInput(f'the model is a {found.kind}: expected one of grids. Fit with model="grids".')
+        return found
 
     def report(self, path: str | Path) -> Path:
         """Write the report of the fit, one HTML page; it costs nothing."""
