@@ -161,7 +161,7 @@ def test_accountants_know_nothing_of_those_above_them(name: str) -> None:
 
 
 ROOMS = [
-    {"base", "generators", "unchecked"},
+    {"base", "generators"},
     {"batch"},
     {"writes", "check"},
     {"state"},
