@@ -62,15 +62,16 @@ def _places(module: ast.Module, scope: str, wanted: list[ast.stmt]) -> Iterator[
     """First and last node of each place in the scope that reads like the wanted statements, or like one expression."""
     root = _find_scope(module, scope)
     alone = wanted[0].value if len(wanted) == 1 and isinstance(wanted[0], ast.Expr) else None
-    dumps = [ast.dump(each) for each in wanted]
+    reading = None if alone is None else _read(alone)
+    kinds, dumps = [type(each) for each in wanted], [ast.dump(each) for each in wanted]
     for node in ast.walk(root):
-        if alone is not None and type(node) is type(alone) and _read(node) == _read(alone):
+        if type(node) is type(alone) and _read(node) == reading:
             yield node, node
         for _, body in ast.iter_fields(node) if alone is None else ():
             if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
                 for start in range(len(body) - len(wanted) + 1):
                     run = body[start : start + len(wanted)]
-                    if [ast.dump(each) for each in run] == dumps:
+                    if [type(each) for each in run] == kinds and [ast.dump(each) for each in run] == dumps:
                         yield run[0], run[-1]
 
 
