@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -47,12 +48,14 @@ class Mutation:
             raise ValueError(f"{self.path}, {self.scope}: {self.old!r} occurs {len(places)} times: expected once.")
         first, last = places[0]
         lines = source.encode().splitlines(keepends=True)
-        before = b"".join(lines[: first.lineno - 1]) + lines[first.lineno - 1][: first.col_offset]
-        after = lines[last.end_lineno - 1][last.end_col_offset :] + b"".join(lines[last.end_lineno :])
+        ends = [0, *(each.end_lineno for each in _parse(source).body)]
+        start, stop = next((start, stop) for start, stop in pairwise(ends) if stop >= last.end_lineno)
+        before = b"".join(lines[start : first.lineno - 1]) + lines[first.lineno - 1][: first.col_offset]
+        after = lines[last.end_lineno - 1][last.end_col_offset :] + b"".join(lines[last.end_lineno : stop])
         new = self.new if isinstance(first, ast.expr) else textwrap.indent(self.new, " " * first.col_offset).lstrip()
-        mutated = (before + (f"({new})" if isinstance(first, ast.expr) else new).encode() + after).decode()
-        ast.parse(mutated)
-        return mutated
+        changed = before + (f"({new})" if isinstance(first, ast.expr) else new).encode() + after
+        ast.parse(changed)  # one statement of the module: the others are as they were
+        return (b"".join(lines[:start]) + changed + b"".join(lines[stop:])).decode()
 
 
 _parse = lru_cache(ast.parse)
