@@ -33,9 +33,8 @@ from dpilot.train.progress import Callback, Observers, Progress
 from dpilot.train.records.reader import Collate, Reader
 from dpilot.train.records.unit_chunk import MEAN
 from dpilot.train.records.unit_reader import UnitReader, check_ids
-from dpilot.train.run import Run
-from dpilot.train.state import TrainingState, record_of
-from dpilot.train.steps import RECORD
+from dpilot.train.run import RECORD, Run
+from dpilot.train.step import TrainingState, record_of
 from dpilot.train.validation import PublicValidation
 
 
