@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,8 +142,8 @@ class FittedModel:
         files.write(where / "schema.toml", self.schema.to_toml().encode())
         files.write(where / "plan.json", json.dumps(self.record.plan, indent=1).encode())
         files.write(where / "ledger.json", json.dumps(self.record.ledger, indent=1).encode())
-        if self.ledger is not None and self.ledger.path != (where / LEDGER).resolve():
-            shutil.copyfile(self.ledger.path, where / LEDGER)
+        if self.ledger is not None:
+            self.ledger.copy_to(where / LEDGER)
         files.write(where / FIT, self.record.to_json().encode())
         return where
 

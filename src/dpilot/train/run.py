@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -140,8 +139,8 @@ class Run:
             return
         entries = [entry.as_dict() for entry in self.ledger.entries()]
         files.write(where / ENTRIES, json.dumps(entries, indent=1).encode())
-        if isinstance(self.ledger, Ledger) and _is_over(self.ledger) and self.ledger.path != (where / LEDGER).resolve():
-            shutil.copyfile(self.ledger.path, where / LEDGER)
+        if isinstance(self.ledger, Ledger) and _is_over(self.ledger):
+            self.ledger.copy_to(where / LEDGER)
 
 
 def _is_over(ledger: Ledger) -> bool:
