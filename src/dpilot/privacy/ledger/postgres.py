@@ -68,6 +68,12 @@ CREATE TRIGGER rows_remain BEFORE TRUNCATE ON {0}.rows FOR EACH STATEMENT EXECUT
 CREATE TRIGGER head_grows BEFORE UPDATE OR DELETE ON {0}.head FOR EACH ROW EXECUTE FUNCTION {0}.guard();
 CREATE TRIGGER head_remains BEFORE TRUNCATE ON {0}.head FOR EACH STATEMENT EXECUTE FUNCTION {0}.guard();
 """
+_SETTINGS: Final = f"""
+SET search_path = pg_catalog; SET lock_timeout = '{_PATIENCE}s';
+SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3;
+SELECT set_config('synchronous_commit', 'on', false)
+  WHERE current_setting('synchronous_commit') IN ('off', 'local');
+"""
 _SHAPE: Final = [  # relation, trigger, bits of tgtype (row 1, before 2, insert 4, delete 8, update 16, truncate 32)
     ("head", "head_grows", 1 + 2 + 8 + 16),
     ("head", "head_remains", 2 + 32),
@@ -359,13 +365,7 @@ def _connect(path: PostgresUrl) -> psycopg.Connection[Any]:
     keep_alive = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
     connection = psycopg.connect(path.database, autocommit=True, connect_timeout=_PATIENCE, **keep_alive)
     try:
-        for setting in ("search_path = pg_catalog", f"lock_timeout = '{_PATIENCE}s'", "tcp_keepalives_idle = 30",
-                        "tcp_keepalives_interval = 10", "tcp_keepalives_count = 3"):  # fmt: skip
-            connection.execute(f"SET {setting}")
-        connection.execute(
-            "SELECT set_config('synchronous_commit', 'on', false) "
-            "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
-        )
+        connection.execute(_SETTINGS)
         (synced,) = _one(connection, "SELECT current_setting('fsync')")
         if synced != "on":
             raise LedgerError("the server runs with fsync off: a crash would lose what was spent. Turn fsync on.")
