@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -39,7 +40,7 @@ class Server:
 
     def _run(self, program: str, *arguments: object) -> None:
         command = [*self._as, str(self._bin / program), *map(str, arguments)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder)
 
     def start(self) -> None:
         options = f"-k {self.folder} -c listen_addresses='' -c max_connections=60"
@@ -49,10 +50,12 @@ class Server:
         """End the server and its children as a power cut would, and start it again."""
         leader = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         os.kill(leader, signal.SIGKILL)
-        while subprocess.run(["pgrep", "-P", str(leader)], stdout=subprocess.DEVNULL, check=False).returncode == 0:
-            time.sleep(0.02)
-        time.sleep(0.2)  # children see that their leader is gone
-        self.start()
+        for _ in range(100):  # its children hold the shared memory until they see that their leader is gone
+            with suppress(subprocess.CalledProcessError):
+                self.start()
+                return
+            time.sleep(0.1)
+        raise TimeoutError("the server did not start again")
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", self.folder / "data", "-m", "immediate", "stop")
