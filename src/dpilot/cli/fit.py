@@ -200,10 +200,13 @@ def _fit(table: Table, schema: Schema, how: dict[str, Any], out: Path, *, resume
         console.fail(" ".join(["interrupted.", *getattr(stopped, "__notes__", ())]))
         raise typer.Exit(INTERRUPTED) from None
     from dpilot.privacy.ledger import Balance, Ledger
+    from dpilot.train.checkpoint.statement import write_statement
 
     paid = how["ledger"]
     balance = Balance.of(paid if isinstance(paid, Ledger) else Ledger.read(paid))
-    _show(run, run.record.write_report(out / REPORT), out, balance, json=json)
+    report = run.record.write_report(out / REPORT)
+    write_statement(out)
+    _show(run, report, out, balance, json=json)
 
 
 def _check(data: Table, schema: Schema, given: dict[str, Any], out: Path) -> Declaration:

@@ -25,6 +25,7 @@ from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RunRecord
 from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files
+from dpilot.train.checkpoint.statement import claims, embed, write_statement
 from dpilot.train.checkpoint.store import from_storable, to_storable
 from dpilot.train.evaluation import Evaluation, Population, evaluate
 from dpilot.train.payment import LEDGER
@@ -128,10 +129,12 @@ class Run:
         if (where / RECORD).exists() and RunRecord.from_json((where / RECORD).read_text()) != self.record:
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
-        files.write(where / MODEL, save(to_storable(self.model.state_dict())))
+        stated, tensors = claims(self.record), to_storable(self.model.state_dict())
+        files.write(where / MODEL, save(tensors, embed(stated, tensors)))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
         files.write(where / RECORD, self.record.to_json().encode())
+        write_statement(where, stated)
         return where
 
     def _save_ledger(self, where: Path) -> None:
