@@ -114,10 +114,10 @@ def _check_epsilon(stated: Mapping[str, Any]) -> Check:
 
 def _by_part(entries: Sequence[tuple[str | None, str | None, Event]]) -> list[Event]:
     """What one record may meet, for each choice of a part in one split."""
-    cells = sorted({(split, part) for split, part, _ in entries if part is not None}) or [(None, None)]
-    if len({split for split, _ in cells}) > 1:
+    parts = {part for _, part, _ in entries if part is not None}
+    if not parts or len({split for split, part, _ in entries if part is not None}) > 1:
         return [Composed([event for _, _, event in entries])]
-    return [Composed([event for _, part, event in entries if part is None or (part == chosen)]) for _, chosen in cells]
+    return [Composed([event for _, part, event in entries if part in (None, chosen)]) for chosen in sorted(parts)]
 
 
 def _way(event: Event) -> str:
