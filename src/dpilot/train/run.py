@@ -6,7 +6,6 @@ The steps of a run are a frame too: of one that is finished, stopped or under wa
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +29,7 @@ from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RunRecord, StepRecord
 from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files
+from dpilot.train.checkpoint.statement import claims, embed, write_statement
 from dpilot.train.checkpoint.store import StoredRun, from_storable, to_storable
 from dpilot.train.evaluation import Evaluation, Population, evaluate
 from dpilot.train.payment import LEDGER
@@ -133,10 +133,12 @@ class Run:
         if (where / RECORD).exists() and RunRecord.from_json((where / RECORD).read_text()) != self.record:
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
-        files.write(where / MODEL, save(to_storable(self.model.state_dict())))
+        stated, tensors = claims(self.record), to_storable(self.model.state_dict())
+        files.write(where / MODEL, save(tensors, embed(stated, tensors)))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
         files.write(where / RECORD, self.record.to_json().encode())
+        write_statement(where, stated)
         return where
 
     def _save_ledger(self, where: Path) -> None:
@@ -144,8 +146,8 @@ class Run:
             return
         entries = [entry.as_dict() for entry in self.ledger.entries()]
         files.write(where / ENTRIES, json.dumps(entries, indent=1).encode())
-        if isinstance(self.ledger, Ledger) and _is_over(self.ledger) and self.ledger.path != (where / LEDGER).resolve():
-            shutil.copyfile(self.ledger.path, where / LEDGER)
+        if isinstance(self.ledger, Ledger) and _is_over(self.ledger):
+            self.ledger.copy_to(where / LEDGER)
 
 
 def _is_over(ledger: Ledger) -> bool:

@@ -381,7 +381,7 @@ def _validation(
 
 def _same_ledger(folder: Path, manifest: Manifest, given: Ledger | None) -> Ledger:
     """The ledger the run was paid in, grown from what it was then."""
-    path = folder / LEDGER if manifest.ledger is None else Path(manifest.ledger)
+    path = folder / LEDGER if manifest.ledger is None else manifest.ledger
     seen = given or Ledger.read(path)
     ledger = given or Ledger.open(path, dataset=seen.dataset)
     ledger.verify(manifest.head)
