@@ -91,7 +91,8 @@ class Run:
         """Noisy figures of a classifier on private records, for an (epsilon, delta) of their own: ``.metrics``.
 
         Records are (inputs, class), or mappings with "labels", read one by one as in training. ``groups`` has one cell
-        a record, the group it is of, and ``group_names`` declares which there are (a pandas Categorical does itself).
+        a record, the group it is of, and ``group_names`` declares which there are (a pandas Categorical and an array of
+        booleans do so themselves).
         Without a ``delta`` it is that of the run.
 
         Guarantee:
@@ -126,13 +127,14 @@ class Run:
             another run in the folder   refused
         """
         where = Path(folder)
-        if (where / RECORD).exists() and RunRecord.from_json((where / RECORD).read_text()) != self.record:
+        written = self.record.to_json()
+        if (where / RECORD).exists() and not _is_same(where / RECORD, written):
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
         files.write(where / MODEL, save(to_storable(self.model.state_dict())))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
-        files.write(where / RECORD, self.record.to_json().encode())
+        files.write(where / RECORD, written.encode())
         return where
 
     def _save_ledger(self, where: Path) -> None:
@@ -142,6 +144,12 @@ class Run:
         files.write(where / ENTRIES, json.dumps(entries, indent=1).encode())
         if isinstance(self.ledger, Ledger) and _is_over(self.ledger) and self.ledger.path != (where / LEDGER).resolve():
             shutil.copyfile(self.ledger.path, where / LEDGER)
+
+
+def _is_same(stored: Path, written: str) -> bool:
+    """Whether a stored record says the same, whichever zlib wrote it: numbers of large records are rounded."""
+    text = stored.read_text()
+    return text == written or RunRecord.from_json(text) == RunRecord.from_json(written)
 
 
 def _is_over(ledger: Ledger) -> bool:
@@ -164,7 +172,10 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
         record = RunRecord.from_json((where / RECORD).read_text())
         weights = from_storable(load_file(where / MODEL))
     except FileNotFoundError as problem:
-        raise InvalidInput(f"{where} holds no finished run ({Path(problem.filename).name} is missing).") from None
+        raise InvalidInput(
+            f"{where} holds no finished run ({Path(problem.filename).name} is missing). Of one that stopped, "
+            "Trainer.resume goes on, and dpilot.read_steps shows its steps."
+        ) from None
     if model is None:
         described = json.loads((where / LAYERS).read_text())
         if described is None:

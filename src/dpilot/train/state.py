@@ -19,7 +19,7 @@ from dpilot.train import options, payment
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
 from dpilot.train.payment import Payment
-from dpilot.train.step import StepContext, private_step
+from dpilot.train.step import Released, StepContext, private_step
 
 
 @dataclass(slots=True)
@@ -74,14 +74,15 @@ class TrainingState:
             self.averaged += 1
 
 
-def record_step(place: int, used: State, released: Tensor) -> StepRecord:
-    """What is kept of a step: the clip state that it used, layer by layer, and the noisy extras."""
+def record_step(place: int, used: State, released: Released) -> StepRecord:
+    """What is kept of a step: the clip state that it used, layer by layer, and what it released."""
     own = used
     while own.inner is not None:
         own = own.inner
     layers = (_numbers(own.threshold), _numbers(own.bound)) if own.threshold.dim() else ((), ())
     memory = () if own.memory is None else _numbers(own.memory)
-    return StepRecord(place, float(used.threshold), float(used.bound), used.frozen, _numbers(released), *layers, memory)
+    plain = place, float(used.threshold), float(used.bound), used.frozen
+    return StepRecord(*plain, _numbers(released.extras), *layers, memory, float(released.length))
 
 
 def _numbers(values: Tensor) -> tuple[float, ...]:

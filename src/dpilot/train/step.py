@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.clipping import State
+from dpilot.clipping import State, update_from_release
 from dpilot.engine.base import empty as no_gradients
 from dpilot.engine.base import trainable
 from dpilot.mechanism import Draws, Noise
@@ -43,8 +43,16 @@ class StepContext:
     clip: Clip | None = None
 
 
-def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> tuple[State, Tensor]:
-    """Clip, sum, release, and move the model along the noisy mean; the next step's clip state, and the noisy extras.
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a step released beside the direction it moved in: the noisy extras, and the length of the noisy sum."""
+
+    extras: Tensor
+    length: Tensor
+
+
+def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> tuple[State, Released]:
+    """Clip, sum, release, and move the model along the noisy mean; the next step's clip state, and what was released.
 
     ``chunks`` are the physical pieces of one Poisson batch of the plan; of an empty batch there are none, and the
     step is noise alone. The state used is the one from before the step, for every chunk.
@@ -68,8 +76,9 @@ def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> t
             noise=context.noise,
             add=_add,
         )
+    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(released.values()))))
     _move(parameters, context.optimizer, released, batch_size, frozen=state.frozen)
-    return plan.clipping.update(state, extras), extras
+    return update_from_release(plan.clipping, state, extras, length), Released(extras, length)
 
 
 def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | None = None) -> State:

@@ -12,6 +12,7 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.ledger import Committed, Ledger, Stage, commitment
 from dpilot.privacy.receipt import Receipt
+from dpilot.records import StepRecord
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.record import Tuned
 from dpilot.tune.scoring import TrialScore, score
@@ -128,11 +129,12 @@ def score_models(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """A trial's model, released, and its noisy score."""
+    """A trial's model, released, its noisy score, and what its steps released where that is kept."""
 
     candidate: Candidate
     model: Any
     score: TrialScore
+    steps: tuple[StepRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
