@@ -26,7 +26,7 @@ LAYERS = [
     {"tune"},
     {"fit"},
     {"report", "diagnose", "audit"},
-    {"cli"},
+    {"cli", "integrations"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SIBLINGS_STRANGERS = {"sampling", "mechanism", "clipping", "engine"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import platform
 import zlib
 from base64 import b64decode, b64encode
@@ -99,11 +98,9 @@ def steps_from_columns(columns: Mapping[str, NDArray[Any]]) -> tuple[StepRecord,
         columns = {**columns, "bounds": columns["thresholds"], "bounds_count": columns["thresholds_count"]}
     plain = [columns[name].tolist() for name in ("threshold", "bound", "measuring")]
     many = [_rows(columns[name], columns[f"{name}_count"]) if name in columns else repeat(()) for name in _MANY]
-    lengths = columns["length"].tolist() if "length" in columns else repeat(math.nan)
+    lengths = repeat(None) if "length" not in columns else (None if x != x else x for x in columns["length"].tolist())
     rows = zip(*plain, *many, lengths, strict=False)  # a repeat has no end
-    return tuple(
-        StepRecord(step, *row, None if length != length else length) for step, (*row, length) in enumerate(rows)
-    )
+    return tuple(StepRecord(step, *row) for step, row in enumerate(rows))
 
 
 def _rows(values: NDArray[Any], counts: NDArray[Any]) -> Iterator[tuple[float, ...]]:
