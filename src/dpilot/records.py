@@ -51,7 +51,7 @@ class StepRecord:
     ``released``: the noisy sum of the rule's extras (slack slots, bits, a histogram); of a layer-wise rule those of the
     layers one after another. ``thresholds`` and ``bounds``: those of each layer. ``memory``: what the rule remembered
     beside its threshold, such as the width of its bins. These are float32. ``length``: that of the noisy sum of the
-    gradients; None in records of before it was kept. All of it is released or follows from it.
+    gradients; None where it was not kept. All of it is released or follows from it.
     """
 
     step: int

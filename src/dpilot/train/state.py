@@ -82,7 +82,9 @@ def record_step(place: int, used: State, released: Released) -> StepRecord:
     layers = (_numbers(own.threshold), _numbers(own.bound)) if own.threshold.dim() else ((), ())
     memory = () if own.memory is None else _numbers(own.memory)
     plain = place, float(used.threshold), float(used.bound), used.frozen
-    return StepRecord(*plain, _numbers(released.extras), *layers, memory, float(released.length))
+    waits = not released.extras.numel() and released.length.device.type != "cpu"  # for the device, with nothing to read
+    length = None if waits else float(released.length)
+    return StepRecord(*plain, _numbers(released.extras), *layers, memory, length)
 
 
 def _numbers(values: Tensor) -> tuple[float, ...]:
