@@ -35,8 +35,8 @@ class Tuned:
 
     ``decisions``: one sentence for each choice. ``spent``: everything the ledger booked for it, tuning included.
     ``stamps``: what the reader must know of the noise, or of a guarantee that does not hold. ``trials`` is empty where
-    their number is secret. ``epsilon``: of the run that was kept, alone. ``released``: what the steps of the selected
-    run of a private selection released (``steps()`` as a frame); heads on features have none.
+    their number is secret. ``epsilon``: of the run that was kept, alone. ``released``: what the steps of that run
+    released (``steps()`` as a frame); heads on features have none.
     """
 
     method: str

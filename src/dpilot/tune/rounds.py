@@ -16,7 +16,7 @@ from dpilot.records import StepRecord
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.record import Tuned
 from dpilot.tune.scoring import TrialScore, score
-from dpilot.tune.task import HELD_OUT, TRAIN, Outlay, Task
+from dpilot.tune.task import HELD_OUT, TRAIN, KeepSteps, Outlay, Task
 
 __all__ = [
     "FINAL",
@@ -85,10 +85,12 @@ def begin_stages(committed: Committed, purposes: Sequence[str]) -> Iterator[list
         yield [stack.enter_context(committed.stage(purpose)) for purpose in purposes]
 
 
-def train_one(task: Task, committed: Committed, purpose: str, outlay: Outlay, candidate: Candidate) -> Any:
-    """The model of one run, under the stage that was committed for it."""
+def train_one(
+    task: Task, committed: Committed, purpose: str, outlay: Outlay, candidate: Candidate, keep: KeepSteps | None = None
+) -> Any:
+    """The model of one run, under the stage that was committed for it; ``keep`` is called with its steps."""
     with committed.stage(purpose) as receipt:
-        (model,) = task.train([outlay.trial(candidate, receipt)])
+        (model,) = task.train([outlay.trial(candidate, receipt, keep)])
     return model
 
 
@@ -107,8 +109,9 @@ def train_alone(
     """One run and nothing else, paid as ``outlay``, of a candidate that no unpaid look at a record decided."""
     stage = Stage(purpose, outlay.event, TRAIN, task.split)
     with commit_stages(task, [stage], budget, ledger) as payment:
-        model = train_one(task, payment.committed, purpose, outlay, candidate)
-        return payment.outcome(method, model, candidate, epsilon, **more)
+        kept: list[StepRecord] = []
+        model = train_one(task, payment.committed, purpose, outlay, candidate, kept.extend)
+        return payment.outcome(method, model, candidate, epsilon, released=tuple(kept), **more)
 
 
 def score_models(
