@@ -159,6 +159,21 @@ def test_the_bias_is_never_above_its_bound(kind: str, threshold: float) -> None:
         assert float(bound[5]) < 0.8 * float(aligned[5])
 
 
+def test_an_estimated_bias_is_too_low_where_few_long_gradients_point_one_way() -> None:
+    """As documented: what is kept points anywhere, what is clipped off does not."""
+    rows = gradients("rare and long", 1000, torch.Generator().manual_seed(3))
+    norms = rows.norm(dim=1)
+    found = {}
+    for bias in ("bounded", "estimated"):
+        rule = clipping.get("mse", threshold=0.3, bins=400, width=0.05, bias=bias)
+        state = rule.init(noise_multiplier=0.0, expected_batch_size=1000, dimension=50)
+        weights, extras = rule.clip(norms, state)
+        clipped = rule._clipped_length(state, (weights.double().unsqueeze(1) * rows).sum(0).norm())
+        _, fractions = rule.receive(state, extras.sum(0))
+        found[bias] = float(rule._bias(state, fractions, (rule.middles(state) - 3.0).clamp_min(0.0)[None], clipped))
+    assert found["estimated"] < 0.5 * bias_at(rows, 3.0) < 0.51 * found["bounded"]
+
+
 @pytest.mark.parametrize("form", [False, True], ids=["plain", "normalized"])
 @pytest.mark.parametrize("bias", ["bounded", "estimated"])
 def test_the_released_length_lowers_the_threshold_of_least_error(bias: str, form: bool) -> None:
