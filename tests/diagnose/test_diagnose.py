@@ -126,13 +126,13 @@ def test_a_run_that_is_looked_into_is_stamped_everywhere_and_ends_as_without(tmp
     assert diagnose.NOT_PRIVATE in alarms(found.run.record.stamps)
     assert "not private" in book.entries()[0].purpose
     found.run.save(tmp_path / "run")
-    assert "not private: exact gradients" in (tmp_path / "run" / "record.json").read_text()
+    assert "not private: exact values" in (tmp_path / "run" / "record.json").read_text()
     frame = found.frame()
     assert (frame["least_error"] <= frame["error"] * (1 + 1e-9)).all()
     assert frame["threshold"].tolist() == [found.run.thresholds[place] for place in (0, 3, 5)]
     assert frame.attrs["stamp"] == found.looks[0].frame().attrs["stamp"] == diagnose.NOT_PRIVATE
     for drawn in (found.plot(tmp_path / "run.svg"), found.looks[0].plot(tmp_path / "look.svg")):
-        assert "not private: exact gradients" in drawn.read_text()
+        assert "not private: exact values" in drawn.read_text()
     with pytest.raises(InvalidInput, match="save the run"):
         diagnose.run(network(), LOSS, plans[1], DATA, public=True, checkpoint=tmp_path / "other")
 

@@ -22,7 +22,7 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
         if find_spec(needed) is None:
             continue
         exec(block, names)
-    assert "not private: exact gradients" in capsys.readouterr().out
+    assert "not private: exact values" in capsys.readouterr().out
     assert {"look.svg", "run.svg", "map.svg"} <= {path.name for path in tmp_path.iterdir()}
     if "run" not in names:  # no tracker is installed
         return

@@ -107,7 +107,7 @@ class GradientDiagnosis:
     def plot(self, path: str | Path) -> Path:
         """Norms by class and by layer, retained weight by class, and bias, noise and cosine against the threshold."""
         figure = new_figure(
-            11, 8, f"gradients of {len(self.norms):,} records, noise multiplier {self.noise_multiplier:g}"
+            11, 8, f"gradients of {len(self.norms):,} records, noise multiplier {self.noise_multiplier:.3g}"
         )
         (by_class, by_layer), (kept, error) = figure.subplots(2, 2)
         groups = [self.norms[self.classes == each] for each in self.class_names] or [self.norms]

@@ -49,7 +49,7 @@ class HeatMap:
 
     def plot(self, path: str | Path, *, title: str = "", form: str = ".3g") -> Path:
         """The map, each mean written in its cell, the best one framed."""
-        figure = new_figure(2 + 0.9 * len(self.columns), 2 + 0.5 * len(self.rows), title)
+        figure = new_figure(max(5.0, 2 + 0.9 * len(self.columns)), 2 + 0.5 * len(self.rows), title)
         axes = figure.subplots()
         figure.colorbar(axes.imshow(self.values, aspect="auto", cmap="viridis"), ax=axes)
         middle = np.nanmean([np.nanmin(self.values), np.nanmax(self.values)])

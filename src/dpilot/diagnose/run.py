@@ -71,7 +71,7 @@ class RunDiagnosis:
         norms.set(xlabel="step", ylabel="log10 of the norm")
         norms.legend(fontsize=8)
         for name in frame.columns[frame.columns.str.startswith("retained")]:
-            kept.plot(frame["step"], frame[name], label=name.removeprefix("retained_"), linewidth=1)
+            kept.plot(frame["step"], frame[name], label=name.removeprefix("retained").strip("_") or "all", linewidth=1)
         kept.set(xlabel="step", ylabel="retained weight", ylim=(0, 1.02))
         kept.legend(fontsize=7)
         return save_figure(figure, path)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dpilot.errors import InvalidInput
 
-NOT_PRIVATE: Final = "not private: exact gradients of records declared public were looked at"
+NOT_PRIVATE: Final = "not private: exact values of records declared public"
 """The stamp of what ``dpilot.diagnose`` makes."""
 
 
@@ -15,7 +15,7 @@ def require_public(public: object) -> None:
     """Refuse to look at records that nobody declared public."""
     if public is not True:
         raise InvalidInput(
-            f"public is {public!r}, and exact gradients would be shown: expected public=True from who knows that "
+            f"public is {public!r}, and exact values would be shown: expected public=True from who knows that "
             "anybody may see these records (public or synthetic data). For private records, run.steps() has what the "
             "run released."
         )
