@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpilot import records
 
 if TYPE_CHECKING:
-    from dpilot import clipping, engine, errors, linear, privacy, statistics, transfer, tune
+    from dpilot import clipping, diagnose, engine, errors, linear, privacy, statistics, transfer, tune
     from dpilot.data.schema import Schema
     from dpilot.fit.classifier import AutoClassifier
     from dpilot.fit.load import load
@@ -38,6 +38,7 @@ __all__ = [
     "Trainer",
     "__version__",
     "clipping",
+    "diagnose",
     "engine",
     "errors",
     "linear",
@@ -64,7 +65,7 @@ _HOMES = {
     "poisson_loader": "dpilot.train.own_loop",
     "read_steps": "dpilot.train.run",
 }
-_PACKAGES = ("clipping", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
+_PACKAGES = ("clipping", "diagnose", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
 
 
 def _write_report(record: records.FitRecord, path: str | Path) -> Path:

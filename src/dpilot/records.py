@@ -50,7 +50,8 @@ class StepRecord:
 
     ``released``: the noisy sum of the rule's extras (slack slots, bits, a histogram); of a layer-wise rule those of the
     layers one after another. ``thresholds`` and ``bounds``: those of each layer. ``memory``: what the rule remembered
-    beside its threshold, such as the width of its bins. These are float32. All of it is released or follows from it.
+    beside its threshold, such as the width of its bins. These are float32. ``length``: that of the noisy sum of the
+    gradients; None where it was not kept. All of it is released or follows from it.
     """
 
     step: int
@@ -61,6 +62,7 @@ class StepRecord:
     thresholds: tuple[float, ...] = field(default=(), repr=False)
     bounds: tuple[float, ...] = field(default=(), repr=False)
     memory: tuple[float, ...] = field(default=(), repr=False)
+    length: float | None = field(default=None, repr=False)
 
 
 _MANY: Final = ("released", "thresholds", "bounds", "memory")  # several numbers a step, or none
@@ -79,6 +81,7 @@ def step_columns(steps: Sequence[StepRecord]) -> dict[str, NDArray[Any]]:
         "threshold": np.array([each.threshold for each in steps], dtype=np.float64),
         "bound": np.array([each.bound for each in steps], dtype=np.float64),
         "measuring": np.array([each.measuring for each in steps], dtype=np.bool_),
+        "length": np.array([each.length for each in steps], dtype=np.float64),  # None is not a number
     }
     for name in _MANY:
         rows = [getattr(each, name) for each in steps]
@@ -95,7 +98,8 @@ def steps_from_columns(columns: Mapping[str, NDArray[Any]]) -> tuple[StepRecord,
         columns = {**columns, "bounds": columns["thresholds"], "bounds_count": columns["thresholds_count"]}
     plain = [columns[name].tolist() for name in ("threshold", "bound", "measuring")]
     many = [_rows(columns[name], columns[f"{name}_count"]) if name in columns else repeat(()) for name in _MANY]
-    rows = zip(*plain, *many, strict=False)  # a repeat has no end
+    lengths = repeat(None) if "length" not in columns else (None if x != x else x for x in columns["length"].tolist())
+    rows = zip(*plain, *many, lengths, strict=False)  # a repeat has no end
     return tuple(StepRecord(step, *row) for step, row in enumerate(rows))
 
 
@@ -136,7 +140,9 @@ class RunRecord:
 
     def to_json(self) -> str:
         """One JSON document, with the version of its format; its steps are columns (see ``_plain``)."""
-        steps = {name: _plain(column) for name, column in step_columns(self.steps).items()}
+        columns = step_columns(self.steps)
+        bits = _mantissa_bits(sum(column.size for column in columns.values() if column.dtype == np.float32))
+        steps = {name: _plain(column, bits) for name, column in columns.items()}
         return _dump(replace(self, steps=()), steps=steps)
 
     @classmethod
@@ -263,17 +269,42 @@ def _dump(record: RunRecord | FitRecord, **more: Any) -> str:
     return json.dumps({"format": FORMAT, **asdict(record), **more}, indent=1, allow_nan=False)
 
 
-def _plain(column: NDArray[Any]) -> list[Any] | dict[str, str]:
+_LARGE: Final = 18e6  # bytes of numbers in a record, beyond which they are rounded
+_OTHER_BITS: Final = 5  # of a noisy float32, in zlib: sign, exponent and what zlib loses
+
+
+def _mantissa_bits(count: int) -> int:
+    """How many bits of the mantissas of so many float32 are kept: all 23, or as many as ``_LARGE`` holds, at least 8.
+
+    Bits of noise cannot be compressed. Eight of them round by 0.2 % at most, far less than the noise of a sum.
+
+    >>> [_mantissa_bits(count) for count in (1_000_000, 6_000_000, 50_000_000)]
+    [23, 13, 8]
+    """
+    room = 23 if not count else int(_LARGE * 8 * 3 / 4 / count) - _OTHER_BITS  # base64 takes 4 bytes for 3
+    return min(23, max(8, room))
+
+
+def _round_mantissas(column: NDArray[Any], bits: int) -> NDArray[Any]:
+    """The nearest float32 with so many bits of mantissa, and zeros behind them; what is not finite stays."""
+    if bits == 23:
+        return column
+    unit = np.uint32(1 << (23 - bits))
+    raised = (column.view(np.uint32) + unit // np.uint32(2)) & ~(unit - np.uint32(1))
+    return np.where(np.isfinite(column) & np.isfinite(raised.view(np.float32)), raised.view(np.float32), column)
+
+
+def _plain(column: NDArray[Any], bits: int) -> list[Any] | dict[str, str]:
     """A list; of float32 base64 of zlib of all first bytes, then all second ones: noise gets a quarter smaller so."""
     if column.dtype != np.float32:
-        return list(column.tolist())
-    planes = column.astype("<f4").view(np.uint8).reshape(-1, 4).T
+        return [None if number != number else number for number in column.tolist()]
+    planes = _round_mantissas(column, bits).astype("<f4").view(np.uint8).reshape(-1, 4).T
     return {"float32": b64encode(zlib.compress(planes.tobytes(), 1)).decode()}
 
 
 def _column(plain: list[Any] | dict[str, str]) -> NDArray[Any]:
     if isinstance(plain, list):
-        return np.array(plain)
+        return np.array(plain, dtype=np.float64 if None in plain else None)
     planes = np.frombuffer(zlib.decompress(b64decode(plain["float32"])), dtype=np.uint8).reshape(4, -1)
     return np.ascontiguousarray(planes.T).view("<f4").reshape(-1)
 

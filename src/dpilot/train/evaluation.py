@@ -70,17 +70,23 @@ class Population:
         if self.group_names is None:
             raise InvalidInput(
                 "groups are given without the names they may have, which would show that a group occurs: expected "
-                "group_names=, such as ['Female', 'Male'], or a pandas Categorical."
+                "group_names=, such as ['Female', 'Male'], a pandas Categorical, or an array of booleans."
             )
         if len(self.groups) != len(self.data):
             raise InvalidInput("groups and data have inconsistent numbers of records: expected one group a record.")
 
     @property
     def group_names(self) -> Sequence[Any] | None:
-        """The declared groups: those named, or those of a pandas Categorical (or a Series of one)."""
+        """The declared groups: those named, or those that the type of ``groups`` declares.
+
+        That is a pandas Categorical (or a Series of one), and an array, tensor or Series of booleans.
+        """
         if self.names is not None:
             return self.names
-        declared = getattr(getattr(self.groups, "dtype", None), "categories", None)
+        kind = getattr(self.groups, "dtype", None)
+        if kind in (np.dtype(np.bool_), torch.bool):
+            return (False, True)
+        declared = getattr(kind, "categories", None)
         return None if declared is None else list(declared)
 
     def form(self) -> Any:

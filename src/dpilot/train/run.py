@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RECORD: Final = "record.json"
+_ONE: Final = ("step", "threshold", "bound", "measuring", "length")
+_MANY: Final = ("released", "thresholds", "bounds", "memory")
 MODEL: Final = "model.safetensors"
 LAYERS: Final = "model.json"
 ENTRIES: Final = "ledger.json"
@@ -95,7 +97,8 @@ class Run:
         """Noisy figures of a classifier on private records, for an (epsilon, delta) of their own: ``.metrics``.
 
         Records are (inputs, class), or mappings with "labels", read one by one as in training. ``groups`` has one cell
-        a record, the group it is of, and ``group_names`` declares which there are (a pandas Categorical does itself).
+        a record, the group it is of, and ``group_names`` declares which there are (a pandas Categorical and an array of
+        booleans do so themselves).
         Without a ``delta`` it is that of the run.
 
         Guarantee:
@@ -130,14 +133,15 @@ class Run:
             another run in the folder   refused
         """
         where = Path(folder)
-        if (where / RECORD).exists() and RunRecord.from_json((where / RECORD).read_text()) != self.record:
+        written = self.record.to_json()
+        if (where / RECORD).exists() and not _is_same(where / RECORD, written):
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
         stated, tensors = claims(self.record), to_storable(self.model.state_dict())
         files.write(where / MODEL, save(tensors, embed(stated, tensors)))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
-        files.write(where / RECORD, self.record.to_json().encode())
+        files.write(where / RECORD, written.encode())
         write_statement(where, stated)
         return where
 
@@ -148,6 +152,12 @@ class Run:
         files.write(where / ENTRIES, json.dumps(entries, indent=1).encode())
         if isinstance(self.ledger, Ledger) and _is_over(self.ledger):
             self.ledger.copy_to(where / LEDGER)
+
+
+def _is_same(stored: Path, written: str) -> bool:
+    """Whether a stored record says the same, whichever zlib wrote it: numbers of large records are rounded."""
+    text = stored.read_text()
+    return text == written or RunRecord.from_json(text) == RunRecord.from_json(written)
 
 
 def _is_over(ledger: Ledger) -> bool:
@@ -170,7 +180,10 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
         record = RunRecord.from_json((where / RECORD).read_text())
         weights = from_storable(load_file(where / MODEL))
     except FileNotFoundError as problem:
-        raise InvalidInput(f"{where} holds no finished run ({Path(problem.filename).name} is missing).") from None
+        raise InvalidInput(
+            f"{where} holds no finished run ({Path(problem.filename).name} is missing). Of one that stopped, "
+            "Trainer.resume goes on, and dpilot.read_steps shows its steps."
+        ) from None
     if model is None:
         described = json.loads((where / LAYERS).read_text())
         if described is None:
@@ -280,26 +293,41 @@ def read_steps(folder: str | Path) -> pd.DataFrame:
 
 
 def steps_frame(steps: Sequence[StepRecord]) -> pd.DataFrame:
-    """One row a step: ``step``, ``threshold``, ``bound``, ``measuring``, and a column for each number of the rest.
+    """One row a step: ``step``, ``threshold``, ``bound``, ``measuring``, ``length``, and each number of the rest.
 
     ``released_0``, ... are the noisy sums of the extras; of a layer-wise rule ``released_1_0`` is the first of layer 1,
     beside ``thresholds_1`` and ``bounds_1``. What a step has not is not a number.
 
     >>> list(steps_frame([StepRecord(0, 1.0, 1.0, False, released=(0.5, 2.0))]).columns)
-    ['step', 'threshold', 'bound', 'measuring', 'released_0', 'released_1']
+    ['step', 'threshold', 'bound', 'measuring', 'length', 'released_0', 'released_1']
     """
     import pandas as pd
 
-    plain = ("step", "threshold", "bound", "measuring")
-    table = pd.DataFrame({name: [getattr(each, name) for each in steps] for name in plain})
+    table = pd.DataFrame({name: [getattr(each, name) for each in steps] for name in _ONE})
+    table["length"] = table["length"].astype(np.float64)
     layers = max((len(each.thresholds) for each in steps), default=0)
     parts = [table]
-    for name in ("released", "thresholds", "bounds", "memory"):
+    for name in _MANY:
         rows = _pad([getattr(each, name) for each in steps])
         parts.append(
             pd.DataFrame(rows, columns=_column_names(name, rows.shape[1], layers if name == "released" else 0))
         )
     return pd.concat(parts, axis=1)
+
+
+def step_numbers(step: StepRecord) -> dict[str, float]:
+    """The numbers of one step, by the names of their columns in ``steps_frame``; what it has not is left out.
+
+    >>> step_numbers(StepRecord(3, 1.0, 1.0, False, released=(0.5, 2.0)))
+    {'threshold': 1.0, 'bound': 1.0, 'measuring': 0.0, 'released_0': 0.5, 'released_1': 2.0}
+    """
+    found = {name: getattr(step, name) for name in _ONE[1:]}
+    made = {name: float(value) for name, value in found.items() if value is not None}
+    for name in _MANY:
+        row = getattr(step, name)
+        layers = len(step.thresholds) if name == "released" else 0
+        made.update(zip(_column_names(name, len(row), layers), row, strict=True))
+    return made
 
 
 def _pad(rows: Sequence[Sequence[float]]) -> Floats:

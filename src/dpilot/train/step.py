@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.clipping import State
+from dpilot.clipping import State, update_from_release
 from dpilot.engine.base import empty as no_gradients
 from dpilot.engine.base import trainable
 from dpilot.keys import Chain
@@ -52,8 +52,16 @@ class StepContext:
     clip: Clip | None = None
 
 
-def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> tuple[State, Tensor]:
-    """Clip, sum, release, and move the model along the noisy mean; the next step's clip state, and the noisy extras.
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a step released beside the direction it moved in: the noisy extras, and the length of the noisy sum."""
+
+    extras: Tensor
+    length: Tensor
+
+
+def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> tuple[State, Released]:
+    """Clip, sum, release, and move the model along the noisy mean; the next step's clip state, and what was released.
 
     ``chunks`` are the physical pieces of one Poisson batch of the plan; of an empty batch there are none, and the
     step is noise alone. The state used is the one from before the step, for every chunk.
@@ -77,8 +85,9 @@ def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> t
             noise=context.noise,
             add=_add,
         )
+    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(released.values()))))
     _move(parameters, context.optimizer, released, batch_size, frozen=state.frozen)
-    return plan.clipping.update(state, extras), extras
+    return update_from_release(plan.clipping, state, extras, length), Released(extras, length)
 
 
 def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | None = None) -> State:
@@ -217,14 +226,17 @@ class TrainingState:
             self.averaged += 1
 
 
-def record_step(place: int, used: State, released: Tensor) -> StepRecord:
-    """What is kept of a step: the clip state that it used, layer by layer, and the noisy extras."""
+def record_step(place: int, used: State, released: Released) -> StepRecord:
+    """What is kept of a step: the clip state that it used, layer by layer, and what it released."""
     own = used
     while own.inner is not None:
         own = own.inner
     layers = (_numbers(own.threshold), _numbers(own.bound)) if own.threshold.dim() else ((), ())
     memory = () if own.memory is None else _numbers(own.memory)
-    return StepRecord(place, float(used.threshold), float(used.bound), used.frozen, _numbers(released), *layers, memory)
+    plain = place, float(used.threshold), float(used.bound), used.frozen
+    waits = not released.extras.numel() and released.length.device.type != "cpu"  # for the device, with nothing to read
+    length = None if waits else float(released.length)
+    return StepRecord(*plain, _numbers(released.extras), *layers, memory, length)
 
 
 def _numbers(values: Tensor) -> tuple[float, ...]:

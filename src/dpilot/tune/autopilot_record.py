@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpilot.privacy.receipt import step_noise_multiplier
+from dpilot.records import StepRecord
 from dpilot.tune.autopilot_plan import AutopilotPlan
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.defaults import MOMENTUM
@@ -18,12 +19,13 @@ __all__ = ["Outcome", "curves_of", "explain", "plan_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What trials and final run released: the model, where the law pointed, and what its trials found."""
+    """What trials and final run released: the model, where the law pointed, what its trials found, and its steps."""
 
     model: Any = field(repr=False)
     candidate: Candidate
     search: Search
     notes: tuple[str, ...]
+    steps: tuple[StepRecord, ...] = field(default=(), repr=False)
 
 
 def explain(plan: AutopilotPlan, outcome: Outcome, *, clipping: str, model: str) -> tuple[str, ...]:

@@ -196,7 +196,9 @@ def run_trials(plan: AutopilotPlan, task: Task, committed: Committed, tell: Tell
         tell(note)
     candidate, notes = chosen(result.law, scaling.final_epsilon, scaling.box, scaling.split)
     tell(f"final run: {candidate.steps} steps of {candidate.lr:.4g} at epsilon {scaling.final_epsilon:.4g}")
-    return Outcome(final_run(scaling, task, committed, candidate), candidate, result, notes)
+    kept: list[StepRecord] = []
+    model = final_run(scaling, task, committed, candidate, kept.extend)
+    return Outcome(model, candidate, result, notes, tuple(kept))
 
 
 def draw_split(held_out: float, test_seed: int | None) -> Split:
@@ -280,6 +282,7 @@ class _AutopilotRun:
             trials=outcome.search.trials,
             law=outcome.search.law,
             unprotected=self.unprotected,
+            released=outcome.steps,
         )
         record = FitRecord.of(
             epsilon=cost.epsilon,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Entry
+from dpilot.records import StepRecord, step_columns
+from dpilot.train.run import steps_frame
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.law import ScalingLaw
 from dpilot.tune.scoring import TrialScore
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["TrialRecord", "Tuned"]
 
@@ -30,7 +35,8 @@ class Tuned:
 
     ``decisions``: one sentence for each choice. ``spent``: everything the ledger booked for it, tuning included.
     ``stamps``: what the reader must know of the noise, or of a guarantee that does not hold. ``trials`` is empty where
-    their number is secret. ``epsilon``: of the run that was kept, alone.
+    their number is secret. ``epsilon``: of the run that was kept, alone. ``released``: what the steps of that run
+    released (``steps()`` as a frame); heads on features have none.
     """
 
     method: str
@@ -46,6 +52,11 @@ class Tuned:
     score: TrialScore | None = None
     law: ScalingLaw | None = None
     unprotected: tuple[str, ...] = ("running time",)
+    released: tuple[StepRecord, ...] = field(default=(), repr=False)
+
+    def steps(self) -> pd.DataFrame:
+        """One row a step of the run that was kept, of everything that it released beside the gradient."""
+        return steps_frame(self.released)
 
     @property
     def private(self) -> bool:
@@ -69,6 +80,7 @@ class Tuned:
             "spent": asdict(self.spent),
             "trials": [asdict(each) for each in self.trials],
             "score": None if self.score is None else asdict(self.score),
+            "steps": {name: column.tolist() for name, column in step_columns(self.released).items()},
             "law": None if self.law is None else self.law.to_dict(),
             "entries": [entry.as_dict() for entry in self.entries],
         }
