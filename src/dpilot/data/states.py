@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot.data.column import Column
-from dpilot.data.column_types import CellState, Reading, States, type_of
+from dpilot.data.column_types import CellState, Reading, States, piece_rows, type_of
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
 
@@ -54,9 +54,13 @@ def record_states(schema: Schema, frame: Any) -> RecordStates:
     usable = np.ones(table.length, dtype=np.bool_)
     states: dict[str, States] = {}
     for column in schema.used:
-        reading = read_column(column, table, schema)
-        states[column.name] = reading.states
-        usable &= ~null_cells(column, reading.states)
+        cells, rows = table.cells(column), piece_rows([column])
+        found = (
+            type_of(column).read(cells[start : start + rows], column, schema.missing_values).states
+            for start in range(0, max(len(cells), 1), rows)
+        )
+        states[column.name] = np.concatenate(list(found))
+        usable &= ~null_cells(column, states[column.name])
     return RecordStates(states, usable)
 
 

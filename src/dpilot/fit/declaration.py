@@ -212,6 +212,10 @@ def declare(
         from dpilot.train.job import find_device
 
         find_device(options.device)
+    if any(column.type == "image" for column in schema.features):  # a backbone that is not there is told now
+        from dpilot.fit.embeddings import embeddings_of
+
+        embeddings_of(schema, options.device)
     budget = Budget.of_size(epsilon, delta, size, allow_large_delta=allow_large_delta)
     rule = "min(1e-5, 1/(10 size))" if size is not None else "where the size is bought"
     given = f"delta is the default, {rule}, or this fit's part of its ledger's." if delta is None else None

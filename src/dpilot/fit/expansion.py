@@ -22,6 +22,7 @@ from dpilot.data.column import Column
 from dpilot.data.column_types import type_of
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
+from dpilot.fit.embeddings import encoder_of
 
 __all__ = ["RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
 
@@ -55,20 +56,21 @@ def on_log_scale(values: Floats, lower: float, upper: float, octaves: int = 10) 
 class WideRows:
     """Encoded features as a model sees them: with the log place and the tents of every numeric column appended.
 
-    Guarantee:
-        Row by row, and from declared or bought bounds alone. A null row (nan) stays null; every entry is finite
-        otherwise, and in [-1, 1] where there are no texts and vectors. A missing number adds nothing.
+        Guarantee:
+            Row by row, and from declared or bought bounds alone. A null row (nan) stays null; every entry is finite
+            otherwise, and in [-1, 1] where there are no texts and vectors. A missing number adds nothing.
 
-    Edge cases:
-        more than 64 numbers    would make many thousand columns: the features as they are, and a constant
-        no number, no category  a constant, as nothing else is the same in all rows
+        Edge cases:
+            more than 64 numbers    would make many thousand columns: the features as they are, and a constant
+            no number, no category  a constant, as nothing else is the same in all rows
 
-    Example:
-        >>> from dpilot.data.schema import Schema
-        >>> age = {"type": "numeric", "bounds": [0, 100], "missing": "null"}
-        >>> wide = features_of(Schema.from_dict({"columns": {"age": age}}))
-        >>> wide.width, wide.widen(np.array([[-1.0]], dtype=np.float32)).round(1).tolist()
-        (10, [[-1.0, -1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+        Example:
+            >>> from dpilot.data.schema import Schema
+    from dpilot.fit.embeddings import encoder_of
+            >>> age = {"type": "numeric", "bounds": [0, 100], "missing": "null"}
+            >>> wide = features_of(Schema.from_dict({"columns": {"age": age}}))
+            >>> wide.width, wide.widen(np.array([[-1.0]], dtype=np.float32)).round(1).tolist()
+            (10, [[-1.0, -1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
     """
 
     encoder: Encoder
@@ -83,6 +85,7 @@ class WideRows:
         """What becomes of the columns, in words."""
         numbers = "each number in ten shapes" if self.expands else "numbers as they are"
         kinds = {"text": "texts as hashed words and parts of them", "vector": "vectors over their lengths"}
+        kinds["image"] = "features of pictures"
         types = {column.type for column in self.encoder.schema.features}
         told = [numbers] if "numeric" in types or not types & set(kinds) else []
         return ", ".join([*told, *(said for kind, said in kinds.items() if kind in types)])
@@ -156,7 +159,7 @@ def rows_of(reader: Any) -> RowMap:
 
 def features_of(schema: Schema) -> WideRows:
     """How the features of a schema whose bounds are known are widened."""
-    return WideRows(Encoder(schema))
+    return WideRows(encoder_of(schema))
 
 
 def _shapes(features: Features, place: int, column: Column) -> Floats:

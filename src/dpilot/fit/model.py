@@ -19,6 +19,7 @@ from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame
 from dpilot.fit.declaration import FitTask
+from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.figures import exact_figures, softmax
 from dpilot.fit.health import Health
 from dpilot.fit.images import Scatterer
@@ -170,7 +171,7 @@ def load_fit(folder: str | Path) -> FittedModel:
 def _load_reader(described: Mapping[str, Any], features: Schema) -> RowReader:
     if described["reader"] == "scattering":
         return Scatterer(tuple(described["shape"]), len(features.target.categories or ()))
-    return PlainColumns(features) if described["reader"] == "plain" else Encoder(features)
+    return PlainColumns(features) if described["reader"] == "plain" else encoder_of(features)
 
 
 def plain_labels(labels: tuple[Any, ...] | None) -> list[Any] | None:

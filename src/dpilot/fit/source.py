@@ -260,5 +260,6 @@ def _flaws(column: Column) -> tuple[CellState, ...]:
 
 def _name(column: Column, state: CellState) -> str:
     unknown = "unknown class" if column.role == "target" else "unknown category"
-    names = {CellState.MISSING: "missing", CellState.OUTSIDE: "outside bounds", CellState.UNKNOWN: unknown}
+    outside = "of another mode" if column.type == "image" else "outside bounds"
+    names = {CellState.MISSING: "missing", CellState.OUTSIDE: outside, CellState.UNKNOWN: unknown}
     return names.get(state, "unreadable")
