@@ -4,8 +4,8 @@
     lungs/ill/0001.png            picture "ill/0001.png", class "ill"
 
 Every entry of the folder, and of the folders in it, is a record, whatever it is; a file that lies beside the class
-folders has no class. What begins with a dot is none, nor is anything deeper: a folder in a class folder is a record that
-cannot be read.
+folders has no class. What begins with a dot is none, nor is anything deeper: a folder in a class folder is a record
+that cannot be read.
 """
 
 from __future__ import annotations

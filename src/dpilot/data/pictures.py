@@ -1,8 +1,8 @@
 """Pixels of picture files, read in worker processes: what one file does to its decoder happens to no other file.
 
-A worker reads one file at a time (``picture_worker``). If it dies over a file, by a crash, for want of memory or because
-ten seconds of the processor were not enough, the file is given to a fresh worker; if that one dies over it too, the
-file cannot be read. So what a file is read as follows from the file alone.
+A worker reads one file at a time (``picture_worker``). If it dies over a file, by a crash, for want of memory or
+because ten seconds of the processor were not enough, the file is given to a fresh worker; if that one dies over it too,
+the file cannot be read. So what a file is read as follows from the file alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -148,11 +149,9 @@ class _Worker:
             )
 
     def ask(self, request: bytes) -> None:
-        try:
+        with suppress(OSError):  # it died: ``answer`` will say so
             self.process.stdin.write(request)
             self.process.stdin.flush()
-        except OSError:  # it died: ``answer`` will say so
-            pass
 
     def answer(self, pixels: NDArray[np.uint8]) -> int | None:
         """The code of the next file, its pixels written to ``pixels``; None where the worker died over it."""
@@ -173,10 +172,8 @@ class _Worker:
         self._selector.close()
         self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
-            try:
+            with suppress(OSError):
                 pipe.close()
-            except OSError:
-                pass
         self.process.wait()
 
     def _take(self, room: memoryview) -> bytes | None:

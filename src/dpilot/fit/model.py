@@ -92,15 +92,30 @@ class FittedModel:
 
     def predict(self, frame: Any) -> NDArray[Any]:
         """The class, or the number, of each record of a frame; None for a record outside the declared domain."""
-        found = self.outputs(frame)
-        known = np.isfinite(found).all(axis=1)
-        predicted = np.full(len(found), None, dtype=object)
+        return self._decide(self.outputs(frame))
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """What is predicted, in the order of the outputs; none of a number."""
+        return self.labels or self.schema.target.categories or ()
+
+    def predict_columns(self, frame: Any) -> dict[str, Any]:
+        """The predictions of a frame as columns by name: of classes the probability of each too."""
+        found, target = self.outputs(frame), self.schema.target
         if self.task.numeric:
-            predicted[known] = found[known, 0]
+            return {target.name: found[:, 0]}
+        chances = softmax(found)
+        named = {f"probability {name}": chances[:, place] for place, name in enumerate(target.categories or ())}
+        return {target.name: self._decide(found), **named}
+
+    def _decide(self, outputs: Floats) -> NDArray[Any]:
+        known = np.isfinite(outputs).all(axis=1)
+        predicted = np.full(len(outputs), None, dtype=object)
+        if self.task.numeric:
+            predicted[known] = outputs[known, 0]
         else:
-            classes = self.labels or self.schema.target.categories or ()
-            best = np.argmax(found[known, : len(classes)], axis=1)
-            predicted[known] = np.asarray(classes, dtype=object)[best]
+            best = np.argmax(outputs[known, : len(self.classes)], axis=1)
+            predicted[known] = np.asarray(self.classes, dtype=object)[best]
         return predicted
 
     def predict_proba(self, frame: Any) -> Floats:

