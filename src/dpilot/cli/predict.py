@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -69,7 +69,7 @@ def _write(fitted: FittedModel, table: Table, out: Path) -> int:
     rows = 0
     try:
         is_parquet = out.suffix.lower() == ".parquet"
-        with _open_parquet(out, fitted.classes) if is_parquet else _open_csv(out) as write:
+        with _open_parquet(out, fitted) if is_parquet else _open_csv(out) as write:
             for frame in _predictions(fitted, table):
                 write(frame)
                 rows += len(frame)
@@ -86,20 +86,19 @@ def _open_csv(out: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
 
 
 @contextmanager
-def _open_parquet(out: Path, classes: Sequence[Any]) -> Iterator[Callable[[pd.DataFrame], None]]:
+def _open_parquet(out: Path, fitted: FittedModel) -> Iterator[Callable[[pd.DataFrame], None]]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    plain = pa.array(list(classes)).type if classes else pa.float64()
+    predicted = pa.array(list(fitted.classes)).type if fitted.classes else pa.float64()
+    types = {_PICTURE: pa.string(), fitted.schema.target.name: predicted}
     with ExitStack() as opened:
         writers: list[Any] = []
 
         def write(frame: pd.DataFrame) -> None:
             """Columns of one type in every piece, also in one without a prediction."""
-            kinds = {name: plain if frame[name].dtype == object else pa.float64() for name in frame.columns}
-            if _PICTURE in kinds:
-                kinds[_PICTURE] = pa.string()
-            piece = pa.Table.from_pandas(frame, pa.schema(list(kinds.items())), preserve_index=False)
+            form = pa.schema([(name, types.get(name, pa.float64())) for name in frame.columns])
+            piece = pa.Table.from_pandas(frame, form, preserve_index=False)
             if not writers:
                 writers.append(opened.enter_context(parquet.ParquetWriter(out, piece.schema)))
             writers[0].write_table(piece)

@@ -31,7 +31,7 @@ MEMORY: Final = 1 << 32
 
 def main() -> None:
     """Answer requests until there are no more."""
-    from PIL import Image
+    from PIL import Image, TiffImagePlugin, WebPImagePlugin  # noqa: F401  (formats that a file would else load)
 
     _limit()
     Image.MAX_IMAGE_PIXELS = PIXELS

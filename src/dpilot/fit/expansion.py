@@ -4,8 +4,8 @@ A number that is scaled linearly from wide bounds, such as a capital gain of 5,0
 so little that private steps never find it. Each numeric column is therefore given ten features: the scaled number, its
 place on a symmetric log scale, and eight overlapping tents along that scale.
 
-A text or a vector is a row of unit length, as long as one category. Among m other columns it is made sqrt(m) times as
-long, so that it weighs as much as all of them together.
+A text, a vector or a picture is a row of unit length, as long as one category. Among m other columns it is made sqrt(m)
+times as long, so that it weighs as much as all of them together.
 """
 
 from __future__ import annotations
@@ -56,21 +56,20 @@ def on_log_scale(values: Floats, lower: float, upper: float, octaves: int = 10) 
 class WideRows:
     """Encoded features as a model sees them: with the log place and the tents of every numeric column appended.
 
-        Guarantee:
-            Row by row, and from declared or bought bounds alone. A null row (nan) stays null; every entry is finite
-            otherwise, and in [-1, 1] where there are no texts and vectors. A missing number adds nothing.
+    Guarantee:
+        Row by row, and from declared or bought bounds alone. A null row (nan) stays null; every entry is finite
+        otherwise, and in [-1, 1] where there are no texts and vectors. A missing number adds nothing.
 
-        Edge cases:
-            more than 64 numbers    would make many thousand columns: the features as they are, and a constant
-            no number, no category  a constant, as nothing else is the same in all rows
+    Edge cases:
+        more than 64 numbers    would make many thousand columns: the features as they are, and a constant
+        no number, no category  a constant, as nothing else is the same in all rows
 
-        Example:
-            >>> from dpilot.data.schema import Schema
-    from dpilot.fit.embeddings import encoder_of
-            >>> age = {"type": "numeric", "bounds": [0, 100], "missing": "null"}
-            >>> wide = features_of(Schema.from_dict({"columns": {"age": age}}))
-            >>> wide.width, wide.widen(np.array([[-1.0]], dtype=np.float32)).round(1).tolist()
-            (10, [[-1.0, -1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    Example:
+        >>> from dpilot.data.schema import Schema
+        >>> age = {"type": "numeric", "bounds": [0, 100], "missing": "null"}
+        >>> wide = features_of(Schema.from_dict({"columns": {"age": age}}))
+        >>> wide.width, wide.widen(np.array([[-1.0]], dtype=np.float32)).round(1).tolist()
+        (10, [[-1.0, -1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
     """
 
     encoder: Encoder
@@ -84,8 +83,11 @@ class WideRows:
     def shapes(self) -> str:
         """What becomes of the columns, in words."""
         numbers = "each number in ten shapes" if self.expands else "numbers as they are"
-        kinds = {"text": "texts as hashed words and parts of them", "vector": "vectors over their lengths"}
-        kinds["image"] = "features of pictures"
+        kinds = {
+            "text": "texts as hashed words and parts of them",
+            "vector": "vectors over their lengths",
+            "image": "features of pictures",
+        }
         types = {column.type for column in self.encoder.schema.features}
         told = [numbers] if "numeric" in types or not types & set(kinds) else []
         return ", ".join([*told, *(said for kind, said in kinds.items() if kind in types)])
