@@ -79,7 +79,9 @@ def measure_reading(about: dict[str, Any], folder: Path, schema: Schema) -> None
             _ = record_states(schema, frame) if way == "decoded" else reader.encode_features(frame)
         clock = time.perf_counter() - clock
         pictures._stop(pictures._started.pop(next(iter(pictures._started))))  # so that their time is counted
-        say({**about, "way": f"reading, {way}", "a_second": count / clock, "a_cpu_second": count / (processor() - used)})
+        say(
+            {**about, "way": f"reading, {way}", "a_second": count / clock, "a_cpu_second": count / (processor() - used)}
+        )
 
 
 def run(name: str, most: int, epsilons: list[float], seeds: int) -> None:

@@ -60,6 +60,11 @@ class Table:
         dialect = lines.Dialect(encoding, delimiter)
         where, form = _detect_format(path)
         names = _names(where, form, dialect)
+        if form == "folder" and not any(column.type == "image" for column in schema.used):
+            raise InvalidInput(
+                f"the table is {str(path)!r}, a folder: expected a readable csv or parquet file, or a schema that "
+                "declares pictures. dpilot schema init writes one."
+            )
         resolved = _check_names(names, schema, where.name)
         if form == "parquet":
             _check_types(where, resolved)

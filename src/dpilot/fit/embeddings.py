@@ -28,6 +28,7 @@ from dpilot.transfer.scattering import Scattering, scatter
 __all__ = ["embeddings_of", "encoder_of"]
 
 _MOST: Final = 1 << 16  # features of a picture
+_CHANNELS: Final = 81  # that scattering makes of one: 1 + 16 + 64
 
 
 def encoder_of(schema: Schema, device: str | None = None) -> Encoder:
@@ -44,13 +45,7 @@ def embeddings_of(schema: Schema, device: str | None = None) -> dict[str, Embedd
 def _embedding(column: Column, device: str | None) -> Embedding:
     form, where = form_of(column), device or ("cuda" if torch.cuda.is_available() else "cpu")
     name = column.backbone or SCATTERING
-    found = _scattering(column, form, where) if name == SCATTERING else _network(column, form, name, where)
-    if found.width > _MOST:
-        column.refuse(
-            f"{name} makes {found.width:,} features of a picture of {list(column.size or ())}: expected at most "
-            f"{_MOST:,}. Choose a smaller size, or a backbone"
-        )
-    return found
+    return _scattering(column, form, where) if name == SCATTERING else _network(column, form, name, where)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,9 +77,13 @@ class BackboneFeatures:
 def _scattering(column: Column, form: PictureForm, device: str) -> Embedding:
     if form.height % 4 or form.width % 4 or min(form.height, form.width) <= 4:
         column.refuse(f"size is {list(column.size or ())}: expected multiples of 4 above 4, as scattering needs them")
-    transform = Scattering((form.height, form.width))
-    width = form.channels * transform.channels * (form.height // 4) * (form.width // 4)
-    return ScatteringFeatures(transform, width, device)
+    width = form.channels * _CHANNELS * (form.height // 4) * (form.width // 4)
+    if width > _MOST:
+        column.refuse(
+            f"size is {list(column.size or ())}, of which scattering makes {width:,} features: expected at most "
+            f"{_MOST:,}. Choose a smaller size, or a backbone"
+        )
+    return ScatteringFeatures(Scattering((form.height, form.width)), width, device)
 
 
 def _network(column: Column, form: PictureForm, name: str, device: str) -> Embedding:

@@ -27,8 +27,7 @@ from dpilot.privacy.unit import PrivacyUnit
 __all__ = ["Rehearsal", "rehearse", "synthetic_records"]
 
 _ROWS: Final = 1 << 14
-_NUMBERS: Final = 1 << 24  # of encoded features: fewer records where these are wide
-_FEWEST: Final = 256
+_PICTURES: Final = 1 << 9  # fewer, as their features take longest
 _LOADED: Final = 450.0  # megabytes of code, before a record is read
 _COPIES: Final = 4.5  # of the encoded features, at most: what logistic regression of 200,000 records took
 
@@ -69,8 +68,8 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
     reader = plan.learned.reader(
         known.inputs_only() if plan.purchases.bounds_noise is not None else plan.purchases.schema
     )
-    width = reader.encode_features(synthetic_records(known, 1)).shape[1]
-    rows = min(_ROWS, max(_NUMBERS // width, _FEWEST))
+    has_pictures = any(column.type == "image" for column in known.features)
+    rows = _PICTURES if has_pictures else _ROWS
     short, factor = plan.learned.shorten(size, rows // each or 1)
     source = TableSource.of(synthetic_records(known, rows, each), declared.schema)
     _, reading = _seconds(lambda: source.read(reader))
@@ -85,7 +84,7 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
     once, training = _seconds(train_once)
     # the health check decodes pictures, which made-up ones need not, and makes no features of them
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
-    passes -= any(column.type == "image" for column in known.features)
+    passes -= has_pictures
     clock, processor = (loading + once + passes * reading / rows * size * each + training * factor).tolist()
     stages = [*plan.health_stages(""), *plan.stages(split.id)]
     return Rehearsal(
