@@ -268,6 +268,13 @@ def _check_model(task: FitTask, options: FitOptions) -> None:
         raise InvalidInput(
             f'the bounds of the target {name!r} are to be bought: expected declared ones, or model="auto".'
         )
+    if options.objective != "accuracy" and (options.model != "auto" or task.numeric):
+        what = (
+            f'model is "{options.model}", which has no trials' if options.model != "auto" else "the target is numeric"
+        )
+        _validate.refuse(
+            "objective", options.objective, '"accuracy", the default', f"It is what trials aim at: {what}."
+        )
     if options.objective == "worst_group" and len(task.groups) > 1:
         names = [each.attribute for each in task.groups]
         raise InvalidInput(f"worst_group is asked for with protected columns {names}: expected one of them.")
