@@ -4,7 +4,7 @@
     arrays     AutoClassifier of the same pictures as an array, at the same budget
     reading    files a second by the clock and by the processor (workers included), decoded alone and with features
 
-Training pictures are drawn once; exact accuracy of 5,000 test pictures, read from files by `folder`. Lines of JSON.
+Training pictures are drawn once; exact accuracy of 2,000 test pictures, read from files by `folder`. Lines of JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dpilot.fit.table import fit_table
 
 DELTA = 1e-6
 DATA = ("mnist", "fashion_mnist", "cifar10")
-TESTED = 5_000
+TESTED = 2_000
 
 
 def load(name: str, part: str, most: int) -> tuple[Part, np.ndarray, np.ndarray]:

@@ -67,7 +67,7 @@ def test_a_folder_needs_no_schema_and_says_that_its_classes_are_published(folder
     assert (good["class"] == good.index.str.split("/").str[0]).mean() > 0.9
     assert found["class"].isna()["dark/out.png"]
     assert found["probability dark"].isna().sum() == found["class"].isna().sum() == 14
-    arguments = ["--epsilon", "1", "--classes", "dark", "--classes", "bright", "--dry-run", "--json"]
+    arguments = ["--epsilon", "1", "--classes", "dark,bright", "--dry-run", "--json"]
     assert main(["fit", "pics", *arguments]) == 0
     assert main(["fit", "pics", "--schema", "run/schema.toml", *arguments]) == 2
     assert main(["schema", "init", "pics", "--output", "pics.toml"]) == 0

@@ -37,6 +37,9 @@ def fit(
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Total epsilon, everything included.")] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, if the schema does not say.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="The classes of a folder of pictures, as cat,dog, in place of the names in it.")
+    ] = None,
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
     allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
     protected: Annotated[
@@ -64,10 +67,6 @@ def fit(
         str | None, typer.Option(help='"likeliest", or "prior": by probabilities over noisy shares of the classes.')
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="The most passes over the records of one run.")] = None,
-    classes: Annotated[
-        list[str] | None,
-        typer.Option(help="A class of a folder of pictures, in place of the names in it; may be repeated."),
-    ] = None,
     held_out: Annotated[
         float | None, typer.Option(help="Share of the records kept apart for the metrics; 0.1, or 0.05 to 0.1 by auto.")
     ] = None,
@@ -135,19 +134,19 @@ def fit(
     _fit(table, declared, {**given, **chosen, "ledger": opened.ledger}, out, resume=False, json=json)
 
 
-def _schema(data: Path, schema: Path | None, classes: list[str] | None) -> tuple[Schema, tuple[str, ...]]:
+def _schema(data: Path, schema: Path | None, classes: str | None) -> tuple[Schema, tuple[str, ...]]:
     """What is declared of DATA, and what of it was taken from the names of folders, which is published so."""
     from dpilot.data.folders import CLASS_FOLDERS, folder_schema
     from dpilot.data.schema import Schema
     from dpilot.errors import InvalidInput
 
-    if schema is None:
-        return folder_schema(data, classes or None), () if classes else (CLASS_FOLDERS,)
-    if classes:
-        raise InvalidInput(
-            "--classes is given beside --schema: expected one of them, as the schema declares the target's."
-        )
-    return Schema.load(schema), ()
+    if schema is not None:
+        if classes is not None:
+            raise InvalidInput("--classes beside --schema: expected them in the schema.")
+        return Schema.load(schema), ()
+    if classes is not None:
+        return folder_schema(data, classes.split(",")), ()
+    return folder_schema(data), (CLASS_FOLDERS,)
 
 
 def _class_weight(given: list[str] | None) -> str | dict[str, float] | None:

@@ -113,7 +113,7 @@ class Column:
                 others = f"; known are {', '.join(known)}."
                 hint = _validate.suggest(_ALIASES.get(key, key), known, others)
                 raise InvalidInput(f"column {name!r}: {key!r} is no key of a column{hint}")
-        return cls(name, **_with_levels(name, declared, folder))
+        return cls(name, **_with_backbone(_with_levels(name, declared, folder), folder))
 
     def to_dict(self) -> dict[str, Any]:
         """What ``from_dict`` reads: only what was not the default."""
@@ -334,6 +334,14 @@ def _with_levels(name: str, declared: Mapping[str, Any], folder: Path) -> Mappin
     rest = {key: value for key, value in declared.items() if key != "levels"}
     own = {} if declared.get("role", "feature") != "feature" else {"outside": "indicator"}
     return {**own, **rest, "categories": list(dict.fromkeys(line for line in lines if line.strip()))}
+
+
+def _with_backbone(declared: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """What is declared, the folder of a backbone found from that of the schema."""
+    backbone = declared.get("backbone")
+    if not isinstance(backbone, str) or "\0" in backbone or not (folder / backbone).is_dir():
+        return declared
+    return {**declared, "backbone": str((folder / backbone).absolute())}
 
 
 def _is_finite(value: object) -> bool:

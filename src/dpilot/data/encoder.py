@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
-from dpilot.data.column_types import CellState, Embedding, Reading, piece_rows, type_of
+from dpilot.data.column_types import CellState, Embedding, Reading, type_of
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
-from dpilot.data.states import null_cells, read_column
+from dpilot.data.states import null_cells, read_column, read_pieces
 from dpilot.errors import InvalidInput
 
 _FORMAT: Final = {"kind": "dpilot encoder", "version": 1}
@@ -149,29 +149,26 @@ class Encoder:
         return cls(Schema.from_dict(saved.get("schema")))
 
     def _features(self, table: Frame) -> tuple[Features, NDArray[np.bool_]]:
-        columns, places = self.schema.features, self.places
+        places = self.places
         features = np.zeros((table.length, self.width), dtype=np.float32)
         null = np.zeros(table.length, dtype=np.bool_)
-        cells = {column.name: table.cells(column) for column in columns}
-        rows = piece_rows(columns)
-        for start in range(0, table.length, rows):
-            piece = slice(start, start + rows)
-            for column in columns:
-                reading = type_of(column).read(cells[column.name][piece], column, self.schema.missing_values)
-                self._fill(features[piece, places[column.name]], reading, column)
+        for column in self.schema.features:
+            part, width = features[:, places[column.name]], len(self._own_names(column))
+            for piece, reading in read_pieces(column, table, self.schema):
+                self._fill(part[piece, :width], reading, column)
+                for place, state in enumerate(_indicators(column), width):
+                    part[piece, place] = reading.states == state
                 null[piece] |= null_cells(column, reading.states)
         return features, null
 
-    def _fill(self, part: Features, reading: Reading, column: Column) -> None:
-        """Write what one column becomes: its own columns, then those that say what a cell is not."""
-        width, embed = len(self._own_names(column)), self.embeddings.get(column.name)
+    def _fill(self, block: Features, reading: Reading, column: Column) -> None:
+        """Write what the cells of one column become, but for what says what a cell is not."""
+        embed = self.embeddings.get(column.name)
         if embed is None:
-            type_of(column).fill(part[:, :width], reading.values, column)
+            type_of(column).fill(block, reading.values, column)
         else:
-            part[:, :width] = embed(reading.values)
-            part[reading.states == CellState.MISSING, :width] = 0.0
-        for place, state in enumerate(_indicators(column), width):
-            part[:, place] = reading.states == state
+            block[:] = embed(reading.values)
+            block[reading.states == CellState.MISSING] = 0.0
 
     def _width(self, column: Column) -> int:
         return len(self._names(column))

@@ -158,7 +158,7 @@ class _Worker:
         code = self._take(memoryview(bytearray(1)))
         if code is None:
             return None
-        if code[0] != UNREADABLE and self._take(memoryview(pixels.reshape(-1))) is None:
+        if code[0] != UNREADABLE and self._take(pixels.reshape(-1).data) is None:
             pixels[:] = 0
             return None
         self.answers += 1

@@ -92,7 +92,7 @@ class FittedModel:
 
     def predict(self, frame: Any) -> NDArray[Any]:
         """The class, or the number, of each record of a frame; None for a record outside the declared domain."""
-        return self._decide(self.outputs(frame))
+        return self.decide(self.outputs(frame))
 
     @property
     def classes(self) -> tuple[Any, ...]:
@@ -106,9 +106,10 @@ class FittedModel:
             return {target.name: found[:, 0]}
         chances = softmax(found)
         named = {f"probability {name}": chances[:, place] for place, name in enumerate(target.categories or ())}
-        return {target.name: self._decide(found), **named}
+        return {target.name: self.decide(found), **named}
 
-    def _decide(self, outputs: Floats) -> NDArray[Any]:
+    def decide(self, outputs: Floats) -> NDArray[Any]:
+        """The class, or the number, by the ``outputs`` of each record."""
         known = np.isfinite(outputs).all(axis=1)
         predicted = np.full(len(outputs), None, dtype=object)
         if self.task.numeric:
