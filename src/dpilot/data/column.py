@@ -337,9 +337,9 @@ def _with_levels(name: str, declared: Mapping[str, Any], folder: Path) -> Mappin
 
 
 def _with_backbone(declared: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """What is declared, the folder of a backbone found from that of the schema."""
+    """What is declared, the folder of a backbone, a text with a slash in it, found from that of the schema."""
     backbone = declared.get("backbone")
-    if not isinstance(backbone, str) or "\0" in backbone or not (folder / backbone).is_dir():
+    if not isinstance(backbone, str) or "\0" in backbone or "/" not in backbone:
         return declared
     return {**declared, "backbone": str((folder / backbone).absolute())}
 
