@@ -28,12 +28,18 @@ _FOLDER: Final = Path("out/fit")
 
 
 def fit(
-    data: Annotated[Path | None, typer.Argument(help="A csv or parquet file.", show_default=False)] = None,
+    data: Annotated[
+        Path | None, typer.Argument(help="A csv or parquet file, or a folder of pictures.", show_default=False)
+    ] = None,
     schema: Annotated[
-        Path | None, typer.Option(help="The schema, TOML or JSON; dpilot schema init writes a skeleton.")
+        Path | None,
+        typer.Option(help="The schema, TOML or JSON; dpilot schema init writes a skeleton. A folder needs none."),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Total epsilon, everything included.")] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, if the schema does not say.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="The classes of a folder of pictures, as cat,dog, in place of the names in it.")
+    ] = None,
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
     allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
     protected: Annotated[
@@ -80,7 +86,6 @@ def fit(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train a private model of a table, score it on held-out records, and write the run folder with its report."""
-    from dpilot.data.schema import Schema
     from dpilot.errors import InvalidInput
 
     if resume is not None:
@@ -88,12 +93,13 @@ def fit(
             raise InvalidInput("DATA is given beside --resume: expected one of them, as the run folder names its data.")
         _go_on(resume, json=json)
         return
-    if data is None or schema is None or epsilon is None:
+    is_folder = data is not None and data.is_dir()
+    if data is None or (schema is None and not is_folder) or epsilon is None:
         absent = [
             name for name, given in (("DATA", data), ("--schema", schema), ("--epsilon", epsilon)) if given is None
         ]
         raise InvalidInput(f"{' and '.join(absent)} not given: expected dpilot fit DATA --schema FILE --epsilon E.")
-    declared = Schema.load(schema)
+    declared, published = _schema(data, schema, classes)
     given: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
@@ -104,6 +110,7 @@ def fit(
         "unit": unit,
         "rows_per_unit": rows_per_unit,
         "missing_unit": missing_unit,
+        "unprotected": published,
     }
     chosen: dict[str, Any] = {
         "model": model,
@@ -126,6 +133,21 @@ def fit(
         for sentence in opened.sentences():
             console.line(sentence)
     _fit(table, declared, {**given, **chosen, "ledger": opened.ledger}, out, resume=False, json=json)
+
+
+def _schema(data: Path, schema: Path | None, classes: str | None) -> tuple[Schema, tuple[str, ...]]:
+    """What is declared of DATA, and what of it was taken from the names of folders, which is published so."""
+    from dpilot.data.folders import CLASS_FOLDERS, folder_schema
+    from dpilot.data.schema import Schema
+    from dpilot.errors import InvalidInput
+
+    if schema is not None:
+        if classes is not None:
+            raise InvalidInput("--classes beside --schema: expected them in the schema.")
+        return Schema.load(schema), ()
+    if classes is not None:
+        return folder_schema(data, classes.split(",")), ()
+    return folder_schema(data), (CLASS_FOLDERS,)
 
 
 def _class_weight(given: list[str] | None) -> str | dict[str, float] | None:
@@ -191,8 +213,9 @@ def _fit(table: Table, schema: Schema, how: dict[str, Any], out: Path, *, resume
     try:
         with console.training_bar() as bar:
             run = fit_table(
-                table, schema, run_folder=out, resume=resume, progress=bar, tell=silent if json else console.line, **how
-            )
+                table, schema, run_folder=out, resume=resume, progress=bar, reading=bar.read,
+                tell=silent if json else console.line, **how,
+            )  # fmt: skip
     except FitStopped as stopped:
         _show_stopped(stopped, json=json)
         raise typer.Exit(STOPPED) from None

@@ -18,6 +18,7 @@ from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame
 from dpilot.fit.declaration import FitTask
+from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.figures import exact_figures, softmax
 from dpilot.fit.health import Health
 from dpilot.fit.images import Scatterer
@@ -91,15 +92,31 @@ class FittedModel:
 
     def predict(self, frame: Any) -> NDArray[Any]:
         """The class, or the number, of each record of a frame; None for a record outside the declared domain."""
-        found = self.outputs(frame)
-        known = np.isfinite(found).all(axis=1)
-        predicted = np.full(len(found), None, dtype=object)
+        return self.decide(self.outputs(frame))
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """What is predicted, in the order of the outputs; none of a number."""
+        return self.labels or self.schema.target.categories or ()
+
+    def predict_columns(self, frame: Any) -> dict[str, Any]:
+        """The predictions of a frame as columns by name: of classes the probability of each too."""
+        found, target = self.outputs(frame), self.schema.target
         if self.task.numeric:
-            predicted[known] = found[known, 0]
+            return {target.name: found[:, 0]}
+        chances = softmax(found)
+        named = {f"probability {name}": chances[:, place] for place, name in enumerate(target.categories or ())}
+        return {target.name: self.decide(found), **named}
+
+    def decide(self, outputs: Floats) -> NDArray[Any]:
+        """The class, or the number, by the ``outputs`` of each record."""
+        known = np.isfinite(outputs).all(axis=1)
+        predicted = np.full(len(outputs), None, dtype=object)
+        if self.task.numeric:
+            predicted[known] = outputs[known, 0]
         else:
-            classes = self.labels or self.schema.target.categories or ()
-            best = np.argmax(found[known, : len(classes)], axis=1)
-            predicted[known] = np.asarray(classes, dtype=object)[best]
+            best = np.argmax(outputs[known, : len(self.classes)], axis=1)
+            predicted[known] = np.asarray(self.classes, dtype=object)[best]
         return predicted
 
     def predict_proba(self, frame: Any) -> Floats:
@@ -173,7 +190,7 @@ def load_fit(folder: str | Path) -> FittedModel:
 def _load_reader(described: Mapping[str, Any], features: Schema) -> RowReader:
     if described["reader"] == "scattering":
         return Scatterer(tuple(described["shape"]), len(features.target.categories or ()))
-    return PlainColumns(features) if described["reader"] == "plain" else Encoder(features)
+    return PlainColumns(features) if described["reader"] == "plain" else encoder_of(features)
 
 
 def plain_labels(labels: tuple[Any, ...] | None) -> list[Any] | None:

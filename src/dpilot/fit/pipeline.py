@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,7 @@ from dpilot.fit.model import FittedModel
 from dpilot.fit.payment import Payments, open_payments
 from dpilot.fit.population import HELD_OUT, TRAIN, RecordsByUnit
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import RecordSource, RowReader
+from dpilot.fit.source import RecordSource, RowReader, Seen
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, ledger_exists
@@ -38,6 +39,10 @@ _HOW: Final = (
     "the health check, then everything else that touched the records, tuning included, in one commitment, composed on "
     "each part; the larger of both parts' totals"
 )
+
+
+Reading = Callable[[int, int], None]
+"""Called with how many records of how many have been read: for a screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +120,11 @@ def run_fit(
     learner: Learner | None = None,
     tell: Tell = silent,
     progress: Progress | None = None,
+    reading: Reading | None = None,
 ) -> FitResult:
     """Carry out a fit, new or interrupted; ``folder`` is where it can go on from after a crash.
+
+    ``reading`` is told how many records of how many have been read, where their number is public, and else nothing.
 
     Guarantee:
         All noise is fixed from declared numbers. The price of the health check is in the ledger before a value is read,
@@ -143,7 +151,7 @@ def run_fit(
     cost = payments.cost(declared.budget)
     size = plan.purchases.buy_size(records.sample, declared, committed, keys.noise.spawn())
     reader = plan.learned.reader(plan.purchases.buy_bounds(records.sample, size, committed, keys.noise.spawn()))
-    parts = records.parts(reader, split)
+    parts = records.parts(reader, split, _seen(declared, reading))
     counts = plan.purchases.buy_counts(parts, declared.task.outputs, committed, keys.noise)
     weights = _class_weights(plan, counts)
     run = PaidRun(committed, keys, split.id, size, cost, tell, progress, weights.weights)
@@ -165,6 +173,14 @@ def run_fit(
         cost,
         health,
     )
+
+
+def _seen(declared: Declaration, reading: Reading | None) -> Seen | None:
+    """Who is told of records that were read; nobody where their number, or that of rows of units, is protected."""
+    total = declared.size
+    if reading is None or total is None or not declared.public_size or not declared.unit.is_record:
+        return None
+    return lambda done: reading(done, total)
 
 
 def _with_bought(schema: Schema, reader: RowReader) -> Schema:

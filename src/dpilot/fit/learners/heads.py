@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from dpilot._arrays import Floats
-from dpilot.data.encoder import Encoded, Encoder
+from dpilot.data.encoder import Encoded
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
+from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.expansion import RowMap, rows_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures
 from dpilot.fit.images import Scatterer
@@ -84,7 +85,7 @@ class HeadsPlan:
     def reader(self, schema: Schema) -> RowReader:
         if self.image_shape is not None:
             return Scatterer(self.image_shape, self.declared.task.outputs)
-        return Encoder(schema)
+        return encoder_of(schema, self.declared.options.device)
 
     def train(self, parts: Parts, run: PaidRun) -> Trained:
         rows, classes = rows_of(parts.reader), self.declared.task.outputs
