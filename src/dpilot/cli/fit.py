@@ -288,7 +288,9 @@ def _show(run: FittedModel, report: Path, out: Path, balance: Balance, *, json: 
     health = condition(record.health)
     for alarm in health.alarms if health is not None else ():
         console.line(f"LOOK AT THE DATA: {alarm}")
-    show_metrics(record, "Held-out metrics, with 95 % intervals", without=("confusion",))
+    from dpilot.metrics.figures import LONG
+
+    show_metrics(record, "Held-out metrics, with 95 % intervals", without=LONG)
     console.line(f"Ledger: {balance}.")
     console.line(f"Run folder {out}, report {report}")
 

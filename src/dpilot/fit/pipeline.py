@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import softmax
 from dpilot.fit.folder import RunFolder
 from dpilot.fit.health import SHARE, Health, health_event, health_noise, release_health, split_budget
+from dpilot.fit.influence import find_influences
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Learner, LearnerPlan, PaidRun, Tell, Trained, silent
 from dpilot.fit.learners.shifted import shift
@@ -27,17 +28,14 @@ from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RecordSource, RowReader
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
-from dpilot.records import FitRecord
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, describe_ledger
+from dpilot.records import BY_PARTS, FitRecord
 from dpilot.train.progress import Progress
 
 __all__ = ["METRICS", "FitPlan", "FitResult", "FitStopped", "plan_fit", "run_fit"]
 
 METRICS: Final = "held-out metrics"
-_HOW: Final = (
-    "the health check, then everything else that touched the records, tuning included, in one commitment, composed on "
-    "each part; the larger of both parts' totals"
-)
+_HOW: Final = f"the health check, then everything else that touched the records, tuning included: {BY_PARTS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +155,9 @@ def run_fit(
     entries = _entries(plan, keys, payments, committed)
     record = _record(plan, trained, weights, metrics, health, entries, payments, size, keys.noise.stamp)
     own = payments.book if payments.own else None
+    model = FittedModel(_with_bought(declared.schema, reader), reader, predictor, record, health, own)
     return FitResult(
-        FittedModel(_with_bought(declared.schema, reader), reader, predictor, record, health, own),
+        replace(model, record=replace(record, influences=find_influences(model))),
         trained,
         metrics,
         entries,
@@ -233,7 +232,8 @@ def _record(
         delta=cost.delta,
         accounting=_HOW,
         unit=payments.unit,
-        head=payments.book.head(),
+        tuning="inside" if trained.trials else "none",
+        paid_in=describe_ledger(payments.book, own=payments.own),
         data={
             "name": declared.name,
             "size": round(size),
@@ -253,6 +253,8 @@ def _record(
         unprotected=declared.unprotected,
         curves=trained.curves,
         health=health.to_dict(),
+        steps=trained.steps,
+        trials=trained.trials,
     )
 
 

@@ -15,6 +15,8 @@ _MEANINGS: Final = {
     "steps": "how often the model was improved a little",
     "epochs": "how often each record was looked at, on average",
     "noise_multiplier": "the noise in a step, in units of the most that one record can add",
+    "noise_of_all_steps": "the noise of one release that costs as much as all steps together",
+    "tuning_share": "the part of the budget that went on trying settings, inside the total",
     "clipping": "the rule that bounds what one record can add to a step",
     "threshold": "the most that one record can add to a step, at the start",
     "floor": "the least that the threshold may become",

@@ -21,9 +21,9 @@ from dpilot.engine.outputs import judge_outputs, outputs
 from dpilot.engine.record import Verdict
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.ledger import Committed, Ledger
+from dpilot.privacy.ledger import Committed, Ledger, describe_ledger
 from dpilot.privacy.unit import PrivacyUnit
-from dpilot.records import RunRecord
+from dpilot.records import FitRecord, RunRecord
 from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files
 from dpilot.train.checkpoint.store import from_storable, to_storable
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 MODEL: Final = "model.safetensors"
 LAYERS: Final = "model.json"
 ENTRIES: Final = "ledger.json"
+PAID_IN: Final = "paid_in.json"
+EVALUATION: Final = "evaluation.json"
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -118,8 +120,20 @@ class Run:
             split=split,
         )
 
-    def save(self, folder: str | Path) -> Path:
-        """Write model, record and ledger to ``folder``: safetensors and JSON.
+    def report(self, path: str | Path, *, evaluation: Evaluation | None = None, **options: Any) -> Path:
+        """Write the report of the run, one HTML page; it costs nothing.
+
+        ``evaluation``: figures that ``evaluate`` released of it. ``options``: see ``FitRecord.write_report``.
+        """
+        figures = None if evaluation is None else evaluation.to_dict()
+        record = self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
+        return record.write_report(path, **options)
+
+    def _repr_html_(self) -> str:
+        return self.record.to_fit(paid_in=self._paid_in()).summary_table(type(self.model).__name__)
+
+    def save(self, folder: str | Path, *, evaluation: Evaluation | None = None) -> Path:
+        """Write model, record, ledger, and figures that were released of it, to ``folder``: safetensors and JSON.
 
         Edge cases:
             a ledger that was given     its entries are written, it stays where it is
@@ -132,16 +146,37 @@ class Run:
         files.write(where / MODEL, save(to_storable(self.model.state_dict())))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
+        if evaluation is not None:
+            files.write(where / EVALUATION, json.dumps(evaluation.to_dict(), indent=1).encode())
         files.write(where / RECORD, self.record.to_json().encode())
         return where
 
     def _save_ledger(self, where: Path) -> None:
         if self.ledger is None:
             return
-        entries = [entry.as_dict() for entry in self.ledger.entries()]
-        files.write(where / ENTRIES, json.dumps(entries, indent=1).encode())
+        files.write(where / ENTRIES, json.dumps(self._entries(), indent=1).encode())
+        files.write(where / PAID_IN, json.dumps(self._paid_in(), indent=1).encode())
         if isinstance(self.ledger, Ledger) and _is_over(self.ledger) and self.ledger.path != (where / LEDGER).resolve():
             shutil.copyfile(self.ledger.path, where / LEDGER)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        return [] if self.ledger is None else [entry.as_dict() for entry in self.ledger.entries()]
+
+    def _paid_in(self) -> dict[str, Any] | None:
+        if self.ledger is None:
+            return None
+        return describe_ledger(self.ledger, own=isinstance(self.ledger, Ledger) and self.ledger.mode == "precommitted")
+
+
+def read_fit(folder: str | Path) -> FitRecord:
+    """The run that ``Run.save`` wrote to ``folder``, as reports see it; no model is needed."""
+    where = Path(folder)
+
+    def read(name: str) -> Any:
+        return json.loads((where / name).read_text()) if (where / name).exists() else None
+
+    record = RunRecord.from_json((where / RECORD).read_text())
+    return record.to_fit(entries=read(ENTRIES) or (), paid_in=read(PAID_IN), evaluation=read(EVALUATION))
 
 
 def _is_over(ledger: Ledger) -> bool:
