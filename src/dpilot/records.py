@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 FIT: Final = "fit.json"
 """The file of a FitRecord in a run folder."""
+RUN: Final = "record.json"
+"""The file of a RunRecord."""
 PUBLISHED_SIZE: Final = 'the number of records (size="public")'
 """What is not protected when the size was taken from the data."""
 _PUBLISHED_UNITS: Final = 'the number of units (size="public")'

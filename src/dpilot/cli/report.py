@@ -1,4 +1,4 @@
-"""``dpilot report RUN``: the page of a fit, written anew from its record. Reads no data, spends nothing."""
+"""``dpilot report RUN``: the page of a run, written anew from its record. Reads no data, spends nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from dpilot.cli import console
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder, with a fit.json in it.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run folder, of a fit, a Trainer or a tuner.", show_default=False)],
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Privacy report",
+    about: Annotated[
+        Path | None, typer.Option(help="A toml file: controller, contact, purpose, data_origin, intended_use, ...")
+    ] = None,
+    baseline: Annotated[
+        float | None, typer.Option(help="The first figure without privacy, from public data; never from the records.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write RUN/report.html from RUN/fit.json. The same record gives the same page."""
+    """Write RUN/report.html from the record of the run. The same record gives the same page."""
     from dpilot.report import page
     from dpilot.report.promise import promise
 
     record = page.read(run)
-    written = page.write(record, run / page.PAGE, title)
+    written = page.write(record, run / page.PAGE, title, about=about, baseline=baseline)
     statement = promise(record)
     if json:
         total = {name: record.privacy[name] for name in ("epsilon", "delta")}

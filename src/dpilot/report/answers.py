@@ -137,7 +137,8 @@ def ledger_sentences(record: FitRecord, about: About) -> tuple[str, ...]:
             "Ask whoever keeps it: dpilot ledger show DATA.",
         )
     total, spent, left = (ledger[name]["epsilon"] for name in ("total", "spent", "left"))
-    amounts = f"of its total of epsilon {words.number(total)}, {words.upward(spent)} is spent and {_down(left)} is left"
+    rest = _down(left) if left > 1e-6 * total else "nothing"
+    amounts = f"of its total of epsilon {words.number(total)}, {words.upward(spent)} is spent and {rest} is left"
     if ledger.get("own"):
         return (
             f"The run was paid in a ledger of its own: {amounts}. It lies in the run's folder, where there is one.",

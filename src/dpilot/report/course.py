@@ -151,7 +151,8 @@ def _fraction_clipped(record: FitRecord) -> tuple[Chart | None, ...]:
         "95 % interval of the noise, lower end": list(zip(at, (mean - reach).tolist(), strict=True)),
         "95 % interval of the noise, upper end": list(zip(at, (mean + reach).tolist(), strict=True)),
     }
-    title = f"Fraction of records clipped: norms above {what}, mean of {window} steps, noise beside signal"
+    smooth = f", mean of {window} steps" if window > 1 else ""
+    title = f"Fraction of records clipped: norms above {what}{smooth}, noise beside signal"
     return (chart(title, "step", "fraction", named),)
 
 

@@ -73,7 +73,8 @@ def _lines(path: tuple[str, ...], value: object) -> Iterator[Fact]:
                 yield from _lines((*path, str(key)), inner)
         return
     name = ", ".join([label(path[0]), *(each.replace("_", " ") for each in path[1:])])
-    meaning = _MEANINGS.get(path[-1]) or _MEANINGS.get(path[0], "")
+    nested = len(path) > 1 and path[-1] == "target"  # of a rule, not of the table
+    meaning = ("" if nested else _MEANINGS.get(path[-1])) or _MEANINGS.get(path[0], "")
     yield Fact(name, _text(value), meaning)
 
 

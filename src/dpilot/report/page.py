@@ -25,13 +25,13 @@ from markupsafe import Markup
 
 from dpilot.errors import InvalidInput
 from dpilot.metrics.interval import LEVEL
-from dpilot.records import FIT, FitRecord, Influence, MetricRecord
+from dpilot.records import FIT, RUN, FitRecord, Influence, MetricRecord
 from dpilot.report import entries, words
 from dpilot.report.about import About
 from dpilot.report.answers import Answer, answers, baseline_sentence, ledger_sentences, who
+from dpilot.report.comparison import Comparison, rows
 from dpilot.report.condition import condition, is_health
 from dpilot.report.confusion import confusion
-from dpilot.report.course import course
 from dpilot.report.curves import calibration, charts, roc
 from dpilot.report.facts import facts
 from dpilot.report.figures import families, headline
@@ -39,7 +39,6 @@ from dpilot.report.groups import groups
 from dpilot.report.kinds import kind
 from dpilot.report.promise import Promise, promise
 from dpilot.report.verdict import UNTOLD, WIDEST, verdict
-from dpilot.train.run import RECORD, read_fit
 
 TITLE: Final = "Privacy report"
 _COLUMNS: Final = 30  # of what drives the prediction
@@ -72,6 +71,13 @@ def write(record: FitRecord, path: str | Path, title: str = TITLE, **options: An
     return write_page(render(record, title, **options), path)
 
 
+def render_comparison(comparison: Comparison, title: str = "Runs compared") -> str:
+    """The page of several runs, as text."""
+    columns, made = rows(comparison)
+    shown = {"comparison": comparison, "columns": columns, "rows": made, "promises": comparison.promises}
+    return _environment().get_template("compare.html").render(title=title, **shown)
+
+
 def write_page(text: str, path: str | Path) -> Path:
     """Write a text to ``path`` and return it."""
     target = Path(path)
@@ -90,7 +96,7 @@ def read(folder: str | Path) -> FitRecord:
         a run or a fit that was interrupted                                     InvalidInput, which says what it is
     """
     where = Path(folder)
-    path = where / (RECORD if (where / RECORD).is_file() and not (where / FIT).exists() else FIT)
+    path = where / (RUN if (where / RUN).is_file() and not (where / FIT).exists() else FIT)
     for name, advice in _UNFINISHED.items():
         if not path.exists() and (where / name).is_file():
             raise InvalidInput(f"run is {str(folder)!r}, which holds {advice.format(run=folder)}")
@@ -98,16 +104,22 @@ def read(folder: str | Path) -> FitRecord:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
         raise InvalidInput(
-            f"run is {str(folder)!r}: expected a run folder with a {FIT} or a {RECORD} in it ({problem})."
+            f"run is {str(folder)!r}: expected a run folder with a {FIT} or a {RUN} in it ({problem})."
         ) from None
     try:
-        record = FitRecord.from_json(text) if path.name == FIT else read_fit(where)
+        record = FitRecord.from_json(text) if path.name == FIT else _read_run(where)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error) as problem:
         raise InvalidInput(f"{path} is not a record of a run ({problem}). Run again, or restore the file.") from None
     wrong = faults(record)
     if wrong:
         raise InvalidInput(f"{path} is not a record of a run: {wrong[0]}. Run again, or restore the file.")
     return record
+
+
+def _read_run(where: Path) -> FitRecord:
+    from dpilot.train.run import read_fit  # loads torch
+
+    return read_fit(where)
 
 
 def faults(record: FitRecord) -> list[str]:
@@ -218,6 +230,8 @@ def _tuning(page: _Page) -> View:
 
 
 def _course(page: _Page) -> View:
+    from dpilot.report.course import course  # loads torch, as rules do
+
     found = course(page.record)
     return None if found is None else {"course": found}
 
@@ -247,10 +261,6 @@ def _verify(page: _Page) -> View:
     }
 
 
-def _words(page: _Page) -> View:
-    return {}
-
-
 SECTIONS: Final[dict[str, tuple[str, Callable[[_Page], View]]]] = {
     "about": ("Who, what for, from where", _about),
     "quality": ("How well it works", _quality),
@@ -264,7 +274,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[_Page], View]]]] = {
     "decisions": ("What was decided, and why", _decisions),
     "details": ("Details", _details),
     "verify": ("How to check and cite", _verify),
-    "words": ("Words", _words),
+    "words": ("Words", lambda _: {}),
 }
 """Every section by the name of its template: its title, and what it shows of a page; None leaves it out."""
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpilot._arrays import Floats
+from dpilot.records import RUN as RECORD
 from dpilot.records import RunRecord, StepRecord
 from dpilot.train.checkpoint.store import StoredRun
 
 if TYPE_CHECKING:
     import pandas as pd
-
-RECORD: Final = "record.json"
 
 
 def read_steps(folder: str | Path) -> pd.DataFrame:
