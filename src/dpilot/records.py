@@ -353,14 +353,14 @@ class FitRecord:
     def from_json(cls, text: str) -> FitRecord:
         """The inverse of to_json; data only."""
         data = _load(text)
-        figures = {name: tuple(map(_metric, data.pop(name, ()))) for name in ("metrics", "trials")}
+        metrics, trials = (tuple(map(_metric, data.pop(name, ()))) for name in ("metrics", "trials"))
         influences = tuple(Influence(**each) for each in data.pop("influences", ()))
         steps = _read_steps(data.pop("steps", []))
         curves = {name: tuple((x, y) for x, y in points) for name, points in data.pop("curves").items()}
         lists: dict[str, Any] = {
             name: tuple(data.pop(name)) for name in ("decisions", "thresholds", "ledger", "stamps", "unprotected")
         }
-        return cls(curves=curves, influences=influences, steps=steps, **figures, **lists, **data)
+        return cls(metrics=metrics, trials=trials, curves=curves, influences=influences, steps=steps, **lists, **data)
 
 
 _EVALUATED: Final = ("the figures, a release of their own, added to it",)

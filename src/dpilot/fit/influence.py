@@ -75,7 +75,7 @@ def find_influences(model: _Asked) -> tuple[Influence, ...]:
 def _values(column: Column) -> list[Any]:
     """The declared values that a column goes through."""
     if column.type == "numeric" and isinstance(column.bounds, tuple):
-        return np.linspace(*column.bounds, _POINTS).tolist()
+        return list(np.linspace(*column.bounds, _POINTS).tolist())
     return [] if column.levels or not column.categories else list(column.categories[:_CATEGORIES])
 
 

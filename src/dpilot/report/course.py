@@ -107,7 +107,7 @@ def _signal(record: FitRecord) -> _Signal | None:
     sizes = {len(step.released) for step in steps}
     batch = _product(plan.get("sample_rate"), plan.get("size"))
     sigma = plan.get("noise_multiplier")
-    if not isinstance(declared, dict) or len(sizes) != 1 or not batch or not is_finite(sigma):
+    if not isinstance(declared, dict) or len(sizes) != 1 or not batch or not isinstance(sigma, int | float):
         return None
     try:
         rule = clipping.from_dict(declared)
@@ -162,7 +162,7 @@ def _bins_above(found: _Signal) -> Floats:
     thresholds = np.array([step.threshold for step in found.steps])
     upper = widths[:, None] * np.arange(1, found.values.shape[1] + 1)
     part = np.clip((upper - thresholds[:, None]) / widths[:, None], 0.0, 1.0)
-    return np.nan_to_num(part)
+    return np.asarray(np.nan_to_num(part))
 
 
 def _ridge(record: FitRecord) -> Ridge | None:
@@ -171,16 +171,15 @@ def _ridge(record: FitRecord) -> Ridge | None:
     if found is None or found.values.shape[1] < 3 or isinstance(found.rule, Quantile):
         return None
     pieces = [piece for piece in np.array_split(np.arange(len(found.values)), _SLICES) if piece.size]
-    curves = [_norms(found, piece) for piece in pieces]
-    curves = [each for each in curves if each is not None]
-    if not curves:
+    seen = [(piece, _norms(found, piece)) for piece in pieces]
+    told = [(piece, each) for piece, each in seen if each is not None]
+    if not told:
         return None
+    curves = [each for _, each in told]
     axis = Scale(0.0, max(float(edges[-1]) for edges, _ in curves))
     most = max(float(density.max()) for _, density in curves) or 1.0
-    labels = (f"steps {found.steps[p[0]].step + 1:,} to {found.steps[p[-1]].step + 1:,}" for p in pieces)
     rows = tuple(
-        RidgeRow(label, _filled(edges, density / most, axis))
-        for label, (edges, density) in zip(labels, curves, strict=False)
+        RidgeRow(_stretch(found.steps, piece), _filled(edges, density / most, axis)) for piece, (edges, density) in told
     )
     first, last = (_median(*curves[place]) for place in (0, -1))
     summary = (
@@ -188,6 +187,11 @@ def _ridge(record: FitRecord) -> Ridge | None:
         f"lies below {number(first)} at first and below {number(last)} at the end. Noise is in it."
     )
     return Ridge("Gradient norms over the steps", summary, "norm", axis.ticks(), rows)
+
+
+def _stretch(steps: Sequence[StepRecord], piece: Any) -> str:
+    first, last = (steps[place].step + 1 for place in (piece[0], piece[-1]))
+    return f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
 
 
 def _norms(found: _Signal, piece: Any) -> tuple[Floats, Floats] | None:

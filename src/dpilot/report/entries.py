@@ -71,16 +71,19 @@ def spending(ledger: Sequence[Mapping[str, Any]]) -> tuple[SpentOn, ...]:
     found: dict[str, dict[str, float]] = {}
     for entry in ledger:
         cost = entry.get("cost")
-        amounts = [cost.get(name) for name in ("epsilon", "delta")] if isinstance(cost, Mapping) else [None, None]
-        if not all(map(is_finite, amounts)) or not 0 < amounts[0] < 1e4 or not 0 < amounts[1] < 1:
+        given = [cost.get(name) for name in ("epsilon", "delta")] if isinstance(cost, Mapping) else [None]
+        if not all(map(is_finite, given)):
+            continue
+        epsilon, delta = map(float, given)  # type: ignore[arg-type]
+        if not 0 < epsilon < 1e4 or not 0 < delta < 1:
             continue
         part, purpose = entry.get("part"), _NUMBERED.sub("", row(entry).purpose)
         place = found.setdefault("" if part is None else str(part), {})
-        place[purpose] = place.get(purpose, 0.0) + gdp_mu(Budget(*amounts, allow_large_delta=True)) ** 2
+        place[purpose] = place.get(purpose, 0.0) + gdp_mu(Budget(epsilon, delta, allow_large_delta=True)) ** 2
     whole = found.pop("", {})
     made = []
     for part, spent in (found or {"all": {}}).items():
-        together = {**whole, **spent}
+        together = {name: whole.get(name, 0.0) + spent.get(name, 0.0) for name in {**whole, **spent}}
         total = sum(together.values())
         made += [
             SpentOn(purpose, part, f"about {percent(round(value / total, 3))}", 100 * value / total)

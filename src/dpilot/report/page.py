@@ -290,7 +290,8 @@ def _sections(page: _Page) -> list[dict[str, Any]]:
 
 
 def _frame(page: _Page) -> dict[str, Any]:
-    record, ledger = page.record, page.record.privacy.get("ledger")
+    record = page.record
+    ledger: Any = record.privacy.get("ledger")
     first = next((metric for metric in record.metrics if metric.of == ""), None)
     shared = isinstance(ledger, dict) and not ledger.get("own")
     amounts = [(ledger.get(name) or {}).get("epsilon") for name in ("left", "total")] if shared else [None, None]

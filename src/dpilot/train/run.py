@@ -23,14 +23,14 @@ from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Committed, Ledger, describe_ledger
 from dpilot.privacy.unit import PrivacyUnit
-from dpilot.records import FitRecord, RunRecord
+from dpilot.records import RUN, FitRecord, RunRecord
 from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files
 from dpilot.train.checkpoint.store import from_storable, to_storable
 from dpilot.train.evaluation import Evaluation, Population, evaluate
 from dpilot.train.payment import LEDGER
 from dpilot.train.records.reader import Collate, try_quietly
-from dpilot.train.steps import RECORD, steps_frame
+from dpilot.train.steps import steps_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +140,7 @@ class Run:
             another run in the folder   refused
         """
         where = Path(folder)
-        if (where / RECORD).exists() and RunRecord.from_json((where / RECORD).read_text()) != self.record:
+        if (where / RUN).exists() and RunRecord.from_json((where / RUN).read_text()) != self.record:
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
         files.write(where / MODEL, save(to_storable(self.model.state_dict())))
@@ -148,7 +148,7 @@ class Run:
         self._save_ledger(where)
         if evaluation is not None:
             files.write(where / EVALUATION, json.dumps(evaluation.to_dict(), indent=1).encode())
-        files.write(where / RECORD, self.record.to_json().encode())
+        files.write(where / RUN, self.record.to_json().encode())
         return where
 
     def _save_ledger(self, where: Path) -> None:
@@ -175,7 +175,7 @@ def read_fit(folder: str | Path) -> FitRecord:
     def read(name: str) -> Any:
         return json.loads((where / name).read_text()) if (where / name).exists() else None
 
-    record = RunRecord.from_json((where / RECORD).read_text())
+    record = RunRecord.from_json((where / RUN).read_text())
     return record.to_fit(entries=read(ENTRIES) or (), paid_in=read(PAID_IN), evaluation=read(EVALUATION))
 
 
@@ -196,7 +196,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     """
     where = Path(folder)
     try:
-        record = RunRecord.from_json((where / RECORD).read_text())
+        record = RunRecord.from_json((where / RUN).read_text())
         weights = from_storable(load_file(where / MODEL))
     except FileNotFoundError as problem:
         raise InvalidInput(f"{where} holds no finished run ({Path(problem.filename).name} is missing).") from None

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.records import RUN as RECORD
-from dpilot.records import RunRecord, StepRecord
+from dpilot.records import RUN, RunRecord, StepRecord
 from dpilot.train.checkpoint.store import StoredRun
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ def read_steps(folder: str | Path) -> pd.DataFrame:
     """What the steps of the run in ``folder`` released, as ``Run.steps`` has it; of a stopped run, up to where it was
     last stored. Only data is read, and no model is needed.
     """
-    where = Path(folder) / RECORD
+    where = Path(folder) / RUN
     finished = where.exists()
     return steps_frame(
         RunRecord.from_json(where.read_text()).steps if finished else StoredRun.read(Path(folder)).records()

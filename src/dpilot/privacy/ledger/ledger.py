@@ -348,7 +348,8 @@ def describe_ledger(ledger: Ledger | Committed, *, own: bool) -> dict[str, Any]:
     ``own``: made for one run alone. Such a ledger counts nothing else, and lies in the run's folder where there is one.
     """
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger._book)
-    parts = {"total": book.budget, "spent": book.spent(), "left": book.remaining()}
+    budget = book.budget
+    parts = {"total": Cost(budget.epsilon, budget.delta), "spent": book.spent(), "left": book.remaining()}
     amounts = {name: {"epsilon": part.epsilon, "delta": part.delta} for name, part in parts.items()}
     where = "" if own else str(book.path)
     return {"own": own, "where": where, "dataset": book.dataset, "head": book.head(), **amounts}
