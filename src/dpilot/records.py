@@ -158,6 +158,7 @@ class RunRecord:
         """
         from dpilot.privacy.unit import PrivacyUnit  # above: it would load with every import of dpilot
 
+        paid = dict(paid_in or {})
         cost = {"epsilon": 0.0, "delta": 0.0, "metrics": (), **(evaluation or {})}
         metrics = tuple(map(_metric, cost["metrics"]))
         taken, planned = len(self.steps), self.plan.get("steps", len(self.steps))
@@ -168,7 +169,8 @@ class RunRecord:
             unprotected=(RUNNING_TIME,),
             unit=PrivacyUnit.from_dict(self.plan.get("unit")),
             tuning="given",
-            paid_in=paid_in,
+            head=paid.pop("head", ""),
+            paid_in=paid,
             data={"size": self.plan.get("size")},
             plan={**self.plan, **{name: value for name, value in self.options.items() if value is not None}},
             decisions=(
@@ -284,11 +286,13 @@ class FitRecord:
         unit: PrivacyUnit,
         tuning: Tuning,
         paid_in: Mapping[str, Any] | None = None,
+        head: str = "",
         **rest: Any,
     ) -> FitRecord:
         """The record of a fit that cost (epsilon, delta) in all for each ``unit``.
 
-        ``paid_in``: of its ledger, as ``describe_ledger`` has it. ``rest``: other fields, empty where left out.
+        ``paid_in``: of its ledger, as ``describe_ledger`` has it; ``head``: that of the ledger. ``rest``: other
+        fields, empty where left out.
         """
         names = ("dpilot", "torch", "numpy")
         privacy = {
@@ -302,7 +306,8 @@ class FitRecord:
             ),
             "accounting": accounting,
             "tuning": tuning,
-            **({"head": paid_in["head"], "ledger": dict(paid_in)} if paid_in else {}),
+            **({"head": head} if head else {}),
+            **({"ledger": dict(paid_in)} if paid_in else {}),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in names}},
         }
         empty: dict[str, Any] = {

@@ -9,10 +9,11 @@ import numpy as np
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.column_types import type_of
+from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import FitTask
 from dpilot.fit.figures import softmax
-from dpilot.fit.source import RowReader
+from dpilot.fit.source import PlainColumns, RowReader
 from dpilot.records import Influence
 
 __all__ = ["find_influences"]
@@ -55,6 +56,8 @@ def find_influences(model: _Asked) -> tuple[Influence, ...]:
         texts, vectors, hashed levels, pictures, and columns whose range nobody knows    left out
         more than 100 columns                                                            none: too many to show
     """
+    if not isinstance(model.reader, Encoder | PlainColumns):
+        return ()
     columns = [model.schema.columns[column.name] for column in model.schema.features]
     values = {column.name: _values(column) for column in columns}
     if not 0 < len(columns) <= _MOST or any(column.bounds == "buy" for column in columns):

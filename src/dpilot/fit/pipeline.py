@@ -233,6 +233,7 @@ def _record(
         accounting=_HOW,
         unit=payments.unit,
         tuning="inside" if trained.trials else "none",
+        head=payments.book.head(),
         paid_in=describe_ledger(payments.book, own=payments.own),
         data={
             "name": declared.name,

@@ -165,7 +165,8 @@ class Run:
     def _paid_in(self) -> dict[str, Any] | None:
         if self.ledger is None:
             return None
-        return describe_ledger(self.ledger, own=isinstance(self.ledger, Ledger) and self.ledger.mode == "precommitted")
+        own = isinstance(self.ledger, Ledger) and self.ledger.mode == "precommitted"
+        return {"head": self.ledger.head(), **describe_ledger(self.ledger, own=own)}
 
 
 def read_fit(folder: str | Path) -> FitRecord:

@@ -291,6 +291,7 @@ class _AutopilotRun:
             accounting=_HOW,
             unit=committed.unit,
             tuning="inside" if outcome.search.trials else "none",
+            head=committed.head(),
             paid_in=describe_ledger(committed, own=self.ledger is None),
             data={"size": self.size, "held_out": plan.held_out, **words.data},
             plan={**plan_of(plan, outcome), **words.plan},
