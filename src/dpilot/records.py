@@ -179,7 +179,7 @@ class RunRecord:
             ),
             metrics=metrics or _validated(self.validation),
             thresholds=tuple(step.threshold for step in self.steps),
-            ledger=tuple(map(dict, entries)),
+            ledger=(*map(dict, entries), *_evaluation_entry(entries, evaluation)),
             stamps=self.stamps,
             curves={
                 "accuracy on public records against step": tuple(
@@ -373,6 +373,15 @@ _EVALUATED: Final = ("the figures, a release of their own, added to it",)
 
 def _metric(plain: Mapping[str, Any]) -> MetricRecord:
     return MetricRecord(**{**plain, "noise": tuple(plain["noise"]), "sampling": tuple(plain["sampling"])})
+
+
+def _evaluation_entry(
+    entries: Sequence[Mapping[str, Any]], evaluation: Mapping[str, Any] | None
+) -> Iterator[dict[str, Any]]:
+    """The price of figures that stand in another ledger than the run's."""
+    if evaluation and not any(entry.get("purpose") == "evaluation" for entry in entries):
+        cost = {name: evaluation[name] for name in ("epsilon", "delta")}
+        yield {"purpose": "evaluation", "part": None, "cost": cost, "state": "committed"}
 
 
 def _validated(validation: Sequence[ValidationRecord]) -> tuple[MetricRecord, ...]:

@@ -119,10 +119,11 @@ def test_yaml_reads_back_whatever_was_typed(trick: str) -> None:
     from dpilot.report.words import printable
 
     shown = printable(trick)
-    assert parsed(to_yaml({"a": [trick, {"b": trick}], "c": {"d": []}, "e": 1.5e-7})) == {
+    assert parsed(to_yaml({"a": [trick, {"b": trick}], "c": {"d": []}, "e": 1.5e-7, "f": 2e-6})) == {
         "a": [shown, {"b": shown}],
         "c": {"d": []},
         "e": 1.5e-7,
+        "f": 2e-6,
     }
 
 

@@ -164,8 +164,10 @@ def test_a_table_shows_groups_errors_and_what_drives_it(text: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["trained"], indirect=True)
-def test_steps_are_drawn(text: str) -> None:
+def test_steps_are_drawn_and_nothing_is_called_held_out_that_may_not_be(text: str) -> None:
     words = seen(text)
+    assert "Whether training had used them the record does not say" in words
+    assert "evaluation" in words
     for each in ("Fraction of records clipped", "Gradient norms over the steps", "Epsilon of training", "Noise beside"):
         assert each in words
 

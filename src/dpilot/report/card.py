@@ -26,7 +26,7 @@ def model_card(record: FitRecord, title: str, about: About) -> str:
         "library_name": "dpilot",
         "license": TO_FILL,
         "tags": ["differential-privacy", "dpilot", *([] if statement.private else ["not-private"])],
-        **({"pipeline_tag": "tabular-classification"} if record.data.get("classes") else {}),
+        **({"pipeline_tag": f"tabular-{_task(record)}"} if record.data.get("target") else {}),
         "model-index": [{"name": title, "results": _results(record)}],
     }
     lines = ["---", to_yaml(front).rstrip(), "---", "", f"# {_inline(title)}", ""]
@@ -49,6 +49,8 @@ def model_card(record: FitRecord, title: str, about: About) -> str:
 def registry_entry(record: FitRecord, title: str, about: About) -> dict[str, Any]:
     """What a registry of deployments asks of one: unit, budget, mechanism, accountant, what came after, whom to ask."""
     privacy, statement = record.privacy, promise(record)
+    ledger = privacy.get("ledger") or {}
+    shared = {} if ledger.get("own") else ledger  # one of a run's own says nothing of the data's budget
     return {
         "deployment": title,
         "private": statement.private,
@@ -65,8 +67,8 @@ def registry_entry(record: FitRecord, title: str, about: About) -> dict[str, Any
             "epsilon": privacy["epsilon"],
             "delta": privacy["delta"],
             "tuning_included": {"inside": True, "none": True}.get(str(privacy.get("tuning")), False),
-            "budget_of_the_data": (privacy.get("ledger") or {}).get("total"),
-            "left_of_it": (privacy.get("ledger") or {}).get("left"),
+            "budget_of_the_data": shared.get("total"),
+            "left_of_it": shared.get("left"),
         },
         "mechanism": {
             "name": _mechanism(record),
@@ -121,7 +123,13 @@ def _item(value: Any, indent: int) -> str:
 def _scalar(value: Any) -> str:
     if isinstance(value, Mapping | Sequence) and not isinstance(value, str):
         return "{}" if isinstance(value, Mapping) else "[]"
-    return json.dumps(words.printable(value) if isinstance(value, str) else value, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(words.printable(value) if isinstance(value, str) else value, ensure_ascii=False, allow_nan=False)
+    # YAML 1.1 reads 2e-06 as a text: a float has a point
+    return text.replace("e", ".0e", 1) if isinstance(value, float) and "e" in text and "." not in text else text
+
+
+def _task(record: FitRecord) -> str:
+    return "classification" if record.data.get("classes") else "regression"
 
 
 def _results(record: FitRecord) -> list[dict[str, Any]]:
@@ -129,7 +137,7 @@ def _results(record: FitRecord) -> list[dict[str, Any]]:
     if not found:
         return []
     metrics = [{"type": each.name, "value": each.value, "name": f"{kind(each.name).title}, noisy"} for each in found]
-    task = "tabular-classification" if record.data.get("classes") else "tabular-regression"
+    task = f"tabular-{_task(record)}" if record.data.get("target") else "other"
     dataset = {"name": str(record.data.get("name") or "protected records"), "type": "private"}
     return [{"task": {"type": task}, "dataset": dataset, "metrics": metrics}]
 

@@ -30,10 +30,10 @@ class Kind(NamedTuple):
 
 
 _KNOWN: Final = {
-    "accuracy": Kind("Accuracy", "the share of held-out records that the model gets right", "share"),
+    "accuracy": Kind("Accuracy", "the share of records that the model gets right", "share"),
     "share_of_the_most_common_class": Kind(
         "Most common class",
-        "the share of held-out records in the most common class: what predicting it always would get right",
+        "the share of records in the most common class: what predicting it always would get right",
         "share",
     ),
     "accuracy_above_that_share": Kind(
@@ -95,7 +95,7 @@ _KNOWN: Final = {
     "r2": Kind(
         "R squared", "the share of the target's spread that the model explains; the mean alone has 0", "explained"
     ),
-    "group_records": Kind("Records by group", "how many held-out records a group has", "size"),
+    "group_records": Kind("Records by group", "how many records that were scored a group has", "size"),
     "group_rmse": Kind("Error by group", "the typical size of an error in a group, in units of the target", "size"),
     "group_mean_residual": Kind(
         "Mean residual by group", "how far predictions of a group are too high on average; below 0, too low", "other"

@@ -41,6 +41,11 @@ from dpilot.report.promise import Promise, promise
 from dpilot.report.verdict import UNTOLD, WIDEST, verdict
 
 TITLE: Final = "Privacy report"
+_HELD_OUT: Final = "These figures were measured on records that training did not use."
+_GIVEN: Final = (
+    "These figures were measured on records that were given for it. Whether training had used them the record does not "
+    "say; if it had, the figures are too good."
+)
 _COLUMNS: Final = 30  # of what drives the prediction
 PAGE: Final = "report.html"
 _UNFINISHED: Final = {
@@ -174,6 +179,7 @@ def _quality(page: _Page) -> View:
         "families": families(metrics),
         "confusion": confusion(metrics),
         "level": words.percent(LEVEL),
+        "measured": _HELD_OUT if words.is_finite(page.record.data.get("held_out")) else _GIVEN,
         "baseline": baseline_sentence(page.record, page.about),
         "pictures": [each for each in (roc(metrics), calibration(metrics, WIDEST)) if each is not None],
     }
