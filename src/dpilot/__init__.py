@@ -68,10 +68,10 @@ _HOMES = {
 _PACKAGES = ("clipping", "diagnose", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
 
 
-def _write_report(record: records.FitRecord, path: str | Path) -> Path:
+def _write_report(record: records.FitRecord, path: str | Path, **options: Any) -> Path:
     from dpilot.report.page import write
 
-    return write(record, path)
+    return write(record, path, **options)
 
 
 records.use_report_writer(_write_report)

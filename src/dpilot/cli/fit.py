@@ -223,12 +223,12 @@ def _fit(table: Table, schema: Schema, how: dict[str, Any], out: Path, *, resume
         console.fail(" ".join(["interrupted.", *getattr(stopped, "__notes__", ())]))
         raise typer.Exit(INTERRUPTED) from None
     from dpilot.privacy.ledger import Balance, Ledger
-    from dpilot.train.checkpoint.statement import write_statement
+    from dpilot.train.checkpoint.statement import cover_file
 
     paid = how["ledger"]
     balance = Balance.of(paid if isinstance(paid, Ledger) else Ledger.read(paid))
     report = run.record.write_report(out / REPORT)
-    write_statement(out)
+    cover_file(out, report)
     _show(run, report, out, balance, json=json)
 
 
@@ -315,7 +315,9 @@ def _show(run: FittedModel, report: Path, out: Path, balance: Balance, *, json: 
     health = condition(record.health)
     for alarm in health.alarms if health is not None else ():
         console.line(f"LOOK AT THE DATA: {alarm}")
-    show_metrics(record, "Held-out metrics, with 95 % intervals", without=("confusion",))
+    from dpilot.metrics.figures import LONG
+
+    show_metrics(record, "Held-out metrics, with 95 % intervals", without=LONG)
     console.line(f"Ledger: {balance}.")
     console.line(f"Run folder {out}, report {report}")
 

@@ -45,7 +45,7 @@ def sign(
     if not found.held:
         problems = "; ".join(f"{each.name}: {each.found}" for each in found.checks if each.held is False)
         raise InvalidInput(f"{run} is not what it states ({problems}): nothing was signed.")
-    written = write_statement(run, key=key)
+    written = write_statement(run, found.statement, key)
     signer = check(run).signer
     if json:
         console.json({"statement": str(written), "signer": signer})

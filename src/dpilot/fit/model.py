@@ -30,14 +30,13 @@ from dpilot.fit.learners.shifted import OFFSETS, shift
 from dpilot.fit.source import PlainColumns, RowReader, TableSource
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
-from dpilot.records import FitRecord, MetricRecord
+from dpilot.records import FIT, FitRecord, MetricRecord
 from dpilot.train.checkpoint import files
 from dpilot.train.checkpoint.statement import claims, embed, write_statement
 from dpilot.train.payment import LEDGER
 
 __all__ = ["FIT", "FittedModel", "load_fit", "plain_labels"]
 
-FIT: Final = "fit.json"
 MODEL: Final = "model.safetensors"
 READER: Final = "encoder.json"
 _PREDICTORS: Final[dict[str, Any]] = {
@@ -133,9 +132,12 @@ class FittedModel:
         found = exact_figures(self.task, records, outputs if self.task.numeric else softmax(outputs))
         return tuple(metric.record() for metric in found)
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report of the fit, one HTML page; it costs nothing."""
-        return self.record.write_report(path)
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write the report of the fit, one HTML page; it costs nothing. ``options``: see ``FitRecord.write_report``."""
+        return self.record.write_report(path, **options)
+
+    def _repr_html_(self) -> str:
+        return self.record.summary_table(self.task.target.name)
 
     def save(self, folder: str | Path) -> Path:
         """Write model, schema, plan, record and ledger entries to ``folder``, as data; ``fit.json`` last,

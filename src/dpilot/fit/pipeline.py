@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import softmax
 from dpilot.fit.folder import RunFolder
 from dpilot.fit.health import SHARE, Health, health_event, health_noise, release_health, split_budget
+from dpilot.fit.influence import find_influences
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Learner, LearnerPlan, PaidRun, Tell, Trained, silent
 from dpilot.fit.learners.shifted import shift
@@ -28,17 +29,14 @@ from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RecordSource, RowReader, Seen
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, ledger_exists
-from dpilot.records import FitRecord
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, describe_ledger, ledger_exists
+from dpilot.records import BY_PARTS, FitRecord
 from dpilot.train.progress import Progress
 
 __all__ = ["METRICS", "FitPlan", "FitResult", "FitStopped", "plan_fit", "run_fit"]
 
 METRICS: Final = "held-out metrics"
-_HOW: Final = (
-    "the health check, then everything else that touched the records, tuning included, in one commitment, composed on "
-    "each part; the larger of both parts' totals"
-)
+_HOW: Final = f"the health check, then everything else that touched the records, tuning included: {BY_PARTS}"
 
 
 Reading = Callable[[int, int], None]
@@ -165,8 +163,9 @@ def run_fit(
     entries = _entries(plan, keys, payments, committed)
     record = _record(plan, trained, weights, metrics, health, entries, payments, size, keys.noise.stamp)
     own = payments.book if payments.own else None
+    model = FittedModel(_with_bought(declared.schema, reader), reader, predictor, record, health, own)
     return FitResult(
-        FittedModel(_with_bought(declared.schema, reader), reader, predictor, record, health, own),
+        replace(model, record=replace(record, influences=find_influences(model))),
         trained,
         metrics,
         entries,
@@ -249,7 +248,9 @@ def _record(
         delta=cost.delta,
         accounting=_HOW,
         unit=payments.unit,
+        tuning="inside" if trained.trials else "none",
         head=payments.book.head(),
+        paid_in=describe_ledger(payments.book, own=payments.own),
         data={
             "name": declared.name,
             "size": round(size),
@@ -269,6 +270,8 @@ def _record(
         unprotected=declared.unprotected,
         curves=trained.curves,
         health=health.to_dict(),
+        steps=trained.steps,
+        trials=trained.trials,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -40,6 +40,10 @@ class Evaluation:
 
     metrics: Figures
     cost: Cost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the figures as records keep them, and their price."""
+        return {"metrics": [asdict(each.record()) for each in self.metrics], **asdict(self.cost)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from dpilot.engine.outputs import judge_outputs, outputs
 from dpilot.engine.record import Verdict
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.ledger import Committed, Ledger
+from dpilot.privacy.ledger import Committed, Ledger, describe_ledger
 from dpilot.privacy.unit import PrivacyUnit
-from dpilot.records import RunRecord, StepRecord
+from dpilot.records import RUN, FitRecord, RunRecord, StepRecord
 from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files
 from dpilot.train.checkpoint.statement import claims, embed, write_statement
@@ -38,12 +38,13 @@ from dpilot.train.records.reader import Collate, try_quietly
 if TYPE_CHECKING:
     import pandas as pd
 
-RECORD: Final = "record.json"
 _ONE: Final = ("step", "threshold", "bound", "measuring", "length")
 _MANY: Final = ("released", "thresholds", "bounds", "memory")
 MODEL: Final = "model.safetensors"
 LAYERS: Final = "model.json"
 ENTRIES: Final = "ledger.json"
+PAID_IN: Final = "paid_in.json"
+EVALUATION: Final = "evaluation.json"
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -125,8 +126,20 @@ class Run:
             split=split,
         )
 
-    def save(self, folder: str | Path) -> Path:
-        """Write model, record and ledger to ``folder``: safetensors and JSON.
+    def report(self, path: str | Path, *, evaluation: Evaluation | None = None, **options: Any) -> Path:
+        """Write the report of the run, one HTML page; it costs nothing.
+
+        ``evaluation``: figures that ``evaluate`` released of it. ``options``: see ``FitRecord.write_report``.
+        """
+        figures = None if evaluation is None else evaluation.to_dict()
+        record = self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
+        return record.write_report(path, **options)
+
+    def _repr_html_(self) -> str:
+        return self.record.to_fit(paid_in=self._paid_in()).summary_table(type(self.model).__name__)
+
+    def save(self, folder: str | Path, *, evaluation: Evaluation | None = None) -> Path:
+        """Write model, record, ledger, and figures that were released of it, to ``folder``: safetensors and JSON.
 
         Edge cases:
             a ledger that was given     its entries are written, it stays where it is
@@ -134,30 +147,52 @@ class Run:
         """
         where = Path(folder)
         written = self.record.to_json()
-        if (where / RECORD).exists() and not _is_same(where / RECORD, written):
+        if (where / RUN).exists() and not _is_same(where / RUN, written):
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
         stated, tensors = claims(self.record), to_storable(self.model.state_dict())
         files.write(where / MODEL, save(tensors, embed(stated, tensors)))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
-        files.write(where / RECORD, written.encode())
+        if evaluation is not None:
+            files.write(where / EVALUATION, json.dumps(evaluation.to_dict(), indent=1).encode())
+        files.write(where / RUN, written.encode())
         write_statement(where, stated)
         return where
 
     def _save_ledger(self, where: Path) -> None:
         if self.ledger is None:
             return
-        entries = [entry.as_dict() for entry in self.ledger.entries()]
-        files.write(where / ENTRIES, json.dumps(entries, indent=1).encode())
+        files.write(where / ENTRIES, json.dumps(self._entries(), indent=1).encode())
+        files.write(where / PAID_IN, json.dumps(self._paid_in(), indent=1).encode())
         if isinstance(self.ledger, Ledger) and _is_over(self.ledger):
             self.ledger.copy_to(where / LEDGER)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        return [] if self.ledger is None else [entry.as_dict() for entry in self.ledger.entries()]
+
+    def _paid_in(self) -> dict[str, Any] | None:
+        if self.ledger is None:
+            return None
+        own = isinstance(self.ledger, Ledger) and self.ledger.mode == "precommitted"
+        return {"head": self.ledger.head(), **describe_ledger(self.ledger, own=own)}
 
 
 def _is_same(stored: Path, written: str) -> bool:
     """Whether a stored record says the same, whichever zlib wrote it: numbers of large records are rounded."""
     text = stored.read_text()
     return text == written or RunRecord.from_json(text) == RunRecord.from_json(written)
+
+
+def read_fit(folder: str | Path) -> FitRecord:
+    """The run that ``Run.save`` wrote to ``folder``, as reports see it; no model is needed."""
+    where = Path(folder)
+
+    def read(name: str) -> Any:
+        return json.loads((where / name).read_text()) if (where / name).exists() else None
+
+    record = RunRecord.from_json((where / RUN).read_text())
+    return record.to_fit(entries=read(ENTRIES) or (), paid_in=read(PAID_IN), evaluation=read(EVALUATION))
 
 
 def _is_over(ledger: Ledger) -> bool:
@@ -177,7 +212,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     """
     where = Path(folder)
     try:
-        record = RunRecord.from_json((where / RECORD).read_text())
+        record = RunRecord.from_json((where / RUN).read_text())
         weights = from_storable(load_file(where / MODEL))
     except FileNotFoundError as problem:
         raise InvalidInput(
@@ -285,7 +320,7 @@ def read_steps(folder: str | Path) -> pd.DataFrame:
     """What the steps of the run in ``folder`` released, as ``Run.steps`` has it; of a stopped run, up to where it was
     last stored. Only data is read, and no model is needed.
     """
-    where = Path(folder) / RECORD
+    where = Path(folder) / RUN
     finished = where.exists()
     return steps_frame(
         RunRecord.from_json(where.read_text()).steps if finished else StoredRun.read(Path(folder)).records()

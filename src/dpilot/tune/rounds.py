@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Gaussian
-from dpilot.privacy.ledger import Committed, Ledger, Stage, commitment
+from dpilot.privacy.ledger import Committed, Ledger, Stage, commitment, describe_ledger
 from dpilot.privacy.receipt import Receipt
 from dpilot.records import StepRecord
 from dpilot.tune.candidate import Candidate
@@ -42,6 +42,7 @@ class TuningPayment:
     budget: Budget
     committed: Committed
     cost: Cost
+    own: bool  # a ledger made for it alone
 
     def outcome(self, method: str, model: Any, candidate: Candidate | None, epsilon: float, **more: Any) -> Tuned:
         """What the tuner hands out, with its whole price and the stamp of its noise; ``more``: fields of ``Tuned``."""
@@ -54,6 +55,8 @@ class TuningPayment:
             spent=self.cost,
             entries=self.committed.entries(),
             stamps=(self.task.stamp,),
+            paid_in=describe_ledger(self.committed, own=self.own),
+            unit=self.committed.unit,
             **more,
         )
 
@@ -75,7 +78,7 @@ def commit_stages(
     """
     size = task.size + task.held_out_size
     with commitment(stages, budget, ledger, dataset="one tuning", size=size, unit=task.unit) as (made, cost):
-        yield TuningPayment(task, budget, made, cost)
+        yield TuningPayment(task, budget, made, cost, ledger is None)
 
 
 @contextmanager

@@ -192,6 +192,6 @@ def _summary(plan: ScalingPlan, law: ScalingLaw, candidate: Candidate) -> str:
     source = " and ".join(f"{r:.4g} at {epsilon:.3g}" for epsilon, r in law.points)
     how = f"r = {candidate.r:.4g} extrapolated from {source}" if source else f"r = {candidate.r:.4g}, data-free"
     return (
-        f"{_words(candidate)}: {how}; the final run has epsilon {plan.final_epsilon:.4g}, and {plan.share:.1%} of mu^2 "
-        "went to tuning."
+        f"{_words(candidate)}: {how}; the final run has epsilon {plan.final_epsilon:.4g}, and about "
+        f"{100 * plan.share:.2g} % of the budget went on trying settings, inside the total."
     )

@@ -27,7 +27,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
 from dpilot.transfer.features import Features
 from dpilot.tune.autopilot_plan import AutopilotPlan, plan_heads
-from dpilot.tune.autopilot_record import curves_of, explain, plan_of
+from dpilot.tune.autopilot_record import curves_of, explain, plan_of, trials_of
 from dpilot.tune.defaults import AutopilotOptions
 from dpilot.tune.pilot import HEAD_CLIPPING, cells_of, run_trials
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
@@ -102,6 +102,7 @@ class HeadsPlan:
             figures=self.figures,
             plan={**plan_of(plan, outcome), **about},
             decisions=explain(plan, outcome, clipping=HEAD_CLIPPING, model=model),
+            trials=trials_of(outcome),
             curves=curves_of(plan, outcome),
             details=outcome,
         )

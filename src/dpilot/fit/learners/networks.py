@@ -201,7 +201,7 @@ class NetworkPlan:
                 "model": self.declared.options.model,
             },
             decisions=self._decisions(numbers, lr, least),
-            thresholds=tuple(step.threshold for step in started.state.records),
+            steps=tuple(started.state.records),
         )  # fmt: skip
 
     def shorten(self, size: float, rows: int) -> tuple[NetworkPlan, float]:

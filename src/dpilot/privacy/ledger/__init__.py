@@ -2,7 +2,7 @@
 
 from dpilot.privacy.ledger.discovery import dataset_name, find_ledger, locate_ledger
 from dpilot.privacy.ledger.history import Entry, Extension, Grant, Stage
-from dpilot.privacy.ledger.ledger import Ledger, as_ledger, commitment, ledger_exists, migrate, reopen
+from dpilot.privacy.ledger.ledger import Ledger, as_ledger, commitment, describe_ledger, ledger_exists, migrate, reopen
 from dpilot.privacy.ledger.spending import Committed
 from dpilot.privacy.ledger.totals import Balance, OpenedLedger, extend_total, fit_budget, open_for_fit, split_budget
 
@@ -18,6 +18,7 @@ __all__ = [
     "as_ledger",
     "commitment",
     "dataset_name",
+    "describe_ledger",
     "extend_total",
     "find_ledger",
     "fit_budget",

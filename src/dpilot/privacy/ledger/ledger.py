@@ -18,11 +18,11 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from dpilot import _validate
+from dpilot._html import html_table
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy import _decimals, filters
 from dpilot.privacy.budget import Budget, Cost
@@ -340,11 +340,8 @@ class Ledger:
         history = self._book.history()
         spent, budget = history.cost(history.total()), history.budget
         total = f"epsilon {spent.epsilon:.4g} of {budget.epsilon:g} at delta {budget.delta:g}"
-        caption = escape(f"{self.path.name}: data set {history.dataset}, unit {history.unit}, {total}")
-        head = "".join(f"<th>{name}</th>" for name in Entry.COLUMNS)
-        lines = (f"<td>{'</td><td>'.join(map(escape, entry.cells()))}</td>" for entry in history.entries())
-        body = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        caption = f"{self.path.name}: data set {history.dataset}, unit {history.unit}, {total}"
+        return html_table(caption, Entry.COLUMNS, (entry.cells() for entry in history.entries()))
 
 
 def as_ledger(
@@ -392,6 +389,19 @@ def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> L
 def reopen(path: str | os.PathLike[str]) -> Ledger:
     """The ledger at ``path``, whatever data set it is of."""
     return Ledger.open(path, dataset=Ledger.read(path).dataset)
+
+
+def describe_ledger(ledger: Ledger | Committed, *, own: bool) -> dict[str, Any]:
+    """What a record says of the ledger that paid for it, at that moment, as plain data.
+
+    ``own``: made for one run alone. Such a ledger counts nothing else, and lies in the run's folder where there is one.
+    """
+    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger._book)
+    budget = book.budget
+    parts = {"total": Cost(budget.epsilon, budget.delta), "spent": book.spent(), "left": book.remaining()}
+    amounts = {name: {"epsilon": part.epsilon, "delta": part.delta} for name, part in parts.items()}
+    where = "" if own else str(book.path)
+    return {"own": own, "where": where, "dataset": book.dataset, **amounts}
 
 
 @contextmanager

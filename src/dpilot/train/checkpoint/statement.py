@@ -69,21 +69,45 @@ def embed(stated: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, st
     return _embedded({**stated, "weights": tensor_hash(tensors)})
 
 
-def write_statement(folder: Path, stated: Mapping[str, Any] | None = None, key: Path | None = None) -> Path:
-    """Hash every file of ``folder`` and write what is ``stated``, or was, signed by ``key`` or that of ``DPILOT_KEY``.
+def write_statement(folder: Path, stated: Mapping[str, Any], key: Path | None = None) -> Path:
+    """Hash every file of ``folder`` and write what is ``stated``, signed by ``key`` or that of ``DPILOT_KEY``.
 
     Files whose names begin with a dot are working files, and not covered.
     """
-    if stated is None:
-        stated, _ = read_statement(folder)
-    named = os.environ.get(KEY)
-    key = key or (Path(named) if named else None)
+    key = key or _own_key()
     if key is not None:
         _sign_weights(folder, key)
-    body = {**stated, "files": file_hashes(folder), "time": datetime.now(UTC).isoformat(timespec="seconds")}
+    return _write(folder, {**stated, "files": file_hashes(folder)}, key)
+
+
+def cover_file(folder: Path, path: Path) -> bool:
+    """State the hash of a page that was written after the rest; False where that takes a key which is not at hand.
+
+    What is stated of all other files stays as it was, so an alteration of theirs is found as before.
+    """
+    if not (folder / STATEMENT).exists() or path.parent != folder:
+        return True
+    stated, signature = read_statement(folder)
+    if signature is not None and _own_key() is None:
+        return False
+    _write(folder, {**stated, "files": {**stated["files"], path.name: _file_hash(path)}}, _own_key())
+    return True
+
+
+def _own_key() -> Path | None:
+    named = os.environ.get(KEY)
+    return Path(named) if named else None
+
+
+def _write(folder: Path, body: Mapping[str, Any], key: Path | None) -> Path:
+    body = {**body, "time": datetime.now(UTC).isoformat(timespec="seconds")}
     written = {"statement": body, **({} if key is None else {"signature": sign(body, key)})}
     files.write(folder / STATEMENT, json.dumps(written, indent=1).encode())
     return folder / STATEMENT
+
+
+def _file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def read_statement(folder: Path) -> tuple[dict[str, Any], dict[str, str] | None]:
@@ -113,7 +137,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
     found = sorted(path for path in folder.rglob("*") if path.is_file())
     names = {path: path.relative_to(folder) for path in found}
     return {
-        name.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        name.as_posix(): _file_hash(path)
         for path, name in names.items()
         if name.as_posix() != STATEMENT and not any(part.startswith(".") for part in name.parts)
     }
