@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -42,9 +43,17 @@ def rare(size: int = 4000, share: float = 0.04) -> pd.DataFrame:
     return data[kept].reset_index(drop=True)
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
-@pytest.mark.parametrize("outcome", RECORDS)
-@pytest.mark.parametrize(("model", "part"), [("auto", TRAIN), *thin([("auto", HELD_OUT), ("logistic", TRAIN)], 1)])
+@pytest.mark.parametrize(
+    ("name", "outcome", "model", "part"),
+    thin(
+        [
+            (*each, *trained)
+            for each in product(WEIGHTS, RECORDS)
+            for trained in (("auto", TRAIN), ("auto", HELD_OUT), ("logistic", TRAIN))
+        ],
+        5,
+    ),
+)
 def test_a_record_of_any_class_moves_releases_by_no_more_than_their_bound(
     replay, monkeypatch, name, outcome, model, part
 ):
@@ -171,7 +180,7 @@ def test_labels_of_an_array_may_be_weighed_and_no_weights_are_no_weights():
     y = (X[:, 0] + rng.normal(size=3000) > 2.0).astype(int)
     how = {"epsilon": 8.0, "delta": 1e-5, "classes": [0, 1], "random_state": 0}
     with pytest.warns(UserWarning, match="random_state"):
-        plain, same, weighed = (AutoClassifier(**how, class_weight=w).fit(X, y) for w in (None, {1: 1}, {1: 8}))
+        plain, same, weighed = (AutoClassifier(**how, model="additive", class_weight=w).fit(X, y) for w in (None, {1: 1}, {1: 8}))
     assert np.array_equal(plain.coef_, same.coef_), "weights of 1 are no weights"
     assert (weighed.predict(X) == 1).mean() > (plain.predict(X) == 1).mean()
     assert weighed.record().plan["class_weights"] == {"0": 0.125, "1": 1.0}

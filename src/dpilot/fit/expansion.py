@@ -5,8 +5,8 @@ so little that private steps never find it. Each numeric column is therefore giv
 place on a symmetric log scale, and eight overlapping tents along that scale. Where a noisy marginal of the column was
 paid for (``fit.grids.levels``), its quantile there stands in for the log scale.
 
-A text or a vector is a row of unit length, as long as one category. Among m other columns it is made sqrt(m) times as
-long, so that it weighs as much as all of them together.
+A text, a vector or a picture is a row of unit length, as long as one category. Among m other columns it is made sqrt(m)
+times as long, so that it weighs as much as all of them together.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dpilot.data.column import Column
 from dpilot.data.column_types import type_of
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
+from dpilot.fit.embeddings import encoder_of
 
 if TYPE_CHECKING:
     from dpilot.fit.grids.levels import Levels
@@ -90,7 +91,11 @@ class WideRows:
         """What becomes of the columns, in words."""
         along = "" if self.levels is None else " along its private quantiles"
         numbers = f"each number in ten shapes{along}" if self.expands else "numbers as they are"
-        kinds = {"text": "texts as hashed words and parts of them", "vector": "vectors over their lengths"}
+        kinds = {
+            "text": "texts as hashed words and parts of them",
+            "vector": "vectors over their lengths",
+            "image": "features of pictures",
+        }
         types = {column.type for column in self.encoder.schema.features}
         told = [numbers] if "numeric" in types or not types & set(kinds) else []
         return ", ".join([*told, *(said for kind, said in kinds.items() if kind in types)])
@@ -164,7 +169,7 @@ def rows_of(reader: Any) -> RowMap:
 
 def features_of(schema: Schema) -> WideRows:
     """How the features of a schema whose bounds are known are widened."""
-    return WideRows(Encoder(schema))
+    return WideRows(encoder_of(schema))
 
 
 def _shapes(features: Features, place: int, column: Column, levels: Levels | None) -> Floats:

@@ -13,6 +13,7 @@ from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
+from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
 from dpilot.fit.grids.design import Design, TableRows, additive_design, grid_design, screen_cells
 from dpilot.fit.grids.levels import Levels, Marginal, TableColumn, cell_edges, columns_of, dense_columns
@@ -150,7 +151,7 @@ class GridsPlan:
         return own if self.linear is None else [*self.linear.stages(split), *own]
 
     def reader(self, schema: Schema) -> RowReader:
-        return Encoder(schema)
+        return encoder_of(schema, self.declared.options.device)
 
     def shorten(self, size: float, rows: int) -> tuple[GridsPlan, float]:
         return self, size / rows
@@ -341,4 +342,4 @@ def _place_target(marginal: Marginal, reach: float) -> tuple[float, float]:
 
 def _known_encoder(schema: Schema) -> Encoder:
     """The encoder but for the bounds that are still to be bought."""
-    return Encoder(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0))))
+    return encoder_of(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0))))
