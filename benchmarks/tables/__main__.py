@@ -128,7 +128,6 @@ def fit_and_predict(
         middles = {name: float(np.mean(columns[name]["bounds"])) for name in x if columns[name]["type"] == "numeric"}
         fitted = DPExplainableBoostingClassifier(
             feature_types=kinds, n_jobs=1, epsilon=epsilon, delta=1e-5, privacy_bounds=bounds,
-            privacy_target_min=0.0, privacy_target_max=1.0,
         )  # fmt: skip
         fitted.fit(x.fillna(middles), train[target])
         new = new.fillna(middles)
