@@ -5,8 +5,8 @@
     one row  by hand: one row of each person, as records, at epsilon
 
 Tables: law school and Adult by linear heads ("auto", 12,000 rows), Adult and the Dutch census by small networks ("mlp",
-24,000 rows), sorted by all columns so that the rows of a person are alike, cut into persons of ``even`` (four rows each)
-or ``long`` (1 to 50 rows, long-tailed) numbers of rows. 20 Newsgroups by sender (the From line; hashed words of the
+24,000 rows), sorted by all columns so that the rows of a person are alike, cut into persons of ``even`` (four each) or
+``long`` (1 to 50, long-tailed) numbers of rows. 20 Newsgroups by sender (the From line; hashed words of the
 text below the headers) and surnames by their first three letters, by linear heads. Accuracy of test persons' rows,
 exact. Lines of JSON; then means, and differences of the same seeds with their standard errors.
 """
