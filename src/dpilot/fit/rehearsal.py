@@ -74,7 +74,9 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
 
     def train_once() -> None:
         committed: Any = _Unpaid(short.stages(split.id))
-        short.train(parts, PaidRun(committed, keys, split.id, float(_ROWS // each or 1), Cost(0.0, 0.0)))
+        short.train(
+            parts, PaidRun(committed, keys, split.id, float(_ROWS // each or 1), Cost(0.0, 0.0), unit=declared.unit)
+        )
 
     once, training = _seconds(train_once)
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)

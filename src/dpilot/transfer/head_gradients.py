@@ -154,7 +154,7 @@ class FeatureBlocks:
         sums: Tensor = total[0]
         return sums
 
-    def gradients(self, weights: Tensor, limits: Tensor) -> Iterator[HeadGradients]:
+    def gradients(self, weights: Tensor, limits: Tensor) -> Iterator[PerSampleGradients]:
         """Those of each block in turn, one block at least: weights (heads, classes, d), limits (heads, n)."""
         flat = weights.view(-1, weights.shape[-1])
         records = ((start, None) for start in range(0, max(len(self.values), 1), self.block))

@@ -116,7 +116,7 @@ class HeadsPlan:
         classes, share = self.declared.task.outputs, self.plan.held_out
         train, held_out = (_unit_features(part, rows, classes) for part in (parts.train, parts.held_out))
         if parts.units is not None:
-            train = train.with_shares(parts.units, self.declared.unit)
+            train = train.with_shares(parts.units, run.unit)
         group = parts.held_out.group if self.plan.options.objective == "worst_group" else None
         return ProbeTask(
             train,
