@@ -129,7 +129,7 @@ def test_units_of_one_row_each_are_records():
     alone = data.assign(patient_id=pd.Series(np.arange(200), dtype=object))
     how = {"epsilon": 1e5, "delta": 1e-4, "test_seed": 5, "epochs": 3}
     plain = fit_table(data, SCHEMA, **how)
-    by_unit = fit_table(alone, SCHEMA, **how, **UNIT)
+    by_unit = fit_table(alone, SCHEMA, **how, unit="patient_id", rows_per_unit=1)
     assert np.allclose(plain.predict_proba(data), by_unit.predict_proba(data), atol=0.05)
 
 
