@@ -123,6 +123,17 @@ def test_every_unit_lies_in_one_part_with_all_its_rows():
         assert len({train[place] for place in np.flatnonzero(parts.units.units == unit)}) == 1
 
 
+def test_a_network_samples_and_clips_units(replay, monkeypatch):
+    """Rows that all pull one way: trained on as records they would move a sum by as many bounds."""
+    monkeypatch.setattr(FitKeys, "split", lambda self, shares: Split(shares, key_that_puts(UNITS, TRAIN, shares)))
+    monkeypatch.setattr(
+        "dpilot.fit.learners.networks._rate_and_steps", lambda *given: (1.0, 3, "every unit in each step")
+    )
+    pair = Pair("alike", persons(), joined(persons(), [{**GOOD, "signal": "3"}] * 3))
+    (result,) = replay(partial(run, model="mlp", epochs=3, **UNIT), pairs=[pair], opaque=OPAQUE)
+    assert 0.05 < result.largest <= 1 + 1e-6
+
+
 def test_units_of_one_row_each_are_records():
     """The same coins and, but for roundings, the same sums: with next to no noise the model is the same."""
     data = frame(200)

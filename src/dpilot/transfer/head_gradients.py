@@ -123,7 +123,8 @@ class FeatureBlocks:
         ``grade`` is that of the device, and ``product`` the one whose roundings the limits have room for, unless a test
         writes out those of another device.
         """
-        features = features.by_place() if device is None else features.by_place().to(device)
+        features = features.by_place()
+        features = features if device is None else features.to(device)
         values, labels = features.values, features.labels
         grade, block = grade or grade_of(values.device), block_rows(values, size)
         most = features.protects.rows or 1
