@@ -17,8 +17,10 @@ from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.fit import pipeline
 from dpilot.fit.declaration import FitOptions, declare_fit
+from dpilot.fit.expansion import features_of
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.heads import HeadsPlan
+from dpilot.fit.learners.networks import dataset_of
 from dpilot.fit.pipeline import FitStopped, plan_fit
 from dpilot.fit.population import HELD_OUT, TRAIN, RecordsByUnit
 from dpilot.fit.source import TableSource
@@ -123,15 +125,16 @@ def test_every_unit_lies_in_one_part_with_all_its_rows():
         assert len({train[place] for place in np.flatnonzero(parts.units.units == unit)}) == 1
 
 
-def test_a_network_samples_and_clips_units(replay, monkeypatch):
-    """Rows that all pull one way: trained on as records they would move a sum by as many bounds."""
-    monkeypatch.setattr(FitKeys, "split", lambda self, shares: Split(shares, key_that_puts(UNITS, TRAIN, shares)))
-    monkeypatch.setattr(
-        "dpilot.fit.learners.networks._rate_and_steps", lambda *given: (1.0, 3, "every unit in each step")
-    )
-    pair = Pair("alike", persons(), joined(persons(), [{**GOOD, "signal": "3"}] * 3))
-    (result,) = replay(partial(run, model="mlp", epochs=3, **UNIT), pairs=[pair], opaque=OPAQUE)
-    assert 0.05 < result.largest <= 1 + 1e-6
+def test_a_network_samples_and_clips_units():
+    """Its data set has as many items as there are units, and the null record."""
+    data = persons(600, 100)
+    declared, source = declare_fit(data, SCHEMA, epsilon=1.0, delta=1e-4, **UNIT, options=FitOptions("mlp"))
+    reader = plan_fit(declared, "basic").learned.reader(declared.schema.inputs_only())
+    split = FitKeys.draw(0).split({TRAIN: 0.5, HELD_OUT: 0.5})
+    parts = RecordsByUnit.of(source, declared.unit, bytes(32)).parts(reader, split)
+    made = dataset_of(parts, features_of(reader.schema), declared.task)
+    assert len(made) == parts.units.count + 1 < len(parts.train.features)
+    assert max(len(made.rows_of(number)[1]) for number in range(len(made))) == 3
 
 
 def test_units_of_one_row_each_are_records():
