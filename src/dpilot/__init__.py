@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpilot.privacy.ledger import Ledger
     from dpilot.train.own_loop import PrivateStep, poisson_loader
     from dpilot.train.plan import Plan
-    from dpilot.train.steps import read_steps
+    from dpilot.train.run import read_steps
     from dpilot.train.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -62,7 +62,7 @@ _HOMES = {
     "Trainer": "dpilot.train.trainer",
     "load": "dpilot.fit.load",
     "poisson_loader": "dpilot.train.own_loop",
-    "read_steps": "dpilot.train.steps",
+    "read_steps": "dpilot.train.run",
 }
 _PACKAGES = ("clipping", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
 

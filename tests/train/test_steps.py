@@ -12,9 +12,8 @@ import torch
 from dpilot import PrivateStep, clipping, load, poisson_loader, read_steps
 from dpilot.records import RunRecord
 from dpilot.tape import tape
-from dpilot.train.state import record_step
-from dpilot.train.step import initial_state
-from dpilot.train.steps import steps_frame
+from dpilot.train.run import steps_frame
+from dpilot.train.step import initial_state, record_step
 from tests.tapes import Recorder
 from tests.train.helpers import LOSS, STEPS, data, fit, model, plan
 from tests.train.test_checkpoint import resumed, stopped

@@ -67,7 +67,8 @@ def fit(
     size: Annotated[str, typer.Option(help='"public", "private", or the number of records, declared.')] = "public",
     stop_below: Annotated[float, typer.Option(help="Stop if fewer records than this share can be used.")] = 0.5,
     ledger: Annotated[
-        Path | None, typer.Option(help="The data set's ledger; by default DATA's own, beside it, made where missing.")
+        str | None,
+        typer.Option(help="The data set's ledger, a file or postgresql://...; by default DATA's own, beside it."),
     ] = None,
     total: Annotated[float | None, typer.Option(help="Total epsilon of all fits, where the ledger is made.")] = None,
     out: Annotated[Path, typer.Option(help="The run folder.")] = _FOLDER,
@@ -143,7 +144,7 @@ def _class_weight(given: list[str] | None) -> str | dict[str, float] | None:
     return weights
 
 
-def _open_ledger(data: Path, ledger: Path | None, judged: Declaration, total: float | None) -> OpenedLedger:
+def _open_ledger(data: Path, ledger: str | None, judged: Declaration, total: float | None) -> OpenedLedger:
     """The data set's own ledger, found or made; refused where the fit is over what is left there."""
     from dpilot.privacy.ledger import dataset_name, locate_ledger, open_for_fit
 
@@ -199,10 +200,13 @@ def _fit(table: Table, schema: Schema, how: dict[str, Any], out: Path, *, resume
         console.fail(" ".join(["interrupted.", *getattr(stopped, "__notes__", ())]))
         raise typer.Exit(INTERRUPTED) from None
     from dpilot.privacy.ledger import Balance, Ledger
+    from dpilot.train.checkpoint.statement import write_statement
 
     paid = how["ledger"]
     balance = Balance.of(paid if isinstance(paid, Ledger) else Ledger.read(paid))
-    _show(run, run.record.write_report(out / REPORT), out, balance, json=json)
+    report = run.record.write_report(out / REPORT)
+    write_statement(out)
+    _show(run, report, out, balance, json=json)
 
 
 def _check(data: Table, schema: Schema, given: dict[str, Any], out: Path) -> Declaration:

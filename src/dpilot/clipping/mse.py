@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -48,15 +47,8 @@ class MeanSquaredError(Binned):
         its upper bound and the norms by a released histogram. Wei et al. 2025 (DC-SGD-E) is the known instance.
     """
 
-    threshold: float = 1.0
     rate: float = 0.2
-    bins: int = 20
-    width: float = 1.0
-    share: float = 1 / 25
-    overflow: float = 0.1
-    vacancy: float = 0.05
-    floor: float = 0.0
-    ceiling: float = math.inf
+    overflow: float = field(default=0.1, kw_only=True)
 
     def __post_init__(self) -> None:
         _validate.rate(rate=self.rate)

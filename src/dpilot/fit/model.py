@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +31,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
 from dpilot.records import FitRecord, MetricRecord
 from dpilot.train.checkpoint import files
+from dpilot.train.checkpoint.statement import claims, embed, write_statement
 from dpilot.train.payment import LEDGER
 
 __all__ = ["FIT", "FittedModel", "load_fit", "plain_labels"]
@@ -121,7 +121,8 @@ class FittedModel:
         return self.record.write_report(path)
 
     def save(self, folder: str | Path) -> Path:
-        """Write model, schema, plan, record and ledger entries to ``folder``, as data; ``fit.json`` last.
+        """Write model, schema, plan, record and ledger entries to ``folder``, as data; ``fit.json`` last,
+        but for the statement of what all this is.
 
         Edge cases:
             another fit in the folder    refused
@@ -132,7 +133,8 @@ class FittedModel:
             raise InvalidInput(f"{where} holds another fit: expected an empty folder or this fit's own.")
         where.mkdir(parents=True, exist_ok=True)
         plain, tensors = self.predictor.state()
-        files.write(where / MODEL, save(dict(tensors)))
+        stated = claims(self.record)
+        files.write(where / MODEL, save(dict(tensors), embed(stated, tensors)))
         kinds = {PlainColumns: "plain", Encoder: "encoder", Scatterer: "scattering"}
         described = {
             "reader": kinds[type(self.reader)], "shape": getattr(self.reader, "shape", None),
@@ -143,9 +145,10 @@ class FittedModel:
         files.write(where / "schema.toml", self.schema.to_toml().encode())
         files.write(where / "plan.json", json.dumps(self.record.plan, indent=1).encode())
         files.write(where / "ledger.json", json.dumps(self.record.ledger, indent=1).encode())
-        if self.ledger is not None and self.ledger.path != (where / LEDGER).resolve():
-            shutil.copyfile(self.ledger.path, where / LEDGER)
+        if self.ledger is not None:
+            self.ledger.copy_to(where / LEDGER)
         files.write(where / FIT, self.record.to_json().encode())
+        write_statement(where, stated)
         return where
 
 

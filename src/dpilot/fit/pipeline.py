@@ -27,7 +27,7 @@ from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RecordSource, RowReader
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, ledger_exists
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import FitRecord
 from dpilot.train.progress import Progress
@@ -195,7 +195,7 @@ def _bound_of(ledger: Ledger | str | Path | None, learner: Learner) -> str:
         return ledger.bound
     if ledger is None:
         return "gdp" if learner.gaussian else "basic"
-    return Ledger.read(ledger).bound if Path(ledger).exists() else "basic"
+    return Ledger.read(ledger).bound if ledger_exists(ledger) else "basic"
 
 
 def _check_health(

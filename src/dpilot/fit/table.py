@@ -20,7 +20,8 @@ from dpilot.fit.learners.base import Tell, silent
 from dpilot.fit.learners.networks import Network, Step, data_free_step
 from dpilot.fit.model import FittedModel
 from dpilot.fit.pipeline import FitResult, FitStopped, run_fit
-from dpilot.privacy.ledger import Balance, Ledger
+from dpilot.privacy.ledger import Balance, Ledger, ledger_exists
+from dpilot.privacy.ledger.postgres import PostgresUrl, is_postgres
 from dpilot.train.payment import LEDGER
 from dpilot.train.progress import Progress
 
@@ -147,10 +148,10 @@ def resumable(
 
 
 def _describe_paid(folder: Path, ledger: str | None) -> str:
-    path = folder / LEDGER if ledger is None else Path(ledger)
-    if not path.exists():
-        return "The fit has paid nothing."
+    path = folder / LEDGER if ledger is None else ledger
     try:
+        if not ledger_exists(path):
+            return "The fit has paid nothing."
         return f"What the fit has paid stays spent; of its ledger {Balance.of(Ledger.read(path))}."
     except DpilotError:  # the problem may be the ledger itself
         return "What the fit has paid stays spent."
@@ -167,7 +168,9 @@ def path_of(ledger: Ledger | str | Path | None) -> str | None:
     """Which ledger it is, as text: for what a fit began with."""
     if ledger is None:
         return None
-    return str(ledger.path if isinstance(ledger, Ledger) else Path(ledger).resolve())
+    if isinstance(ledger, Ledger):
+        return str(ledger.path)
+    return str(PostgresUrl.parse(ledger) if is_postgres(ledger) else Path(ledger).resolve())
 
 
 def _describe_source(source: Any) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from dpilot.train.records.reader import (
 )
 from dpilot.train.records.unit_chunk import MEAN
 from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units
-from dpilot.train.state import record_of, step_randomness
+from dpilot.train.step import record_of, step_randomness
 
 DEFAULT_CHUNK = 256
 

@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from dpilot import _validate, clipping
@@ -15,7 +14,7 @@ from dpilot.errors import InvalidInput
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.calibrate import noise_multiplier as calibrated
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
-from dpilot.privacy.ledger import Ledger, fit_budget
+from dpilot.privacy.ledger import Ledger, fit_budget, ledger_exists
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 FORMAT: Final = 1
@@ -118,7 +117,7 @@ class Plan:
 
     def _check_fits(self, ledger: Ledger | str | os.PathLike[str]) -> None:
         if not isinstance(ledger, Ledger):
-            if not Path(ledger).exists():  # it will be made for the plan's own budget
+            if not ledger_exists(ledger):  # it will be made for the plan's own budget
                 return
             ledger = Ledger.read(ledger)
         share = self.budget.delta if ledger.bound == "basic" else None

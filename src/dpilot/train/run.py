@@ -1,9 +1,11 @@
-"""A finished run: the model, what it cost and the record of what was released; saved as data, loaded as data."""
+"""A finished run: the model, what it cost and the record of what was released; saved as data, loaded as data.
+
+The steps of a run are a frame too: of one that is finished, stopped or under way.
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from dpilot._arrays import Floats
 from dpilot.engine import batch as batches
 from dpilot.engine.made_up import evaluation_mode
 from dpilot.engine.outputs import judge_outputs, outputs
@@ -23,18 +26,19 @@ from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.privacy.unit import PrivacyUnit
-from dpilot.records import RunRecord
+from dpilot.records import RunRecord, StepRecord
 from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files
-from dpilot.train.checkpoint.store import from_storable, to_storable
+from dpilot.train.checkpoint.statement import claims, embed, write_statement
+from dpilot.train.checkpoint.store import StoredRun, from_storable, to_storable
 from dpilot.train.evaluation import Evaluation, Population, evaluate
 from dpilot.train.payment import LEDGER
 from dpilot.train.records.reader import Collate, try_quietly
-from dpilot.train.steps import RECORD, steps_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
+RECORD: Final = "record.json"
 MODEL: Final = "model.safetensors"
 LAYERS: Final = "model.json"
 ENTRIES: Final = "ledger.json"
@@ -129,10 +133,12 @@ class Run:
         if (where / RECORD).exists() and RunRecord.from_json((where / RECORD).read_text()) != self.record:
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
-        files.write(where / MODEL, save(to_storable(self.model.state_dict())))
+        stated, tensors = claims(self.record), to_storable(self.model.state_dict())
+        files.write(where / MODEL, save(tensors, embed(stated, tensors)))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
         files.write(where / RECORD, self.record.to_json().encode())
+        write_statement(where, stated)
         return where
 
     def _save_ledger(self, where: Path) -> None:
@@ -140,8 +146,8 @@ class Run:
             return
         entries = [entry.as_dict() for entry in self.ledger.entries()]
         files.write(where / ENTRIES, json.dumps(entries, indent=1).encode())
-        if isinstance(self.ledger, Ledger) and _is_over(self.ledger) and self.ledger.path != (where / LEDGER).resolve():
-            shutil.copyfile(self.ledger.path, where / LEDGER)
+        if isinstance(self.ledger, Ledger) and _is_over(self.ledger):
+            self.ledger.copy_to(where / LEDGER)
 
 
 def _is_over(ledger: Ledger) -> bool:
@@ -260,3 +266,50 @@ def _call(model: nn.Module, piece: Any, rows: int | None = None) -> Tensor:
     else:
         made = model(*piece) if isinstance(piece, tuple | list) else model(piece)
     return made if isinstance(made, Tensor) else made.logits
+
+
+def read_steps(folder: str | Path) -> pd.DataFrame:
+    """What the steps of the run in ``folder`` released, as ``Run.steps`` has it; of a stopped run, up to where it was
+    last stored. Only data is read, and no model is needed.
+    """
+    where = Path(folder) / RECORD
+    finished = where.exists()
+    return steps_frame(
+        RunRecord.from_json(where.read_text()).steps if finished else StoredRun.read(Path(folder)).records()
+    )
+
+
+def steps_frame(steps: Sequence[StepRecord]) -> pd.DataFrame:
+    """One row a step: ``step``, ``threshold``, ``bound``, ``measuring``, and a column for each number of the rest.
+
+    ``released_0``, ... are the noisy sums of the extras; of a layer-wise rule ``released_1_0`` is the first of layer 1,
+    beside ``thresholds_1`` and ``bounds_1``. What a step has not is not a number.
+
+    >>> list(steps_frame([StepRecord(0, 1.0, 1.0, False, released=(0.5, 2.0))]).columns)
+    ['step', 'threshold', 'bound', 'measuring', 'released_0', 'released_1']
+    """
+    import pandas as pd
+
+    plain = ("step", "threshold", "bound", "measuring")
+    table = pd.DataFrame({name: [getattr(each, name) for each in steps] for name in plain})
+    layers = max((len(each.thresholds) for each in steps), default=0)
+    parts = [table]
+    for name in ("released", "thresholds", "bounds", "memory"):
+        rows = _pad([getattr(each, name) for each in steps])
+        parts.append(
+            pd.DataFrame(rows, columns=_column_names(name, rows.shape[1], layers if name == "released" else 0))
+        )
+    return pd.concat(parts, axis=1)
+
+
+def _pad(rows: Sequence[Sequence[float]]) -> Floats:
+    made = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
+    for place, row in enumerate(rows):
+        made[place, : len(row)] = row
+    return made
+
+
+def _column_names(name: str, count: int, layers: int) -> list[str]:
+    if not layers:
+        return [f"{name}_{place}" for place in range(count)]
+    return [f"{name}_{layer}_{place}" for layer in range(layers) for place in range(count // layers)]

@@ -33,9 +33,8 @@ from dpilot.train.progress import Callback, Observers, Progress
 from dpilot.train.records.reader import Collate, Reader
 from dpilot.train.records.unit_chunk import MEAN
 from dpilot.train.records.unit_reader import UnitReader, check_ids
-from dpilot.train.run import Run
-from dpilot.train.state import TrainingState, record_of
-from dpilot.train.steps import RECORD
+from dpilot.train.run import RECORD, Run
+from dpilot.train.step import TrainingState, record_of
 from dpilot.train.validation import PublicValidation
 
 
@@ -382,7 +381,7 @@ def _validation(
 
 def _same_ledger(folder: Path, manifest: Manifest, given: Ledger | None) -> Ledger:
     """The ledger the run was paid in, grown from what it was then."""
-    path = folder / LEDGER if manifest.ledger is None else Path(manifest.ledger)
+    path = folder / LEDGER if manifest.ledger is None else manifest.ledger
     seen = given or Ledger.read(path)
     ledger = given or Ledger.open(path, dataset=seen.dataset)
     ledger.verify(manifest.head)
