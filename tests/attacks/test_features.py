@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpilot.data.sentences import TextBackbone
 from dpilot.errors import InvalidInput
-from dpilot.transfer.backbones.sentences import TextBackbone
 from dpilot.transfer.features import extract
 from tests.attacks.case import normal
 

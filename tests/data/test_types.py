@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import tempfile
 import zoneinfo
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,12 @@ from dpilot.data.states import record_states
 from dpilot.errors import InvalidInput
 from tests.data.raising import raising_cells
 from tests.data.strategies import cells
+from tests.encoders import save_encoder
 
+ENCODER = str(save_encoder(Path(tempfile.mkdtemp(prefix="dpilot-encoder-"))))
 COLUMNS: dict[str, dict[str, Any]] = {
     "text": {"type": "text", "features": 64},
+    "encoder": {"type": "text", "encoder": ENCODER, "features": 8, "length": 12},
     "vector": {"type": "vector", "width": 3},
     "date": {"type": "date", "range": ["2020-01-01", "2022-01-01"]},
     "datetime": {"type": "datetime", "range": ["2020-01-01", "2022-01-01"], "outside": "clamp"},
@@ -308,6 +312,12 @@ def test_levels_of_a_file_beside_the_schema(tmp_path: Path) -> None:
         ({"type": "text", "features": 7}, "features are 7"),
         ({"type": "text", "features": True}, "features are True"),
         ({"type": "text", "length": 0}, "length is 0"),
+        ({"type": "text", "encoder": "minilmm"}, "expected 'minilm', or the folder of a Hugging Face model"),
+        ({"type": "text", "encoder": "minilm", "features": 100}, "features are 100, but the encoder gives 384"),
+        ({"type": "text", "encoder": "minilm", "length": 2}, "length is 2"),
+        ({"type": "text", "encoder": 3}, "encoder is 3"),
+        ({"type": "text", "fingerprint": "ab"}, "without an encoder"),
+        ({"type": "boolean", "encoder": "minilm"}, "only text columns have it"),
         ({"type": "text", "bounds": [0, 1]}, "only numeric columns have bounds"),
         ({"type": "vector"}, "width is missing"),
         ({"type": "vector", "width": 0}, "width is 0"),

@@ -70,11 +70,14 @@ def _write(fitted: FittedModel, table: Table, out: Path) -> int:
 def _predictions(fitted: FittedModel, table: Table) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
+    from dpilot.fit.figures import softmax
+
     target = fitted.schema.target
     for frame in table.frames():
-        columns: dict[str, Any] = {target.name: fitted.predict(frame)}
+        outputs = fitted.outputs(frame)  # once: an encoder takes its time
+        columns: dict[str, Any] = {target.name: fitted.decide(outputs)}
         if target.categories is not None:
-            chances = fitted.predict_proba(frame)
+            chances = softmax(outputs)
             columns |= {f"probability {name}": chances[:, place] for place, name in enumerate(target.categories)}
         yield pd.DataFrame(columns)
 

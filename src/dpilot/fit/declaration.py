@@ -168,7 +168,7 @@ def declare_fit(
     """
     if not isinstance(schema, Schema):
         raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
-    roles = schema.with_roles(target=target, protected=protected, unit=unit)
+    roles = schema.with_roles(target=target, protected=protected, unit=unit).pin_encoders()
     # what is no table (images) comes as a RecordSource; its class is asked, as a frame may have a column of that name
     table: RecordSource = source if hasattr(type(source), "inspect") else TableSource.of(source, roles)
     named = table.schema.unit

@@ -82,8 +82,11 @@ class WideRows:
     def shapes(self) -> str:
         """What becomes of the columns, in words."""
         numbers = "each number in ten shapes" if self.expands else "numbers as they are"
-        kinds = {"text": "texts as hashed words and parts of them", "vector": "vectors over their lengths"}
-        types = {column.type for column in self.encoder.schema.features}
+        kinds = {
+            "text": "texts as hashed words and parts of them", "encoder": "texts as a sentence encoder reads them",
+            "vector": "vectors over their lengths",
+        }  # fmt: skip
+        types = {"encoder" if column.encoder else column.type for column in self.encoder.schema.features}
         told = [numbers] if "numeric" in types or not types & set(kinds) else []
         return ", ".join([*told, *(said for kind, said in kinds.items() if kind in types)])
 

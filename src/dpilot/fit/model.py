@@ -91,7 +91,10 @@ class FittedModel:
 
     def predict(self, frame: Any) -> NDArray[Any]:
         """The class, or the number, of each record of a frame; None for a record outside the declared domain."""
-        found = self.outputs(frame)
+        return self.decide(self.outputs(frame))
+
+    def decide(self, found: Floats) -> NDArray[Any]:
+        """The class, or the number, by the ``outputs`` of each record."""
         known = np.isfinite(found).all(axis=1)
         predicted = np.full(len(found), None, dtype=object)
         if self.task.numeric:

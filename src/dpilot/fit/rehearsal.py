@@ -27,6 +27,7 @@ from dpilot.privacy.unit import PrivacyUnit
 __all__ = ["Rehearsal", "rehearse", "synthetic_records"]
 
 _ROWS: Final = 1 << 14
+_READ_SLOWLY: Final = 1 << 8  # rows, where an encoder takes many milliseconds a text
 _LOADED: Final = 450.0  # megabytes of code, before a record is read
 _COPIES: Final = 4.5  # of the encoded features, at most: what logistic regression of 200,000 records took
 
@@ -62,11 +63,12 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
         No value of the table is read, and no ledger of it is touched: what is trained was made from the schema.
     """
     declared, size = plan.declared, float(plan.declared.size or 10_000)
+    rows = _READ_SLOWLY if any(column.encoder for column in declared.schema.features) else _ROWS
     each = declared.unit.rows or 1  # as if every unit had as many rows as count
     known = declared.schema.with_bounds(dict.fromkeys(declared.schema.inputs_only().to_buy, (-1.0, 1.0)))
-    short, factor = plan.learned.shorten(size, _ROWS // each or 1)
+    short, factor = plan.learned.shorten(size, rows // each or 1)
     reader = short.reader(known.inputs_only() if plan.purchases.bounds_noise is not None else plan.purchases.schema)
-    source = TableSource.of(synthetic_records(known, _ROWS, each), declared.schema)
+    source = TableSource.of(synthetic_records(known, rows, each), declared.schema)
     _, reading = _seconds(lambda: source.read(reader))
     keys = FitKeys.draw()
     split = keys.split(plan.shares)
@@ -74,11 +76,11 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
 
     def train_once() -> None:
         committed: Any = _Unpaid(short.stages(split.id))
-        short.train(parts, PaidRun(committed, keys, split.id, float(_ROWS // each or 1), Cost(0.0, 0.0)))
+        short.train(parts, PaidRun(committed, keys, split.id, float(rows // each or 1), Cost(0.0, 0.0)))
 
     once, training = _seconds(train_once)
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
-    clock, processor = (loading + once + passes * reading / _ROWS * size * each + training * factor).tolist()
+    clock, processor = (loading + once + passes * reading / rows * size * each + training * factor).tolist()
     stages = [*plan.health_stages(""), *plan.stages(split.id)]
     return Rehearsal(
         size=round(size),

@@ -107,6 +107,7 @@ def fit_table(
         "protected": [protected] if isinstance(protected, str) else protected, "unit": unit,
         "rows_per_unit": rows_per_unit, "missing_unit": missing_unit,
     }  # fmt: skip
+    schema = schema.pin_encoders() if isinstance(schema, Schema) else schema  # what a fit goes on with
     declared, table = declare_fit(source, schema, **given, options=options, ledger=ledger)
     learner = None if step is data_free_step else Network("mlp" if model == "mlp" else "linear", step)
     how: dict[str, Any] = {"ledger": ledger, "learner": learner, "tell": tell, "progress": progress}

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from dpilot import _validate
 
 if TYPE_CHECKING:
+    from dpilot.data.sentences import TextBackbone
     from dpilot.transfer.backbones.images import ImageBackbone
-    from dpilot.transfer.backbones.sentences import TextBackbone
 
 __all__ = ["load", "names"]
 
@@ -40,12 +40,13 @@ def load(name: str, *, folder: str | Path | None = None, **options: Any) -> Imag
         Every tensor of the definition is in the file with its shape, and the file holds no other: otherwise it is
         refused. Files are read as tensors only, nothing in them is executed.
     """
-    from dpilot.transfer.backbones import cifar, efficientnet, minilm
+    from dpilot.data.sentences import load_encoder
+    from dpilot.transfer.backbones import cifar, efficientnet
 
     _validate.one_of(names(), name=name)
     place = None if folder is None else Path(folder)
     if name == "efficientnet-lite0":
         return efficientnet.load(place, **options)
     if name == "minilm":
-        return minilm.load(place, **options)
+        return load_encoder(name if place is None else str(place), **options)
     return cifar.load(name, place, **options)
