@@ -34,6 +34,14 @@ def fit(
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Total epsilon, everything included.")] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, if the schema does not say.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="A column of texts, in place of a schema; may be repeated.")
+    ] = None,
+    classes: Annotated[str | None, typer.Option(help="The target's classes, as neg,pos; beside --text.")] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Reads the texts in place of hashed words: minilm, or a folder."),
+    ] = None,
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
     allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
     protected: Annotated[
@@ -48,7 +56,7 @@ def fit(
     missing_unit: Annotated[
         str, typer.Option(help='Rows without an id: "null" leaves them out, "row" protects each as a row only.')
     ] = "null",
-    model: Annotated[str, typer.Option(help="auto (tunes itself), logistic, linear or mlp.")] = "auto",
+    model: Annotated[str, typer.Option(help="auto (tunes itself), logistic, linear, mlp or finetune.")] = "auto",
     objective: Annotated[
         str, typer.Option(help="What tuning aims at: accuracy, macro, worst_class, worst_group or recall:CLASS.")
     ] = "accuracy",
@@ -87,12 +95,18 @@ def fit(
             raise InvalidInput("DATA is given beside --resume: expected one of them, as the run folder names its data.")
         _go_on(resume, json=json)
         return
-    if data is None or schema is None or epsilon is None:
+    if data is None or (schema is None and not text) or epsilon is None:
         absent = [
             name for name, given in (("DATA", data), ("--schema", schema), ("--epsilon", epsilon)) if given is None
         ]
-        raise InvalidInput(f"{' and '.join(absent)} not given: expected dpilot fit DATA --schema FILE --epsilon E.")
-    declared = Schema.load(schema)
+        raise InvalidInput(
+            f"{' and '.join(absent)} not given: expected dpilot fit DATA --schema FILE --epsilon E (dpilot schema init "
+            "DATA writes a schema to fill in), or, of texts alone, dpilot fit DATA --text COLUMN --target COLUMN "
+            "--classes neg,pos --epsilon E."
+        )
+    if schema is not None and (text or classes or encoder):
+        raise InvalidInput("--text, --classes or --encoder beside --schema: expected them in the schema.")
+    declared = _declare_texts(text or [], target, classes, encoder) if schema is None else Schema.load(schema)
     given: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
@@ -125,6 +139,19 @@ def fit(
         for sentence in opened.sentences():
             console.line(sentence)
     _fit(table, declared, {**given, **chosen, "ledger": opened.ledger}, out, resume=False, json=json)
+
+
+def _declare_texts(text: list[str], target: str | None, classes: str | None, encoder: str | None) -> Schema:
+    """The schema that --text, --target and --classes come to; columns that are not named are ignored."""
+    from dpilot.data.schema import Schema
+    from dpilot.errors import InvalidInput
+
+    if target is None or classes is None:
+        raise InvalidInput("--text without --target and --classes: expected both, as --target label --classes neg,pos.")
+    own = {} if encoder is None else {"encoder": encoder}
+    columns: dict[str, Any] = {name: {"type": "text", **own} for name in text}
+    columns[target] = {"type": "categorical", "categories": classes.split(","), "role": "target"}
+    return Schema.from_dict({"columns": columns, "defaults": {"others": "ignored"}})
 
 
 def _class_weight(given: list[str] | None) -> str | dict[str, float] | None:

@@ -19,15 +19,19 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import hstack
 
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.column_types import CellState, type_of
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
+from dpilot.data.sparse import SparseRows, null_out
 from dpilot.data.states import null_cells, read_column
+from dpilot.data.types.text import hash_texts
 from dpilot.errors import InvalidInput
 
+_SPARSE_FROM: Final = 512  # hashed columns; fewer take no less as entries
 _FORMAT: Final = {"kind": "dpilot encoder", "version": 1}
 
 Features = NDArray[np.float32]
@@ -41,7 +45,7 @@ class Encoded:
     array (records, columns) where several columns are protected; None where the schema has none.
     """
 
-    features: Features
+    features: Features | SparseRows
     target: Floats | None
     group: Floats | None
 
@@ -108,7 +112,8 @@ class Encoder:
     def encode(self, frame: Any) -> Encoded:
         """The records of ``frame``: a pandas or polars frame, an arrow table, or a mapping of names to columns."""
         schema, table = self.schema, Frame.of(frame)
-        features, null = self._features(table)
+        found, null = self._features(table)
+        features = np.asarray(found)
         groups = schema.protected_columns
         others = [*groups, schema.target] if schema.has_target else list(groups)
         read = {column.name: read_column(column, table, schema) for column in others}
@@ -121,10 +126,10 @@ class Encoder:
         group = None if not coded else coded[0] if len(coded) == 1 else np.column_stack(coded)
         return Encoded(features, target, group)
 
-    def encode_features(self, frame: Any) -> Features:
-        """The features alone, for prediction: no target is asked for."""
+    def encode_features(self, frame: Any) -> Features | SparseRows:
+        """The features alone, for prediction: no target is asked for. Those of wide hashed texts are sparse."""
         features, null = self._features(Frame.of(frame))
-        features[null] = np.nan
+        null_out(features, null)
         return features
 
     def decode_target(self, values: Floats) -> NDArray[Any]:
@@ -146,19 +151,43 @@ class Encoder:
             raise InvalidInput("this is no saved encoder of a known version: expected what Encoder.to_dict gave.")
         return cls(Schema.from_dict(saved.get("schema")))
 
-    def _features(self, table: Frame) -> tuple[Features, NDArray[np.bool_]]:
-        places = self.places
-        features = np.zeros((table.length, self.width), dtype=np.float32)
+    def _features(self, table: Frame) -> tuple[Features | SparseRows, NDArray[np.bool_]]:
         null = np.zeros(table.length, dtype=np.bool_)
+        dense, hashed = np.empty((table.length, self._dense_width), dtype=np.float32), []
+        start = 0
         for column in self.schema.features:
-            part = features[:, places[column.name]]
             reading = read_column(column, table, self.schema)
-            names = type_of(column).names(column)
-            type_of(column).fill(part[:, : len(names)], reading.values, column)
-            for place, state in enumerate(_indicators(column), len(names)):
-                part[:, place] = reading.states == state
+            width = 0 if _is_sparse(column) else len(type_of(column).names(column))
+            if _is_sparse(column):
+                hashed.append(hash_texts(reading.values, column))
+            else:
+                part = dense[:, start : start + width]
+                part[:] = 0.0
+                type_of(column).fill(part, reading.values, column)
+            for place, state in enumerate(_indicators(column), start + width):
+                dense[:, place] = reading.states == state
+            start += width + len(_indicators(column))
             null |= null_cells(column, reading.states)
-        return features, null
+        return self._sparse_rows(hashed, dense) if hashed else dense, null
+
+    @property
+    def _dense_width(self) -> int:
+        return self.width - sum(column.features or 0 for column in self.schema.features if _is_sparse(column))
+
+    def _sparse_rows(self, hashed: list[Any], dense: Features) -> SparseRows:
+        """The rows of hashed texts and of all other columns, each column at its place."""
+        places = self.places
+        own = [np.arange(column.features or 0) + places[column.name].start for column in self.schema.features
+               if _is_sparse(column)]  # fmt: skip
+        where = np.concatenate(own)
+        found = hstack(hashed, format="csr") if len(hashed) > 1 else hashed[0]
+        others = np.setdiff1d(np.arange(self.width), where)
+        return SparseRows.of(where[found.indices], found.data, np.diff(found.indptr), dense, others, self.width)
+
+
+def _is_sparse(column: Column) -> bool:
+    """Whether it becomes many columns of which a record fills few: by declaration alone."""
+    return column.type == "text" and column.encoder is None and (column.features or 0) >= _SPARSE_FROM
 
 
 def _width(column: Column) -> int:

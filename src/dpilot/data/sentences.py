@@ -161,11 +161,11 @@ def load_encoder(encoder: str, length: int = LENGTH, expected: str | None = None
     wrong = [*(each for each in about["missing_keys"] if "pooler" not in each), *about["mismatched_keys"]]
     if wrong:
         raise InvalidInput(f"the weights of {encoder!r} lack {sorted(map(str, wrong))[0]!r}: expected all of them.")
-    found = TextBackbone(
+    backbone = TextBackbone(
         encoder, model.eval(), int(model.config.hidden_size), length, tokenizer, first_token=_takes_first(folder)
     )
-    _try(found)
-    return found
+    _try(backbone)
+    return backbone
 
 
 shared_encoder = lru_cache(maxsize=2)(load_encoder)

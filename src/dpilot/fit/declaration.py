@@ -24,7 +24,7 @@ from dpilot.records import RUNNING_TIME, is_size_published, published_size
 
 __all__ = ["MODELS", "Declaration", "FitOptions", "FitTask", "declare", "declare_fit", "resolve_size"]
 
-MODELS: Final = ("auto", "logistic", "linear", "mlp")
+MODELS: Final = ("auto", "logistic", "linear", "mlp", "finetune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +264,8 @@ def _check_model(task: FitTask, options: FitOptions) -> None:
         raise InvalidInput(
             f'the bounds of the target {name!r} are to be bought: expected declared ones, or model="auto".'
         )
+    if options.model == "finetune":
+        _check_finetune(task)
     if options.objective == "worst_group" and len(task.groups) > 1:
         names = [each.attribute for each in task.groups]
         raise InvalidInput(f"worst_group is asked for with protected columns {names}: expected one of them.")
@@ -273,6 +275,20 @@ def _check_model(task: FitTask, options: FitOptions) -> None:
             _validate.refuse("epochs", options.epochs, "None", "Least squares sets its own number of steps.")
         if options.device not in (None, "cpu"):
             _validate.refuse("device", options.device, 'None or "cpu"', "Least squares runs on the CPU.")
+
+
+def _check_finetune(task: FitTask) -> None:
+    """Refuse what no encoder of text can be fine-tuned on."""
+    features = task.schema.features
+    if task.numeric:
+        raise InvalidInput(f'model is "finetune" and the target {task.target.name!r} is numeric: expected classes.')
+    if len(features) != 1 or features[0].encoder is None:
+        names = [column.name for column in features][:5]
+        raise InvalidInput(
+            f'model is "finetune" and the features are {names!r}: expected one column of type = "text" with '
+            'encoder = "minilm", or the folder of another. Give the others role = "ignored", or use model = "auto", '
+            "which takes an encoder beside other columns, and pictures."
+        )
 
 
 def _check_classes(task: FitTask, options: FitOptions) -> None:

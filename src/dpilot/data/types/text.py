@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.random import Generator
+from scipy.sparse import csr_array, hstack, vstack
 
 from dpilot.data import sentences, values
 from dpilot.data.cells import Cells, objects
@@ -17,7 +18,7 @@ from dpilot.data.types.base import NULL, Block, CellState, Reading
 if TYPE_CHECKING:
     from dpilot.data.column import Column
 
-__all__ = ["Text"]
+__all__ = ["Text", "hash_texts"]
 
 FEATURES: Final = 2048
 LENGTH: Final = 10_000
@@ -91,11 +92,8 @@ class Text:
         if column.encoder is not None:
             _embed(block, values, column)
             return
-        half = block.shape[1] // 2
         for start in range(0, len(values), _ROWS):
-            texts = ["" if each is None else each[: column.length] for each in values[start : start + _ROWS].tolist()]
-            for place, analyzer in ((0, "word"), (half, "char_wb")):
-                _hash(texts, analyzer, block[start : start + _ROWS, place : place + half])
+            block[start : start + _ROWS] = hash_texts(values[start : start + _ROWS], column).toarray()
 
     def describe(self, column: Column) -> str:
         if column.encoder is not None:
@@ -142,15 +140,21 @@ def _embed(block: Block, values: Cells, column: Column) -> None:
         block[start : start + _ROWS] = np.nan_to_num(found, nan=0.0)  # None among the texts
 
 
-def _hash(texts: list[str], analyzer: str, block: Block) -> None:
-    """Write the hashed counts of n-grams, over their lengths: each row from its own text."""
+def hash_texts(values: Cells, column: Column) -> csr_array:
+    """The hashed counts of n-grams, each half over its length, as a sparse matrix: each row from its own text."""
     from sklearn.preprocessing import normalize
 
-    found = _vectorizer(analyzer, block.shape[1]).transform(texts)
-    found.data = np.sign(found.data) * np.sqrt(np.abs(found.data))
-    normalize(found, copy=False)
-    block[:] = found.toarray()
-    block *= np.float32(np.sqrt(0.5))
+    width, made = column.features or 0, []
+    for start in range(0, max(len(values), 1), _ROWS):
+        texts = ["" if each is None else each[: column.length] for each in values[start : start + _ROWS].tolist()]
+        halves = []
+        for analyzer in ("word", "char_wb"):
+            found = _vectorizer(analyzer, width // 2).transform(texts) if texts else csr_array((0, width // 2))
+            found.data = np.sign(found.data) * np.sqrt(np.abs(found.data))
+            halves.append(normalize(found, copy=False) if texts else found)
+        made.append(hstack(halves, format="csr", dtype=np.float32))
+        made[-1].data *= np.float32(np.sqrt(0.5))
+    return vstack(made, format="csr", dtype=np.float32)
 
 
 @lru_cache(maxsize=8)
