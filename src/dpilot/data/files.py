@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from dpilot import _validate
 from dpilot.data import lines
 from dpilot.data.cells import UNREADABLE, Cells, kind, objects, plain_arrow
@@ -59,17 +61,21 @@ class Table:
         resolved = _check_names(names, schema, where.name)
         if is_parquet:
             _check_types(where, resolved)
-        return cls(where, resolved, names, is_parquet, dialect)
+        table = cls(where, resolved, names, is_parquet, dialect)
+        table._check_vectors()
+        return table
 
-    def frames(self, rows: int = ROWS) -> Iterator[pd.DataFrame]:
+    def frames(self, rows: int = ROWS) -> Iterator[Any]:
         """The records, at most ``rows`` at a time, as raw cells: texts of a csv file, values of a parquet file.
 
-        A table of 0 rows gives one empty frame.
+        Data frames, or where vectors lie in a file of their own, mappings of columns. A table of 0 rows gives one
+        empty frame.
         """
         width = len(self.names) + sum((column.width or column.features or 0) for column in self.schema.used)
         rows = min(_validate.count(rows=rows), max(_CELLS // max(width, 1), 1))
         try:
-            yield from self._parquet_frames(rows) if self.is_parquet else self._csv_frames(rows)
+            frames = self._parquet_frames(rows) if self.is_parquet else self._csv_frames(rows)
+            yield from self._with_vectors(frames) if self._vector_files else frames
         except OSError as problem:
             reason = problem.strerror or "damaged"
             raise InvalidInput(f"{self.path.name} cannot be read to its end ({reason}).") from None
@@ -79,6 +85,34 @@ class Table:
         import pandas as pd
 
         return pd.concat(list(self.frames()), ignore_index=True)
+
+    @property
+    def _vector_files(self) -> dict[str, Path]:
+        """Where vectors are that lie beside the table."""
+        found = {column.name: column.file for column in self.schema.used if column.file}
+        return {name: self.path.parent / file.replace("{table}", self.path.stem) for name, file in found.items()}
+
+    def _check_vectors(self) -> None:
+        """Refuse an array of another form than the table: facts of the files, before a value is read."""
+        for name, path in self._vector_files.items():
+            wanted, found = (self.length(), self.schema.columns[name].width), _open_array(path).shape
+            if found != wanted:
+                raise InvalidInput(
+                    f"{path.name} has the shape {found}: expected {wanted}, a row for each record of {self.path.name} "
+                    f"and the width that column {name!r} declares."
+                )
+
+    def _with_vectors(self, frames: Iterator[pd.DataFrame]) -> Iterator[dict[str, Any]]:
+        arrays, start = {name: _open_array(path) for name, path in self._vector_files.items()}, 0
+        for frame in frames:
+            place = slice(start, start + len(frame))
+            start = place.stop
+            yield {**dict(frame.items()), **{name: np.array(rows[place]) for name, rows in arrays.items()}}
+
+    @property
+    def _own(self) -> list[str]:
+        """The columns that are read from the table itself."""
+        return [column.name for column in self.schema.needed if not column.file]
 
     def length(self) -> int:
         """The number of records: lines after the header, blank ones too, or rows."""
@@ -90,7 +124,7 @@ class Table:
 
     def _csv_frames(self, rows: int) -> Iterator[pd.DataFrame]:
         places = {name: place for place, name in enumerate(self.names)}
-        wanted = {column.name: places[column.name] for column in self.schema.needed}
+        wanted = {name: places[name] for name in self._own}
         empty = [UNREADABLE] * len(self.names)
         none = True
         for chunk in lines.records(self.path, self.dialect, len(self.names), rows):
@@ -103,7 +137,7 @@ class Table:
     def _parquet_frames(self, rows: int) -> Iterator[pd.DataFrame]:
         from pyarrow import ArrowException, parquet
 
-        names = [column.name for column in self.schema.needed]
+        names = self._own
         none = True
         try:
             with parquet.ParquetFile(self.path, pre_buffer=False) as file:  # buffering would keep the whole file
@@ -170,8 +204,20 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
 
 def _check_types(path: Path, schema: Schema) -> None:
     types = _arrow_schema(path)
-    for column in schema.used:
+    for column in (each for each in schema.used if not each.file):
         check_kind(kind(types.field(types.get_field_index(column.name)).type), column)
+
+
+def _open_array(path: Path) -> Any:
+    """The array of an .npy file, on disk; nothing in it is executed."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as problem:
+        reason = getattr(problem, "strerror", None) or "no whole array of numbers"
+        raise InvalidInput(f"vectors are to be in {str(path)!r}: expected a readable .npy file ({reason}).") from None
+    if not isinstance(found, np.ndarray) or found.ndim != 2 or found.dtype.kind not in "fiu":
+        raise InvalidInput(f"{path.name} holds no rows of numbers: expected an array of two dimensions.")
+    return found
 
 
 def _arrow_schema(path: Path) -> Any:
