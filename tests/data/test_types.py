@@ -13,7 +13,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -70,6 +70,7 @@ def test_a_schema_is_written_and_read_back(kind: str) -> None:
 
 
 @every_type
+@settings(deadline=None)  # an encoder takes its time
 @given(st.lists(st.one_of(cells, st.text(), st.binary(), st.lists(st.floats(), max_size=4)), max_size=5))
 def test_no_cell_raises_and_each_is_read_by_itself(kind: str, drawn: list[Any]) -> None:
     together = encode(kind, drawn)

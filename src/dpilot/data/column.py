@@ -32,7 +32,7 @@ Bounds = tuple[float, float] | Literal["buy"] | None
 _ALIASES: Final = {"classes": "categories", "values": "categories", "limits": "bounds", "dimension": "width"}
 _OWN: Final = (
     "bounds", "categories", "range", "levels", "ordered", "features", "length", "encoder", "fingerprint", "width",
-    "file",
+    "file", "size", "mode", "folder", "backbone",
 )  # fmt: skip
 """Keys that belong to some types alone."""
 
@@ -52,8 +52,12 @@ class Column:
     | fingerprint | text | the files that the encoder must have (``data.sentences.fingerprint``) |
     | width | vector | how many numbers each list has |
     | file | vector | an .npy file beside the table that holds them, a row for each record |
+    | size, mode | image | (width, height) in pixels; "RGB" or "L" |
+    | folder | image | where the files are, from the folder of the table on |
+    | backbone | image | "scattering", "pixels", or a pretrained network by name or path |
     | outside | numeric, dates | a value beyond them: "null" (default), or "clamp" (default where bounds are bought) |
     | | categorical | an unknown category: "null" (default), or "indicator", a column that says so |
+    | | image | a picture of another mode: "null" (default), or "convert" |
 
     ``missing``: "indicator" (default of features) adds a column that says so; "null" makes the record null, which is
     the only choice for a target and a protected column. ``feature`` says whether a protected column is a feature too.
@@ -81,6 +85,10 @@ class Column:
     encoder: str | None = None
     fingerprint: str | None = None
     file: str | None = None
+    size: tuple[int, int] | None = None
+    mode: str | None = None
+    folder: str | None = None
+    backbone: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -112,7 +120,7 @@ class Column:
                 others = f"; known are {', '.join(known)}."
                 hint = _validate.suggest(_ALIASES.get(key, key), known, others)
                 raise InvalidInput(f"column {name!r}: {key!r} is no key of a column{hint}")
-        return cls(name, **_with_encoder(_with_levels(name, declared, folder), folder))
+        return cls(name, **_with_encoder(_with_backbone(_with_levels(name, declared, folder), folder), folder))
 
     def to_dict(self) -> dict[str, Any]:
         """What ``from_dict`` reads: only what was not the default."""
@@ -123,11 +131,13 @@ class Column:
             declared["categories"] = list(self.categories)
         if self.range is not None:
             declared["range"] = list(self.range)
+        if self.size is not None:
+            declared["size"] = list(self.size)
         own = ("levels", "width", "file", "encoder", "fingerprint", *(("features",) if self.encoder else ()))
         declared |= {key: getattr(self, key) for key in own if getattr(self, key) is not None}
         if self.role != "feature":
             declared["role"] = self.role
-        for key in ("ordered", "features", "length", "missing", "outside", "feature"):
+        for key in ("ordered", "features", "length", "mode", "folder", "backbone", "missing", "outside", "feature"):
             value = getattr(self, key)
             if value != getattr(self._bare(), key):
                 declared[key] = value
@@ -164,8 +174,8 @@ class Column:
         return self.bounds
 
     def _bare(self) -> Column:
-        own = {"range": self.range, "levels": self.levels, "width": self.width, "encoder": self.encoder}
-        own |= {"features": self.features} if self.encoder else {}
+        own = {"range": self.range, "levels": self.levels, "width": self.width, "size": self.size}
+        own |= {"encoder": self.encoder, "features": self.features} if self.encoder else {}
         return Column(self.name, self.type, self.bounds, self.categories, self.role, **own)  # type: ignore[arg-type]
 
     def _check_name(self) -> None:
@@ -281,7 +291,9 @@ class Column:
         bought = self.bounds == BUY
         if self.outside is None:
             self._set("outside", "clamp" if bought else "null")
-        self._one_of("outside", ("null", "clamp", "indicator"))
+        self._one_of("outside", ("null", "clamp", "indicator", "convert"))
+        if self.outside == "convert" and self.type != "image":
+            self.refuse('outside is "convert": only pictures have a mode to convert')
         if self.outside == "clamp" and self.type not in ("numeric", "date", "datetime"):
             self.refuse('outside is "clamp": only numeric columns, dates and times can be clamped')
         if self.outside == "indicator" and (self.type != "categorical" or self.categories is None):
@@ -339,6 +351,14 @@ def _with_encoder(declared: Mapping[str, Any], folder: Path) -> Mapping[str, Any
     if not isinstance(encoder, str) or encoder in NAMES:
         return declared
     return {**declared, "encoder": str((folder / encoder).absolute())}
+
+
+def _with_backbone(declared: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """What is declared, the folder of a backbone, a text with a slash in it, found from that of the schema."""
+    backbone = declared.get("backbone")
+    if not isinstance(backbone, str) or "\0" in backbone or "/" not in backbone:
+        return declared
+    return {**declared, "backbone": str((folder / backbone).absolute())}
 
 
 def _is_finite(value: object) -> bool:

@@ -29,6 +29,7 @@ __all__ = ["Rehearsal", "rehearse", "synthetic_records"]
 
 _ROWS: Final = 1 << 14
 _READ_SLOWLY: Final = 1 << 8  # rows, where an encoder takes many milliseconds a text
+_PICTURES: Final = 1 << 9  # fewer, as their features take longest
 _LOADED: Final = 450.0  # megabytes of code, before a record is read
 _COPIES: Final = 4.5  # of the encoded features, at most: what logistic regression of 200,000 records took
 
@@ -66,11 +67,15 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
         No value of the table is read, and no ledger of it is touched: what is trained was made from the schema.
     """
     declared, size = plan.declared, float(plan.declared.size or 10_000)
-    rows = _READ_SLOWLY if any(column.encoder for column in declared.schema.features) else _ROWS
     each = declared.unit.rows or 1  # as if every unit had as many rows as count
     known = declared.schema.with_bounds(dict.fromkeys(declared.schema.inputs_only().to_buy, (-1.0, 1.0)))
+    reader = plan.learned.reader(
+        known.inputs_only() if plan.purchases.bounds_noise is not None else plan.purchases.schema
+    )
+    has_pictures = any(column.type == "image" for column in known.features)
+    has_encoder = any(column.encoder for column in known.features)
+    rows = _READ_SLOWLY if has_encoder else _PICTURES if has_pictures else _ROWS
     short, factor = plan.learned.shorten(size, rows // each or 1)
-    reader = short.reader(known.inputs_only() if plan.purchases.bounds_noise is not None else plan.purchases.schema)
     source = TableSource.of(synthetic_records(known, rows, each), declared.schema)
     _, reading = _seconds(lambda: source.read(reader))
     keys = FitKeys.draw()
@@ -82,7 +87,9 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
         short.train(parts, PaidRun(committed, keys, split.id, float(rows // each or 1), Cost(0.0, 0.0)))
 
     once, training = _seconds(train_once)
+    # the health check decodes pictures, which made-up ones need not, and makes no features of them
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
+    passes -= has_pictures
     clock, processor = (loading + once + passes * reading / rows * size * each + training * factor).tolist()
     features = parts.train.features
     copies = _SPARSE_COPIES if isinstance(features, SparseRows) else _COPIES

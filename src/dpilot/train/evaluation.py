@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from dpilot.sampling import check_source
 from dpilot.train.records.held_out import map_records
 from dpilot.train.records.reader import Collate, Reader, declared_form, first_record, try_quietly
 from dpilot.train.records.unit_reader import check_ids, rows_by_id
-from dpilot.train.state import step_randomness
+from dpilot.train.step import step_randomness
 
 LABELS: Final = "labels"
 Predict = Callable[[Any], Tensor]
@@ -40,6 +40,10 @@ class Evaluation:
 
     metrics: Figures
     cost: Cost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the figures as records keep them, and their price."""
+        return {"metrics": [asdict(each.record()) for each in self.metrics], **asdict(self.cost)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +74,23 @@ class Population:
         if self.group_names is None:
             raise InvalidInput(
                 "groups are given without the names they may have, which would show that a group occurs: expected "
-                "group_names=, such as ['Female', 'Male'], or a pandas Categorical."
+                "group_names=, such as ['Female', 'Male'], a pandas Categorical, or an array of booleans."
             )
         if len(self.groups) != len(self.data):
             raise InvalidInput("groups and data have inconsistent numbers of records: expected one group a record.")
 
     @property
     def group_names(self) -> Sequence[Any] | None:
-        """The declared groups: those named, or those of a pandas Categorical (or a Series of one)."""
+        """The declared groups: those named, or those that the type of ``groups`` declares.
+
+        That is a pandas Categorical (or a Series of one), and an array, tensor or Series of booleans.
+        """
         if self.names is not None:
             return self.names
-        declared = getattr(getattr(self.groups, "dtype", None), "categories", None)
+        kind = getattr(self.groups, "dtype", None)
+        if kind in (np.dtype(np.bool_), torch.bool):
+            return (False, True)
+        declared = getattr(kind, "categories", None)
         return None if declared is None else list(declared)
 
     def form(self) -> Any:

@@ -57,7 +57,7 @@ class TokenReader:
     def encode_features(self, frame: Any) -> NDArray[np.float32]:
         (column,) = self.schema.features
         reading = read_column(column, Frame.of(frame), self.schema)
-        encoder = encoder_of(self.schema)
+        encoder = text_encoder(self.schema)
         rows = np.full((len(reading.states), encoder.length), encoder.padding, dtype=np.float32)
         texts = ["" if each is None else each for each in reading.values.tolist()]
         for place, ids in enumerate(encoder.tokens(texts)):
@@ -66,7 +66,7 @@ class TokenReader:
         return rows
 
 
-def encoder_of(schema: Schema) -> TextBackbone:
+def text_encoder(schema: Schema) -> TextBackbone:
     """The encoder of the one text, shared with whoever reads texts by it: copied before it is trained."""
     (column,) = schema.features
     return shared_encoder(column.encoder or "", column.length or 0, column.fingerprint)
@@ -91,7 +91,7 @@ class TextClassifier(nn.Module):
 
 def build(schema: Schema, outputs: int) -> nn.Module:
     """A fresh classifier with adapters: the encoder's own weights are frozen, the head starts from zero."""
-    encoder = encoder_of(schema)
+    encoder = text_encoder(schema)
     whole = TextClassifier(
         copy.deepcopy(encoder.model), encoder.width, outputs, encoder.padding, first_token=encoder.first_token
     )
@@ -164,7 +164,7 @@ class FineTunePlan:
                 f"Model: the encoder {column.encoder} with low-rank adapters on its attention and a new head, "
                 f"{trained:,} numbers in all; its own weights stay as they are.",
             ),
-            thresholds=tuple(step.threshold for step in started.state.records),
+            steps=tuple(started.state.records),
         )
 
     def shorten(self, size: float, rows: int) -> tuple[FineTunePlan, float]:
