@@ -14,6 +14,7 @@ import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoded
+from dpilot.data.sparse import is_usable
 from dpilot.data.splits import Split
 from dpilot.data.units import UnitRows, UnitRowsBuilder
 from dpilot.fit.source import RecordSource, RowReader, Seen, take
@@ -65,8 +66,9 @@ class Parts:
     @property
     def train_weights(self) -> Floats:
         """What each row of ``train`` adds of its unit, 1 where a unit is a record; 0 for null rows."""
-        usable = np.isfinite(self.train.features).all(axis=1) & np.isfinite(np.asarray(self.train.target))
-        return np.where(usable, 1.0 if self.units is None else self.units.shares, 0.0)
+        return np.where(
+            np.isfinite(np.asarray(self.train.target)), 1.0 if self.units is None else self.units.shares, 0.0
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +108,7 @@ class RecordsByUnit:
         train, held_out = self.rows.take(chosen[TRAIN]), self.rows.take(chosen[HELD_OUT])
         read = np.sort(self.rows.places)  # the order of ``records``
         trained = take(records, np.searchsorted(read, train.places))
-        usable = np.asarray(np.isfinite(trained.features).all(axis=1))  # a null row takes no part in its unit's mean
+        usable = is_usable(trained.features)  # a null row takes no part in its unit's mean
         return Parts(
             take(trained, np.flatnonzero(usable)),
             take(records, np.searchsorted(read, held_out.drawn)),

@@ -8,6 +8,7 @@ from dpilot.data.column_types import type_of
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.expansion import MOST_NUMBERS
 from dpilot.fit.learners.base import Learner
+from dpilot.fit.learners.finetune import FineTune
 from dpilot.fit.learners.grids import Grids
 from dpilot.fit.learners.heads import Heads
 from dpilot.fit.learners.least_squares import LeastSquares
@@ -29,9 +30,11 @@ def learner(declared: Declaration) -> Learner:
 
     "auto" is grids where records and budget allow, else the autopilot's linear head for classes and self-tuned least
     squares for numbers; "additive" is that head; "logistic" and "linear" are one layer and "mlp" two, trained by
-    private stochastic gradient descent.
+    private stochastic gradient descent; "finetune" adapts a sentence encoder.
     """
     model, numeric = declared.options.model, declared.task.numeric
+    if model == "finetune":
+        return FineTune()
     if model == "grids" or (model == "auto" and _suits_grids(declared)):
         return Grids()
     if model in ("auto", "additive"):
@@ -46,7 +49,9 @@ def _pays(declared: Declaration) -> bool:
 
 
 def _has_numbers(declared: Declaration) -> bool:
-    """Whether there are numbers that are widened."""
+    """Whether there are numbers that are widened, and no texts and vectors, whose rows may be sparse."""
+    if any(type_of(column).is_unit for column in declared.schema.features):
+        return False
     numbers = sum(column.type == "numeric" for column in declared.schema.features)
     return 1 <= numbers <= MOST_NUMBERS
 
