@@ -132,7 +132,9 @@ class WideRows:
     def _widen_sparse(self, rows: SparseRows) -> SparseRows:
         """The same of rows whose hashed texts are entries: all that is scaled or made is in the other columns."""
         at = {place: own for own, place in enumerate(rows.places.tolist())}
-        made = [_shapes(rows.others, at[place], column, self.levels) for place, column in self._numeric()] if self.expands else []
+        made = (
+            [_shapes(rows.others, at[place], column, None) for place, column in self._numeric()] if self.expands else []
+        )
         constant = np.full((len(rows), int(self._has_constant)), self._constant)
         others = np.concatenate([rows.others, *made, constant], axis=1, dtype=np.float32)
         units = [place for block in self._units() for place in range(block.start, block.stop)]
