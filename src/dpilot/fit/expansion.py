@@ -131,6 +131,7 @@ class WideRows:
 
     def _widen_sparse(self, rows: SparseRows) -> SparseRows:
         """The same of rows whose hashed texts are entries: all that is scaled or made is in the other columns."""
+        assert self.levels is None  # marginals are not bought beside hashed texts
         at = {place: own for own, place in enumerate(rows.places.tolist())}
         made = (
             [_shapes(rows.others, at[place], column, None) for place, column in self._numeric()] if self.expands else []

@@ -67,8 +67,8 @@ def fit_table(
         schema: what is declared of its columns.
         epochs: the most passes over the records of one run.
         model: "auto" (grids where records and budget allow, else a tuned linear head for classes, least squares for
-            numbers), "grids", "additive" (that head), "logistic", "linear", "mlp", or "finetune": low-rank adapters on
-            the encoder of the one text.
+            numbers), "grids", "additive" (that head), "logistic", "linear", "mlp", or
+            "finetune": low-rank adapters on the encoder of the one text.
         objective: what tuning aims at, for "auto" and classes: "accuracy", "macro", "worst_class", "worst_group", or
             the recall of a class, "recall:yes".
         class_weight: weights of the loss by class, the others 1, such as {"yes": 5}; or "balanced", by noisy counts of

@@ -48,7 +48,7 @@ class GridPredictor:
     def outputs(self, rows: Any) -> Floats:
         """Logits, or the number, pulled into its declared bounds; nan in the row of a null record."""
         starts = range(0, max(len(rows), 1), _ROWS)
-        return np.concatenate([self._outputs(rows[start : start + _ROWS]) for start in starts])
+        return np.concatenate([self._outputs(np.asarray(rows[start : start + _ROWS])) for start in starts])
 
     def _outputs(self, rows: Any) -> Floats:
         features = np.asarray(rows, dtype=np.float32)

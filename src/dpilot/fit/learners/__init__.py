@@ -49,11 +49,10 @@ def _pays(declared: Declaration) -> bool:
 
 
 def _has_numbers(declared: Declaration) -> bool:
-    """Whether there are numbers that are widened, and no texts and vectors, whose rows may be sparse."""
-    if any(type_of(column).is_unit for column in declared.schema.features):
-        return False
-    numbers = sum(column.type == "numeric" for column in declared.schema.features)
-    return 1 <= numbers <= MOST_NUMBERS
+    """Whether there are numbers that are widened; beside hashed texts, whose rows are sparse, none is read for it."""
+    features = declared.schema.features
+    numbers = sum(column.type == "numeric" for column in features)
+    return 1 <= numbers <= MOST_NUMBERS and not any(each.type == "text" and not each.encoder for each in features)
 
 
 def _suits_grids(declared: Declaration) -> bool:

@@ -159,12 +159,12 @@ class GridsPlan:
     def train(self, parts: Parts, run: PaidRun) -> Trained:
         assert isinstance(parts.reader, Encoder)
         columns, dense, task = columns_of(parts.reader), dense_columns(parts.reader), self.declared.task
-        features, target = np.asarray(parts.train.features, dtype=np.float32), _target(parts)
+        features, target = np.asarray(parts.train.features), _target(parts)
         size = max(run.size * (1 - self.held_out), 1.0)
         weights, linear = parts.train_weights, None
         if self.linear is not None:
             linear = self.linear.fit(parts, run)[0]
-            target = np.asarray(target - linear.predict(features.astype(np.float64)))
+            target = target - linear.predict(features.astype(np.float64))
         marginals = self._marginals(columns, features, target, weights, size, run)
         centre, spread = _place_target(marginals[-1], self._reach) if self._reach is not None else (0.0, 1.0)
         levels = Levels(columns, marginals[:-1] if task.numeric else marginals)
