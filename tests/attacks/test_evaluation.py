@@ -36,7 +36,8 @@ def movement(data: Any, neighbour: Any, **options: Any) -> audit.Replay:
 
 
 @pytest.mark.parametrize(
-    ("kind", "odd"), [(np.int64, "x"), (np.int64, None), (np.bool_, "x"), (np.float32, b"1"), (np.str_, 1j), (object, 2.5)]
+    ("kind", "odd"),
+    [(np.int64, "x"), (np.int64, None), (np.bool_, "x"), (np.float32, b"1"), (np.str_, 1j), (object, 2.5)],
 )
 def test_groups_that_a_container_retyped_are_read_by_value(kind: Any, odd: Any) -> None:
     """One text made texts of all groups, which were then none of those named: 22 bounds for 40 records."""

@@ -75,3 +75,15 @@ def test_texts_are_read_where_they_stand_whatever_their_labels() -> None:
     """A series was read by its labels, so each text was another record's."""
     series = pd.Series(["one", "two", "three"], index=[2, 0, 1])
     assert torch.equal(BACKBONE.features(series), BACKBONE.features(list(series)))
+
+
+def test_a_function_that_branches_on_the_block_is_given_images_one_by_one() -> None:
+    """``x / 255 if x.max() > 1 else x``: one image of bytes made all others of its block black."""
+    images = torch.cat([normal(20, 1, 2, 2).sigmoid(), torch.full((1, 1, 2, 2), 255.0)])
+
+    def scale(x: Tensor) -> Tensor:
+        return x / 255 if x.max() > 1 else x
+
+    found = extract(scale, images)
+    assert torch.equal(found[:20], images[:20].flatten(1))
+    assert torch.equal(found[20], torch.ones(4))

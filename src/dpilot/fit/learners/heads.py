@@ -20,8 +20,8 @@ from dpilot.fit.learners.base import PaidRun, Trained
 from dpilot.fit.population import Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader, take
-from dpilot.linear.rows import products
 from dpilot.metrics.objective import place_objective
+from dpilot.numerics.products import products
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
 from dpilot.transfer.features import Features

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import group_norm, normalize, pad
 
 from dpilot import _validate
-from dpilot.transfer.features import Features, chunk_rows, extract
+from dpilot.transfer.features import Features, chunk_rows, extract_rows
 from dpilot.transfer.pixels import as_pixels, scale_pixels
 from dpilot.transfer.scattering.filters import Filters
 
@@ -137,4 +137,4 @@ def scattered(
     def features(some: Tensor) -> Tensor:
         return normalize(group_norm(transform(scale_pixels(some, white)), groups).flatten(1))
 
-    return Features.of(extract(features, pictures, batch), labels, classes)
+    return Features.of(extract_rows(features, pictures, batch), labels, classes)
