@@ -14,6 +14,9 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from dpilot._arrays import Floats
+from dpilot.data.cells import Cells, objects, plain
+from dpilot.data.reading import codes
+from dpilot.data.values import key
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain, fresh_key
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
@@ -46,7 +49,7 @@ class Evaluation:
 class Population:
     """Private records, their groups and whose they are: of each, what was declared.
 
-    ``groups`` has one cell a record, read by itself: what is none of ``names`` makes its record null.
+    ``groups`` has one cell a record, read by its value: what is none of ``names`` makes its record null.
     """
 
     data: Any
@@ -67,21 +70,21 @@ class Population:
         check_ids(self.data, self.ids, self.unit)
         if self.groups is None:
             return
-        if self.group_names is None:
+        if self.names is None:
             raise InvalidInput(
                 "groups are given without the names they may have, which would show that a group occurs: expected "
-                "group_names=, such as ['Female', 'Male'], or a pandas Categorical."
+                "group_names=, such as ['Female', 'Male']. Those of a pandas Categorical are often taken from the "
+                "records."
             )
         if len(self.groups) != len(self.data):
             raise InvalidInput("groups and data have inconsistent numbers of records: expected one group a record.")
-
-    @property
-    def group_names(self) -> Sequence[Any] | None:
-        """The declared groups: those named, or those of a pandas Categorical (or a Series of one)."""
-        if self.names is not None:
-            return self.names
-        declared = getattr(getattr(self.groups, "dtype", None), "categories", None)
-        return None if declared is None else list(declared)
+        keys = [key(name) for name in self.names]
+        if None in keys or len(set(keys)) < len(keys):
+            raise InvalidInput(
+                "group_names cannot be told apart as values: expected texts, and numbers below 2^53, that differ "
+                '(1, 1.0, "1" and True are one).'
+            )
+        self._cells()
 
     def form(self) -> Any:
         """The form of the records where it is known before one is read."""
@@ -99,7 +102,7 @@ class Population:
         named = tuple(str(code) for code in range(classes))
         if self.groups is None:
             return Layout(named)
-        return Layout(named, tuple(map(str, self.group_names or ())), "group")
+        return Layout(named, tuple(map(str, self.names or ())), "group")
 
     def score(self, predict: Predict, form: Any, classes: int) -> Scored:
         """The records that count as the model sees them: all, or one of each unit. Sensitive: for the door only."""
@@ -117,10 +120,13 @@ class Population:
     def _codes(self) -> Floats:
         if self.groups is None:
             return np.zeros(len(self.data))
-        known = {name: code for code, name in enumerate(self.group_names or ())}
-        cells = self.groups.tolist() if hasattr(self.groups, "tolist") else self.groups
-        found = (try_quietly(partial(known.__getitem__, cell)) for cell in cells)
-        return np.array([np.nan if code is None else code for code in found], dtype=np.float64)
+        found = codes(self._cells(), self.names or (), ())
+        return np.where(found < 0, np.nan, found)
+
+    def _cells(self) -> Cells:
+        """The groups as plain cells; durations, which numpy makes of whole numbers for the sake of one, are refused."""
+        cells = self.groups.numpy(force=True) if isinstance(self.groups, Tensor) else self.groups
+        return plain(cells) if hasattr(cells, "dtype") or hasattr(cells, "type") else objects(cells)
 
 
 def evaluate(
