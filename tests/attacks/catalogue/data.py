@@ -460,4 +460,5 @@ def shared_part_as_long_as_a_chunk() -> Case:
         return squared(m.b((batch["adjacency"] @ m.a(batch["x"])).tanh().mean(1)), batch["y"])
 
     data, extra = regression(4, 4)
-    return Case(Net(lambda m, x: x), loss, data, extra, per_batch=True, mixes=False, collate=collate)
+    more: Any = {"collate": collate, "example": collate([(torch.zeros(4, 4), torch.zeros(2))] * 2)}
+    return Case(Net(lambda m, x: x), loss, data, extra, per_batch=True, mixes=False, **more)
