@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -47,12 +48,14 @@ class Mutation:
             raise ValueError(f"{self.path}, {self.scope}: {self.old!r} occurs {len(places)} times: expected once.")
         first, last = places[0]
         lines = source.encode().splitlines(keepends=True)
-        before = b"".join(lines[: first.lineno - 1]) + lines[first.lineno - 1][: first.col_offset]
-        after = lines[last.end_lineno - 1][last.end_col_offset :] + b"".join(lines[last.end_lineno :])
+        ends = [0, *(each.end_lineno for each in _parse(source).body)]
+        start, stop = next((start, stop) for start, stop in pairwise(ends) if stop >= last.end_lineno)
+        before = b"".join(lines[start : first.lineno - 1]) + lines[first.lineno - 1][: first.col_offset]
+        after = lines[last.end_lineno - 1][last.end_col_offset :] + b"".join(lines[last.end_lineno : stop])
         new = self.new if isinstance(first, ast.expr) else textwrap.indent(self.new, " " * first.col_offset).lstrip()
-        mutated = (before + (f"({new})" if isinstance(first, ast.expr) else new).encode() + after).decode()
-        ast.parse(mutated)
-        return mutated
+        changed = before + (f"({new})" if isinstance(first, ast.expr) else new).encode() + after
+        ast.parse(changed)  # one statement of the module: the others are as they were
+        return (b"".join(lines[:start]) + changed + b"".join(lines[stop:])).decode()
 
 
 _parse = lru_cache(ast.parse)
@@ -62,15 +65,16 @@ def _places(module: ast.Module, scope: str, wanted: list[ast.stmt]) -> Iterator[
     """First and last node of each place in the scope that reads like the wanted statements, or like one expression."""
     root = _find_scope(module, scope)
     alone = wanted[0].value if len(wanted) == 1 and isinstance(wanted[0], ast.Expr) else None
-    dumps = [ast.dump(each) for each in wanted]
+    reading = None if alone is None else _read(alone)
+    kinds, dumps = [type(each) for each in wanted], [ast.dump(each) for each in wanted]
     for node in ast.walk(root):
-        if alone is not None and type(node) is type(alone) and _read(node) == _read(alone):
+        if type(node) is type(alone) and _read(node) == reading:
             yield node, node
         for _, body in ast.iter_fields(node) if alone is None else ():
             if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
                 for start in range(len(body) - len(wanted) + 1):
                     run = body[start : start + len(wanted)]
-                    if [ast.dump(each) for each in run] == dumps:
+                    if [type(each) for each in run] == kinds and [ast.dump(each) for each in run] == dumps:
                         yield run[0], run[-1]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpilot import records
 
 if TYPE_CHECKING:
-    from dpilot import clipping, engine, errors, linear, privacy, statistics, transfer, tune
+    from dpilot import clipping, diagnose, engine, errors, linear, privacy, statistics, transfer, tune
     from dpilot.data.schema import Schema
     from dpilot.fit.classifier import AutoClassifier
     from dpilot.fit.load import load
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpilot.privacy.ledger import Ledger
     from dpilot.train.own_loop import PrivateStep, poisson_loader
     from dpilot.train.plan import Plan
-    from dpilot.train.steps import read_steps
+    from dpilot.train.run import read_steps
     from dpilot.train.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -38,6 +38,7 @@ __all__ = [
     "Trainer",
     "__version__",
     "clipping",
+    "diagnose",
     "engine",
     "errors",
     "linear",
@@ -62,15 +63,15 @@ _HOMES = {
     "Trainer": "dpilot.train.trainer",
     "load": "dpilot.fit.load",
     "poisson_loader": "dpilot.train.own_loop",
-    "read_steps": "dpilot.train.steps",
+    "read_steps": "dpilot.train.run",
 }
-_PACKAGES = ("clipping", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
+_PACKAGES = ("clipping", "diagnose", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
 
 
-def _write_report(record: records.FitRecord, path: str | Path) -> Path:
+def _write_report(record: records.FitRecord, path: str | Path, **options: Any) -> Path:
     from dpilot.report.page import write
 
-    return write(record, path)
+    return write(record, path, **options)
 
 
 records.use_report_writer(_write_report)

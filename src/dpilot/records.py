@@ -11,20 +11,31 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot._html import facts_table
 from dpilot.errors import InvalidInput
+from dpilot.noise import NOT_HARDENED
 
 if TYPE_CHECKING:
     from dpilot.privacy.unit import PrivacyUnit
 
 FORMAT: Final = 1
+FIT: Final = "fit.json"
+"""The file of a FitRecord in a run folder."""
+RUN: Final = "record.json"
+"""The file of a RunRecord."""
 PUBLISHED_SIZE: Final = 'the number of records (size="public")'
 """What is not protected when the size was taken from the data."""
 _PUBLISHED_UNITS: Final = 'the number of units (size="public")'
+BY_PARTS: Final = (
+    "the price of all of it was written down before it began. A record lies either in the part that trains or in the "
+    "part that is held out, never in both, and pays for its own part only: the total is the larger of the two"
+)
+"""How the costs of a fit with held-out records add up, in words."""
 RUNNING_TIME: Final = "running time and memory"
 """What no fit protects."""
 
@@ -50,7 +61,8 @@ class StepRecord:
 
     ``released``: the noisy sum of the rule's extras (slack slots, bits, a histogram); of a layer-wise rule those of the
     layers one after another. ``thresholds`` and ``bounds``: those of each layer. ``memory``: what the rule remembered
-    beside its threshold, such as the width of its bins. These are float32. All of it is released or follows from it.
+    beside its threshold, such as the width of its bins. These are float32. ``length``: that of the noisy sum of the
+    gradients; None where it was not kept. All of it is released or follows from it.
     """
 
     step: int
@@ -61,6 +73,7 @@ class StepRecord:
     thresholds: tuple[float, ...] = field(default=(), repr=False)
     bounds: tuple[float, ...] = field(default=(), repr=False)
     memory: tuple[float, ...] = field(default=(), repr=False)
+    length: float | None = field(default=None, repr=False)
 
 
 _MANY: Final = ("released", "thresholds", "bounds", "memory")  # several numbers a step, or none
@@ -79,6 +92,7 @@ def step_columns(steps: Sequence[StepRecord]) -> dict[str, NDArray[Any]]:
         "threshold": np.array([each.threshold for each in steps], dtype=np.float64),
         "bound": np.array([each.bound for each in steps], dtype=np.float64),
         "measuring": np.array([each.measuring for each in steps], dtype=np.bool_),
+        "length": np.array([each.length for each in steps], dtype=np.float64),  # None is not a number
     }
     for name in _MANY:
         rows = [getattr(each, name) for each in steps]
@@ -95,7 +109,8 @@ def steps_from_columns(columns: Mapping[str, NDArray[Any]]) -> tuple[StepRecord,
         columns = {**columns, "bounds": columns["thresholds"], "bounds_count": columns["thresholds_count"]}
     plain = [columns[name].tolist() for name in ("threshold", "bound", "measuring")]
     many = [_rows(columns[name], columns[f"{name}_count"]) if name in columns else repeat(()) for name in _MANY]
-    rows = zip(*plain, *many, strict=False)  # a repeat has no end
+    lengths = repeat(None) if "length" not in columns else (None if x != x else x for x in columns["length"].tolist())
+    rows = zip(*plain, *many, lengths, strict=False)  # a repeat has no end
     return tuple(StepRecord(step, *row) for step, row in enumerate(rows))
 
 
@@ -134,20 +149,62 @@ class RunRecord:
     options: dict[str, Any] = field(default_factory=dict)
     validation: tuple[ValidationRecord, ...] = ()
 
+    def to_fit(
+        self,
+        *,
+        entries: Sequence[Mapping[str, Any]] = (),
+        paid_in: Mapping[str, Any] | None = None,
+        evaluation: Mapping[str, Any] | None = None,
+    ) -> FitRecord:
+        """The run as reports see it, with the entries of its ledger and what was released of it later.
+
+        ``evaluation``: as ``Evaluation.to_dict`` has it; its price is added to that of the run.
+        """
+        from dpilot.privacy.unit import PrivacyUnit  # above: it would load with every import of dpilot
+
+        paid = dict(paid_in or {})
+        cost = {"epsilon": 0.0, "delta": 0.0, "metrics": (), **(evaluation or {})}
+        metrics = tuple(map(_metric, cost["metrics"]))
+        taken, planned = len(self.steps), self.plan.get("steps", len(self.steps))
+        return FitRecord.of(
+            epsilon=self.epsilon + cost["epsilon"],
+            delta=self.delta + cost["delta"],
+            accounting="; ".join(["all planned steps, together", *self.notes, *_EVALUATED[: bool(evaluation)]]),
+            unprotected=(RUNNING_TIME,),
+            unit=PrivacyUnit.from_dict(self.plan.get("unit")),
+            tuning="given",
+            head=paid.pop("head", ""),
+            paid_in=paid,
+            data={"size": self.plan.get("size")},
+            plan={**self.plan, **{name: value for name, value in self.options.items() if value is not None}},
+            decisions=(
+                "Model, loss, optimizer and plan were given by the caller.",
+                f"{taken:,} of {planned:,} planned steps were taken; all planned ones are paid.",
+            ),
+            metrics=metrics or _validated(self.validation),
+            thresholds=tuple(step.threshold for step in self.steps),
+            ledger=(*map(dict, entries), *_evaluation_entry(entries, evaluation)),
+            stamps=self.stamps,
+            curves={
+                "accuracy on public records against step": tuple(
+                    (each.step, each.accuracy) for each in self.validation if each.accuracy is not None
+                ),
+                "loss on public records against step": tuple(
+                    (each.step, each.loss) for each in self.validation if each.loss is not None
+                ),
+            },
+            steps=self.steps,
+        )
+
     def to_json(self) -> str:
         """One JSON document, with the version of its format; its steps are columns (see ``_plain``)."""
-        steps = {name: _plain(column) for name, column in step_columns(self.steps).items()}
-        return _dump(replace(self, steps=()), steps=steps)
+        return _dump(replace(self, steps=()), steps=_plain_steps(self.steps))
 
     @classmethod
     def from_json(cls, text: str) -> RunRecord:
         """The inverse of to_json; data only. Steps that are written one by one, as they were, are read too."""
         data = _load(text)
-        found = data.pop("steps")
-        if isinstance(found, list):
-            steps = tuple(StepRecord(**step) for step in found)
-        else:
-            steps = steps_from_columns({name: _column(column) for name, column in found.items()})
+        steps = _read_steps(data.pop("steps"))
         validation = tuple(ValidationRecord(**each) for each in data.pop("validation", ()))
         stamps, notes = tuple(data.pop("stamps")), tuple(data.pop("notes"))
         return cls(steps=steps, stamps=stamps, notes=notes, validation=validation, **data)
@@ -168,8 +225,22 @@ class MetricRecord:
     exact: bool = False
 
 
-ReportWriter = Callable[["FitRecord", str | Path], Path]
-"""Writes the page of a record to a path."""
+ReportWriter = Callable[..., Path]
+"""Writes the page of a record to a path; options are those of ``report.page.write``."""
+
+Tuning = Literal["inside", "none", "given"]
+"""Of the settings of a run: tried on the records and counted; from declared numbers alone; given by the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Influence:
+    """How far a released model moves as one column goes through its declared values, and where it is least and most."""
+
+    column: str
+    effect: float
+    least: str
+    most: str
+
 
 _report_writers: list[ReportWriter] = []
 
@@ -188,7 +259,8 @@ class FitRecord:
     ``plan``: the final run's plan. ``decisions``: one sentence for each choice that was made. ``thresholds``: the
     clipping threshold of each step. ``ledger``: its entries as plain data. ``curves``: named series of points, such as
     the fitted step size against epsilon. ``unprotected``: what the guarantee does not cover, in words. ``health``: the
-    noisy shares of usable records, in all and by column.
+    noisy shares of usable records, in all and by column. ``steps``: what every step released. ``trials``: the noisy
+    scores of settings that were tried. ``influences``: what the released model does with its columns.
     """
 
     privacy: dict[str, Any]
@@ -202,6 +274,9 @@ class FitRecord:
     unprotected: tuple[str, ...]
     curves: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     health: dict[str, Any] | None = None
+    steps: tuple[StepRecord, ...] = ()
+    trials: tuple[MetricRecord, ...] = ()
+    influences: tuple[Influence, ...] = ()
 
     @classmethod
     def of(
@@ -212,12 +287,15 @@ class FitRecord:
         accounting: str,
         unprotected: tuple[str, ...],
         unit: PrivacyUnit,
+        tuning: Tuning,
+        paid_in: Mapping[str, Any] | None = None,
         head: str = "",
         **rest: Any,
     ) -> FitRecord:
-        """The record of a fit that cost (epsilon, delta) in all for each ``unit``; ``head``: its ledger's.
+        """The record of a fit that cost (epsilon, delta) in all for each ``unit``.
 
-        ``rest``: the other fields.
+        ``paid_in``: of its ledger, as ``describe_ledger`` has it; ``head``: that of the ledger. ``rest``: other
+        fields, empty where left out.
         """
         names = ("dpilot", "torch", "numpy")
         privacy = {
@@ -230,50 +308,142 @@ class FitRecord:
                 else {"unit_name": unit.name, "rows_per_unit": unit.rows, "missing_unit": unit.missing}
             ),
             "accounting": accounting,
+            "tuning": tuning,
             **({"head": head} if head else {}),
+            **({"ledger": dict(paid_in)} if paid_in else {}),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in names}},
         }
-        return cls(**{"thresholds": (), **rest, "privacy": privacy, "unprotected": unprotected})
+        empty: dict[str, Any] = {
+            "data": {}, "plan": {}, "decisions": (), "metrics": (), "thresholds": (), "ledger": (), "stamps": (),
+        }  # fmt: skip
+        return cls(**{**empty, **rest, "privacy": privacy, "unprotected": unprotected})
 
-    def write_report(self, path: str | Path) -> Path:
-        """Write the report, one HTML page, to ``path`` and return it; it costs nothing."""
+    def write_report(self, path: str | Path, **options: Any) -> Path:
+        """Write the report, one HTML page, to ``path`` and return it; it costs nothing.
+
+        ``options``: ``title``, ``about`` (a mapping, or the path of a toml file) and ``baseline``: see docs/report.md.
+        """
         (write,) = _report_writers
-        return write(self, path)
+        return write(self, path, **options)
+
+    def summary_table(self, title: str) -> str:
+        """The total, what is left and the first figures, as a small HTML table for notebooks."""
+        privacy, ledger = self.privacy, self.privacy.get("ledger")
+        facts: dict[str, object] = {
+            "epsilon, tuning included" if privacy.get("tuning") != "given" else "epsilon": f"{privacy['epsilon']:.4g}",
+            "delta": f"{privacy['delta']:.3g}",
+            "unit": privacy["unit"],
+        }
+        if ledger and not ledger["own"]:
+            facts["left in the ledger"] = f"epsilon {ledger['left']['epsilon']:.4g} of {ledger['total']['epsilon']:g}"
+        for each in [each for each in self.metrics if each.of == ""][:5]:
+            low, high = each.sampling
+            facts[each.name] = f"{each.value:.4g} ({low:.4g} to {high:.4g})"
+        notes = [stamp for stamp in self.stamps if stamp != NOT_HARDENED]
+        return facts_table(title, {**facts, **({"stamps": "; ".join(notes)} if notes else {})})
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the record alone to ``folder``: ``dpilot report``, ``compare``, ``forecast`` and ``card`` read it."""
+        where = Path(folder)
+        where.mkdir(parents=True, exist_ok=True)
+        file = where / FIT
+        if file.exists() and file.read_text(encoding="utf-8") != self.to_json():
+            raise InvalidInput(f"{where} holds another fit: expected an empty folder or this fit's own.")
+        file.write_text(self.to_json(), encoding="utf-8")
+        return where
 
     def to_json(self) -> str:
-        """One JSON document, with the version of its format."""
-        return _dump(self)
+        """One JSON document, with the version of its format; its steps are columns, as those of a RunRecord."""
+        return _dump(replace(self, steps=()), steps=_plain_steps(self.steps) if self.steps else [])
 
     @classmethod
     def from_json(cls, text: str) -> FitRecord:
         """The inverse of to_json; data only."""
         data = _load(text)
-        metrics = tuple(
-            MetricRecord(**{**each, "noise": tuple(each["noise"]), "sampling": tuple(each["sampling"])})
-            for each in data.pop("metrics")
-        )
+        metrics, trials = (tuple(map(_metric, data.pop(name, ()))) for name in ("metrics", "trials"))
+        influences = tuple(Influence(**each) for each in data.pop("influences", ()))
+        steps = _read_steps(data.pop("steps", []))
         curves = {name: tuple((x, y) for x, y in points) for name, points in data.pop("curves").items()}
         lists: dict[str, Any] = {
             name: tuple(data.pop(name)) for name in ("decisions", "thresholds", "ledger", "stamps", "unprotected")
         }
-        return cls(metrics=metrics, curves=curves, **lists, **data)
+        return cls(metrics=metrics, trials=trials, curves=curves, influences=influences, steps=steps, **lists, **data)
+
+
+_EVALUATED: Final = ("the figures, a release of their own, added to it",)
+
+
+def _metric(plain: Mapping[str, Any]) -> MetricRecord:
+    return MetricRecord(**{**plain, "noise": tuple(plain["noise"]), "sampling": tuple(plain["sampling"])})
+
+
+def _evaluation_entry(
+    entries: Sequence[Mapping[str, Any]], evaluation: Mapping[str, Any] | None
+) -> Iterator[dict[str, Any]]:
+    """The price of figures that stand in another ledger than the run's."""
+    if evaluation and not any(entry.get("purpose") == "evaluation" for entry in entries):
+        cost = {name: evaluation[name] for name in ("epsilon", "delta")}
+        yield {"purpose": "evaluation", "part": None, "cost": cost, "state": "committed"}
+
+
+def _validated(validation: Sequence[ValidationRecord]) -> tuple[MetricRecord, ...]:
+    """The last accuracy on public records as an exact figure."""
+    found = [each.accuracy for each in validation if each.accuracy is not None]
+    return tuple(MetricRecord("accuracy", "", each, (each, each), (each, each), True) for each in found[-1:])
+
+
+def _read_steps(found: Any) -> tuple[StepRecord, ...]:
+    if isinstance(found, list):
+        return tuple(StepRecord(**step) for step in found)
+    return steps_from_columns({name: _column(column) for name, column in found.items()})
 
 
 def _dump(record: RunRecord | FitRecord, **more: Any) -> str:
     return json.dumps({"format": FORMAT, **asdict(record), **more}, indent=1, allow_nan=False)
 
 
-def _plain(column: NDArray[Any]) -> list[Any] | dict[str, str]:
+_LARGE: Final = 18e6  # bytes of numbers in a record, beyond which they are rounded
+_OTHER_BITS: Final = 5  # of a noisy float32, in zlib: sign, exponent and what zlib loses
+
+
+def _mantissa_bits(count: int) -> int:
+    """How many bits of the mantissas of so many float32 are kept: all 23, or as many as ``_LARGE`` holds, at least 8.
+
+    Bits of noise cannot be compressed. Eight of them round by 0.2 % at most, far less than the noise of a sum.
+
+    >>> [_mantissa_bits(count) for count in (1_000_000, 6_000_000, 50_000_000)]
+    [23, 13, 8]
+    """
+    room = 23 if not count else int(_LARGE * 8 * 3 / 4 / count) - _OTHER_BITS  # base64 takes 4 bytes for 3
+    return min(23, max(8, room))
+
+
+def _round_mantissas(column: NDArray[Any], bits: int) -> NDArray[Any]:
+    """The nearest float32 with so many bits of mantissa, and zeros behind them; what is not finite stays."""
+    if bits == 23:
+        return column
+    unit = np.uint32(1 << (23 - bits))
+    raised = (column.view(np.uint32) + unit // np.uint32(2)) & ~(unit - np.uint32(1))
+    return np.where(np.isfinite(column) & np.isfinite(raised.view(np.float32)), raised.view(np.float32), column)
+
+
+def _plain_steps(steps: Sequence[StepRecord]) -> dict[str, Any]:
+    columns = step_columns(steps)
+    bits = _mantissa_bits(sum(column.size for column in columns.values() if column.dtype == np.float32))
+    return {name: _plain(column, bits) for name, column in columns.items()}
+
+
+def _plain(column: NDArray[Any], bits: int) -> list[Any] | dict[str, str]:
     """A list; of float32 base64 of zlib of all first bytes, then all second ones: noise gets a quarter smaller so."""
     if column.dtype != np.float32:
-        return list(column.tolist())
-    planes = column.astype("<f4").view(np.uint8).reshape(-1, 4).T
+        return [None if number != number else number for number in column.tolist()]
+    planes = _round_mantissas(column, bits).astype("<f4").view(np.uint8).reshape(-1, 4).T
     return {"float32": b64encode(zlib.compress(planes.tobytes(), 1)).decode()}
 
 
 def _column(plain: list[Any] | dict[str, str]) -> NDArray[Any]:
     if isinstance(plain, list):
-        return np.array(plain)
+        return np.array(plain, dtype=np.float64 if None in plain else None)
     planes = np.frombuffer(zlib.decompress(b64decode(plain["float32"])), dtype=np.uint8).reshape(4, -1)
     return np.ascontiguousarray(planes.T).view("<f4").reshape(-1)
 

@@ -34,7 +34,7 @@ def test_the_demo_learns_scores_explains_and_reports(few, capsys):
         "final run:",
         "group accuracy",
         "sex = Female",
-        "of mu^2 went to tuning",
+        "was spent on trying settings",
         "not protected",
     ):
         assert words in said

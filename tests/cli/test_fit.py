@@ -67,7 +67,7 @@ def test_the_autopilot_tunes_a_table_and_writes_the_same_folder(place, capsys):
     assert fit("--out", "run", "--model", "auto", "--json") == 0
     said = json.loads(capsys.readouterr().out)
     assert said["epsilon"] <= 3.0
-    assert any("went to tuning" in decision for decision in said["decisions"])
+    assert any("trying settings" in decision for decision in said["decisions"])
     assert main(["predict", "run", "table.csv", "--out", "found.csv"]) == 0
     assert main(["report", "run"]) == 0
     assert fit("--out", "run", "--model", "auto") == 2

@@ -11,9 +11,9 @@ import pytest
 from dpilot.cli.main import main
 from dpilot.fit.folder import ARGUMENTS
 from dpilot.noise import seeded_noise
+from dpilot.records import RUN
 from dpilot.report import page
 from dpilot.train.checkpoint.store import MANIFEST
-from dpilot.train.run import RECORD
 from tests.report.samples import fitted
 
 
@@ -112,7 +112,7 @@ def test_what_is_not_a_run_folder_is_refused(where: str, run: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("file", "said"),
-    [(RECORD, "a training run of a Trainer"), (MANIFEST, "not finished"), (ARGUMENTS, "dpilot fit --resume")],
+    [(RUN, "not a record of a run"), (MANIFEST, "not finished"), (ARGUMENTS, "dpilot fit --resume")],
 )
 def test_a_folder_of_something_else_is_called_by_its_name(
     file: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

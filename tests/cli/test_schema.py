@@ -57,7 +57,7 @@ def test_bad_input_is_one_line(table: Path, tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "twice.csv").write_text("a,b,a\n")
     for arguments, told in [
         ([str(tmp_path / "none.csv")], "No such file"),
-        ([str(tmp_path)], "expected a readable csv or parquet file"),
+        ([str(tmp_path)], "0 class folders"),
         ([str(tmp_path / "empty.csv")], "is empty"),
         ([str(tmp_path / "twice.csv")], "columns 1 and 3"),
         ([str(table), "--output", str(table)], "which exists"),

@@ -119,3 +119,91 @@ def test_more_noise_lowers_the_threshold_of_least_error() -> None:
         settled(follow(clipping.get("mse"), 80, {**public, "noise_multiplier": sigma}), last=30) for sigma in (0.5, 4.0)
     )
     assert loud < 0.5 * quiet
+
+
+def gradients(kind: str, rows: int, generator: torch.Generator) -> Tensor:
+    """Per-sample gradients: of random directions, partly aligned, or short ones beside a few long, aligned ones."""
+    made = torch.randn(rows, 50, generator=generator, dtype=torch.float64)
+    made *= (lognormal(rows, generator) / made.norm(dim=1)).unsqueeze(1)
+    if kind == "partly aligned":
+        made[:, 0] += 0.5
+    if kind == "rare and long":
+        made[: rows // 20] = 8.0 * torch.eye(50, dtype=torch.float64)[0]
+    return made
+
+
+def bias_at(rows: Tensor, threshold: float) -> float:
+    return float(((1 - threshold / rows.norm(dim=1)).clamp_min(0.0).unsqueeze(1) * rows).mean(0).norm())
+
+
+@pytest.mark.parametrize("threshold", [0.3, 2.0, 20.0])
+@pytest.mark.parametrize("kind", ["random", "partly aligned", "rare and long"])
+def test_the_bias_is_never_above_its_bound(kind: str, threshold: float) -> None:
+    """Without noise, and for norms in the middles of bins: what is left is the inequality."""
+    rule = clipping.get("mse", threshold=threshold, bins=400, width=0.05)
+    state = rule.init(noise_multiplier=0.0, expected_batch_size=1000, dimension=50)
+    rows = gradients(kind, 1000, torch.Generator().manual_seed(3))
+    norms = rows.norm(dim=1)
+    rows *= (((norms / 0.05).floor() + 0.5) * 0.05 / norms).unsqueeze(1)
+    weights, extras = rule.clip(rows.norm(dim=1), state)
+    length = (weights.double().unsqueeze(1) * rows).sum(0).norm()
+    _, fractions = rule.receive(state, extras.sum(0))
+    clipped = rule._clipped_length(state, length)
+    tried = torch.logspace(-1.5, 1.2, 25, dtype=torch.float64)
+    excess = (rule.middles(state) - tried.unsqueeze(-1)).clamp_min(0.0)
+    bound, aligned = (rule._bias(state, fractions, excess, each) for each in (clipped, None))
+    true = torch.tensor([bias_at(rows, float(each)) for each in tried])
+    assert (true <= bound + 1e-5).all()
+    assert (bound <= aligned + 1e-9).all()
+    if kind == "random":
+        assert float(bound[5]) < 0.8 * float(aligned[5])
+
+
+def test_an_estimated_bias_is_too_low_where_few_long_gradients_point_one_way() -> None:
+    """As documented: what is kept points anywhere, what is clipped off does not."""
+    rows = gradients("rare and long", 1000, torch.Generator().manual_seed(3))
+    norms = rows.norm(dim=1)
+    found = {}
+    for bias in ("bounded", "estimated"):
+        rule = clipping.get("mse", threshold=0.3, bins=400, width=0.05, bias=bias)
+        state = rule.init(noise_multiplier=0.0, expected_batch_size=1000, dimension=50)
+        weights, extras = rule.clip(norms, state)
+        clipped = rule._clipped_length(state, (weights.double().unsqueeze(1) * rows).sum(0).norm())
+        _, fractions = rule.receive(state, extras.sum(0))
+        found[bias] = float(rule._bias(state, fractions, (rule.middles(state) - 3.0).clamp_min(0.0)[None], clipped))
+    assert found["estimated"] < 0.5 * bias_at(rows, 3.0) < 0.51 * found["bounded"]
+
+
+@pytest.mark.parametrize("form", [False, True], ids=["plain", "normalized"])
+@pytest.mark.parametrize("bias", ["bounded", "estimated"])
+def test_the_released_length_lowers_the_threshold_of_least_error(bias: str, form: bool) -> None:
+    """Towards the true optimum of gradients that point anywhere; the normalized form goes the same way."""
+    public = {"noise_multiplier": 1.0, "expected_batch_size": 500, "dimension": 50_000}
+    rows = gradients("partly aligned", 500, torch.Generator().manual_seed(4))
+    grid = torch.logspace(-3, 1, 400, dtype=torch.float64)
+    noise = 50_000 / 500**2
+    best = float(grid[torch.argmin(torch.tensor([noise * float(c) ** 2 + bias_at(rows, float(c)) ** 2 for c in grid]))])
+    ends = []
+    for told in (True, False):
+        rule = clipping.get("mse", bias=bias, normalized=form)
+        state, generator = rule.init(**public), torch.Generator().manual_seed(5)
+        for _ in range(80):
+            weights, extras = rule.clip(rows.norm(dim=1), state)
+            deviation = float(state.bound)
+            total = torch.cat([(weights.double().unsqueeze(1) * rows).sum(0), torch.zeros(50_000 - 50)])
+            total += deviation * torch.randn(50_000, generator=generator)
+            noisy = extras.sum(0) + deviation * torch.randn(extras.shape[1], generator=generator)
+            length = total.norm()
+            state = clipping.update_from_release(rule, state, noisy, length) if told else rule.update(state, noisy)
+        ends.append(float(state.threshold))
+    assert best < ends[0] < 0.8 * ends[1]
+    assert ends[0] < (3 if bias == "estimated" else 6) * best
+
+
+@pytest.mark.parametrize("length", [math.nan, math.inf, 0.0, 1e30])
+def test_an_odd_length_leaves_a_finite_threshold(length: float) -> None:
+    rule = clipping.get("mse")
+    state = rule.init(noise_multiplier=1.0, expected_batch_size=100, dimension=10)
+    extras = rule.clip(lognormal(100, torch.Generator().manual_seed(1)), state)[1].sum(0)
+    state = clipping.update_from_release(rule, state, extras, torch.tensor(length))
+    assert 0 < float(state.threshold) < 100

@@ -17,6 +17,7 @@ from dpilot.data.schema import Schema
 from dpilot.fit.table import fit_table
 from dpilot.tune import AutoClassifier
 from tests.contracts.test_readers import LABELS, SIZE, X, every_cell, neighbours, promoted, unmoved
+from tests.data.pictures import folder_of
 
 RNG = np.random.default_rng(1)
 WORDS = np.array(["good", "bad", "film", "12", "caf\u00e9", "2020-01-01", "1.0"])
@@ -147,6 +148,25 @@ def test_a_vector_of_another_kind_changes_no_other(odd):
     for name, column in found.items():
         rows = Encoder(VECTOR_SCHEMA).encode({"v": column, "outcome": np.append(LABELS, 1)}).features
         assert np.array_equal(rows[:SIZE], expected), name
+
+
+PICTURE_SCHEMA = Schema.from_dict(
+    {"columns": {"file": {"type": "image", "size": [8, 8], "folder": "pictures", "backbone": "pixels"}}}
+)
+
+
+@every_cell
+def test_a_name_of_a_picture_is_read_cell_by_cell(cell, tmp_path_factory, monkeypatch):
+    home = tmp_path_factory.getbasetemp()
+    if not (home / "pictures").exists():
+        folder_of(home / "pictures", SIZE // 2)
+    monkeypatch.chdir(home)
+    names = np.array(sorted(str(each.relative_to(home / "pictures")) for each in home.glob("pictures/*/*")))
+    expected = Encoder(PICTURE_SCHEMA).encode_features({"file": names})
+    assert np.isfinite(expected).all()
+    for container, column in neighbours(names, cell).items():
+        found = Encoder(PICTURE_SCHEMA).encode_features({"file": column})
+        assert np.array_equal(found[: len(names)], expected), container
 
 
 # whole runs, replayed

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpilot.data.cells import UNREADABLE, plain
+from dpilot.data.cells import UNREADABLE, objects, plain
 from dpilot.data.column import Column
 from dpilot.data.column_types import TYPES, CellState, type_of
 from dpilot.data.encoder import Encoder
@@ -92,11 +92,12 @@ def test_every_type_of_the_table_reads_its_own_invented_cells() -> None:
         Column("x", "datetime", range=("2020-01-01", "2021-01-01")),
         Column("x", "text"),
         Column("x", "vector", width=3),
+        Column("x", "image", size=(8, 8)),
     ]
     assert {column.type for column in examples} == set(TYPES)
     for column in examples:
         kind = type_of(column)
-        cells = np.array(list(kind.invent(column).values()), dtype=object)
+        cells = objects([*kind.invent(column).values(), *kind.draw(column, 1, np.random.default_rng(0))])
         reading = kind.read(cells, column, ("",))
         assert (reading.states == CellState.FINE).any()
         assert {state for state in reading.states.tolist() if state != CellState.FINE} <= set(kind.flaws(column))

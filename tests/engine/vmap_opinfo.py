@@ -22,7 +22,7 @@ from tests.engine.places_opinfo import CATALOGUE, SKIPPED
 
 RECORDS, SAMPLES = 4, 12
 ENDS = frozenset({"grid_sampler_2d"})
-"""Kernels that end the process for coordinates that are not finite (``engine/unchecked.py``)."""
+"""Kernels that end the process for coordinates that are not finite (``engine/writes.py``)."""
 OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "zeros": torch.zeros_like,
     "not a number": lambda t: torch.full_like(t, torch.nan),

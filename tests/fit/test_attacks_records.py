@@ -84,6 +84,7 @@ TYPED = {
     "day": ({"type": "date", "range": ["2020-01-01", "2021-01-01"]}, "2020-05-05"),
     "flag": ({"type": "boolean"}, True),
     "city": ({"type": "categorical", "levels": "hash:8"}, "Ulm"),
+    "picture": ({"type": "image", "size": [4, 4], "backbone": "pixels"}, np.full((4, 4, 3), 7, dtype=np.uint8)),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -42,9 +43,17 @@ def rare(size: int = 4000, share: float = 0.04) -> pd.DataFrame:
     return data[kept].reset_index(drop=True)
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
-@pytest.mark.parametrize("outcome", RECORDS)
-@pytest.mark.parametrize(("model", "part"), [("auto", TRAIN), *thin([("auto", HELD_OUT), ("logistic", TRAIN)], 1)])
+@pytest.mark.parametrize(
+    ("name", "outcome", "model", "part"),
+    thin(
+        [
+            (*each, *trained)
+            for each in product(WEIGHTS, RECORDS)
+            for trained in (("auto", TRAIN), ("auto", HELD_OUT), ("logistic", TRAIN))
+        ],
+        5,
+    ),
+)
 def test_a_record_of_any_class_moves_releases_by_no_more_than_their_bound(
     replay, monkeypatch, name, outcome, model, part
 ):

@@ -66,7 +66,7 @@ def test_what_is_stored_prints_the_total_and_every_entry(tmp_path):
     assert "predicted" not in str(model.metrics_)
     assert sum(each.name == "confusion" for each in model.metrics_) == len(model.classes_) ** 2
     written = model.report(tmp_path / "report.html").read_text()
-    assert "of mu^2 went to tuning" in written
+    assert "was spent on trying settings" in written
     assert "<script" not in written
 
 

@@ -79,7 +79,7 @@ def test_bought_bounds_are_those_of_the_reader():
     assert -60 < lower < 40
     assert 60 < upper < 160
     assert fitted.schema.columns["pay"].interval == (lower, upper)
-    assert "10.0% of mu^2 buys the bounds." in fitted.record.decisions
+    assert "10.0% of the budget buys the bounds." in fitted.record.decisions
 
 
 def test_no_trials_where_the_size_is_bought():

@@ -13,6 +13,7 @@ from dpilot.linear.logistic import _pull, probabilities
 from dpilot.privacy.accountant import gdp_epsilon, gdp_mu
 from dpilot.privacy.events import Composed
 from tests.linear.helpers import EXTREMES, released, with_record
+from tests.thin import thin_product
 
 
 def coins(n=4000, d=3, classes=2, seed=0):
@@ -29,8 +30,7 @@ def labelled(n=300, classes=2):
     return np.column_stack([X, y.astype(float)])
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("record", EXTREMES)
+@pytest.mark.parametrize(("record", "classes"), thin_product(3, EXTREMES, [2, 3]))
 def test_one_more_record_moves_releases_within_their_bounds_and_nothing_else(classes, record):
     rows = labelled(classes=classes)
     labels = list(range(classes))

@@ -12,6 +12,7 @@ from dpilot.linear.gram_matrix import Gram
 from dpilot.linear.problem import LinearProblem
 from dpilot.privacy.budget import Budget
 from tests.linear.helpers import line
+from tests.thin import thin_product
 
 pytestmark = pytest.mark.filterwarnings("ignore:random_state")  # the same noise every time
 
@@ -35,9 +36,11 @@ def scores(n, d, epsilon, seeds, make=LinearRegression, **options):
     return np.array(found)
 
 
-@pytest.mark.parametrize("bounds", BOUNDS)
-@pytest.mark.parametrize(("n", "d", "epsilon"), [(1000, 10, 0.1), (300, 40, 0.5), (3000, 200, 0.3), (200, 3, 1.0)])
-def test_hopeless_budgets_predict_the_noisy_mean(bounds, n, d, epsilon):
+@pytest.mark.parametrize(
+    ("case", "bounds"), thin_product(5, [(1000, 10, 0.1), (300, 40, 0.5), (3000, 200, 0.3), (200, 3, 1.0)], BOUNDS)
+)
+def test_hopeless_budgets_predict_the_noisy_mean(case, bounds):
+    n, d, epsilon = case
     problem = LinearProblem(d, True, float(n), Budget(epsilon, 1e-5))
     assert problem.hopeless
     found = scores(n, d, epsilon, 5, bounds=BOUNDS[bounds])
@@ -53,9 +56,9 @@ def test_with_bounds_hardly_any_budget_still_buys_the_mean_within_them(n):
     assert np.median(found) > -(error**2)
 
 
-@pytest.mark.parametrize("bounds", BOUNDS)
-@pytest.mark.parametrize(("n", "d", "epsilon"), [(800, 12, 1.0), (2000, 40, 1.0), (3000, 8, 0.3)])
-def test_small_budgets_are_no_worse_than_the_mean(bounds, n, d, epsilon):
+@pytest.mark.parametrize(("case", "bounds"), thin_product(5, [(800, 12, 1.0), (2000, 40, 1.0), (3000, 8, 0.3)], BOUNDS))
+def test_small_budgets_are_no_worse_than_the_mean(case, bounds):
+    n, d, epsilon = case
     assert not LinearProblem(d, True, float(n), Budget(epsilon, 1e-5)).hopeless
     found = scores(n, d, epsilon, 5, bounds=BOUNDS[bounds])
     assert np.median(found) > -0.05

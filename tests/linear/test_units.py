@@ -39,6 +39,7 @@ from dpilot.tape import tape
 from tests.linear.helpers import EXTREMES, released, table
 from tests.statistics.helpers import Anything
 from tests.tapes import NoiseFree, exact_sum
+from tests.thin import thin_product
 
 KEY = bytes(range(KEY_BYTES))
 CAP = 4
@@ -88,9 +89,7 @@ def with_unit(rows, ids, more, name, at=None):
     return np.insert(rows, places, more, axis=0), np.insert(ids, places, name)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("record", ["huge", "far", "each"])
+@pytest.mark.parametrize(("record", "count", "method"), thin_product(5, ["huge", "far", "each"], COUNTS, METHODS))
 def test_one_more_unit_moves_releases_within_their_bounds_and_nothing_else(method, count, record):
     more = with_unit(ROWS, IDS, hostile(record, count), 999)
     found = moved(lambda: regression(method=method), (ROWS, IDS), more)
@@ -98,8 +97,10 @@ def test_one_more_unit_moves_releases_within_their_bounds_and_nothing_else(metho
     assert found.releases > 0
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "tukey"])  # whose coins go by place
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(
+    ("count", "method"),
+    thin_product(2, COUNTS, [name for name in METHODS if name != "tukey"]),  # whose coins go by place
+)
 def test_the_rows_of_a_unit_may_lie_anywhere(method, count):
     more = with_unit(ROWS, IDS, hostile("each", count), 999, at=3)
     for pair in (((ROWS, IDS), more), (more, (ROWS, IDS))):  # added, and removed
@@ -137,8 +138,7 @@ def test_a_unit_moves_a_classifier_within_its_bounds(classes, count, record):
     assert found.releases > 0
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("count", "method"), thin_product(3, COUNTS, METHODS))
 def test_with_a_public_size_a_unit_may_be_replaced_by_an_empty_one(method, count):
     rows, ids = with_unit(ROWS, IDS, hostile("far", count), 999)
     null = rows.copy()
@@ -349,8 +349,7 @@ def test_files_give_the_model_of_the_table(method, missing, files):
         assert np.array_equal(model.predict(frame[["a", "b"]]), model.predict(frame[["person", "a", "b"]]))
 
 
-@pytest.mark.parametrize("method", ["auto", "boosted", "bsgs", "adaclip"])
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("count", "method"), thin_product(3, COUNTS, ["auto", "boosted", "bsgs", "adaclip"]))
 def test_a_unit_in_files_moves_releases_within_their_bounds(method, count, tmp_path, monkeypatch):
     monkeypatch.setattr(units, "_PART", 64)
     more = with_unit(ROWS, IDS, hostile("each", count), 999, at=5)

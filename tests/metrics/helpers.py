@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from dpilot.metrics.counts import EDGES, Counts, Layout, Scored, counts_event, exact_counts, noisy_counts
+from dpilot.metrics.ranking import score_curves
 from dpilot.metrics.scores import scores
 from dpilot.noise import seeded_noise
 from dpilot.privacy.receipt import Receipt
@@ -44,7 +46,17 @@ def population(layout: Layout) -> dict[tuple[str, str], float]:
 
 
 def truth(scored: Scored, layout: Layout) -> dict[tuple[str, str], float]:
-    return figures(exact_counts(scored, layout))
+    """Exact figures, and the curves of the score as its bins show them."""
+    exact = exact_counts(scored, layout)
+    if not layout.has_scores:
+        return figures(exact)
+    bins = np.searchsorted(EDGES, scored.probabilities[:, 1], side="right")
+    table = np.zeros((2, len(EDGES) + 1))
+    np.add.at(table, (scored.target.astype(int), bins), 1.0)
+    curves = score_curves(replace(exact, scores=table, deviation=1e-12, score_deviation=1e-12))
+    empty = {f"score {low:.3g} to {high:.3g}" for low, high, count in
+             zip((0.0, *EDGES), (*EDGES, 1.0), table.sum(axis=0), strict=True) if not count}  # fmt: skip
+    return {**figures(exact), **{(each.name, each.of): each.value for each in curves if each.of not in empty}}
 
 
 __all__ = ["EDGES", "LAYOUT", "MANY", "drawn", "figures", "noisy", "population", "truth"]

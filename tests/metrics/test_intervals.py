@@ -14,6 +14,7 @@ from tests.metrics.helpers import population as figures_of_all
 
 LEAST = {"worst-class accuracy", "worst-group accuracy", "demographic parity", "equal opportunity gap"}
 LEAST |= {"average precision", "false positive gap", "share of the most common class", "accuracy above that share"}
+CURVES = {"calibration", "true positive rate", "false positive rate"}
 NOISE = 3.7  # about what one record's protection at epsilon 1 asks for
 
 
@@ -22,8 +23,11 @@ def test_every_figure_is_right_on_average_over_200_repetitions(layout):
     scored = drawn(800, 1, layout)
     exact = truth(scored, layout)
     repeats = [scores(noisy(scored, layout, NOISE, seed)) for seed in range(200)]
-    for place, (key, wanted) in enumerate(exact.items()):
-        found = [each[place] for each in repeats]
+    named = [{(each.name, each.of): each for each in figures} for figures in repeats]
+    for key, wanted in exact.items():
+        if key[0] in CURVES:  # shares of few records, or next to 0 and 1 where they are cut off
+            continue
+        found = [each[key] for each in named]
         values = np.array([each.value for each in found])
         width = np.mean([each.noise_interval[1] - each.noise_interval[0] for each in found])
         error = abs(values.mean() - wanted)
@@ -52,8 +56,8 @@ def coverage(layout, size, deviation, repeats, *, population):
         scored = drawn(size, 1000 + seed, layout) if population else fixed
         for each in scores(noisy(scored, layout, deviation, seed)):
             low, high = each.sampling_interval if population else each.noise_interval
-            assert (-1 if "above" in each.name else 0) <= low <= each.value <= high <= 1
-            held[each.name, each.of] += low <= wanted[each.name, each.of] <= high
+            assert (-1 if "above" in each.name or "against" in each.name else 0) <= low <= each.value <= high <= 1
+            held[each.name, each.of] += low <= wanted.get((each.name, each.of), low) <= high
     return {key: held[key] / repeats for key in wanted}
 
 

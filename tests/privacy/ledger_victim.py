@@ -14,6 +14,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,11 @@ def look(path: str, witness: str) -> dict[str, Any]:
     return {"entries": len(again.entries()), "bodies": bodies(witness), "epsilon": again.spent().epsilon}
 
 
-def at_every_statement(folder: str) -> list[dict[str, Any]]:
+def at_every_statement(folder: str, witnesses: str | None = None) -> list[dict[str, Any]]:
     """Kill before the k-th SQL statement, for every k, until a spend survives."""
     found = []
     for k in range(1, 1000):
-        path, witness = f"{folder}/{k}.ledger", f"{folder}/{k}.witness"
+        path, witness = f"{folder}/{k}.ledger", f"{witnesses or folder}/{k}.witness"
         Ledger.open(path, dataset="d", budget=HUGE)
         status = forked(lambda k=k, path=path, witness=witness: _dying_at(k, lambda: spend(path, witness)))
         found.append({"status": status, **look(path, witness)})
@@ -118,15 +119,25 @@ def _dying_at(k: int, action: Callable[[], Any]) -> None:
         return connection
 
     store._connect = connect
+    with suppress(ImportError):
+        from psycopg import Connection
+
+        execute = Connection.execute
+
+        def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+            count("")
+            return execute(self, *arguments, **options)
+
+        Connection.execute = counted
     action()
 
 
-def at_random_moments(folder: str, kills: int) -> list[dict[str, Any]]:
+def at_random_moments(folder: str, kills: int, witnesses: str | None = None) -> list[dict[str, Any]]:
     """Kill a process that spends in a loop, after a random time; again on the same file, for a while."""
     found = []
     chance = random.Random(7)
     for k in range(kills):
-        path, witness = f"{folder}/{k // 25}.ledger", f"{folder}/{k // 25}.witness"
+        path, witness = f"{folder}/{k // 25}.ledger", f"{witnesses or folder}/{k // 25}.witness"
         Ledger.open(path, dataset="d", budget=HUGE)
         before = bodies(witness)
         child = os.fork()
@@ -138,6 +149,31 @@ def at_random_moments(folder: str, kills: int) -> list[dict[str, Any]]:
         os.waitpid(child, 0)
         found.append({"began": bodies(witness) - before, **look(path, witness)})
     return found
+
+
+def spend_on(path: str, witness: str) -> None:
+    """Spend until the server is gone."""
+    while True:
+        spend(path, witness)
+
+
+def create_at_once(path: str, workers: int) -> list[bool]:
+    """Processes that wait for each other, then all make one ledger: who says to have made it."""
+    context = get_context("fork")
+    barrier, queue = context.Barrier(workers), context.Queue()
+    team = [context.Process(target=_creator, args=(path, barrier, queue)) for _ in range(workers)]
+    for worker in team:
+        worker.start()
+    answers = [queue.get(timeout=120) for _ in team]
+    for worker in team:
+        worker.join()
+    return answers
+
+
+def _creator(path: str, barrier: Any, queue: Any) -> None:
+    barrier.wait(timeout=60)
+    queue.put(Ledger.create(path, dataset="d", budget=HUGE))
+    Ledger.open(path, dataset="d", budget=HUGE)
 
 
 def race(folder: str, workers: int, rounds: int) -> list[dict[str, Any]]:

@@ -6,9 +6,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from dpilot.noise import NOT_HARDENED
 from dpilot.privacy import events
-from dpilot.records import FitRecord, MetricRecord
+from dpilot.records import FitRecord, Influence, MetricRecord, StepRecord
 
 STEP = events.PoissonSampled(1024 / 29_304, events.Gaussian(1.37))
 HEAD = "7:3f1c9a0b5d2e48f6a7c1b0d9e8f70605"
@@ -106,3 +108,35 @@ def fitted(**changes: Any) -> FitRecord:
         ),
     )
     return replace(record, **changes)
+
+
+def complete() -> FitRecord:
+    """A record in which every section has something to show."""
+    rng = np.random.default_rng(0)
+    record = fitted()
+    curves = [metric(f"{side} positive rate", x**power, f"score above {x:.2f}") for side, power in
+              (("true", 0.4), ("false", 2.0)) for x in (0.1, 0.3, 0.5, 0.9)]  # fmt: skip
+    bins = [metric("calibration", x, f"score {x - 0.1:.2f} to {x + 0.1:.2f}") for x in (0.1, 0.5, 0.9)]
+    pairs = [(f"sex = {name}", sign) for name, sign in (("Female", 1), ("Male", -1))]
+    gaps = [
+        MetricRecord("group against others", of, 0.11 * sign, (0.0, 0.0), (0.11 * sign - 0.02, 0.11 * sign + 0.02))
+        for of, sign in pairs
+    ]
+    recalls = [metric("group recall", 0.7, f"{of}, class {true}") for of, _ in pairs for true in ("<=50K", ">50K")]
+    slots = [tuple((0.5 - 0.05 * k + 0.02 * rng.normal()) * 1024 / 3 for k in range(9)) for _ in range(60)]
+    return replace(
+        record,
+        metrics=(*record.metrics, *curves, *bins, *gaps, *recalls),
+        plan={**record.plan, "clipping": {"name": "slack"}},
+        steps=tuple(StepRecord(place, 1.0, 1.0, False, released=slot) for place, slot in enumerate(slots)),
+        trials=(metric("score of a trial", 0.8, "step size 0.11 at epsilon 0.12"),),
+        influences=(Influence("age", 0.4, "17", "<90>"), Influence("sex", 0.01, "Male", "Female")),
+        privacy={
+            **record.privacy,
+            "tuning": "inside",
+            "ledger": {
+                "own": False, "where": "adult.ledger", "dataset": "adult", "total": {"epsilon": 3.0, "delta": 1e-5},
+                "spent": {"epsilon": 0.99931, "delta": 3e-6}, "left": {"epsilon": 2.0, "delta": 7e-6},
+            },
+        },
+    )  # fmt: skip

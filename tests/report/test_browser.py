@@ -13,7 +13,8 @@ import pytest
 from dpilot.noise import NOT_HARDENED
 from dpilot.records import FitRecord, MetricRecord
 from dpilot.report import page
-from tests.report.samples import fitted, metrics
+from dpilot.report.comparison import compare
+from tests.report.samples import complete, fitted, metrics
 from tests.report.test_page import TRICKS, poisoned
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -30,7 +31,7 @@ def blurred(figure: MetricRecord) -> MetricRecord:
 
 
 RECORDS = {
-    "ordinary": fitted(),
+    "complete": complete(),
     "not private": fitted(stamps=(NOT_HARDENED, "test noise (seed 7): not private")),
     "hostile and long": poisoned(TRICKS[1] + TRICKS[3] + LONG),
     "12 classes": fitted(metrics=metrics(tuple(f"class {i}" for i in range(12)), ("a", "b", "c"))),
@@ -80,6 +81,16 @@ def test_a_page_is_silent_fits_its_window_and_is_accessible(browser: Any, name: 
     tab.close()
 
 
+def test_a_comparison_is_accessible_and_fits_its_window(browser: Any, tmp_path: Path) -> None:
+    text = page.render_comparison(compare({"a": fitted(), LONG: complete()}))
+    tab = browser.new_page(viewport={"width": 360, "height": 800})
+    tab.goto(page.write_page(text, tmp_path / "compare.html").as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    found = axe.Axe().run(tab)
+    assert found.violations_count == 0, found.generate_report()
+    tab.close()
+
+
 def test_dark_and_print_change_the_colours(browser: Any, tmp_path: Path) -> None:
     tab, _ = opened(browser, fitted(), tmp_path)
     colours = []
@@ -93,7 +104,7 @@ def test_dark_and_print_change_the_colours(browser: Any, tmp_path: Path) -> None
 
 
 def test_pictures_are_drawn_inside_their_frames(browser: Any, tmp_path: Path) -> None:
-    tab, _ = opened(browser, fitted(), tmp_path, viewport={"width": 360, "height": 800})
+    tab, _ = opened(browser, complete(), tmp_path, viewport={"width": 360, "height": 800})
     outside = tab.evaluate(
         """() => [...document.querySelectorAll("svg.chart")].flatMap(chart => {
             const frame = chart.getBoundingClientRect();

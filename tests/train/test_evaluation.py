@@ -94,6 +94,11 @@ def test_groups_are_declared():
     named = [each.value for each in exact(groups=GROUPS, group_names=["a", "b"])[0]]
     for groups in (pd.Categorical(GROUPS), pd.Series(GROUPS, dtype="category"), pd.Series(GROUPS)):
         assert [each.value for each in exact(groups=groups, group_names=["a", "b"])[0]] == named
+    second = np.array(GROUPS) == "b"
+    for groups in (second, torch.from_numpy(second), pd.Series(second)):
+        metrics = exact(groups=groups)[0]
+        assert [each.value for each in metrics] == named
+        assert "group = True" in {each.of for each in metrics}
 
 
 def test_other_forms_of_records_and_outputs():

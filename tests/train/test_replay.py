@@ -58,7 +58,7 @@ def trained(rule, engine, optimizer, chunk):
 
 
 @pytest.mark.parametrize("engine", thin(["single-backward", "vmap"], 2))
-@pytest.mark.parametrize("rule", thin(RULES, 2), ids=str)
+@pytest.mark.parametrize("rule", thin(RULES, 3), ids=str)
 def test_one_record_moves_a_release_by_its_bound_at_most_and_nothing_else(rule, engine, replay):
     optimizer, chunk = ("sgd", 2) if engine == "vmap" else ("adam", 100)
     results = replay(trained(rule, engine, optimizer, chunk), pairs=AWKWARD)

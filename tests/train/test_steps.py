@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dpilot import PrivateStep, clipping, load, poisson_loader, read_steps
-from dpilot.records import RunRecord
+from dpilot.errors import InvalidInput
+from dpilot.records import RunRecord, _round_mantissas
 from dpilot.tape import tape
-from dpilot.train.state import record_step
-from dpilot.train.step import initial_state
-from dpilot.train.steps import steps_frame
+from dpilot.train.run import steps_frame
+from dpilot.train.step import Released, initial_state, record_step
 from tests.tapes import Recorder
 from tests.train.helpers import LOSS, STEPS, data, fit, model, plan
 from tests.train.test_checkpoint import resumed, stopped
@@ -53,6 +53,8 @@ def test_what_is_kept_is_what_was_released(rule):
     assert kept == [numbers(released[-1]) for released in keeper.outputs]
     exact = [numbers(entry.inputs[-1]) for entry in keeper.entries]
     assert not any(set(noisy) & set(true) for noisy, true in zip(kept, exact, strict=True))
+    lengths = [np.linalg.norm(np.concatenate([each.ravel() for each in released[:-1]])) for released in keeper.outputs]
+    assert [step.length for step in run.record.steps] == pytest.approx(lengths)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -62,9 +64,9 @@ def test_thresholds_and_bounds_of_every_layer_follow_from_what_is_kept(rule):
     run = fit(plan=chosen, net=net)
     state = initial_state(chosen, model())
     for step in run.record.steps:
-        released = torch.tensor(step.released)
+        released = Released(torch.tensor(step.released), torch.tensor(step.length, dtype=torch.float64))
         assert record_step(step.step, state, released) == step
-        state = chosen.clipping.update(state, released)
+        state = clipping.update_from_release(chosen.clipping, state, released.extras, released.length)
 
 
 @pytest.mark.parametrize("rule", [RULES[-4], "one-shot", "constant", "mse"], ids=str)
@@ -84,11 +86,11 @@ def test_a_frame_has_one_row_a_step_wherever_it_comes_from(rule, tmp_path):
 
 def test_columns_name_the_layer():
     columns = list(fit(clipping.get("slack", groups=2, slots=3)).steps().columns)
-    assert columns[4:] == [
+    assert columns[5:] == [
         *(f"released_{layer}_{slot}" for layer in range(2) for slot in range(3)),
         *("thresholds_0", "thresholds_1", "bounds_0", "bounds_1"),
     ]
-    assert list(steps_frame(()).columns) == ["step", "threshold", "bound", "measuring"]
+    assert list(steps_frame(()).columns) == ["step", "threshold", "bound", "measuring", "length"]
 
 
 @pytest.mark.parametrize("rule", [RULES[-4], "one-shot", "bounded"], ids=str)
@@ -104,7 +106,9 @@ def test_records_of_steps_that_were_written_one_by_one_are_read():
     record = fit().record
     plain = ("step", "threshold", "bound", "measuring")
     steps = [{name: getattr(each, name) for name in plain} for each in record.steps]
-    assert RunRecord.from_json(json.dumps({**json.loads(record.to_json()), "steps": steps})) == record
+    old = replace(record, steps=tuple(replace(each, length=None) for each in record.steps))
+    assert RunRecord.from_json(json.dumps({**json.loads(record.to_json()), "steps": steps})) == old
+    assert RunRecord.from_json(old.to_json()) == old
 
 
 def test_a_loop_of_ones_own_keeps_the_same():
@@ -116,15 +120,40 @@ def test_a_loop_of_ones_own_keeps_the_same():
     assert all(each.released for each in heard)
 
 
-def test_ten_thousand_layer_wise_steps_take_less_than_20_mb():
-    """Twenty layers at the number of slots that a batch of 512 and a noise multiplier of 1 have."""
-    rule = clipping.get("slack", groups=20)
+@pytest.mark.parametrize("slots", [None, pytest.param(31, marks=pytest.mark.slow)], ids=["lossless", "rounded"])
+def test_ten_thousand_layer_wise_steps_take_less_than_20_mb(slots, tmp_path):
+    """Twenty layers, at the number of slots that a batch of 512 and a noise multiplier of 1 have, and at 31."""
+    rule = clipping.get("slack", groups=20, slots=slots)
     state = rule.init(noise_multiplier=1.0, expected_batch_size=512, dimension=100_000)
-    slots = rule.clip(torch.ones(1, 20), state)[1].shape[1]
-    assert slots > 100
-    drawn = torch.randn(10_000, slots)
-    steps = tuple(record_step(place, state, noisy) for place, noisy in enumerate(drawn))
+    count = rule.clip(torch.ones(1, 20), state)[1].shape[1]
+    assert count >= 140
+    step = record_step(0, state, Released(torch.zeros(count), torch.tensor(0.1)))
+    drawn = torch.randn(10_000, count).numpy()
+    steps = tuple(replace(step, step=place, released=tuple(row.tolist())) for place, row in enumerate(drawn))
     made = replace(fit().record, steps=steps)
     text = made.to_json()
     assert len(text) < 20e6
-    assert RunRecord.from_json(text) == made
+    again = RunRecord.from_json(text)
+    if slots is None:
+        assert again == made
+        return
+    found = np.array([each.released for each in again.steps])
+    assert (np.abs(found - drawn) <= np.abs(drawn) * 2.0**-12).all()
+    assert again.to_json() == text
+
+
+def test_a_rounded_record_is_saved_twice_and_another_run_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpilot.records._LARGE", 1.0)
+    run, other = fit("slack"), fit("slack")
+    run.save(tmp_path)
+    assert RunRecord.from_json((tmp_path / "record.json").read_text()) != run.record
+    run.save(tmp_path)
+    with pytest.raises(InvalidInput, match="another run"):
+        replace(other, record=replace(other.record, epsilon=0.5)).save(tmp_path)
+
+
+def test_rounding_leaves_what_is_not_finite_and_small():
+    values = np.array([np.inf, -np.inf, np.nan, np.finfo(np.float32).max, 0.0, -0.0, 1e-45, 1.0], dtype=np.float32)
+    assert _round_mantissas(values, 8)[[0, 1, 2, 4, 5, 7]].tolist()[:2] == [np.inf, -np.inf]
+    assert np.isnan(_round_mantissas(values, 8)[2])
+    assert np.isfinite(_round_mantissas(values, 8)[3:]).all()

@@ -143,11 +143,17 @@ def test_a_commitment_may_stand_in_for_the_ledger(tmp_path):
     assert [entry.state for entry in book.entries()] == ["committed", "committed"]
 
 
+def _without_lengths(steps):
+    """What a constant threshold leaves of a record: lengths are those of the released gradients."""
+    return tuple(dataclasses.replace(step, length=None) for step in steps)
+
+
 @pytest.mark.parametrize("size", [1, 7, 400])
 def test_a_data_set_of_another_length_is_accepted_in_silence(size, capfd):
     run = fit(dataset=data(size))
     assert run.record.plan["size"] == SIZE
-    assert fit().record.to_json() == run.record.to_json()
+    records = [dataclasses.replace(each.record, steps=_without_lengths(each.record.steps)) for each in (fit(), run)]
+    assert records[0].to_json() == records[1].to_json()
     assert capfd.readouterr() == ("", "")
 
 

@@ -94,7 +94,7 @@ def test_hopeless_trials_are_not_made_and_the_data_free_walk_takes_all():
     assert "only the number of records is published" in fitted.record.privacy["unit"]
     told = " ".join(fitted.decisions)
     assert "No trials: with 50 held-out records" in told
-    assert "0.0% of mu^2 went to tuning" in told
+    assert "nothing was spent on trying settings" in told
 
 
 def test_the_walk_makes_the_noise_of_a_logit_five_eighths():
@@ -136,7 +136,7 @@ def test_the_record_explains_each_decision_and_can_be_shown():
     record = fitted.record
     assert len(fitted.tuned.trials) == 6
     share = squared_mu([e.event for e in fitted.tuned.entries if e.purpose.startswith("trial")]) / gdp_mu(LOUD) ** 2
-    told = float(re.search(r"([0-9.]+)% of mu\^2 went to tuning", record.decisions[0])[1])
+    told = float(re.search(r"about ([0-9.]+) % of the budget went on trying settings", record.decisions[0])[1])
     assert told == pytest.approx(100 * share, abs=0.06)
     assert any("Stage 2, 3 trials" in each for each in record.decisions)
     assert {name.partition(": ")[2] for name in record.curves} == {"fitted", "trials", "final run"}
@@ -147,7 +147,7 @@ def test_the_record_explains_each_decision_and_can_be_shown():
     assert record.privacy["unit"] == "one record, added or removed"
     assert "dpilot" in record.privacy["versions"]
     assert FitRecord.from_json(record.to_json()).decisions == record.decisions
-    assert "of mu^2 went to tuning" in page.render(record)
+    assert "% of the budget went on trying settings, inside the total" in page.render(record)
 
 
 def test_an_autopilot_run_prints_its_total_its_decisions_and_its_figures():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from torch import nn
 
-from dpilot import Budget, Ledger
+from dpilot import Budget, Ledger, tune
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.privacy import accountant, selection
@@ -14,7 +17,7 @@ from dpilot.privacy.trials import law_of
 from dpilot.tune import Always, Choice, LogUniform, Space, Uniform, private_selection
 from dpilot.tune.select import plan_selection
 from dpilot.tune.task import HELD_OUT, TRAIN
-from tests.tune.helpers import BUDGET, LOUD, PretendedTask, probe, seen, with_keys
+from tests.tune.helpers import BOX, BUDGET, LOUD, PretendedTask, module_task, probe, seen, with_keys
 from tests.tune.test_scaling import pairs
 
 SPACE = Space(LogUniform(0.1, 10.0), Choice((2, 5)))
@@ -156,3 +159,48 @@ def test_one_record_moves_nothing_but_what_goes_into_the_door(place, replay):
 
     results = replay(run, pairs=pairs(place))
     assert max(result.largest for result in results) > 0.2
+
+
+class Spy:
+    """A task that remembers what the steps of each model released."""
+
+    def __init__(self, task):
+        self._task, self.kept = task, []
+
+    def __getattr__(self, name):
+        return getattr(self._task, name)
+
+    def train(self, trials):
+        steps = []
+        kept = [
+            replace(trial, keep=lambda records, mine=trial: (steps.append(records), mine.keep(records)))
+            for trial in trials
+        ]
+        models = self._task.train(kept)
+        self.kept += zip(models, steps, strict=True)
+        return models
+
+
+@pytest.mark.parametrize("options", [{}, {"together": True}], ids=["alone", "together"])
+def test_only_the_selected_runs_steps_are_kept(options):
+    number = numbers(lambda count: count == 4)
+    task = Spy(module_task(lambda: nn.Linear(3, 2), clipping="slack", **options))
+    tuned = selected(task, number)
+    assert len(task.kept) == 4
+    (mine,) = (steps for model, steps in task.kept if model is tuned.model)
+    assert tuned.released == mine
+    assert len(tuned.steps()) == tuned.candidate.steps
+    assert tuned.to_dict()["steps"]["length"] == [step.length for step in mine]
+    held = [steps for model, steps in task.kept if model is not tuned.model]
+    assert not {step.length for steps in held for step in steps} & set(tuned.to_dict()["steps"]["length"])
+
+
+def test_other_tuners_keep_the_steps_of_the_run_they_hand_out():
+    task = module_task(lambda: nn.Linear(3, 2), clipping="slack")
+    grid = [tune.Candidate(0.1, 2), tune.Candidate(1.0, 3)]
+    for tuned in (
+        tune.budget_split_grid(task, grid, LOUD),
+        tune.linear_scaling(task, LOUD, box=BOX),
+    ):
+        assert [step.step for step in tuned.released] == list(range(tuned.candidate.steps))
+        assert all(step.length > 0 for step in tuned.released)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json as _json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,21 +46,38 @@ def json(data: Any) -> None:
     print(_json.dumps(data, indent=2, allow_nan=False))
 
 
+@dataclass(frozen=True)
+class FitBars:
+    """Bars of a fit: called with each update of a training, and with how many records of how many were read."""
+
+    show: Progress
+    read: Callable[[int, int], None]
+
+    def __call__(self, update: Update) -> None:
+        self.show(update)
+
+
 @contextmanager
-def training_bar() -> Iterator[Progress]:
+def training_bar() -> Iterator[FitBars]:
     """A bar for ``Trainer(progress=...)``: steps, threshold, epsilon spent and left, time left; released values."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 
     columns = (
-        TextColumn("training"),
+        TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[text]}", markup=False),
     )
     with Bar(*columns, console=Console(stderr=True)) as bar:
         tasks: list[TaskID] = []  # none before the first step: what tunes itself has stages, not one row of steps
+        read_so_far: list[TaskID] = []
+
+        def read(done: int, total: int) -> None:
+            if not read_so_far:
+                read_so_far.append(bar.add_task("reading", total=total, text="records"))
+            bar.update(read_so_far[0], completed=done)
 
         def show(update: Update) -> None:
             if not tasks:
@@ -70,7 +88,7 @@ def training_bar() -> Iterator[Progress]:
             )
             bar.update(tasks[0], completed=update.record.step + 1, total=update.steps, text=text)
 
-        yield show
+        yield FitBars(show, read)
 
 
 def _clock(seconds: float) -> str:

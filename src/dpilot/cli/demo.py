@@ -88,10 +88,12 @@ def _report(record: FitRecord, path: Path) -> Path:
 
 
 def _show(record: FitRecord, report: Path, run: Path, seconds: float) -> None:
+    from dpilot.metrics.figures import LONG
+
     privacy = record.privacy
     console.line()
     total = f"epsilon {privacy['epsilon']:.4g}, delta {privacy['delta']:.3g}"
-    detail = ("confusion", "recall", "precision")
+    detail = (*LONG, "recall", "precision", "group against others")
     show_metrics(record, f"Held-out figures at {total}, everything included", "figure", without=detail)
     for what in record.unprotected:
         console.line(f"not protected: {what}")

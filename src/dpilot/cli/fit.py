@@ -28,12 +28,18 @@ _FOLDER: Final = Path("out/fit")
 
 
 def fit(
-    data: Annotated[Path | None, typer.Argument(help="A csv or parquet file.", show_default=False)] = None,
+    data: Annotated[
+        Path | None, typer.Argument(help="A csv or parquet file, or a folder of pictures.", show_default=False)
+    ] = None,
     schema: Annotated[
-        Path | None, typer.Option(help="The schema, TOML or JSON; dpilot schema init writes a skeleton.")
+        Path | None,
+        typer.Option(help="The schema, TOML or JSON; dpilot schema init writes a skeleton. A folder needs none."),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Total epsilon, everything included.")] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, if the schema does not say.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="The classes of a folder of pictures, as cat,dog, in place of the names in it.")
+    ] = None,
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
     allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
     protected: Annotated[
@@ -67,7 +73,8 @@ def fit(
     size: Annotated[str, typer.Option(help='"public", "private", or the number of records, declared.')] = "public",
     stop_below: Annotated[float, typer.Option(help="Stop if fewer records than this share can be used.")] = 0.5,
     ledger: Annotated[
-        Path | None, typer.Option(help="The data set's ledger; by default DATA's own, beside it, made where missing.")
+        str | None,
+        typer.Option(help="The data set's ledger, a file or postgresql://...; by default DATA's own, beside it."),
     ] = None,
     total: Annotated[float | None, typer.Option(help="Total epsilon of all fits, where the ledger is made.")] = None,
     out: Annotated[Path, typer.Option(help="The run folder.")] = _FOLDER,
@@ -79,7 +86,6 @@ def fit(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train a private model of a table, score it on held-out records, and write the run folder with its report."""
-    from dpilot.data.schema import Schema
     from dpilot.errors import InvalidInput
 
     if resume is not None:
@@ -87,12 +93,13 @@ def fit(
             raise InvalidInput("DATA is given beside --resume: expected one of them, as the run folder names its data.")
         _go_on(resume, json=json)
         return
-    if data is None or schema is None or epsilon is None:
+    is_folder = data is not None and data.is_dir()
+    if data is None or (schema is None and not is_folder) or epsilon is None:
         absent = [
             name for name, given in (("DATA", data), ("--schema", schema), ("--epsilon", epsilon)) if given is None
         ]
         raise InvalidInput(f"{' and '.join(absent)} not given: expected dpilot fit DATA --schema FILE --epsilon E.")
-    declared = Schema.load(schema)
+    declared, published = _schema(data, schema, classes)
     given: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
@@ -103,6 +110,7 @@ def fit(
         "unit": unit,
         "rows_per_unit": rows_per_unit,
         "missing_unit": missing_unit,
+        "unprotected": published,
     }
     chosen: dict[str, Any] = {
         "model": model,
@@ -127,6 +135,21 @@ def fit(
     _fit(table, declared, {**given, **chosen, "ledger": opened.ledger}, out, resume=False, json=json)
 
 
+def _schema(data: Path, schema: Path | None, classes: str | None) -> tuple[Schema, tuple[str, ...]]:
+    """What is declared of DATA, and what of it was taken from the names of folders, which is published so."""
+    from dpilot.data.folders import CLASS_FOLDERS, folder_schema
+    from dpilot.data.schema import Schema
+    from dpilot.errors import InvalidInput
+
+    if schema is not None:
+        if classes is not None:
+            raise InvalidInput("--classes beside --schema: expected them in the schema.")
+        return Schema.load(schema), ()
+    if classes is not None:
+        return folder_schema(data, classes.split(",")), ()
+    return folder_schema(data), (CLASS_FOLDERS,)
+
+
 def _class_weight(given: list[str] | None) -> str | dict[str, float] | None:
     """What --class-weight declares: "balanced", or the weights of classes."""
     from dpilot.errors import InvalidInput
@@ -143,7 +166,7 @@ def _class_weight(given: list[str] | None) -> str | dict[str, float] | None:
     return weights
 
 
-def _open_ledger(data: Path, ledger: Path | None, judged: Declaration, total: float | None) -> OpenedLedger:
+def _open_ledger(data: Path, ledger: str | None, judged: Declaration, total: float | None) -> OpenedLedger:
     """The data set's own ledger, found or made; refused where the fit is over what is left there."""
     from dpilot.privacy.ledger import dataset_name, locate_ledger, open_for_fit
 
@@ -190,8 +213,9 @@ def _fit(table: Table, schema: Schema, how: dict[str, Any], out: Path, *, resume
     try:
         with console.training_bar() as bar:
             run = fit_table(
-                table, schema, run_folder=out, resume=resume, progress=bar, tell=silent if json else console.line, **how
-            )
+                table, schema, run_folder=out, resume=resume, progress=bar, reading=bar.read,
+                tell=silent if json else console.line, **how,
+            )  # fmt: skip
     except FitStopped as stopped:
         _show_stopped(stopped, json=json)
         raise typer.Exit(STOPPED) from None
@@ -199,10 +223,13 @@ def _fit(table: Table, schema: Schema, how: dict[str, Any], out: Path, *, resume
         console.fail(" ".join(["interrupted.", *getattr(stopped, "__notes__", ())]))
         raise typer.Exit(INTERRUPTED) from None
     from dpilot.privacy.ledger import Balance, Ledger
+    from dpilot.train.checkpoint.statement import cover_file
 
     paid = how["ledger"]
     balance = Balance.of(paid if isinstance(paid, Ledger) else Ledger.read(paid))
-    _show(run, run.record.write_report(out / REPORT), out, balance, json=json)
+    report = run.record.write_report(out / REPORT)
+    cover_file(out, report)
+    _show(run, report, out, balance, json=json)
 
 
 def _check(data: Table, schema: Schema, given: dict[str, Any], out: Path) -> Declaration:
@@ -288,7 +315,9 @@ def _show(run: FittedModel, report: Path, out: Path, balance: Balance, *, json: 
     health = condition(record.health)
     for alarm in health.alarms if health is not None else ():
         console.line(f"LOOK AT THE DATA: {alarm}")
-    show_metrics(record, "Held-out metrics, with 95 % intervals", without=("confusion",))
+    from dpilot.metrics.figures import LONG
+
+    show_metrics(record, "Held-out metrics, with 95 % intervals", without=LONG)
     console.line(f"Ledger: {balance}.")
     console.line(f"Run folder {out}, report {report}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,13 +13,29 @@ from dpilot.cli import console
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy._decimals import show_down, show_up
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.ledger import Balance, Entry, Ledger, dataset_name, extend_total, find_ledger, reopen
-from dpilot.privacy.ledger.discovery import FOLDER, SUFFIX, check_data
+from dpilot.privacy.ledger import (
+    Balance,
+    Entry,
+    Ledger,
+    dataset_name,
+    extend_total,
+    find_ledger,
+    ledger_exists,
+    migrate,
+    reopen,
+)
+from dpilot.privacy.ledger.discovery import FOLDER, SUFFIX, check_data, locate
+from dpilot.privacy.ledger.ledger import open_store
+from dpilot.privacy.ledger.postgres import PostgresUrl, is_postgres, ledgers_in
+from dpilot.privacy.ledger.store import Location
 from dpilot.privacy.unit import PrivacyUnit
 
 app = typer.Typer(help="The ledger of a data set: make it, look at it, check it, extend it.", no_args_is_help=True)
 
-Data = Annotated[Path, typer.Argument(help="The data (a file, a folder or a pattern), or the ledger itself.")]
+Data = Annotated[
+    str,
+    typer.Argument(help="The data (a file, a folder or a pattern), or the ledger itself: a file, or postgresql://..."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Head = Annotated[str | None, typer.Option("--head", help="A head noted earlier: the ledger must have grown from it.")]
 
@@ -39,8 +56,8 @@ def create(
     json: Json = False,
 ) -> None:
     """Make the ledger of a data set, with its total fixed; one that is there already must have the same total."""
-    path = find_ledger(data)
-    if path != data:
+    path = open_store(find_ledger(data), dataset=dataset_name(data)).path
+    if not is_postgres(data) and path != Path(data).resolve():
         check_data(data)
     budget = Budget.of_size(total, delta, size, allow_large_delta=allow_large_delta)
     created = Ledger.create(path, dataset=dataset_name(data), budget=budget, unit=unit)
@@ -59,21 +76,20 @@ def create(
 @app.command("list")
 def list_ledgers(
     folder: Annotated[
-        Path | None, typer.Argument(help=f"Where to look; without it {FOLDER}, or here.", show_default=False)
+        str | None,
+        typer.Argument(help=f"A folder or a database; without it {FOLDER}, or here.", show_default=False),
     ] = None,
     json: Json = False,
 ) -> int:
-    """The ledgers in a folder: what each data set has lost and has left."""
-    where = Path(os.environ.get(FOLDER) or ".") if folder is None else folder
-    if not where.is_dir():
-        raise InvalidInput(f"the folder is {str(where)!r}: expected one that is there.")
+    """The ledgers in a folder or a database: what each data set has lost and has left."""
+    where = folder or os.environ.get(FOLDER) or "."
     found: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}
-    for file in sorted(where.glob(f"*{SUFFIX}")):
+    for place in _ledgers_in(where):
         try:
-            found[str(file)] = _facts(Ledger.read(file))
+            found[str(place)] = _facts(Ledger.read(place))
         except LedgerError as problem:
-            problems[str(file)] = str(problem)
+            problems[str(place)] = str(problem)
     if json:
         console.json({"ledgers": [{"file": path, **facts} for path, facts in found.items()], "problems": problems})
     elif found:
@@ -81,7 +97,7 @@ def list_ledgers(
         rows = []
         for path, facts in found.items():
             amounts = [write(facts[part]["epsilon"]) for part, write in shown]
-            rows.append([Path(path).name, facts["dataset"], *amounts, facts["commitments"]])
+            rows.append([locate(path).name, facts["dataset"], *amounts, facts["commitments"]])
         columns = ("file", "data set", "total epsilon", "spent", "left", "commitments")
         console.table(f"ledgers in {where}", columns, rows)
     else:
@@ -142,13 +158,48 @@ def extend(
     _say(ledger, f"{ledger.path}: the total was {grown}", {"reason": reason}, json=json)
 
 
-def _find(data: Path) -> Path:
+@app.command("migrate")
+def move(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The data or its ledger: a file, or postgresql://...")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="Where it goes on: a new file, or postgresql://...#NAME")],
+    json: Json = False,
+) -> None:
+    """Move a ledger, with every row and its hash; the old one is closed and names the new one."""
+    ledger = migrate(_find(source), target)
+    _say(ledger, f"the ledger is at {ledger.path} now, head {ledger.head()}", {}, json=json)
+
+
+@app.command()
+def grant(
+    ledger: Annotated[str, typer.Argument(metavar="URL", help="postgresql://host/database#NAME")],
+    to: Annotated[str, typer.Option(help="A user of the server.")],
+    role: Annotated[str, typer.Option(help='"spend" or "read".')],
+    cap: Annotated[float | None, typer.Option(help="The most epsilon that this user may spend in all.")] = None,
+    json: Json = False,
+) -> None:
+    """Let a user of the server read a ledger, or spend of it up to a cap; only its owner may."""
+    book = reopen(_find(ledger))
+    book.grant(to, role=role, cap=cap)
+    grants = [{"to": each.to, "role": each.role, "cap": each.cap} for each in book.grants()]
+    most = "" if cap is None else f", epsilon {cap:g} at most"
+    _say(book, f"{to} may {role} {book.path}{most}", {"grants": grants}, json=json)
+
+
+def _find(data: str) -> Location:
     path = find_ledger(data)
-    if not path.exists():
+    if not ledger_exists(path):
         raise LedgerError(
             f"{path} does not exist: expected the ledger of {data}. dpilot fit makes it, or dpilot ledger create."
         )
     return path
+
+
+def _ledgers_in(where: str) -> Sequence[Location]:
+    if is_postgres(where):
+        return ledgers_in(PostgresUrl.parse(where))
+    if not Path(where).is_dir():
+        raise InvalidInput(f"the folder is {where!r}: expected one that is there.")
+    return sorted(Path(where).glob(f"*{SUFFIX}"))
 
 
 def _say(ledger: Ledger, what: str, more: dict[str, Any], *, json: bool) -> None:

@@ -14,7 +14,22 @@ from typing import Annotated
 import typer
 
 from dpilot import __version__
-from dpilot.cli import account, console, demo, doctor, fit, ledger, plan, predict, report, schema
+from dpilot.cli import (
+    account,
+    card,
+    compare,
+    console,
+    demo,
+    doctor,
+    fit,
+    forecast,
+    ledger,
+    plan,
+    predict,
+    report,
+    schema,
+    verify,
+)
 from dpilot.errors import BudgetExceeded, DpilotError
 
 app = typer.Typer(
@@ -49,6 +64,12 @@ app.command("demo")(demo.demo)
 app.command("fit")(fit.fit)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("sign")(verify.sign)
+app.command("verify")(verify.verify)
+app.add_typer(verify.keys, name="key")
+app.command("compare")(compare.compare)
+app.command("forecast")(forecast.forecast)
+app.command("card")(card.card)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(schema.app, name="schema")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,17 +17,25 @@ if TYPE_CHECKING:
     from dpilot.data.files import Table
     from dpilot.fit.model import FittedModel
 
+_PICTURE: Final = "picture"  # the column of a folder's files
+
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run folder that dpilot fit wrote.", show_default=False)],
-    data: Annotated[Path, typer.Argument(help="A csv or parquet file with the features.", show_default=False)],
+    data: Annotated[
+        Path,
+        typer.Argument(help="A csv or parquet file with the features, or a folder of pictures.", show_default=False),
+    ],
     out: Annotated[Path, typer.Option(help="Where the predictions go, .csv or .parquet.")] = Path("predictions.csv"),
     encoding: Annotated[str, typer.Option(help="The encoding of a csv file.")] = "utf-8",
     delimiter: Annotated[str, typer.Option(help="What stands between the columns of a csv file.")] = ",",
     public: Annotated[bool, typer.Option("--public", help="DATA is public and has targets: score it exactly.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """One prediction a record, in the order of DATA; empty where a record is outside the declared domain."""
+    """One prediction a record, in the order of DATA; empty where a record is outside the declared domain.
+
+    Of a folder of pictures, those of every file in it and in the folders in it, with their names.
+    """
     from dpilot.data.files import Table
     from dpilot.fit.model import load_fit
 
@@ -54,29 +63,57 @@ def _check_ending(out: Path) -> None:
 
 
 def _write(fitted: FittedModel, table: Table, out: Path) -> int:
-    import pandas as pd
-
+    """Write the predictions of some records at a time, so that a file of any size takes the same memory."""
     from dpilot.errors import InvalidInput
 
-    predictions = pd.concat(list(_predictions(fitted, table)), ignore_index=True)
+    rows = 0
     try:
-        write = predictions.to_csv if out.suffix.lower() == ".csv" else predictions.to_parquet
-        write(out, index=False)
+        is_parquet = out.suffix.lower() == ".parquet"
+        with _open_parquet(out, fitted) if is_parquet else _open_csv(out) as write:
+            for frame in _predictions(fitted, table):
+                write(frame)
+                rows += len(frame)
     except OSError as problem:
         raise InvalidInput(f"out is {str(out)!r}: expected a file that can be written ({problem}).") from None
-    return len(predictions)
+    return rows
+
+
+@contextmanager
+def _open_csv(out: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
+    with out.open("w", encoding="utf-8", newline="") as file:
+        first = [True]  # the header is written once
+        yield lambda frame: frame.to_csv(file, index=False, header=bool(first) and first.pop())
+
+
+@contextmanager
+def _open_parquet(out: Path, fitted: FittedModel) -> Iterator[Callable[[pd.DataFrame], None]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    predicted = pa.array(list(fitted.classes)).type if fitted.classes else pa.float64()
+    types = {_PICTURE: pa.string(), fitted.schema.target.name: predicted}
+    with ExitStack() as opened:
+        writers: list[Any] = []
+
+        def write(frame: pd.DataFrame) -> None:
+            """Columns of one type in every piece, also in one without a prediction."""
+            form = pa.schema([(name, types.get(name, pa.float64())) for name in frame.columns])
+            piece = pa.Table.from_pandas(frame, form, preserve_index=False)
+            if not writers:
+                writers.append(opened.enter_context(parquet.ParquetWriter(out, piece.schema)))
+            writers[0].write_table(piece)
+
+        yield write
 
 
 def _predictions(fitted: FittedModel, table: Table) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
-    target = fitted.schema.target
     for frame in table.frames():
-        columns: dict[str, Any] = {target.name: fitted.predict(frame)}
-        if target.categories is not None:
-            chances = fitted.predict_proba(frame)
-            columns |= {f"probability {name}": chances[:, place] for place, name in enumerate(target.categories)}
-        yield pd.DataFrame(columns)
+        listed = {}
+        if table.form == "folder":
+            listed[_PICTURE] = [file.name.encode("utf-8", "backslashreplace").decode() for file in frame[_PICTURE]]
+        yield pd.DataFrame({**listed, **fitted.predict_columns(frame)})
 
 
 def _metric_dict(metric: Any) -> dict[str, Any]:

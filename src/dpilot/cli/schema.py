@@ -37,7 +37,8 @@ def schema() -> None:
 @app.command()
 def init(
     csv: Annotated[
-        str, typer.Argument(help="The csv file (or parquet file); only the names of its columns are read.")
+        str,
+        typer.Argument(help="The csv file (or parquet file), whose header alone is read, or a folder of pictures."),
     ] = "",
     codebook: CodebookFile = None,
     public_sample: PublicSample = None,
@@ -47,10 +48,11 @@ def init(
 ) -> None:
     """A schema to fill in, from the header alone: no value is read. The first line of a csv file must be its header.
 
+    Of a folder of pictures, one that is complete: its classes are the names of the folders in it.
     With --codebook, from what a codebook says; with --public-sample, from the values of a file that is public.
     """
     from dpilot.data.codebook import Codebook
-    from dpilot.data.draft import draft_schema, read_sample
+    from dpilot.data.draft import draft_folder, draft_schema, read_sample
     from dpilot.data.files import column_names
     from dpilot.errors import InvalidInput
 
@@ -58,9 +60,12 @@ def init(
         raise InvalidInput("no file is given: expected a table, or --codebook or --public-sample.")
     names = column_names(csv, encoding=encoding, delimiter=delimiter) if csv else None
     book = None if codebook is None else Codebook.load(codebook)
-    sample = None if public_sample is None else read_sample(public_sample, encoding=encoding, delimiter=delimiter)
+    listed = Path(csv) if csv and Path(csv).is_dir() else None
+    sample = None if listed is None else draft_folder(listed)
+    if public_sample is not None:
+        sample = read_sample(public_sample, encoding=encoding, delimiter=delimiter)
     draft = draft_schema(names, book, sample)
-    text = draft.to_toml(_origin(codebook, public_sample))
+    text = draft.to_toml(_origin(codebook, public_sample, listed))
     if not output:
         console.line(text.rstrip("\n"))
         return
@@ -186,10 +191,11 @@ def _show_invented(rows: Sequence[InventedRow]) -> None:
     )
 
 
-def _origin(codebook: Path | None, sample: Path | None) -> str:
+def _origin(codebook: Path | None, sample: Path | None, folder: Path | None) -> str:
     from dpilot.data.toml import NAMES_ALONE
 
     files = [f"the codebook {codebook.name!r}"] if codebook is not None else []
+    files += [f"the names of the folders in {folder.name!r}"] if folder is not None and sample is None else []
     files += [f"the values of {sample.name!r}, which is declared public"] if sample is not None else []
     return f"Made from {' and '.join(files)}." if files else NAMES_ALONE
 

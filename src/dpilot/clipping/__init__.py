@@ -15,7 +15,7 @@ tensor([1.0000, 1.0000, 0.5000, 0.2500])
 """
 
 from dpilot.clipping.automatic import AutoS, AutoV
-from dpilot.clipping.base import Clipping, State
+from dpilot.clipping.base import Clipping, State, update_from_release
 from dpilot.clipping.constant import Constant
 from dpilot.clipping.group import Group
 from dpilot.clipping.histogram import HistogramE, HistogramP, histogram_share
@@ -51,4 +51,5 @@ __all__ = [
     "names",
     "slots_for",
     "to_dict",
+    "update_from_release",
 ]

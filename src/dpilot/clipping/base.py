@@ -25,7 +25,7 @@ import math
 from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import sha256
 from numbers import Integral, Real
-from typing import Any, Final, NotRequired, Protocol, Required, TypedDict, Unpack
+from typing import Any, Final, NotRequired, Protocol, Required, TypedDict, Unpack, cast
 
 import numpy as np
 import torch
@@ -208,6 +208,16 @@ def receive(rule: Any, state: State, released: Tensor, extras: int) -> tuple[Sta
         _validate.refuse("the shape of the released extras", tuple(released.shape), f"({extras},)")
     state = replace(state.to(released.device), step=state.step + 1)
     return state, released.detach().to(state.threshold.dtype)
+
+
+def update_from_release(rule: Clipping, state: State, extras: Tensor, length: Tensor) -> State:
+    """The next state from one release: its extras and, for a rule that ``reads_length``, the length of its gradient.
+
+    ``length`` is that of the noisy sum of the gradients, which is post-processing of it.
+    """
+    if getattr(rule, "reads_length", False):
+        return cast(Any, rule).update(state, extras, length)  # type: ignore[no-any-return]
+    return rule.update(state, extras)
 
 
 # working precision -> (how much room a row must leave in the square, how much shorter a row becomes that does not).

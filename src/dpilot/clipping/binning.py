@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Unpack
 
 import torch
@@ -14,22 +14,22 @@ from dpilot.clipping import base
 from dpilot.clipping.base import HIGHEST, LOWEST, Public, State
 
 
+@dataclass(frozen=True, slots=True)
 class Binned:
-    """What the rules that release a histogram share. Abstract: a rule declares these fields and writes ``update``.
+    """What the rules that release a histogram share. Abstract: a rule adds parameters of its own and ``update``.
 
     Equal bins [j width, (j + 1) width); the last one also holds everything beyond it. The state's memory is the width.
     """
 
-    __slots__ = ()
-
-    threshold: float
-    bins: int
-    width: float
-    share: float
-    overflow: float
-    vacancy: float
-    floor: float
-    ceiling: float
+    threshold: float = 1.0
+    _: KW_ONLY
+    bins: int = 20
+    width: float = 1.0
+    share: float = 1 / 25
+    overflow: float = 0.5
+    vacancy: float = 0.05
+    floor: float = 0.0
+    ceiling: float = math.inf
 
     def check(self) -> None:
         """Refuse parameters that no run could start from."""

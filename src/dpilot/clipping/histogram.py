@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -46,15 +45,7 @@ class HistogramP(Binned):
         Estimation", IEEE TIFS 2025 (DC-SGD-P).
     """
 
-    threshold: float = 1.0
     percentile: float = 0.3
-    bins: int = 20
-    width: float = 1.0
-    share: float = 1 / 25
-    overflow: float = 0.5
-    vacancy: float = 0.05
-    floor: float = 0.0
-    ceiling: float = math.inf
 
     def __post_init__(self) -> None:
         _validate.open_unit(percentile=self.percentile)
@@ -99,15 +90,7 @@ class HistogramE(Binned):
         Wei et al., "DC-SGD", IEEE TIFS 2025 (DC-SGD-E).
     """
 
-    threshold: float = 1.0
     rounds: int = 3
-    bins: int = 20
-    width: float = 1.0
-    share: float = 1 / 25
-    overflow: float = 0.5
-    vacancy: float = 0.05
-    floor: float = 0.0
-    ceiling: float = math.inf
 
     def __post_init__(self) -> None:
         _validate.count(rounds=self.rounds)

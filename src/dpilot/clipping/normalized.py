@@ -7,7 +7,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from dpilot.clipping.base import Clipping, Public, State, identity, inside, see
+from dpilot.clipping.base import Clipping, Public, State, identity, inside, see, update_from_release
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,17 @@ class Normalized:
         weights, extras = self.rule.clip(norms, own)
         return seen.seal(weights.to(work) / own.threshold, extras.to(work) / own.threshold)
 
-    def update(self, state: State, released: Tensor) -> State:
+    @property
+    def reads_length(self) -> bool:
+        """Whether the rule inside learns from the length of the released gradient."""
+        return getattr(self.rule, "reads_length", False)
+
+    def update(self, state: State, released: Tensor, length: Tensor | None = None) -> State:
         own = inside(self, state.to(released.device))
-        return self._normalize(self.rule.update(own, released.to(own.threshold.dtype) * own.threshold))
+        extras = released.to(own.threshold.dtype) * own.threshold
+        if length is None:
+            return self._normalize(self.rule.update(own, extras))
+        return self._normalize(update_from_release(self.rule, own, extras, length.to(extras) * own.threshold))
 
     def _normalize(self, own: State) -> State:
         return replace(own, bound=own.bound / own.threshold, memory=None, inner=own, origin=identity(self))

@@ -29,7 +29,10 @@ NARROWEST: Final = 1e-300  # what floats can still divide into parts
 Bounds = tuple[float, float] | Literal["buy"] | None
 
 _ALIASES: Final = {"classes": "categories", "values": "categories", "limits": "bounds", "dimension": "width"}
-_OWN: Final = ("bounds", "categories", "range", "levels", "ordered", "features", "length", "width")
+_OWN: Final = (
+    "bounds", "categories", "range", "levels", "ordered", "features", "length", "width", "size", "mode", "folder",
+    "backbone",
+)  # fmt: skip
 """Keys that belong to some types alone."""
 
 
@@ -45,8 +48,12 @@ class Column:
     | range | date, datetime | first and last, as texts |
     | features, length | text | how many hashed columns, and how many letters count |
     | width | vector | how many numbers each list has |
+    | size, mode | image | (width, height) in pixels; "RGB" or "L" |
+    | folder | image | where the files are, from the folder of the table on |
+    | backbone | image | "scattering", "pixels", or a pretrained network by name or path |
     | outside | numeric, dates | a value beyond them: "null" (default), or "clamp" (default where bounds are bought) |
     | | categorical | an unknown category: "null" (default), or "indicator", a column that says so |
+    | | image | a picture of another mode: "null" (default), or "convert" |
 
     ``missing``: "indicator" (default of features) adds a column that says so; "null" makes the record null, which is
     the only choice for a target and a protected column. ``feature`` says whether a protected column is a feature too.
@@ -71,6 +78,10 @@ class Column:
     features: int | None = None
     length: int | None = None
     width: int | None = None
+    size: tuple[int, int] | None = None
+    mode: str | None = None
+    folder: str | None = None
+    backbone: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -102,7 +113,7 @@ class Column:
                 others = f"; known are {', '.join(known)}."
                 hint = _validate.suggest(_ALIASES.get(key, key), known, others)
                 raise InvalidInput(f"column {name!r}: {key!r} is no key of a column{hint}")
-        return cls(name, **_with_levels(name, declared, folder))
+        return cls(name, **_with_backbone(_with_levels(name, declared, folder), folder))
 
     def to_dict(self) -> dict[str, Any]:
         """What ``from_dict`` reads: only what was not the default."""
@@ -113,10 +124,12 @@ class Column:
             declared["categories"] = list(self.categories)
         if self.range is not None:
             declared["range"] = list(self.range)
+        if self.size is not None:
+            declared["size"] = list(self.size)
         declared |= {key: getattr(self, key) for key in ("levels", "width") if getattr(self, key) is not None}
         if self.role != "feature":
             declared["role"] = self.role
-        for key in ("ordered", "features", "length", "missing", "outside", "feature"):
+        for key in ("ordered", "features", "length", "mode", "folder", "backbone", "missing", "outside", "feature"):
             value = getattr(self, key)
             if value != getattr(self._bare(), key):
                 declared[key] = value
@@ -153,7 +166,7 @@ class Column:
         return self.bounds
 
     def _bare(self) -> Column:
-        own = {"range": self.range, "levels": self.levels, "width": self.width}
+        own = {"range": self.range, "levels": self.levels, "width": self.width, "size": self.size}
         return Column(self.name, self.type, self.bounds, self.categories, self.role, **own)  # type: ignore[arg-type]
 
     def _check_name(self) -> None:
@@ -269,7 +282,9 @@ class Column:
         bought = self.bounds == BUY
         if self.outside is None:
             self._set("outside", "clamp" if bought else "null")
-        self._one_of("outside", ("null", "clamp", "indicator"))
+        self._one_of("outside", ("null", "clamp", "indicator", "convert"))
+        if self.outside == "convert" and self.type != "image":
+            self.refuse('outside is "convert": only pictures have a mode to convert')
         if self.outside == "clamp" and self.type not in ("numeric", "date", "datetime"):
             self.refuse('outside is "clamp": only numeric columns, dates and times can be clamped')
         if self.outside == "indicator" and (self.type != "categorical" or self.categories is None):
@@ -319,6 +334,14 @@ def _with_levels(name: str, declared: Mapping[str, Any], folder: Path) -> Mappin
     rest = {key: value for key, value in declared.items() if key != "levels"}
     own = {} if declared.get("role", "feature") != "feature" else {"outside": "indicator"}
     return {**own, **rest, "categories": list(dict.fromkeys(line for line in lines if line.strip()))}
+
+
+def _with_backbone(declared: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """What is declared, the folder of a backbone, a text with a slash in it, found from that of the schema."""
+    backbone = declared.get("backbone")
+    if not isinstance(backbone, str) or "\0" in backbone or "/" not in backbone:
+        return declared
+    return {**declared, "backbone": str((folder / backbone).absolute())}
 
 
 def _is_finite(value: object) -> bool:

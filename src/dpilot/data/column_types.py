@@ -12,11 +12,12 @@ A new type is a class in ``data/types`` and a line in ``TYPES``; schema, encoder
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from dpilot.data.types.base import NULL, Block, CellState, ColumnType, Reading, States
+from dpilot.data.types.base import NULL, Block, CellState, ColumnType, Embedding, Reading, States
 from dpilot.data.types.categorical import BOOLEAN, Categorical, Hashed
+from dpilot.data.types.image import Image
 from dpilot.data.types.numeric import Numeric
 from dpilot.data.types.text import Text
 from dpilot.data.types.times import Times
@@ -25,7 +26,18 @@ from dpilot.data.types.vector import Vector
 if TYPE_CHECKING:
     from dpilot.data.column import Column
 
-__all__ = ["NULL", "TYPES", "Block", "CellState", "ColumnType", "Reading", "States", "type_of"]
+__all__ = [
+    "NULL",
+    "TYPES",
+    "Block",
+    "CellState",
+    "ColumnType",
+    "Embedding",
+    "Reading",
+    "States",
+    "piece_rows",
+    "type_of",
+]
 
 TYPES: Final[Mapping[str, ColumnType]] = {
     "numeric": Numeric(),
@@ -35,10 +47,18 @@ TYPES: Final[Mapping[str, ColumnType]] = {
     "datetime": Times(has_hours=True),
     "text": Text(),
     "vector": Vector(),
+    "image": Image(),
 }
 _HASHED: Final = Hashed()
+_CELLS: Final = 1 << 22  # cells and what they become, held at a time: a wide table takes no more than a long one
 
 
 def type_of(column: Column) -> ColumnType:
     """The type of a column that is used; categories that nobody lists are read otherwise than those that are."""
     return TYPES[column.type or ""] if column.levels is None else _HASHED
+
+
+def piece_rows(columns: Iterable[Column], others: int = 0) -> int:
+    """How many records of these columns, and ``others`` of one cell each, are read at a time: by declaration alone."""
+    width = others + sum(len(type_of(column).names(column)) for column in columns)
+    return max(_CELLS // max(width, 1), 1)

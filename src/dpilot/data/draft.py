@@ -14,10 +14,11 @@ from dpilot.data.cells import UNREADABLE, plain
 from dpilot.data.codebook import Codebook
 from dpilot.data.column import NARROWEST, Column
 from dpilot.data.files import Table, column_names
+from dpilot.data.folders import NAMES, declare_folder
 from dpilot.data.schema import Schema
 from dpilot.data.wildcards import is_wildcard
 
-__all__ = ["Draft", "draft_schema", "read_sample"]
+__all__ = ["Draft", "draft_folder", "draft_schema", "read_sample"]
 
 MISSING_TEXTS: Final = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "?", ".")
 _MOST: Final = 100  # different texts that are still taken for categories
@@ -64,6 +65,16 @@ def draft_schema(names: Iterable[str] | None, codebook: Codebook | None = None, 
     missing += () if sample is None else sample.missing_values
     remarks = {} if sample is None else {name: text for name, text in sample.remarks.items() if name not in book}
     return Draft(columns, tuple(dict.fromkeys(missing)), {name: remarks[name] for name in columns if name in remarks})
+
+
+def draft_folder(folder: str | Path) -> Draft:
+    """What can be said of a folder of pictures without looking at one: its classes, by the names of its folders."""
+    picture, target = NAMES
+    remarks = {
+        picture: "made so large: multiples of 4 for scattering",
+        target: "the names of the folders: leave out one that is no class, or that nobody may know of",
+    }
+    return Draft(declare_folder(folder), remarks=remarks)
 
 
 def read_sample(path: str | Path, *, encoding: str = "utf-8", delimiter: str = ",") -> Draft:

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
-from dpilot.data.column_types import CellState, type_of
+from dpilot.data.column_types import CellState, Embedding, Reading, type_of
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
-from dpilot.data.states import null_cells, read_column
+from dpilot.data.states import null_cells, read_column, read_pieces
 from dpilot.errors import InvalidInput
 
 _FORMAT: Final = {"kind": "dpilot encoder", "version": 1}
@@ -56,6 +56,7 @@ class Encoder:
         categorical  1 in the column of its category;        none where missing
         dates        their place, and cycles;                0 where missing
         text         a row of unit length; a vector too;     zeros where missing
+        image        the same, by ``embeddings``, else of its pixels
         indicator    1 where missing, or unknown, else 0;    only for columns that say "indicator"
 
     Guarantee:
@@ -69,6 +70,7 @@ class Encoder:
     """
 
     schema: Schema
+    embeddings: Mapping[str, Embedding] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.schema, Schema):
@@ -84,23 +86,23 @@ class Encoder:
     @property
     def width(self) -> int:
         """How many encoded columns there are."""
-        return sum(map(_width, self.schema.features))
+        return sum(map(self._width, self.schema.features))
 
     @property
     def lowest(self) -> tuple[float, ...]:
         """The least that each encoded column can be, 0 or -1; the most is 1."""
-        each = ((type_of(column).lowest(column), _indicators(column)) for column in self.schema.features)
+        each = ((self._lowest(column), _indicators(column)) for column in self.schema.features)
         return tuple(value for own, more in each for value in (*own, *[0.0] * len(more)))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The name of each encoded column."""
-        return tuple(name for column in self.schema.features for name in _names(column))
+        return tuple(name for column in self.schema.features for name in self._names(column))
 
     @property
     def places(self) -> dict[str, slice]:
         """Where each feature is among the encoded columns, its indicators included."""
-        widths = list(map(_width, self.schema.features))
+        widths = list(map(self._width, self.schema.features))
         ends = accumulate(widths)
         columns = zip(self.schema.features, ends, widths, strict=True)
         return {column.name: slice(end - width, end) for column, end, width in columns}
@@ -151,23 +153,39 @@ class Encoder:
         features = np.zeros((table.length, self.width), dtype=np.float32)
         null = np.zeros(table.length, dtype=np.bool_)
         for column in self.schema.features:
-            part = features[:, places[column.name]]
-            reading = read_column(column, table, self.schema)
-            names = type_of(column).names(column)
-            type_of(column).fill(part[:, : len(names)], reading.values, column)
-            for place, state in enumerate(_indicators(column), len(names)):
-                part[:, place] = reading.states == state
-            null |= null_cells(column, reading.states)
+            part, width = features[:, places[column.name]], len(self._own_names(column))
+            for piece, reading in read_pieces(column, table, self.schema):
+                self._fill(part[piece, :width], reading, column)
+                for place, state in enumerate(_indicators(column), width):
+                    part[piece, place] = reading.states == state
+                null[piece] |= null_cells(column, reading.states)
         return features, null
 
+    def _fill(self, block: Features, reading: Reading, column: Column) -> None:
+        """Write what the cells of one column become, but for what says what a cell is not."""
+        embed = self.embeddings.get(column.name)
+        if embed is None:
+            type_of(column).fill(block, reading.values, column)
+        else:
+            block[:] = embed(reading.values)
+            block[reading.states == CellState.MISSING] = 0.0
 
-def _width(column: Column) -> int:
-    return len(_names(column))
+    def _width(self, column: Column) -> int:
+        return len(self._names(column))
 
+    def _names(self, column: Column) -> list[str]:
+        told = {CellState.MISSING: "missing", CellState.UNKNOWN: "unknown"}
+        return [*self._own_names(column), *(f"{column.name} is {told[state]}" for state in _indicators(column))]
 
-def _names(column: Column) -> list[str]:
-    told = {CellState.MISSING: "missing", CellState.UNKNOWN: "unknown"}
-    return [*type_of(column).names(column), *(f"{column.name} is {told[state]}" for state in _indicators(column))]
+    def _own_names(self, column: Column) -> list[str]:
+        embed = self.embeddings.get(column.name)
+        if embed is None:
+            return type_of(column).names(column)
+        return [f"{column.name}#{place}" for place in range(embed.width)]
+
+    def _lowest(self, column: Column) -> list[float]:
+        embed = self.embeddings.get(column.name)
+        return type_of(column).lowest(column) if embed is None else [-1.0] * embed.width
 
 
 def _indicators(column: Column) -> list[CellState]:

@@ -1,4 +1,4 @@
-"""Tables in files, csv or parquet: checked as files, read as cells, in constant memory.
+"""Tables in files, csv or parquet, and folders of pictures: checked as files, read as cells, in constant memory.
 
 >>> import tempfile, pathlib
 >>> from dpilot.data.schema import Column, Schema
@@ -11,15 +11,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dpilot import _validate
-from dpilot.data import lines
+from dpilot.data import folders, lines
 from dpilot.data.cells import UNREADABLE, Cells, kind, objects, plain_arrow
+from dpilot.data.column_types import piece_rows
 from dpilot.data.frames import check_kind
+from dpilot.data.pictures import PictureFile
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS: Final = 1 << 16
-_CELLS: Final = 1 << 22  # cells and what they become, held at a time: a wide table takes no more than a long one
 _MAGIC: Final = b"PAR1"
 
 
@@ -42,34 +44,48 @@ class Table:
     Edge cases:
         A file without records is a table of 0 rows. Columns whose role is "ignored" need not be there and are not read.
         csv: see ``dpilot.data.lines``; a line that is not as many cells as the header is the null record.
+        A folder is a table of its pictures and their classes: see ``dpilot.data.folders``. Names in a column of
+        pictures are those of files below the table's own folder, or below the ``folder`` that the schema names there.
     """
 
     path: Path
     schema: Schema
     names: tuple[str, ...]
-    is_parquet: bool
+    form: str  # "csv", "parquet" or "folder"
     dialect: lines.Dialect
 
     @classmethod
     def open(cls, path: str | Path, schema: Schema, *, encoding: str = "utf-8", delimiter: str = ",") -> Table:
         """Check the file; read nothing but its header, or its metadata."""
         dialect = lines.Dialect(encoding, delimiter)
-        where, is_parquet = _detect_format(path)
-        names = _parquet_names(where) if is_parquet else lines.header(where, dialect)
+        where, form = _detect_format(path)
+        names = _names(where, form, dialect)
+        if form == "folder" and not any(column.type == "image" for column in schema.used):
+            raise InvalidInput(
+                f"the table is {str(path)!r}, a folder: expected a readable csv or parquet file, or a schema that "
+                "declares pictures. dpilot schema init writes one."
+            )
         resolved = _check_names(names, schema, where.name)
-        if is_parquet:
+        if form == "parquet":
             _check_types(where, resolved)
-        return cls(where, resolved, names, is_parquet, dialect)
+        return cls(where, resolved, names, form, dialect)
 
     def frames(self, rows: int = ROWS) -> Iterator[pd.DataFrame]:
         """The records, at most ``rows`` at a time, as raw cells: texts of a csv file, values of a parquet file.
 
         A table of 0 rows gives one empty frame.
         """
-        width = len(self.names) + sum((column.width or column.features or 0) for column in self.schema.used)
-        rows = min(_validate.count(rows=rows), max(_CELLS // max(width, 1), 1))
+        rows = min(_validate.count(rows=rows), piece_rows(self.schema.used, len(self.names)))
+        read = {"csv": self._csv_columns, "parquet": self._parquet_columns, "folder": self._folder_columns}[self.form]
+        home = self.path if self.form == "folder" else self.path.parent
+        roots = {each.name: str(home / (each.folder or "")) for each in self.schema.used if each.type == "image"}
+        none = True
         try:
-            yield from self._parquet_frames(rows) if self.is_parquet else self._csv_frames(rows)
+            for columns in read(rows):
+                yield _frame(columns, roots)
+                none = False
+            if none:
+                yield _frame({column.name: objects(()) for column in self.schema.needed}, roots)
         except OSError as problem:
             reason = problem.strerror or "damaged"
             raise InvalidInput(f"{self.path.name} cannot be read to its end ({reason}).") from None
@@ -82,53 +98,59 @@ class Table:
 
     def length(self) -> int:
         """The number of records: lines after the header, blank ones too, or rows."""
-        if self.is_parquet:
+        if self.form == "folder":
+            return folders.count_entries(self.path)
+        if self.form == "parquet":
             from pyarrow import parquet
 
             return int(parquet.read_metadata(self.path).num_rows)
         return lines.count_lines(self.path)
 
-    def _csv_frames(self, rows: int) -> Iterator[pd.DataFrame]:
+    def _csv_columns(self, rows: int) -> Iterator[dict[str, Cells]]:
         places = {name: place for place, name in enumerate(self.names)}
         wanted = {column.name: places[column.name] for column in self.schema.needed}
         empty = [UNREADABLE] * len(self.names)
-        none = True
         for chunk in lines.records(self.path, self.dialect, len(self.names), rows):
             columns = list(zip(*(empty if cells is None else cells for cells in chunk), strict=True))
-            yield _frame({name: objects(columns[place]) for name, place in wanted.items()})
-            none = False
-        if none:
-            yield _frame({name: objects(()) for name in wanted})
+            yield {name: objects(columns[place]) for name, place in wanted.items()}
 
-    def _parquet_frames(self, rows: int) -> Iterator[pd.DataFrame]:
+    def _parquet_columns(self, rows: int) -> Iterator[dict[str, Cells]]:
         from pyarrow import ArrowException, parquet
 
         names = [column.name for column in self.schema.needed]
-        none = True
         try:
             with parquet.ParquetFile(self.path, pre_buffer=False) as file:  # buffering would keep the whole file
                 for batch in file.iter_batches(rows, columns=names):
-                    yield _frame(
-                        {name: plain_arrow(batch.column(batch.schema.get_field_index(name))) for name in names}
-                    )
-                    none = False
+                    yield {name: plain_arrow(batch.column(batch.schema.get_field_index(name))) for name in names}
         except ArrowException:
             raise InvalidInput(f"{self.path.name} cannot be read to its end: expected a whole parquet file.") from None
-        if none:
-            yield _frame({name: objects(()) for name in names})
+
+    def _folder_columns(self, rows: int) -> Iterator[dict[str, Cells]]:
+        entries = folders.list_entries(self.path)
+        while chunk := list(islice(entries, rows)):
+            columns = dict(zip(folders.NAMES, zip(*chunk, strict=True), strict=True))
+            yield {column.name: objects(columns[column.name]) for column in self.schema.needed}
 
 
 def column_names(path: str | Path, *, encoding: str = "utf-8", delimiter: str = ",") -> tuple[str, ...]:
     """The names of the columns of a file, from its header or its metadata alone."""
     dialect = lines.Dialect(encoding, delimiter)
-    where, is_parquet = _detect_format(path)
-    names = _parquet_names(where) if is_parquet else lines.header(where, dialect)
+    where, form = _detect_format(path)
+    names = _names(where, form, dialect)
     _check_distinct(names, where.name)
     return names
 
 
-def _detect_format(path: str | Path) -> tuple[Path, bool]:
+def _names(path: Path, form: str, dialect: lines.Dialect) -> tuple[str, ...]:
+    if form == "folder":
+        return folders.NAMES
+    return tuple(_arrow_schema(path).names) if form == "parquet" else lines.header(path, dialect)
+
+
+def _detect_format(path: str | Path) -> tuple[Path, str]:
     where = Path(path)
+    if where.is_dir():
+        return where, "folder"
     try:
         with where.open("rb") as file:
             start = file.read(len(_MAGIC))
@@ -139,7 +161,7 @@ def _detect_format(path: str | Path) -> tuple[Path, bool]:
         raise InvalidInput(f"{where.name} is empty: expected a header at least.")
     if start != _MAGIC and where.suffix.lower() in (".parquet", ".pq"):
         raise InvalidInput(f"{where.name} is no parquet file, though its name says so.")
-    return where, start == _MAGIC
+    return where, "parquet" if start == _MAGIC else "csv"
 
 
 def _check_names(names: tuple[str, ...], schema: Schema, source: str) -> Schema:
@@ -164,10 +186,6 @@ def _check_distinct(names: tuple[str, ...], source: str) -> None:
             )
 
 
-def _parquet_names(path: Path) -> tuple[str, ...]:
-    return tuple(_arrow_schema(path).names)
-
-
 def _check_types(path: Path, schema: Schema) -> None:
     types = _arrow_schema(path)
     for column in schema.used:
@@ -183,9 +201,12 @@ def _arrow_schema(path: Path) -> Any:
         raise InvalidInput(f"{path.name} is no readable parquet file: expected a whole one.") from None
 
 
-def _frame(columns: dict[str, Cells]) -> pd.DataFrame:
+def _frame(columns: dict[str, Cells], roots: Mapping[str, str]) -> pd.DataFrame:
+    """Columns as a frame; names of pictures become files below their root."""
     import pandas as pd
 
+    for name, root in roots.items():
+        columns[name] = objects(PictureFile(root, cell) if type(cell) is str else cell for cell in columns[name])
     length = len(next(iter(columns.values()), ()))
     index = pd.RangeIndex(length)
     kept = {name: pd.Series(cells, index=index, dtype=cells.dtype) for name, cells in columns.items()}

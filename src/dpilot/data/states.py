@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot.data.column import Column
-from dpilot.data.column_types import CellState, Reading, States, type_of
+from dpilot.data.column_types import CellState, Reading, States, piece_rows, type_of
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
 
-__all__ = ["RecordStates", "null_cells", "read_column", "record_states"]
+__all__ = ["RecordStates", "null_cells", "read_column", "read_pieces", "record_states"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,22 @@ def record_states(schema: Schema, frame: Any) -> RecordStates:
     usable = np.ones(table.length, dtype=np.bool_)
     states: dict[str, States] = {}
     for column in schema.used:
-        reading = read_column(column, table, schema)
-        states[column.name] = reading.states
-        usable &= ~null_cells(column, reading.states)
+        states[column.name] = np.concatenate([each.states for _, each in read_pieces(column, table, schema)])
+        usable &= ~null_cells(column, states[column.name])
     return RecordStates(states, usable)
 
 
 def read_column(column: Column, table: Frame, schema: Schema) -> Reading:
     """The cells of one column of a table, as its type reads them."""
     return type_of(column).read(table.cells(column), column, schema.missing_values)
+
+
+def read_pieces(column: Column, table: Frame, schema: Schema) -> Iterator[tuple[slice, Reading]]:
+    """The same some cells at a time, and where they are: what a type reads of many pictures is never held at once."""
+    cells, rows = table.cells(column), piece_rows([column])
+    for start in range(0, max(len(cells), 1), rows):
+        piece = slice(start, start + rows)
+        yield piece, type_of(column).read(cells[piece], column, schema.missing_values)
 
 
 def null_cells(column: Column, states: States) -> NDArray[np.bool_]:

@@ -25,6 +25,7 @@ _SKELETON: Final = """\
 #   type = "categorical" and categories = ["all", "values", "it can have"]; ordered = true where their order tells
 #   something; levels = "hash:256" in place of categories where there are too many to list
 #   type = "boolean"; type = "text" for free text; type = "vector" and width = 384 for lists of numbers
+#   type = "image" and size = [32, 32] for names of picture files; folder = "..." where they are
 #   type = "date" or "datetime" and range = ["2020-01-01", "2023-01-01"]
 #   role = "target", "protected" (groups are compared by it), "unit" (ids of patients or others who have several rows;
 #   it needs nothing else) or "ignored"; without it, a feature

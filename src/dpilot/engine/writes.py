@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -18,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from dpilot.engine import unchecked
 from dpilot.engine.batch import tensors
 
 EXITS = frozenset({
@@ -192,6 +191,49 @@ def runs_code(operation: Any) -> bool:
     return not isinstance(operation, torch._ops.OpOverload) or operation.namespace not in OWN
 
 
+# Some kernels take numbers for places in memory without a look at them, on a CPU. A label of ctc_loss that is no class
+# is read, and its gradient written, where another record's row lies. A coordinate of grid_sample that is not a number
+# ends the process in the backward pass. Both are one record's doing: here they are an IndexError, as other kernels
+# raise, and its record is the null record. On a GPU a look would make the processor wait (docs/privacy.md).
+
+Taken = Callable[[tuple[Any, ...]], Tensor]
+"""Whether each number among the arguments of an operation is one that its kernel takes."""
+
+
+def labels_of_ctc(args: tuple[Any, ...]) -> Tensor:
+    """(logarithms of the classes, labels, ...)."""
+    logarithms: Tensor = args[0]
+    labels: Tensor = args[1]
+    return (labels >= 0) & (labels < logarithms.shape[-1])
+
+
+def coordinates(args: tuple[Any, ...]) -> Tensor:
+    """(image, coordinates, ...)."""
+    grid: Tensor = args[1]
+    return grid.isfinite()
+
+
+UNCHECKED: Final[dict[Any, Taken]] = {
+    torch.ops.aten._ctc_loss.default: labels_of_ctc,
+    torch.ops.aten._ctc_loss.Tensor: labels_of_ctc,
+    torch.ops.aten.grid_sampler_2d.default: coordinates,
+}
+
+
+def check_places(operation: Any, args: tuple[Any, ...]) -> None:
+    """Raise IndexError before a kernel takes a number that is no place.
+
+    Example:
+        >>> image, coordinates = torch.ones(1, 1, 2, 2), torch.full((1, 1, 1, 2), torch.nan)
+        >>> check_places(torch.ops.aten.grid_sampler_2d.default, (image, coordinates))
+        Traceback (most recent call last):
+            ...
+        IndexError: aten.grid_sampler_2d.default: a number that is no place
+    """
+    if args[0].device.type == "cpu" and not bool(UNCHECKED[operation](args).all()):
+        raise IndexError(f"{operation}: a number that is no place")
+
+
 @cache
 def takes_apart(kind: type) -> bool:
     """Whether tensors of a class have operations of their own, which run others on the parts they are made of."""
@@ -201,7 +243,7 @@ def takes_apart(kind: type) -> bool:
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tells a guard, before each operation, what the operation writes into memory that it did not see being made.
 
-    It raises where a kernel would take a number for a place that is none (unchecked.py).
+    It raises where a kernel would take a number for a place that is none (``check_places``).
     ``held`` is all that code of the model which is not seen may write.
     """
 
@@ -225,7 +267,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             writes = self._known[func]
         except KeyError:
             writes = self._known[func] = writes_of(func) if hasattr(func, "_schema") else None
-        unchecked.check(func, args)
+        if func in UNCHECKED:
+            check_places(func, args)
         if writes is None or writes.foreign:
             self.guard.before_code(self._held)
         if writes is None:  # a higher-order operator says nothing of what it writes

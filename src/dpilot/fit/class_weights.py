@@ -48,9 +48,9 @@ class ClassWeights:
         """The same in sentences."""
         said = []
         if self.weights is not None:
-            how = "by noisy counts of the training part" if self.balanced else "declared"
+            how = "by noisy counts of the training part, which were bought" if self.balanced else "declared"
             said.append(
-                "The loss of each class is multiplied by a weight before clipping, so it costs nothing: "
+                "The loss of each class is multiplied by a weight before clipping, so it changes no price: "
                 f"{self._list(self.weights)} ({how})."
             )
         if self.offsets is not None:

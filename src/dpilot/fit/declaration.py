@@ -212,6 +212,10 @@ def declare(
         from dpilot.train.job import find_device
 
         find_device(options.device)
+    if any(column.type == "image" for column in schema.features):  # a backbone that is not there is told now
+        from dpilot.fit.embeddings import embeddings_of
+
+        embeddings_of(schema, options.device)
     budget = Budget.of_size(epsilon, delta, size, allow_large_delta=allow_large_delta)
     rule = "min(1e-5, 1/(10 size))" if size is not None else "where the size is bought"
     given = f"delta is the default, {rule}, or this fit's part of its ledger's." if delta is None else None
@@ -263,6 +267,13 @@ def _check_model(task: FitTask, options: FitOptions) -> None:
     if options.model != "auto" and task.numeric and task.interval is None:
         raise InvalidInput(
             f'the bounds of the target {name!r} are to be bought: expected declared ones, or model="auto".'
+        )
+    if options.objective != "accuracy" and (options.model != "auto" or task.numeric):
+        what = (
+            f'model is "{options.model}", which has no trials' if options.model != "auto" else "the target is numeric"
+        )
+        _validate.refuse(
+            "objective", options.objective, '"accuracy", the default', f"It is what trials aim at: {what}."
         )
     if options.objective == "worst_group" and len(task.groups) > 1:
         names = [each.attribute for each in task.groups]

@@ -100,9 +100,9 @@ class AutoEstimator(PrivateEstimator):
         record: FitRecord = self.record_
         return record
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report of the fit, one HTML page; it costs nothing."""
-        return self.record().write_report(path)
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write the report of the fit, one HTML page; it costs nothing. ``options``: see ``FitRecord.write_report``."""
+        return self.record().write_report(path, **options)
 
     def save(self, folder: str | Path) -> Path:
         """Write the fitted model to ``folder``, as data; ``dpilot.load(folder)`` predicts from it."""
@@ -171,8 +171,9 @@ class AutoEstimator(PrivateEstimator):
         self.fitted_, self.record_, self.health_ = result.model, result.model.record, result.health
         stamps = " ".join(result.model.record.stamps)
         self.privacy_ = Privacy(
-            declared.budget, result.cost, result.entries, declared.unprotected, stamps, declared.unit
-        )
+            declared.budget, result.cost, result.entries, declared.unprotected, stamps, declared.unit,
+            result.model.record.privacy["ledger"],
+        )  # fmt: skip
         return result
 
     def _arguments(self, declared: Declaration, labels: tuple[Any, ...] | None, seed: int | None) -> dict[str, Any]:

@@ -4,8 +4,8 @@ A number that is scaled linearly from wide bounds, such as a capital gain of 5,0
 so little that private steps never find it. Each numeric column is therefore given ten features: the scaled number, its
 place on a symmetric log scale, and eight overlapping tents along that scale.
 
-A text or a vector is a row of unit length, as long as one category. Among m other columns it is made sqrt(m) times as
-long, so that it weighs as much as all of them together.
+A text, a vector or a picture is a row of unit length, as long as one category. Among m other columns it is made sqrt(m)
+times as long, so that it weighs as much as all of them together.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dpilot.data.column import Column
 from dpilot.data.column_types import type_of
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
+from dpilot.fit.embeddings import encoder_of
 
 __all__ = ["RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
 
@@ -82,7 +83,11 @@ class WideRows:
     def shapes(self) -> str:
         """What becomes of the columns, in words."""
         numbers = "each number in ten shapes" if self.expands else "numbers as they are"
-        kinds = {"text": "texts as hashed words and parts of them", "vector": "vectors over their lengths"}
+        kinds = {
+            "text": "texts as hashed words and parts of them",
+            "vector": "vectors over their lengths",
+            "image": "features of pictures",
+        }
         types = {column.type for column in self.encoder.schema.features}
         told = [numbers] if "numeric" in types or not types & set(kinds) else []
         return ", ".join([*told, *(said for kind, said in kinds.items() if kind in types)])
@@ -156,7 +161,7 @@ def rows_of(reader: Any) -> RowMap:
 
 def features_of(schema: Schema) -> WideRows:
     """How the features of a schema whose bounds are known are widened."""
-    return WideRows(Encoder(schema))
+    return WideRows(encoder_of(schema))
 
 
 def _shapes(features: Features, place: int, column: Column) -> Floats:

@@ -15,7 +15,7 @@ from dpilot.data.column import Column
 from dpilot.data.encoder import Encoded
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
-from dpilot.fit.source import RowReader
+from dpilot.fit.source import RowReader, Seen
 from dpilot.transfer.scattering import scattered
 
 __all__ = ["ImageSource", "Scatterer", "image_schema"]
@@ -111,7 +111,8 @@ class ImageSource:
         flaws = np.column_stack([~np.isfinite(rows).all(axis=1), np.isnan(self.codes)])
         yield np.logical_not(flaws.any(axis=1)), flaws.astype(np.float64)
 
-    def read(self, reader: RowReader) -> Encoded:
+    def read(self, reader: RowReader, seen: Seen | None = None) -> Encoded:
+        del seen
         features, target = reader.encode_features(self.images), self.codes.copy()
         null = ~np.isfinite(features).all(axis=1) | np.isnan(target)
         features[null], target[null] = np.nan, np.nan

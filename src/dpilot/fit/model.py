@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame
 from dpilot.fit.declaration import FitTask
+from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.figures import exact_figures, softmax
 from dpilot.fit.health import Health
 from dpilot.fit.images import Scatterer
@@ -30,13 +30,13 @@ from dpilot.fit.learners.shifted import OFFSETS, shift
 from dpilot.fit.source import PlainColumns, RowReader, TableSource
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
-from dpilot.records import FitRecord, MetricRecord
+from dpilot.records import FIT, FitRecord, MetricRecord
 from dpilot.train.checkpoint import files
+from dpilot.train.checkpoint.statement import claims, embed, write_statement
 from dpilot.train.payment import LEDGER
 
 __all__ = ["FIT", "FittedModel", "load_fit", "plain_labels"]
 
-FIT: Final = "fit.json"
 MODEL: Final = "model.safetensors"
 READER: Final = "encoder.json"
 _PREDICTORS: Final[dict[str, Any]] = {
@@ -91,15 +91,31 @@ class FittedModel:
 
     def predict(self, frame: Any) -> NDArray[Any]:
         """The class, or the number, of each record of a frame; None for a record outside the declared domain."""
-        found = self.outputs(frame)
-        known = np.isfinite(found).all(axis=1)
-        predicted = np.full(len(found), None, dtype=object)
+        return self.decide(self.outputs(frame))
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """What is predicted, in the order of the outputs; none of a number."""
+        return self.labels or self.schema.target.categories or ()
+
+    def predict_columns(self, frame: Any) -> dict[str, Any]:
+        """The predictions of a frame as columns by name: of classes the probability of each too."""
+        found, target = self.outputs(frame), self.schema.target
         if self.task.numeric:
-            predicted[known] = found[known, 0]
+            return {target.name: found[:, 0]}
+        chances = softmax(found)
+        named = {f"probability {name}": chances[:, place] for place, name in enumerate(target.categories or ())}
+        return {target.name: self.decide(found), **named}
+
+    def decide(self, outputs: Floats) -> NDArray[Any]:
+        """The class, or the number, by the ``outputs`` of each record."""
+        known = np.isfinite(outputs).all(axis=1)
+        predicted = np.full(len(outputs), None, dtype=object)
+        if self.task.numeric:
+            predicted[known] = outputs[known, 0]
         else:
-            classes = self.labels or self.schema.target.categories or ()
-            best = np.argmax(found[known, : len(classes)], axis=1)
-            predicted[known] = np.asarray(classes, dtype=object)[best]
+            best = np.argmax(outputs[known, : len(self.classes)], axis=1)
+            predicted[known] = np.asarray(self.classes, dtype=object)[best]
         return predicted
 
     def predict_proba(self, frame: Any) -> Floats:
@@ -116,12 +132,16 @@ class FittedModel:
         found = exact_figures(self.task, records, outputs if self.task.numeric else softmax(outputs))
         return tuple(metric.record() for metric in found)
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report of the fit, one HTML page; it costs nothing."""
-        return self.record.write_report(path)
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write the report of the fit, one HTML page; it costs nothing. ``options``: see ``FitRecord.write_report``."""
+        return self.record.write_report(path, **options)
+
+    def _repr_html_(self) -> str:
+        return self.record.summary_table(self.task.target.name)
 
     def save(self, folder: str | Path) -> Path:
-        """Write model, schema, plan, record and ledger entries to ``folder``, as data; ``fit.json`` last.
+        """Write model, schema, plan, record and ledger entries to ``folder``, as data; ``fit.json`` last,
+        but for the statement of what all this is.
 
         Edge cases:
             another fit in the folder    refused
@@ -132,7 +152,8 @@ class FittedModel:
             raise InvalidInput(f"{where} holds another fit: expected an empty folder or this fit's own.")
         where.mkdir(parents=True, exist_ok=True)
         plain, tensors = self.predictor.state()
-        files.write(where / MODEL, save(dict(tensors)))
+        stated = claims(self.record)
+        files.write(where / MODEL, save(dict(tensors), embed(stated, tensors)))
         kinds = {PlainColumns: "plain", Encoder: "encoder", Scatterer: "scattering"}
         described = {
             "reader": kinds[type(self.reader)], "shape": getattr(self.reader, "shape", None),
@@ -143,9 +164,10 @@ class FittedModel:
         files.write(where / "schema.toml", self.schema.to_toml().encode())
         files.write(where / "plan.json", json.dumps(self.record.plan, indent=1).encode())
         files.write(where / "ledger.json", json.dumps(self.record.ledger, indent=1).encode())
-        if self.ledger is not None and self.ledger.path != (where / LEDGER).resolve():
-            shutil.copyfile(self.ledger.path, where / LEDGER)
+        if self.ledger is not None:
+            self.ledger.copy_to(where / LEDGER)
         files.write(where / FIT, self.record.to_json().encode())
+        write_statement(where, stated)
         return where
 
 
@@ -170,7 +192,7 @@ def load_fit(folder: str | Path) -> FittedModel:
 def _load_reader(described: Mapping[str, Any], features: Schema) -> RowReader:
     if described["reader"] == "scattering":
         return Scatterer(tuple(described["shape"]), len(features.target.categories or ()))
-    return PlainColumns(features) if described["reader"] == "plain" else Encoder(features)
+    return PlainColumns(features) if described["reader"] == "plain" else encoder_of(features)
 
 
 def plain_labels(labels: tuple[Any, ...] | None) -> list[Any] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import softmax
 from dpilot.fit.folder import RunFolder
 from dpilot.fit.health import SHARE, Health, health_event, health_noise, release_health, split_budget
+from dpilot.fit.influence import find_influences
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Learner, LearnerPlan, PaidRun, Tell, Trained, silent
 from dpilot.fit.learners.shifted import shift
@@ -24,20 +26,21 @@ from dpilot.fit.model import FittedModel
 from dpilot.fit.payment import Payments, open_payments
 from dpilot.fit.population import HELD_OUT, TRAIN, RecordsByUnit
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import RecordSource, RowReader
+from dpilot.fit.source import RecordSource, RowReader, Seen
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage
-from dpilot.records import FitRecord
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, describe_ledger, ledger_exists
+from dpilot.records import BY_PARTS, FitRecord
 from dpilot.train.progress import Progress
 
 __all__ = ["METRICS", "FitPlan", "FitResult", "FitStopped", "plan_fit", "run_fit"]
 
 METRICS: Final = "held-out metrics"
-_HOW: Final = (
-    "the health check, then everything else that touched the records, tuning included, in one commitment, composed on "
-    "each part; the larger of both parts' totals"
-)
+_HOW: Final = f"the health check, then everything else that touched the records, tuning included: {BY_PARTS}"
+
+
+Reading = Callable[[int, int], None]
+"""Called with how many records of how many have been read: for a screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +118,11 @@ def run_fit(
     learner: Learner | None = None,
     tell: Tell = silent,
     progress: Progress | None = None,
+    reading: Reading | None = None,
 ) -> FitResult:
     """Carry out a fit, new or interrupted; ``folder`` is where it can go on from after a crash.
+
+    ``reading`` is told how many records of how many have been read, where their number is public, and else nothing.
 
     Guarantee:
         All noise is fixed from declared numbers. The price of the health check is in the ledger before a value is read,
@@ -143,7 +149,7 @@ def run_fit(
     cost = payments.cost(declared.budget)
     size = plan.purchases.buy_size(records.sample, declared, committed, keys.noise.spawn())
     reader = plan.learned.reader(plan.purchases.buy_bounds(records.sample, size, committed, keys.noise.spawn()))
-    parts = records.parts(reader, split)
+    parts = records.parts(reader, split, _seen(declared, reading))
     counts = plan.purchases.buy_counts(parts, declared.task.outputs, committed, keys.noise)
     weights = _class_weights(plan, counts)
     run = PaidRun(committed, keys, split.id, size, cost, tell, progress, weights.weights)
@@ -157,14 +163,23 @@ def run_fit(
     entries = _entries(plan, keys, payments, committed)
     record = _record(plan, trained, weights, metrics, health, entries, payments, size, keys.noise.stamp)
     own = payments.book if payments.own else None
+    model = FittedModel(_with_bought(declared.schema, reader), reader, predictor, record, health, own)
     return FitResult(
-        FittedModel(_with_bought(declared.schema, reader), reader, predictor, record, health, own),
+        replace(model, record=replace(record, influences=find_influences(model))),
         trained,
         metrics,
         entries,
         cost,
         health,
     )
+
+
+def _seen(declared: Declaration, reading: Reading | None) -> Seen | None:
+    """Who is told of records that were read; nobody where their number, or that of rows of units, is protected."""
+    total = declared.size
+    if reading is None or total is None or not declared.public_size or not declared.unit.is_record:
+        return None
+    return lambda done: reading(done, total)
 
 
 def _with_bought(schema: Schema, reader: RowReader) -> Schema:
@@ -192,7 +207,7 @@ def _bound_of(ledger: Ledger | str | Path | None, learner: Learner) -> str:
         return ledger.bound
     if ledger is None:
         return "gdp" if learner.gaussian else "basic"
-    return Ledger.read(ledger).bound if Path(ledger).exists() else "basic"
+    return Ledger.read(ledger).bound if ledger_exists(ledger) else "basic"
 
 
 def _check_health(
@@ -233,7 +248,9 @@ def _record(
         delta=cost.delta,
         accounting=_HOW,
         unit=payments.unit,
+        tuning="inside" if trained.trials else "none",
         head=payments.book.head(),
+        paid_in=describe_ledger(payments.book, own=payments.own),
         data={
             "name": declared.name,
             "size": round(size),
@@ -253,6 +270,8 @@ def _record(
         unprotected=declared.unprotected,
         curves=trained.curves,
         health=health.to_dict(),
+        steps=trained.steps,
+        trials=trained.trials,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from dpilot.data.encoder import Encoded
 from dpilot.data.splits import Split
 from dpilot.data.units import UnitRows, UnitRowsBuilder
-from dpilot.fit.source import RecordSource, RowReader, take
+from dpilot.fit.source import RecordSource, RowReader, Seen, take
 from dpilot.keys import KEY_BYTES
 from dpilot.privacy.unit import PrivacyUnit
 
@@ -82,9 +82,9 @@ class RecordsByUnit:
         rows = _group(source, unit, key)
         return cls(source.select(rows.drawn), source.select(rows.places), rows)
 
-    def parts(self, reader: RowReader, split: Split) -> Parts:
+    def parts(self, reader: RowReader, split: Split, seen: Seen | None = None) -> Parts:
         """Every unit, with all its rows, in one part: rows that count for training, one of each unit held out."""
-        records = self.counted.read(reader)
+        records = self.counted.read(reader, seen)
         if self.rows is None:
             places = split.indices(len(records.features))
             return Parts(take(records, places[TRAIN]), take(records, places[HELD_OUT]), reader)

@@ -66,7 +66,7 @@ class Purchases:
     @property
     def reasons(self) -> tuple[str, ...]:
         """What they take, in a sentence; none where nothing is bought."""
-        return (f"{self.share:.1%} of mu^2 buys the {' and the '.join(self.events)}.",) if self.events else ()
+        return (f"{self.share:.1%} of the budget buys the {' and the '.join(self.events)}.",) if self.events else ()
 
     def stages(self, split: str) -> list[Stage]:
         """Those on all records, and the class counts on the part "train" of ``split``."""

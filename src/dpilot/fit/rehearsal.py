@@ -27,6 +27,7 @@ from dpilot.privacy.unit import PrivacyUnit
 __all__ = ["Rehearsal", "rehearse", "synthetic_records"]
 
 _ROWS: Final = 1 << 14
+_PICTURES: Final = 1 << 9  # fewer, as their features take longest
 _LOADED: Final = 450.0  # megabytes of code, before a record is read
 _COPIES: Final = 4.5  # of the encoded features, at most: what logistic regression of 200,000 records took
 
@@ -64,9 +65,13 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
     declared, size = plan.declared, float(plan.declared.size or 10_000)
     each = declared.unit.rows or 1  # as if every unit had as many rows as count
     known = declared.schema.with_bounds(dict.fromkeys(declared.schema.inputs_only().to_buy, (-1.0, 1.0)))
-    short, factor = plan.learned.shorten(size, _ROWS // each or 1)
-    reader = short.reader(known.inputs_only() if plan.purchases.bounds_noise is not None else plan.purchases.schema)
-    source = TableSource.of(synthetic_records(known, _ROWS, each), declared.schema)
+    reader = plan.learned.reader(
+        known.inputs_only() if plan.purchases.bounds_noise is not None else plan.purchases.schema
+    )
+    has_pictures = any(column.type == "image" for column in known.features)
+    rows = _PICTURES if has_pictures else _ROWS
+    short, factor = plan.learned.shorten(size, rows // each or 1)
+    source = TableSource.of(synthetic_records(known, rows, each), declared.schema)
     _, reading = _seconds(lambda: source.read(reader))
     keys = FitKeys.draw()
     split = keys.split(plan.shares)
@@ -74,11 +79,13 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
 
     def train_once() -> None:
         committed: Any = _Unpaid(short.stages(split.id))
-        short.train(parts, PaidRun(committed, keys, split.id, float(_ROWS // each or 1), Cost(0.0, 0.0)))
+        short.train(parts, PaidRun(committed, keys, split.id, float(rows // each or 1), Cost(0.0, 0.0)))
 
     once, training = _seconds(train_once)
+    # the health check decodes pictures, which made-up ones need not, and makes no features of them
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
-    clock, processor = (loading + once + passes * reading / _ROWS * size * each + training * factor).tolist()
+    passes -= has_pictures
+    clock, processor = (loading + once + passes * reading / rows * size * each + training * factor).tolist()
     stages = [*plan.health_stages(""), *plan.stages(split.id)]
     return Rehearsal(
         size=round(size),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
@@ -34,6 +34,8 @@ __all__ = [
 
 IN_MEMORY: Final = "a table in memory"
 """The name of a table that has none."""
+
+Seen = Callable[[int], None]
 
 
 class RowReader(Protocol):
@@ -83,7 +85,7 @@ class RecordSource(Protocol):
         """For some records at a time whether each can be used, and its flaws. Sensitive: for the door only."""
         ...
 
-    def read(self, reader: RowReader) -> Encoded:
+    def read(self, reader: RowReader, seen: Seen | None = None) -> Encoded:
         """All records in one piece; the null record is a row of nan with a target of nan."""
         ...
 
@@ -175,8 +177,10 @@ class TableSource:
             flaws = [found.columns[column.name] == state for column in self.schema.used for state in _flaws(column)]
             yield found.usable, np.column_stack(flaws).astype(np.float64)
 
-    def read(self, reader: RowReader) -> Encoded:
+    def read(self, reader: RowReader, seen: Seen | None = None) -> Encoded:
         """All records in one piece, read a frame at a time; the null record is a row of nan with a target of nan.
+
+        ``seen`` is called with how many have been read so far, which is as sensitive as their number.
 
         Guarantee:
             A row is a function of its own record and of the schema; a record added at the end moves no other.
@@ -199,6 +203,8 @@ class TableSource:
                     raise InvalidInput(f"{self.name} grew while it was read: expected a table that nobody writes to.")
                 all_[start:stop] = some
             start = stop
+            if seen is not None:
+                seen(start)
         assert found is not None  # a table of 0 rows gives one empty frame
         return take(found, slice(start))
 
@@ -260,5 +266,6 @@ def _flaws(column: Column) -> tuple[CellState, ...]:
 
 def _name(column: Column, state: CellState) -> str:
     unknown = "unknown class" if column.role == "target" else "unknown category"
-    names = {CellState.MISSING: "missing", CellState.OUTSIDE: "outside bounds", CellState.UNKNOWN: unknown}
+    outside = "of another mode" if column.type == "image" else "outside bounds"
+    names = {CellState.MISSING: "missing", CellState.OUTSIDE: outside, CellState.UNKNOWN: unknown}
     return names.get(state, "unreadable")

@@ -19,8 +19,9 @@ from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Tell, silent
 from dpilot.fit.learners.networks import Network, Step, data_free_step
 from dpilot.fit.model import FittedModel
-from dpilot.fit.pipeline import FitResult, FitStopped, run_fit
-from dpilot.privacy.ledger import Balance, Ledger
+from dpilot.fit.pipeline import FitResult, FitStopped, Reading, run_fit
+from dpilot.privacy.ledger import Balance, Ledger, ledger_exists
+from dpilot.privacy.ledger.postgres import PostgresUrl, is_postgres
 from dpilot.train.payment import LEDGER
 from dpilot.train.progress import Progress
 
@@ -55,12 +56,14 @@ def fit_table(
     device: str | None = None,
     tell: Tell = silent,
     progress: Progress | None = None,
+    reading: Reading | None = None,
+    unprotected: Sequence[str] = (),
     test_seed: int | None = None,
 ) -> FittedModel:
     """A private model of a table, with its held-out figures, for one total (epsilon, delta).
 
     Args:
-        source: the path of a csv or parquet file, an opened one, or a data frame.
+        source: the path of a csv or parquet file or of a folder of pictures, an opened one, or a data frame.
         schema: what is declared of its columns.
         epochs: the most passes over the records of one run.
         model: "auto" (a tuned linear head for classes, least squares for numbers), "logistic", "linear" or "mlp".
@@ -81,6 +84,8 @@ def fit_table(
         ledger: where it is paid; without one a ledger of this fit's own is made and saved with it.
         run_folder: where the fit is saved; it can go on from there after a crash, with ``resume``.
         step: the step size of a network, from declared numbers; by default it is data-free.
+        reading: is told how many records of how many have been read, where their number is public.
+        unprotected: what was published already and is in the schema, such as the names of class folders.
         test_seed: fixes noise and coins, and stamps the record as not private.
 
     Raises:
@@ -106,10 +111,11 @@ def fit_table(
         "epsilon": epsilon, "delta": delta, "allow_large_delta": allow_large_delta, "size": size, "target": target,
         "protected": [protected] if isinstance(protected, str) else protected, "unit": unit,
         "rows_per_unit": rows_per_unit, "missing_unit": missing_unit,
+        "unprotected": tuple(unprotected),
     }  # fmt: skip
     declared, table = declare_fit(source, schema, **given, options=options, ledger=ledger)
     learner = None if step is data_free_step else Network("mlp" if model == "mlp" else "linear", step)
-    how: dict[str, Any] = {"ledger": ledger, "learner": learner, "tell": tell, "progress": progress}
+    how: dict[str, Any] = {"ledger": ledger, "learner": learner, "tell": tell, "progress": progress, "reading": reading}
     if run_folder is None:
         return run_fit(declared, table, keys=FitKeys.draw(test_seed), **how).model
     arguments = {
@@ -146,10 +152,10 @@ def resumable(
 
 
 def _describe_paid(folder: Path, ledger: str | None) -> str:
-    path = folder / LEDGER if ledger is None else Path(ledger)
-    if not path.exists():
-        return "The fit has paid nothing."
+    path = folder / LEDGER if ledger is None else ledger
     try:
+        if not ledger_exists(path):
+            return "The fit has paid nothing."
         return f"What the fit has paid stays spent; of its ledger {Balance.of(Ledger.read(path))}."
     except DpilotError:  # the problem may be the ledger itself
         return "What the fit has paid stays spent."
@@ -166,7 +172,9 @@ def path_of(ledger: Ledger | str | Path | None) -> str | None:
     """Which ledger it is, as text: for what a fit began with."""
     if ledger is None:
         return None
-    return str(ledger.path if isinstance(ledger, Ledger) else Path(ledger).resolve())
+    if isinstance(ledger, Ledger):
+        return str(ledger.path)
+    return str(PostgresUrl.parse(ledger) if is_postgres(ledger) else Path(ledger).resolve())
 
 
 def _describe_source(source: Any) -> dict[str, Any]:

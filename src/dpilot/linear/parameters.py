@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from dpilot._arrays import Floats
 from dpilot.data.cells import Cells
@@ -17,8 +20,11 @@ from dpilot.linear.fitting import problem_of
 from dpilot.linear.problem import LinearProblem
 from dpilot.linear.rows import MemoryRows, finite_rows
 from dpilot.privacy.unit import ROWS_PER_UNIT, PrivacyUnit
+from dpilot.records import FitRecord, Influence
 
 __all__ = ["PrivateEstimator"]
+
+_SHOWN: Final = 100  # columns, in a record
 
 
 @dataclass(eq=False, repr=False)
@@ -40,6 +46,64 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     ledger: Any = None
     allow_large_delta: bool = False
     random_state: Any = None
+
+    def record(self) -> FitRecord:
+        """The fit as reports see it: declared and released values only."""
+        check_is_fitted(self)
+        privacy = self.privacy_
+        plain = {name: value for name, value in self.get_params().items() if isinstance(value, str | int | float)}
+        apart = (
+            "epsilon",
+            "delta",
+            "unit",
+            "rows_per_unit",
+            "missing_unit",
+            "allow_large_delta",
+            "random_state",
+            "size",
+        )
+        return FitRecord.of(
+            epsilon=privacy.spent.epsilon,
+            delta=privacy.spent.delta,
+            accounting="scaling, choice of the method and fit, together, priced before a record was read",
+            unprotected=privacy.unprotected,
+            unit=privacy.unit,
+            tuning="inside",
+            paid_in=privacy.paid_in,
+            data={"size": plain.get("size"), "features": self.n_features_in_},
+            plan={
+                "model": type(self).__name__,
+                **{name: value for name, value in plain.items() if name not in apart},
+                "choice": getattr(self, "choice_", None),
+            },
+            decisions=("Columns are scaled by what was bought or declared, inside the total.",),
+            ledger=tuple(entry.as_dict() for entry in privacy.entries),
+            stamps=(privacy.noise,),
+            influences=self._influences(),
+        )
+
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write the report of the fit, one HTML page; it costs nothing. ``options``: see ``FitRecord.write_report``."""
+        return self.record().write_report(path, **options)
+
+    def _influences(self) -> tuple[Influence, ...]:
+        """The coefficients over the released intervals of their columns, the largest first."""
+        if not hasattr(self, "coef_"):
+            return ()
+        count = self.n_features_in_
+        names = getattr(self, "feature_names_in_", [f"column {place}" for place in range(count)])
+        reach = np.reshape(self.coef_, (-1, count)) * (self.upper_ - self.lower_)
+        moves = reach[np.argmax(np.abs(reach), axis=0), np.arange(count)]
+        found = []
+        for name, move, low, high in zip(names, moves, self.lower_, self.upper_, strict=True):
+            ends = f"{low:.4g}", f"{high:.4g}"
+            found.append(Influence(str(name), abs(float(move)), *(ends if move >= 0 else ends[::-1])))
+        return tuple(sorted(found, key=lambda each: -each.effect)[:_SHOWN])
+
+    def _html_repr(self) -> str:
+        """What a notebook shows: scikit-learn's own, and after a fit what it cost and how good it is."""
+        fitted = getattr(self, "privacy_", None) is not None
+        return str(super()._html_repr()) + (self.record().summary_table(type(self).__name__) if fitted else "")
 
     def _problem(self, features: int, length: int, *, intercept: bool) -> tuple[LinearProblem, tuple[str, ...]]:
         """The problem that the parameters declare, and what they leave unprotected."""

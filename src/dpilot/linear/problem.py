@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment, describe_ledger
 from dpilot.privacy.notices import warn_of_refusal
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import neighbours
@@ -101,6 +102,7 @@ class Privacy:
     unprotected: tuple[str, ...]
     noise: str
     unit: PrivacyUnit = RECORD
+    paid_in: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         who = neighbours(self.unprotected, self.unit)
@@ -137,4 +139,8 @@ def commit_stages(
     ):
         costs: list[Privacy] = []
         yield CommittedRun(made, noise), costs
-        costs.append(Privacy(budget, cost, made.entries(), unprotected, noise.stamp, unit))
+        costs.append(
+            Privacy(
+                budget, cost, made.entries(), unprotected, noise.stamp, unit, describe_ledger(made, own=ledger is None)
+            )
+        )

@@ -6,7 +6,6 @@ import glob
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,17 +16,17 @@ from dpilot._arrays import Floats
 from dpilot.data.cells import kind, plain_arrow
 from dpilot.data.units import UnitTable, UnitTableBuilder
 from dpilot.errors import InvalidInput
-from dpilot.linear.rows import UnitChunk, finite_rows
+from dpilot.linear.rows import Rows, UnitChunk, finite_rows
 from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["ParquetRows", "UnitTableRows", "group_parquet", "parquet_rows"]
+__all__ = ["MappedRows", "ParquetRows", "UnitTableRows", "group_parquet", "parquet_rows"]
 
 BATCH = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetRows:
-    """Rows of [features | target] from ``files``, each read in batches; mapped lazily, batch by batch.
+    """Rows of [features | target] from ``files``, each read in batches.
 
     Guarantee:
         A record with a missing value or one that is not finite is the null record: it never comes out.
@@ -36,21 +35,19 @@ class ParquetRows:
 
     files: tuple[Path, ...]
     names: tuple[str, ...]
-    width: int
-    functions: tuple[Callable[[Floats], Floats], ...] = ()
 
     @property
     def columns(self) -> int:
-        return self.width
+        return len(self.names)
 
     def chunks(self) -> Iterator[Floats]:
-        yield self._apply(np.zeros((0, len(self.names))))  # files without rows still have columns
+        yield np.zeros((0, len(self.names)))  # files without rows still have columns
         for batch in self.batches():
             values = _values(batch, self.names)
             finite = finite_rows(values)
             values = np.ascontiguousarray(values if finite.all() else values[finite])  # in one layout, as in MemoryRows
             del batch  # which would be held beside the next one
-            yield self._apply(values)
+            yield values
 
     def unit_chunks(self) -> Iterator[UnitChunk]:
         return map(UnitChunk, self.chunks())
@@ -63,40 +60,48 @@ class ParquetRows:
             with parquet.ParquetFile(path, pre_buffer=False) as file:  # buffering would keep the whole file
                 yield from file.iter_batches(BATCH, columns=[*self.names, *more], use_threads=True)
 
-    def map(self, function: Callable[[Floats], Floats], columns: int) -> ParquetRows:
-        return ParquetRows(self.files, self.names, columns, (*self.functions, function))
-
-    def _apply(self, values: Floats) -> Floats:
-        for function in self.functions:
-            values = function(values)
-        return values
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> MappedRows:
+        return MappedRows(self, function, columns)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitTableRows:
-    """Rows of a table that was grouped by unit on disk, part after part; mapped lazily."""
+    """Rows of a table that was grouped by unit on disk, part after part."""
 
     table: UnitTable
-    width: int
-    functions: tuple[Callable[[Floats], Floats], ...] = ()
 
     @property
     def columns(self) -> int:
-        return self.width
+        return self.table.columns
 
     def chunks(self) -> Iterator[Floats]:
         for part in range(self.table.parts):
-            yield self._apply(UnitChunk(*self.table.read(part)).drawn)
+            yield UnitChunk(*self.table.read(part)).drawn
 
     def unit_chunks(self) -> Iterator[UnitChunk]:
         for part in range(self.table.parts):
-            yield UnitChunk(*self.table.read(part)).map(self._apply)
+            yield UnitChunk(*self.table.read(part))
 
-    def map(self, function: Callable[[Floats], Floats], columns: int) -> UnitTableRows:
-        return UnitTableRows(self.table, columns, (*self.functions, function))
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> MappedRows:
+        return MappedRows(self, function, columns)
 
-    def _apply(self, values: Floats) -> Floats:
-        return reduce(lambda made, function: function(made), self.functions, values)
+
+@dataclass(frozen=True, slots=True)
+class MappedRows:
+    """Other rows, each put through ``function``, chunk by chunk as they are read."""
+
+    rows: Rows
+    function: Callable[[Floats], Floats]
+    columns: int
+
+    def chunks(self) -> Iterator[Floats]:
+        return map(self.function, self.rows.chunks())
+
+    def unit_chunks(self) -> Iterator[UnitChunk]:
+        return (chunk.map(self.function) for chunk in self.rows.unit_chunks())
+
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> MappedRows:
+        return MappedRows(self, function, columns)
 
 
 @contextmanager
@@ -113,7 +118,7 @@ def group_parquet(rows: ParquetRows, length: int, unit: PrivacyUnit, key: bytes)
             ids = plain_arrow(batch.column(batch.schema.get_field_index(unit.name)))
             builder.add(ids, _values(batch, rows.names))
         table = builder.build()
-        yield UnitTableRows(table, table.columns), table.count
+        yield UnitTableRows(table), table.count
 
 
 def parquet_rows(where: Any, target: str, unit: str | None = None) -> tuple[ParquetRows, int, tuple[str, ...]]:
@@ -147,7 +152,7 @@ def parquet_rows(where: Any, target: str, unit: str | None = None) -> tuple[Parq
             )
     features = tuple(name for name in first.names if name not in (target, unit))
     length = sum(parquet.read_metadata(path).num_rows for path in files)
-    return ParquetRows(files, (*features, target), len(features) + 1), length, features
+    return ParquetRows(files, (*features, target)), length, features
 
 
 def _files(where: Any) -> tuple[Path, ...]:

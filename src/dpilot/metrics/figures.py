@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from dpilot import _validate
 from dpilot.metrics.metric import Metric
 
-__all__ = ["Figures"]
+__all__ = ["LONG", "Figures"]
+
+LONG: Final = ("confusion", "true positive rate", "false positive rate", "calibration", "group recall")
+"""Figures that come in tables too long for a screen; reports draw them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +44,9 @@ class Figures:
 
     def __str__(self) -> str:
         head = f"{'figure':<22}{'of':<24}{'value':<8}{'these records':<20}population"
-        shown = [each for each in self.metrics if each.name != "confusion"]  # grows with the square of the classes
+        shown = [each for each in self.metrics if each.name not in LONG]
         left = len(self.metrics) - len(shown)
-        note = [f"and {left} figures of the confusion table: iterate to see them"] if left else []
+        note = [f"and {left} figures of longer tables ({', '.join(LONG)}): iterate to see them"] if left else []
         return "\n".join([head, *(_line(each) for each in shown), *note])
 
 

@@ -152,6 +152,15 @@ def mean(rates: Sequence[Proportion], spread: Spread) -> Interval:
     return clip_unit(float(values.mean() - below)), clip_unit(float(values.mean() + above))
 
 
+def difference(first: Proportion, second: Proportion, spread: Spread, comparisons: int = 1) -> Interval:
+    """The interval of ``first - second``, two independent rates: distances to their own ends add by squares."""
+    (low, high), (least, most) = first.interval(spread, comparisons), second.interval(spread, comparisons)
+    value = first.value - second.value
+    below = math.hypot(first.value - low, most - second.value)
+    above = math.hypot(high - first.value, second.value - least)
+    return max(value - below, -1.0), min(value + above, 1.0)
+
+
 def lowest(singles: Sequence[Interval], shared: Sequence[Interval]) -> Interval:
     """The interval of the least of several figures, from theirs alone and theirs at a level shared by all.
 

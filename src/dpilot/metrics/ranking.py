@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.metrics.counts import STEP, Counts
-from dpilot.metrics.interval import Interval, Spread, clip_unit, hull, invert_score, quantile
+from dpilot.metrics.counts import EDGES, STEP, Counts
+from dpilot.metrics.interval import Interval, Proportion, Spread, clip_unit, hull, invert_score, quantile
 from dpilot.metrics.metric import Metric, metric
 from dpilot.metrics.simulation import standard_draws
 
@@ -88,6 +89,29 @@ def average_precision(counts: Counts) -> Metric:
         return hull(value, [end for pair in found for end in pair])
 
     return metric("average precision", "", value, counts.score_deviation, ends)
+
+
+def score_curves(counts: Counts) -> list[Metric]:
+    """The ROC curve, bin by bin of the score, and in each bin the share of the second class (calibration).
+
+    Edge cases:
+        exact counts             none: every score that occurs would be a point
+        a bin that may be empty  by the noisy counts: its share may be anything, and its interval says so
+    """
+    if counts.exact or counts.scores is None:
+        return []
+    tables, bins = counts.scores, counts.scores.shape[1]
+    found = []
+    for name, table in zip(("false positive rate", "true positive rate"), tables, strict=True):
+        for place, edge in enumerate(EDGES, start=1):
+            rate = Proportion(float(table[place:].sum()), float(table[:place].sum()), bins - place, place)
+            found.append(metric(name, f"score above {edge:.3g}", rate.value, counts.score_deviation, rate.interval))
+    ends = (0.0, *EDGES, 1.0)
+    for place, (low, high) in enumerate(pairwise(ends)):
+        rate = Proportion(float(tables[1, place]), float(tables[0, place]))
+        of = f"score {low:.3g} to {high:.3g}"
+        found.append(metric("calibration", of, rate.value, counts.score_deviation, rate.interval))
+    return found
 
 
 def _average_precision(first: Floats, second: Floats, rise: float | None) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -12,7 +13,7 @@ from dpilot.metrics import interval
 from dpilot.metrics.counts import Counts, pool
 from dpilot.metrics.interval import Interval, Proportion, Spread
 from dpilot.metrics.metric import Metric, metric
-from dpilot.metrics.ranking import auc, average_precision
+from dpilot.metrics.ranking import auc, average_precision, score_curves
 
 
 def scores(counts: Counts) -> tuple[Metric, ...]:
@@ -28,7 +29,7 @@ def scores(counts: Counts) -> tuple[Metric, ...]:
         [('accuracy', '', 0.8), ('share of the most common class', '', 0.6), ('accuracy above that share', '', 0.2)]
     """
     overall = [accuracy(counts), *most_common_class(counts), macro(counts), worst_class(counts)]
-    ranked = [] if counts.scores is None else [auc(counts), average_precision(counts)]
+    ranked = [] if counts.scores is None else [auc(counts), average_precision(counts), *score_curves(counts)]
     return (*overall, *ranked, *_fairness(counts), *recalls(counts), *precisions(counts), *confusion(counts))
 
 
@@ -43,7 +44,7 @@ def _fairness(counts: Counts, of: str = "") -> list[Metric]:
     """The figures of one attribute's groups; ``of`` names it where there are several."""
     if len(counts.layout.groups) < 2:
         return []
-    found = [*group_accuracies(counts), worst_group(counts, of)]
+    found = [*group_accuracies(counts), *group_differences(counts), *group_recalls(counts), worst_group(counts, of)]
     return [*found, parity(counts), *gaps(counts)] if counts.layout.has_scores else found
 
 
@@ -137,6 +138,35 @@ def group_accuracies(counts: Counts) -> list[Metric]:
         metric("group accuracy", f"{attribute} = {group}", rate.value, counts.deviation, rate.interval)
         for group, rate in named
     ]
+
+
+def group_differences(counts: Counts) -> list[Metric]:
+    """How far the accuracy of each group is above that of all other records; below 0 where it is worse.
+
+    Groups are disjoint, so both rates are independent. The intervals share their level among the groups: one that
+    leaves out 0 says that the difference is no chance, whichever group one looks at.
+    """
+    rates, found = _by_group(counts), []
+    for place, group in enumerate(counts.layout.groups):
+        others = _right(np.delete(counts.predictions, place, axis=0))
+        ends = partial(interval.difference, rates[place], others, comparisons=len(rates))
+        value = rates[place].value - others.value
+        found.append(
+            metric("group against others", f"{counts.layout.attribute} = {group}", value, counts.deviation, ends)
+        )
+    return found
+
+
+def group_recalls(counts: Counts) -> list[Metric]:
+    """Of each group's records of each class, the share that is predicted right."""
+    layout, found = counts.layout, []
+    for table, group in zip(counts.predictions, layout.groups, strict=True):
+        for place, true in enumerate(layout.classes):
+            hits = float(table[place, place])
+            rate = Proportion(hits, float(table[place].sum()) - hits, 1, len(layout.classes) - 1)
+            of = f"{layout.attribute} = {group}, class {true}"
+            found.append(metric("group recall", of, rate.value, counts.deviation, rate.interval))
+    return found
 
 
 def confusion(counts: Counts) -> list[Metric]:

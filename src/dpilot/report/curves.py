@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
+from dpilot.records import MetricRecord
+from dpilot.report.kinds import key
 from dpilot.report.scale import Scale, Tick
 from dpilot.report.words import is_finite, label, number
 
@@ -17,7 +20,8 @@ _SHAPES: Final = (  # distinguished by shape and dash, not by colour alone
     "M0 -5L5 4H-5Z",
 )
 _DASHES: Final = ("none", "7 4", "2 4", "9 3 2 3")
-_POINTS_ALONE: Final = ("point", "trial", "tried", "measured", "observed", "released", "scored")
+_POINTS_ALONE: Final = ("point", "trial", "tried", "measured", "observed", "scored")
+_RATES: Final = ("false_positive_rate", "true_positive_rate")
 
 
 class Series(NamedTuple):
@@ -43,10 +47,39 @@ class Chart(NamedTuple):
     series: tuple[Series, ...]
 
 
-def trajectory(thresholds: Sequence[float]) -> Chart | None:
-    """The clipping threshold against the step; None where there is none to show."""
-    named = {"threshold": [(step, value) for step, value in enumerate(thresholds, start=1)]}
-    return _chart("Clipping threshold at each step", "step", "threshold", named)
+def roc(metrics: Sequence[MetricRecord]) -> Chart | None:
+    """True against false positives at each edge of the score, from the released counts; None where there are none."""
+    rates = {name: {each.of: each.value for each in metrics if key(each.name) == name} for name in _RATES}
+    false, true = (rates[name] for name in _RATES)
+    points = sorted((false[of], true[of]) for of in false if of in true)
+    if not points:
+        return None
+    heights = list(accumulate((height for _, height in points), max))  # noise must not bend the curve back
+    curve = [(0.0, 0.0), *((x, y) for (x, _), y in zip(points, heights, strict=True)), (1.0, 1.0)]
+    named = {"model": curve, "guessing": [(0.0, 0.0), (1.0, 1.0)]}
+    return chart("ROC: true positives against false positives", "false positives", "true positives", named)
+
+
+def calibration(metrics: Sequence[MetricRecord], widest: float) -> Chart | None:
+    """The share of the second class among records of like score, where its interval is no wider than ``widest``."""
+    found = [each for each in metrics if key(each.name) == "calibration"]
+    told = [each for each in found if each.sampling[1] - each.sampling[0] <= widest]
+    ends = [(_numbers(each.of), each) for each in told]
+    points = [((low + high) / 2, each.value) for (low, high), each in ends]
+    if not points:
+        return None
+    named = {"released points": points, "as it says": [(0.0, 0.0), (1.0, 1.0)]}
+    title = f"Calibration: what is true against what the model says ({len(points)} of {len(found)} bins can be told)"
+    return chart(title, "probability that the model gives", "share of the second class", named)
+
+
+def _numbers(of: str) -> tuple[float, float]:
+    """The ends of "score 0.1 to 0.2"; (0, 0) for anything else."""
+    low, _, high = of.removeprefix("score ").partition(" to ")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        return 0.0, 0.0
 
 
 def charts(curves: Mapping[str, Points]) -> tuple[Chart, ...]:
@@ -61,7 +94,7 @@ def charts(curves: Mapping[str, Points]) -> tuple[Chart, ...]:
     for name, points in curves.items():
         title, _, series = str(name).partition(": ")
         grouped.setdefault(title, {})[series or title] = points
-    drawn = (_chart(label(title), *_axes(title), named) for title, named in grouped.items())
+    drawn = (chart(label(title), *_axes(title), named) for title, named in grouped.items())
     return tuple(chart for chart in drawn if chart is not None)
 
 
@@ -73,7 +106,11 @@ def _axes(title: str) -> tuple[str, str]:
     return "x", title
 
 
-def _chart(title: str, across: str, up: str, named: Mapping[str, Points]) -> Chart | None:
+def chart(title: str, across: str, up: str, named: Mapping[str, Points]) -> Chart | None:
+    """One picture of named series; None where there is nothing finite to draw.
+
+    Series called trials, points and the like are points alone, the others are joined.
+    """
     kept = {name: [(x, y) for x, y in points if is_finite(x) and is_finite(y)] for name, points in named.items()}
     kept = {name: points for name, points in kept.items() if points}
     if not kept:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.gaussian import gdp_mu
+from dpilot.records import FitRecord
 from dpilot.report.words import is_finite, number, percent, upward
 
 _STATES: Final = {
@@ -15,6 +19,7 @@ _STATES: Final = {
     "settled": "done for less than was reserved",
 }
 _MOST: Final = 6
+_NUMBERED: Final = re.compile(r"[ ,]*\d+( of \d+)?$")  # "trial 2 of 6"
 _PURPOSES: Final = {
     "scale": "scale: how far the columns reach",
     "gram": "gram: the products of the columns, from which the model follows",
@@ -25,7 +30,6 @@ _PURPOSES: Final = {
 class AccountRow(NamedTuple):
     """One entry, as text."""
 
-    seq: str
     purpose: str
     part: str
     what: str
@@ -40,13 +44,63 @@ def row(entry: Mapping[str, Any]) -> AccountRow:
     cost = cost if isinstance(cost, Mapping) else {}
     part, state = entry.get("part"), str(entry.get("state", ""))
     return AccountRow(
-        seq=number(entry.get("seq", "")),
         purpose=_purpose(number(entry.get("purpose", ""))),
         part="all" if part is None else str(part),
         what=describe(entry["event"]) if "event" in entry else "",
         epsilon=_amount(cost.get("epsilon", entry.get("epsilon"))),
         delta=_amount(cost.get("delta", entry.get("delta"))),
         state=_STATES.get(state, state),
+    )
+
+
+class SpentOn(NamedTuple):
+    """What a purpose took of the budget of the records it touched: in words, and in percent of the bar."""
+
+    purpose: str
+    part: str
+    share: str
+    percent: float
+
+
+def spending(ledger: Sequence[Mapping[str, Any]]) -> tuple[SpentOn, ...]:
+    """What the budget went to, by purpose and part of the records.
+
+    Epsilons do not add up, the squares of mu do: each entry counts by the mu^2 of the Gaussian that would cost as much
+    alone. What touches all records counts in every part.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for entry in ledger:
+        cost = entry.get("cost")
+        given = [cost.get(name) for name in ("epsilon", "delta")] if isinstance(cost, Mapping) else [None]
+        if not all(map(is_finite, given)):
+            continue
+        epsilon, delta = map(float, given)  # type: ignore[arg-type]
+        if not 0 < epsilon < 1e4 or not 0 < delta < 1:
+            continue
+        part, purpose = entry.get("part"), _NUMBERED.sub("", row(entry).purpose)
+        place = found.setdefault("" if part is None else str(part), {})
+        place[purpose] = place.get(purpose, 0.0) + gdp_mu(Budget(epsilon, delta, allow_large_delta=True)) ** 2
+    whole = found.pop("", {})
+    made = []
+    for part, spent in (found or {"all": {}}).items():
+        together = {name: whole.get(name, 0.0) + spent.get(name, 0.0) for name in {**whole, **spent}}
+        total = sum(together.values())
+        made += [
+            SpentOn(purpose, part, f"about {percent(round(value / total, 3))}", 100 * value / total)
+            for purpose, value in sorted(together.items(), key=lambda each: -each[1])
+        ]
+    return tuple(made)
+
+
+def noise_note(record: FitRecord) -> str:
+    """Where a full-batch run has one noise in the list of costs and another in each step, how they belong together."""
+    whole, each, steps = (record.plan.get(name) for name in ("noise_of_all_steps", "noise_multiplier", "steps"))
+    if not all(map(is_finite, (whole, each, steps))):
+        return ""
+    return (
+        f"The final run reads all records in each of {number(steps)} steps. Its noise is {number(each)} times the most "
+        f"that one record can add to a step; all steps together cost as much as one release with "
+        f"{number(whole)} times, which is what the list says: {number(each)} = {number(whole)} × √{number(steps)}."
     )
 
 

@@ -15,6 +15,8 @@ _MEANINGS: Final = {
     "steps": "how often the model was improved a little",
     "epochs": "how often each record was looked at, on average",
     "noise_multiplier": "the noise in a step, in units of the most that one record can add",
+    "noise_of_all_steps": "the noise of one release that costs as much as all steps together",
+    "tuning_share": "the part of the budget that went on trying settings, inside the total",
     "clipping": "the rule that bounds what one record can add to a step",
     "threshold": "the most that one record can add to a step, at the start",
     "floor": "the least that the threshold may become",
@@ -71,7 +73,8 @@ def _lines(path: tuple[str, ...], value: object) -> Iterator[Fact]:
                 yield from _lines((*path, str(key)), inner)
         return
     name = ", ".join([label(path[0]), *(each.replace("_", " ") for each in path[1:])])
-    meaning = _MEANINGS.get(path[-1]) or _MEANINGS.get(path[0], "")
+    nested = len(path) > 1 and path[-1] == "target"  # of a rule, not of the table
+    meaning = ("" if nested else _MEANINGS.get(path[-1])) or _MEANINGS.get(path[0], "")
     yield Fact(name, _text(value), meaning)
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dpilot.records import MetricRecord
 from dpilot.report import words
 from dpilot.report.confusion import cells_of
-from dpilot.report.kinds import is_known, key, kind
+from dpilot.report.kinds import DRAWN, is_known, key, kind
 from dpilot.report.scale import Scale, Tick
 from dpilot.report.verdict import find_untold, value_text
 
 Span = tuple[float, float]
+
+NOT_KNOWN: Final = "not known"
+"""The interval of an exact figure of which nobody knows how many records it is of."""
 
 
 class FigureRow(NamedTuple):
@@ -51,7 +54,7 @@ def families(metrics: Sequence[MetricRecord]) -> tuple[Family, ...]:
     grouped: dict[str, list[MetricRecord]] = {}
     cells, untold = set(cells_of(metrics).values()), find_untold(metrics)
     for metric in metrics:
-        if metric not in cells:
+        if metric not in cells and key(metric.name) not in DRAWN:
             grouped.setdefault("" if _overall(metric) else key(metric.name), []).append(metric)
     return tuple(_family(name, grouped[name], untold) for name in sorted(grouped, key=lambda name: name != ""))
 
@@ -86,7 +89,9 @@ def _row(metric: MetricRecord, axis: Scale, untold: frozenset[MetricRecord], *, 
         meaning=meaning if names else "",
         value=value_text(metric, untold, what.say),
         noise="none: exact" if metric.exact else words.between(*metric.noise, what.say),
-        sampling=words.between(*metric.sampling, what.say),
+        sampling=NOT_KNOWN
+        if metric.exact and metric.sampling == metric.noise
+        else words.between(*metric.sampling, what.say),
         exact=metric.exact,
         told=told,
         at=axis.place(metric.value) if told and words.is_finite(metric.value) else None,

@@ -30,10 +30,10 @@ class Kind(NamedTuple):
 
 
 _KNOWN: Final = {
-    "accuracy": Kind("Accuracy", "the share of held-out records that the model gets right", "share"),
+    "accuracy": Kind("Accuracy", "the share of records that the model gets right", "share"),
     "share_of_the_most_common_class": Kind(
         "Most common class",
-        "the share of held-out records in the most common class: what predicting it always would get right",
+        "the share of records in the most common class: what predicting it always would get right",
         "share",
     ),
     "accuracy_above_that_share": Kind(
@@ -72,6 +72,13 @@ _KNOWN: Final = {
         "Accuracy by group", "the share of the records of a group that the model gets right", "share"
     ),
     "confusion": Kind("Confusion", "of the records of a class, the share that is predicted as another", "share"),
+    "group_against_others": Kind(
+        "Group against others", "the accuracy of a group less that of all other records; below 0 it is worse", "share"
+    ),
+    "group_recall": Kind("Recall by group and class", "the share of a group's records of a class got right", "share"),
+    "true_positive_rate": Kind("True positives", "of the second class, the share that scores as high", "share"),
+    "false_positive_rate": Kind("False positives", "of the first class, the share that scores as high", "share"),
+    "calibration": Kind("Calibration", "of the records with such a score, the share of the second class", "share"),
     "demographic_parity": Kind(
         "Demographic parity",
         "the share predicted the second class in the group where it is smallest, over that in the group where it is "
@@ -88,12 +95,14 @@ _KNOWN: Final = {
     "r2": Kind(
         "R squared", "the share of the target's spread that the model explains; the mean alone has 0", "explained"
     ),
-    "group_records": Kind("Records by group", "how many held-out records a group has", "size"),
+    "group_records": Kind("Records by group", "how many records that were scored a group has", "size"),
     "group_rmse": Kind("Error by group", "the typical size of an error in a group, in units of the target", "size"),
     "group_mean_residual": Kind(
         "Mean residual by group", "how far predictions of a group are too high on average; below 0, too low", "other"
     ),
 }
+DRAWN: Final = ("true_positive_rate", "false_positive_rate", "calibration", "group_against_others", "group_recall")
+"""Figures with a picture or a table of their own."""
 _ALIASES: Final = {
     "macro_accuracy": "macro",
     "balanced_accuracy": "macro",

@@ -13,38 +13,49 @@ Everything else in ``privacy``, ``data`` and ``plan`` becomes a line of a table.
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from dpilot.errors import InvalidInput
 from dpilot.metrics.interval import LEVEL
-from dpilot.records import FitRecord, MetricRecord
+from dpilot.records import FIT, RUN, FitRecord, Influence, MetricRecord
 from dpilot.report import entries, words
+from dpilot.report.about import About
+from dpilot.report.answers import Answer, answers, baseline_sentence, ledger_sentences, who
+from dpilot.report.comparison import Comparison, rows
 from dpilot.report.condition import condition, is_health
 from dpilot.report.confusion import confusion
-from dpilot.report.curves import charts, trajectory
+from dpilot.report.curves import calibration, charts, roc
 from dpilot.report.facts import facts
 from dpilot.report.figures import families, headline
-from dpilot.report.promise import promise
-from dpilot.report.verdict import UNTOLD, verdict
+from dpilot.report.groups import groups
+from dpilot.report.kinds import kind
+from dpilot.report.promise import Promise, promise
+from dpilot.report.verdict import UNTOLD, WIDEST, verdict
 
 TITLE: Final = "Privacy report"
-FIT: Final = "fit.json"
+_HELD_OUT: Final = "These figures were measured on records that training did not use."
+_GIVEN: Final = (
+    "These figures were measured on records that were given for it. Whether training had used them the record does not "
+    "say; if it had, the figures are too good."
+)
+_COLUMNS: Final = 30  # of what drives the prediction
 PAGE: Final = "report.html"
-# what else writes run folders, by the file it leaves there
-_OTHERS: Final = {
+_UNFINISHED: Final = {
     "arguments.json": "a fit that is not finished: expected a finished one. Go on with it: dpilot fit --resume {run}.",
-    "record.json": "a training run of a Trainer, which has no report: expected the run folder of a fit, with a "
-    "fit.json in it. dpilot.load reads the run, and its record.json says what it cost.",
-    "run.json": "a training run of a Trainer that is not finished: expected the run folder of a fit, with a fit.json "
-    "in it.",
+    "run.json": "a training run that is not finished: expected a finished one. Go on with it: Trainer.resume.",
 }
 
 
-def render(record: FitRecord, title: str = TITLE) -> str:
-    """The page, as text.
+def render(record: FitRecord, title: str = TITLE, *, about: Any = None, baseline: float | None = None) -> str:
+    """The page, as text; ``about`` and ``baseline`` as ``About.of`` takes them.
 
     Example:
         >>> total = {"epsilon": 1.0, "delta": 1e-5}
@@ -52,13 +63,29 @@ def render(record: FitRecord, title: str = TITLE) -> str:
         >>> "at most 73.2 %" in page, "<script" in page
         (True, False)
     """
-    return _environment().get_template("report.html").render(title=title or TITLE, **_view(record))
+    page = _Page(record, About.of(about, baseline))
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(title=title or TITLE, sections=_sections(page), **_frame(page))
+    )
 
 
-def write(record: FitRecord, path: str | Path, title: str = TITLE) -> Path:
-    """Write the page to ``path`` and return it."""
+def write(record: FitRecord, path: str | Path, title: str = TITLE, **options: Any) -> Path:
+    """Write the page to ``path`` and return it; ``options``: those of ``render``."""
+    return write_page(render(record, title, **options), path)
+
+
+def render_comparison(comparison: Comparison, title: str = "Runs compared") -> str:
+    """The page of several runs, as text."""
+    columns, made = rows(comparison)
+    shown = {"comparison": comparison, "columns": columns, "rows": made, "promises": comparison.promises}
+    return _environment().get_template("compare.html").render(title=title, **shown)
+
+
+def write_page(text: str, path: str | Path) -> Path:
+    """Write a text to ``path`` and return it."""
     target = Path(path)
-    text = render(record, title)
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as problem:
@@ -67,28 +94,37 @@ def write(record: FitRecord, path: str | Path, title: str = TITLE) -> Path:
 
 
 def read(folder: str | Path) -> FitRecord:
-    """The record in ``folder``/fit.json.
+    """The record of the run in ``folder``: its fit.json, or the record.json of a Trainer's run and what lies beside it.
 
     Edge cases:
         no folder, no file, not JSON, another format, a field of another form   InvalidInput, which names the file
-        a training run of a Trainer, a fit that was interrupted                 InvalidInput, which says what it is
+        a run or a fit that was interrupted                                     InvalidInput, which says what it is
     """
-    path = Path(folder) / FIT
-    for name, advice in _OTHERS.items():
-        if not path.exists() and (path.parent / name).is_file():
+    where = Path(folder)
+    path = where / (RUN if (where / RUN).is_file() and not (where / FIT).exists() else FIT)
+    for name, advice in _UNFINISHED.items():
+        if not path.exists() and (where / name).is_file():
             raise InvalidInput(f"run is {str(folder)!r}, which holds {advice.format(run=folder)}")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
-        raise InvalidInput(f"run is {str(folder)!r}: expected a run folder with a {FIT} in it ({problem}).") from None
+        raise InvalidInput(
+            f"run is {str(folder)!r}: expected a run folder with a {FIT} or a {RUN} in it ({problem})."
+        ) from None
     try:
-        record = FitRecord.from_json(text)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-        raise InvalidInput(f"{path} is not a record of a fit ({problem}). Fit again, or restore the file.") from None
+        record = FitRecord.from_json(text) if path.name == FIT else _read_run(where)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error) as problem:
+        raise InvalidInput(f"{path} is not a record of a run ({problem}). Run again, or restore the file.") from None
     wrong = faults(record)
     if wrong:
-        raise InvalidInput(f"{path} is not a record of a fit: {wrong[0]}. Fit again, or restore the file.")
+        raise InvalidInput(f"{path} is not a record of a run: {wrong[0]}. Run again, or restore the file.")
     return record
+
+
+def _read_run(where: Path) -> FitRecord:
+    from dpilot.train.run import read_fit  # loads torch
+
+    return read_fit(where)
 
 
 def faults(record: FitRecord) -> list[str]:
@@ -102,7 +138,8 @@ def faults(record: FitRecord) -> list[str]:
         "unprotected": _texts(record.unprotected),
         "thresholds": all(map(words.is_finite, record.thresholds)),
         "ledger": all(isinstance(entry, dict) for entry in record.ledger),
-        "metrics": all(map(_is_metric, record.metrics)),
+        "metrics": all(map(_is_metric, (*record.metrics, *record.trials))),
+        "influences": all(map(_is_influence, record.influences)),
         "curves": all(
             words.is_finite(x) and words.is_finite(y) for points in record.curves.values() for x, y in points
         ),
@@ -111,31 +148,184 @@ def faults(record: FitRecord) -> list[str]:
     return [f"{name} has another form than fits write" for name, holds in forms.items() if not holds]
 
 
-def _view(record: FitRecord) -> dict[str, Any]:
-    privacy, data = record.privacy, record.data
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What a section is made from: the record, and what its writer added."""
+
+    record: FitRecord
+    about: About
+
+    @property
+    def promise(self) -> Promise:
+        return promise(self.record)
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        return answers(self.record, self.promise, self.about)
+
+
+View = Mapping[str, Any] | None
+
+
+def _about(page: _Page) -> View:
+    return {"about": page.about}
+
+
+def _quality(page: _Page) -> View:
+    metrics = page.record.metrics
     return {
-        "promise": promise(record),
-        "unprotected": record.unprotected,
-        "decisions": record.decisions,
-        "headline": headline(record.metrics),
-        "verdict": verdict(record.metrics),
+        "verdict": verdict(metrics),
         "untold": UNTOLD,
-        "condition": condition(record.health),
-        "families": families(record.metrics),
-        "confusion": confusion(record.metrics),
+        "families": families(metrics),
+        "confusion": confusion(metrics),
         "level": words.percent(LEVEL),
-        "trajectory": trajectory(record.thresholds),
-        "charts": charts(record.curves),
-        "accounting": facts(privacy, without=("epsilon", "delta", "unit", "head", "ledger_head", "versions")),
-        "data": facts(data, without=("versions",)),
-        "plan": facts(record.plan),
-        "ledger": tuple(entries.row(entry) for entry in record.ledger),
-        "head": str(privacy.get("head") or privacy.get("ledger_head") or ""),
-        "versions": facts({"versions": privacy.get("versions") or data.get("versions") or {}}),
-        "stamps": tuple(dict.fromkeys(record.stamps)),
+        "measured": _HELD_OUT if words.is_finite(page.record.data.get("held_out")) else _GIVEN,
+        "baseline": baseline_sentence(page.record, page.about),
+        "pictures": [each for each in (roc(metrics), calibration(metrics, WIDEST)) if each is not None],
     }
 
 
+def _groups(page: _Page) -> View:
+    found = groups(page.record.metrics)
+    return None if found is None else {"groups": found, "level": words.percent(LEVEL)}
+
+
+def _influences(page: _Page) -> View:
+    found = page.record.influences
+    if not found:
+        return None
+    most, numeric = found[0].effect or 1.0, not page.record.data.get("classes")
+    say = words.number if numeric or most > 1 else words.percent
+    shown = [
+        {"column": each.column, "effect": say(each.effect), "percent": 100 * each.effect / most,
+         "least": each.least, "most": each.most}
+        for each in found[:_COLUMNS]
+    ]  # fmt: skip
+    return {"influences": shown, "more": max(0, len(found) - _COLUMNS)}
+
+
+def _promise(page: _Page) -> View:
+    united = "unit_name" in page.record.privacy
+    unprotected = page.record.unprotected
+    return {
+        "promise": page.promise, "answers": page.answers, "who": who(page.record), "united": united,
+        "unprotected": unprotected,
+    }  # fmt: skip
+
+
+def _health(page: _Page) -> View:
+    found = condition(page.record.health)
+    return None if found is None else {"condition": found}
+
+
+def _ledger(page: _Page) -> View:
+    record = page.record
+    return {
+        "promise": page.promise,
+        "left": ledger_sentences(record, page.about),
+        "spending": entries.spending(record.ledger),
+        "ledger": tuple(entries.row(entry) for entry in record.ledger),
+    }
+
+
+def _tuning(page: _Page) -> View:
+    pictures = charts(page.record.curves)
+    if not page.record.trials and not pictures:
+        return None
+    return {"trials": families(page.record.trials), "pictures": pictures}
+
+
+def _course(page: _Page) -> View:
+    from dpilot.report.course import course  # loads torch, as rules do
+
+    found = course(page.record)
+    return None if found is None else {"course": found}
+
+
+def _decisions(page: _Page) -> View:
+    return {"decisions": page.record.decisions}
+
+
+def _details(page: _Page) -> View:
+    record = page.record
+    apart = ("epsilon", "delta", "unit", "head", "ledger_head", "versions", "ledger", "tuning")
+    return {
+        "plan": facts(record.plan),
+        "noise_note": entries.noise_note(record),
+        "accounting": facts(record.privacy, without=apart),
+        "data": facts(record.data, without=("versions",)),
+    }
+
+
+def _verify(page: _Page) -> View:
+    privacy = page.record.privacy
+    return {
+        "promise": page.promise,
+        "head": str(privacy.get("head") or privacy.get("ledger_head") or ""),
+        "versions": facts({"versions": privacy.get("versions") or page.record.data.get("versions") or {}}),
+        "stamps": tuple(dict.fromkeys(page.record.stamps)),
+    }
+
+
+SECTIONS: Final[dict[str, tuple[str, Callable[[_Page], View]]]] = {
+    "about": ("Who, what for, from where", _about),
+    "quality": ("How well it works", _quality),
+    "groups": ("Whether it is worse for a group", _groups),
+    "influences": ("What drives the prediction", _influences),
+    "promise": ("What is promised", _promise),
+    "health": ("How healthy the data are", _health),
+    "ledger": ("What was spent", _ledger),
+    "tuning": ("What was tried", _tuning),
+    "course": ("How training went", _course),
+    "decisions": ("What was decided, and why", _decisions),
+    "details": ("Details", _details),
+    "verify": ("How to check and cite", _verify),
+    "words": ("Words", lambda _: {}),
+}
+"""Every section by the name of its template: its title, and what it shows of a page; None leaves it out."""
+
+
+def _sections(page: _Page) -> list[dict[str, Any]]:
+    made = []
+    for name, (title, view) in SECTIONS.items():
+        shown = view(page)
+        if shown is not None:
+            html = _environment().get_template(f"{name}.html").render(**shown)
+            made.append({"id": name, "title": title, "html": Markup(html)})
+    return made
+
+
+def _frame(page: _Page) -> dict[str, Any]:
+    record = page.record
+    ledger: Any = record.privacy.get("ledger")
+    first = next((metric for metric in record.metrics if metric.of == ""), None)
+    shared = isinstance(ledger, dict) and not ledger.get("own")
+    amounts = [(ledger.get(name) or {}).get("epsilon") for name in ("left", "total")] if shared else [None, None]
+    baseline, say = page.about.baseline, words.number if first is None else kind(first.name).say
+    return {
+        "promise": page.promise,
+        "who": who(record),
+        "headline": headline(record.metrics),
+        "verdict": verdict(record.metrics),
+        "about": page.about,
+        "without": "" if baseline is None else say(baseline),
+        "left": words.number(amounts[0], 4, "ROUND_FLOOR") if words.is_finite(amounts[0]) else "",
+        "total": words.number(amounts[1]),
+        "lead": _lead(record, page.about),
+        "answers": page.answers,
+    }
+
+
+def _lead(record: FitRecord, about: About) -> str:
+    """What the model is for, in a sentence: as its writer says, or as far as the record tells."""
+    target, size = record.data.get("target"), record.data.get("size")
+    what = f"A model that predicts {target}" if target else "A model"
+    data = f" from {words.number(size)} {who(record)}s" if words.is_finite(size) else ""
+    purpose = f" Its purpose: {about.texts['purpose'].rstrip('.')}." if about.texts.get("purpose") else ""
+    return f"{what}, trained under differential privacy{data}.{purpose}"
+
+
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("dpilot.report"),
@@ -166,3 +356,7 @@ def _is_metric(metric: MetricRecord) -> bool:
         and all(len(each) == 2 for each in ends)
         and all(map(words.is_finite, (metric.value, *metric.noise, *metric.sampling)))
     )
+
+
+def _is_influence(influence: Influence) -> bool:
+    return _texts((influence.column, influence.least, influence.most)) and words.is_finite(influence.effect)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dpilot import _validate
 from dpilot.noise import NOT_HARDENED
 from dpilot.privacy.unit import RECORD
-from dpilot.records import FitRecord, neighbours
+from dpilot.records import PUBLIC_VALIDATION, FitRecord, neighbours
 from dpilot.report import words
 
 
@@ -72,7 +72,7 @@ def alarms(stamps: Sequence[str]) -> tuple[str, ...]:
     >>> alarms(["float noise, not hardened", "test noise (seed 7): not private"])
     ('test noise (seed 7): not private',)
     """
-    return tuple(stamp for stamp in dict.fromkeys(stamps) if stamp != NOT_HARDENED)
+    return tuple(stamp for stamp in dict.fromkeys(stamps) if stamp not in (NOT_HARDENED, PUBLIC_VALIDATION))
 
 
 def _large(delta: float, data: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from dpilot.engine import batch as batches
 from dpilot.engine.made_up import check_values_first, need_checks
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.train.gradients import OUT_OF_MEMORY, PerSampleOf
-from dpilot.train.state import cuda_devices
+from dpilot.train.step import cuda_devices
 
 _SMALLEST: Final = 32
 _LARGEST: Final = 2048
@@ -75,9 +75,11 @@ def largest_fast_size(
     """
     needed = 1 << math.ceil(math.log2(max(expected * 1.25, 1)))
     smallest, largest = (_power_of_two(most // rows) for most in (_SMALLEST, _LARGEST))
+    if needed <= smallest:
+        return needed  # the only size that would be tried
     rates: dict[int, float] = {}
     for _ in range(2):
-        for size in _powers_of_two(min(smallest, needed), min(needed, largest)):
+        for size in _powers_of_two(smallest, min(needed, largest)):
             seconds = seconds_of(size)
             if seconds is None:
                 break
@@ -85,7 +87,7 @@ def largest_fast_size(
             if seconds > patience:
                 break
     best = max(rates.values(), default=0.0)
-    return max((size for size, rate in rates.items() if rate >= _ABOUT * best), default=min(smallest, needed))
+    return max((size for size, rate in rates.items() if rate >= _ABOUT * best), default=smallest)
 
 
 def _power_of_two(most: int) -> int:

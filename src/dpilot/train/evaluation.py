@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from dpilot.sampling import check_source
 from dpilot.train.records.held_out import map_records
 from dpilot.train.records.reader import Collate, Reader, declared_form, first_record, try_quietly
 from dpilot.train.records.unit_reader import check_ids, rows_by_id
-from dpilot.train.state import step_randomness
+from dpilot.train.step import step_randomness
 
 LABELS: Final = "labels"
 Predict = Callable[[Any], Tensor]
@@ -43,6 +43,10 @@ class Evaluation:
 
     metrics: Figures
     cost: Cost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the figures as records keep them, and their price."""
+        return {"metrics": [asdict(each.record()) for each in self.metrics], **asdict(self.cost)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +74,27 @@ class Population:
         check_ids(self.data, self.ids, self.unit)
         if self.groups is None:
             return
-        if self.names is None:
+        if self.group_names is None:
             raise InvalidInput(
                 "groups are given without the names they may have, which would show that a group occurs: expected "
-                "group_names=, such as ['Female', 'Male']. Those of a pandas Categorical are often taken from the "
-                "records."
+                "group_names=, such as ['Female', 'Male'], or an array of booleans. The categories of a pandas "
+                "Categorical are mostly those that occur."
             )
         if len(self.groups) != len(self.data):
             raise InvalidInput("groups and data have inconsistent numbers of records: expected one group a record.")
-        keys = [key(name) for name in self.names]
+        keys = [key(name) for name in self.group_names]
         if None in keys or len(set(keys)) < len(keys):
             raise InvalidInput(
                 "group_names cannot be told apart as values: expected texts, and numbers below 2^53, that differ "
                 '(1, 1.0, "1" and True are one).'
             )
         self._cells()
+
+    @property
+    def group_names(self) -> Sequence[Any] | None:
+        """The declared groups: those named, or false and true of an array, tensor or Series of booleans."""
+        is_boolean = getattr(self.groups, "dtype", None) in (np.dtype(np.bool_), torch.bool)
+        return (False, True) if self.names is None and is_boolean else self.names
 
     def form(self) -> Any:
         """The form of the records where it is known before one is read."""
@@ -102,7 +112,7 @@ class Population:
         named = tuple(str(code) for code in range(classes))
         if self.groups is None:
             return Layout(named)
-        return Layout(named, tuple(map(str, self.names or ())), "group")
+        return Layout(named, tuple(map(str, self.group_names or ())), "group")
 
     def score(self, predict: Predict, form: Any, classes: int) -> Scored:
         """The records that count as the model sees them: all, or one of each unit. Sensitive: for the door only."""
@@ -120,7 +130,7 @@ class Population:
     def _codes(self) -> Floats:
         if self.groups is None:
             return np.zeros(len(self.data))
-        found = codes(self._cells(), self.names or (), ())
+        found = codes(self._cells(), self.group_names or (), ())
         return np.where(found < 0, np.nan, found)
 
     def _cells(self) -> Cells:

@@ -33,8 +33,7 @@ from dpilot.train.progress import Observers
 from dpilot.train.records.reader import Collate, Reader, check_one_row, declared_form, first_record, move_to
 from dpilot.train.records.unit_chunk import MEAN, repeat_rows, row_form, unit_losses
 from dpilot.train.records.unit_reader import UnitReader, Units, first_row, group_units, rows_of
-from dpilot.train.state import TrainingState
-from dpilot.train.step import StepContext, initial_state
+from dpilot.train.step import StepContext, TrainingState, initial_state
 from dpilot.train.validation import PublicValidation
 
 _log: Final = logging.getLogger("dpilot.train")

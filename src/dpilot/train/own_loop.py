@@ -40,7 +40,8 @@ from dpilot.train.records.reader import (
 )
 from dpilot.train.records.unit_chunk import MEAN
 from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units
-from dpilot.train.state import record_of, step_randomness
+from dpilot.train.run import Run
+from dpilot.train.step import record_of, step_randomness
 
 DEFAULT_CHUNK = 256
 
@@ -160,6 +161,11 @@ class PrivateStep:
     def record(self) -> RunRecord:
         """What was released so far."""
         return record_of(self._state, self._paid, self._stamp)
+
+    @property
+    def run(self) -> Run:
+        """The run so far as a Trainer would return it: to save, report or evaluate it."""
+        return Run(self._job.model, self.record, self.ledger)
 
     def _rehearse(self, form: Any) -> None:
         """Try the model on made-up records in a public form, as a loader begins: which batch has records is secret."""

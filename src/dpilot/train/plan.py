@@ -6,16 +6,16 @@ import inspect
 import json
 import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from dpilot import _validate, clipping
+from dpilot._html import facts_table
 from dpilot.clipping import Clipping
 from dpilot.errors import InvalidInput
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.calibrate import noise_multiplier as calibrated
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
-from dpilot.privacy.ledger import Ledger, fit_budget
+from dpilot.privacy.ledger import Ledger, fit_budget, ledger_exists
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 FORMAT: Final = 1
@@ -118,7 +118,7 @@ class Plan:
 
     def _check_fits(self, ledger: Ledger | str | os.PathLike[str]) -> None:
         if not isinstance(ledger, Ledger):
-            if not Path(ledger).exists():  # it will be made for the plan's own budget
+            if not ledger_exists(ledger):  # it will be made for the plan's own budget
                 return
             ledger = Ledger.read(ledger)
         share = self.budget.delta if ledger.bound == "basic" else None
@@ -143,6 +143,18 @@ class Plan:
         """What one step costs."""
         step = Gaussian(self.noise_multiplier)
         return step if self.sample_rate == 1 else PoissonSampled(self.sample_rate, step)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "budget": self.budget,
+            "cost": f"epsilon {self.cost.epsilon:.4g} at delta {self.cost.delta:.3g}",
+            "protects": self.unit.neighbours(),
+            "declared size": f"{self.size:,}",
+            "steps": f"{self.steps:,}, each of {self.expected_batch_size:.4g} on average (rate {self.sample_rate:.4g})",
+            "noise multiplier": f"{self.noise_multiplier:.4g}",
+            "clipping": clipping.to_dict(self.clipping)["name"],
+        }
+        return facts_table("Plan of a private run: nothing in it depends on the records", facts)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with the version of its format; without a unit, it is a record."""

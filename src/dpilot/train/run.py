@@ -1,9 +1,11 @@
-"""A finished run: the model, what it cost and the record of what was released; saved as data, loaded as data."""
+"""A finished run: the model, what it cost and the record of what was released; saved as data, loaded as data.
+
+The steps of a run are a frame too: of one that is finished, stopped or under way.
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,29 +17,34 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from dpilot._arrays import Floats
 from dpilot.engine import batch as batches
 from dpilot.engine.made_up import evaluation_mode
 from dpilot.engine.outputs import judge_outputs, outputs
 from dpilot.engine.record import Verdict
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.privacy.budget import Budget
-from dpilot.privacy.ledger import Committed, Ledger
+from dpilot.privacy.ledger import Committed, Ledger, describe_ledger
 from dpilot.privacy.unit import PrivacyUnit
-from dpilot.records import RunRecord
+from dpilot.records import RUN, FitRecord, RunRecord, StepRecord
 from dpilot.sampling import blocks
 from dpilot.train.checkpoint import architecture, files
-from dpilot.train.checkpoint.store import from_storable, to_storable
+from dpilot.train.checkpoint.statement import claims, embed, write_statement
+from dpilot.train.checkpoint.store import StoredRun, from_storable, to_storable
 from dpilot.train.evaluation import Evaluation, Population, evaluate
 from dpilot.train.payment import LEDGER
 from dpilot.train.records.reader import Collate, try_quietly
-from dpilot.train.steps import RECORD, steps_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_ONE: Final = ("step", "threshold", "bound", "measuring", "length")
+_MANY: Final = ("released", "thresholds", "bounds", "memory")
 MODEL: Final = "model.safetensors"
 LAYERS: Final = "model.json"
 ENTRIES: Final = "ledger.json"
+PAID_IN: Final = "paid_in.json"
+EVALUATION: Final = "evaluation.json"
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -91,7 +98,7 @@ class Run:
         """Noisy figures of a classifier on private records, for an (epsilon, delta) of their own: ``.metrics``.
 
         Records are (inputs, class), or mappings with "labels", read one by one as in training. ``groups`` has one cell
-        a record, the group it is of, and ``group_names`` declares which there are.
+        a record, the group it is of, and ``group_names`` declares which there are; an array of booleans does so itself.
         Without a ``delta`` it is that of the run.
 
         Guarantee:
@@ -118,30 +125,73 @@ class Run:
             split=split,
         )
 
-    def save(self, folder: str | Path) -> Path:
-        """Write model, record and ledger to ``folder``: safetensors and JSON.
+    def report(self, path: str | Path, *, evaluation: Evaluation | None = None, **options: Any) -> Path:
+        """Write the report of the run, one HTML page; it costs nothing.
+
+        ``evaluation``: figures that ``evaluate`` released of it. ``options``: see ``FitRecord.write_report``.
+        """
+        figures = None if evaluation is None else evaluation.to_dict()
+        record = self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
+        return record.write_report(path, **options)
+
+    def _repr_html_(self) -> str:
+        return self.record.to_fit(paid_in=self._paid_in()).summary_table(type(self.model).__name__)
+
+    def save(self, folder: str | Path, *, evaluation: Evaluation | None = None) -> Path:
+        """Write model, record, ledger, and figures that were released of it, to ``folder``: safetensors and JSON.
 
         Edge cases:
             a ledger that was given     its entries are written, it stays where it is
             another run in the folder   refused
         """
         where = Path(folder)
-        if (where / RECORD).exists() and RunRecord.from_json((where / RECORD).read_text()) != self.record:
+        written = self.record.to_json()
+        if (where / RUN).exists() and not _is_same(where / RUN, written):
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
-        files.write(where / MODEL, save(to_storable(self.model.state_dict())))
+        stated, tensors = claims(self.record), to_storable(self.model.state_dict())
+        files.write(where / MODEL, save(tensors, embed(stated, tensors)))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
-        files.write(where / RECORD, self.record.to_json().encode())
+        if evaluation is not None:
+            files.write(where / EVALUATION, json.dumps(evaluation.to_dict(), indent=1).encode())
+        files.write(where / RUN, written.encode())
+        write_statement(where, stated)
         return where
 
     def _save_ledger(self, where: Path) -> None:
         if self.ledger is None:
             return
-        entries = [entry.as_dict() for entry in self.ledger.entries()]
-        files.write(where / ENTRIES, json.dumps(entries, indent=1).encode())
-        if isinstance(self.ledger, Ledger) and _is_over(self.ledger) and self.ledger.path != (where / LEDGER).resolve():
-            shutil.copyfile(self.ledger.path, where / LEDGER)
+        files.write(where / ENTRIES, json.dumps(self._entries(), indent=1).encode())
+        files.write(where / PAID_IN, json.dumps(self._paid_in(), indent=1).encode())
+        if isinstance(self.ledger, Ledger) and _is_over(self.ledger):
+            self.ledger.copy_to(where / LEDGER)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        return [] if self.ledger is None else [entry.as_dict() for entry in self.ledger.entries()]
+
+    def _paid_in(self) -> dict[str, Any] | None:
+        if self.ledger is None:
+            return None
+        own = isinstance(self.ledger, Ledger) and self.ledger.mode == "precommitted"
+        return {"head": self.ledger.head(), **describe_ledger(self.ledger, own=own)}
+
+
+def _is_same(stored: Path, written: str) -> bool:
+    """Whether a stored record says the same, whichever zlib wrote it: numbers of large records are rounded."""
+    text = stored.read_text()
+    return text == written or RunRecord.from_json(text) == RunRecord.from_json(written)
+
+
+def read_fit(folder: str | Path) -> FitRecord:
+    """The run that ``Run.save`` wrote to ``folder``, as reports see it; no model is needed."""
+    where = Path(folder)
+
+    def read(name: str) -> Any:
+        return json.loads((where / name).read_text()) if (where / name).exists() else None
+
+    record = RunRecord.from_json((where / RUN).read_text())
+    return record.to_fit(entries=read(ENTRIES) or (), paid_in=read(PAID_IN), evaluation=read(EVALUATION))
 
 
 def _is_over(ledger: Ledger) -> bool:
@@ -161,10 +211,13 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     """
     where = Path(folder)
     try:
-        record = RunRecord.from_json((where / RECORD).read_text())
+        record = RunRecord.from_json((where / RUN).read_text())
         weights = from_storable(load_file(where / MODEL))
     except FileNotFoundError as problem:
-        raise InvalidInput(f"{where} holds no finished run ({Path(problem.filename).name} is missing).") from None
+        raise InvalidInput(
+            f"{where} holds no finished run ({Path(problem.filename).name} is missing). Of one that stopped, "
+            "Trainer.resume goes on, and dpilot.read_steps shows its steps."
+        ) from None
     if model is None:
         described = json.loads((where / LAYERS).read_text())
         if described is None:
@@ -264,3 +317,65 @@ def _call(model: nn.Module, piece: Any, rows: int | None = None) -> Tensor:
     else:
         made = model(*piece) if isinstance(piece, tuple | list) else model(piece)
     return made if isinstance(made, Tensor) else made.logits
+
+
+def read_steps(folder: str | Path) -> pd.DataFrame:
+    """What the steps of the run in ``folder`` released, as ``Run.steps`` has it; of a stopped run, up to where it was
+    last stored. Only data is read, and no model is needed.
+    """
+    where = Path(folder) / RUN
+    finished = where.exists()
+    return steps_frame(
+        RunRecord.from_json(where.read_text()).steps if finished else StoredRun.read(Path(folder)).records()
+    )
+
+
+def steps_frame(steps: Sequence[StepRecord]) -> pd.DataFrame:
+    """One row a step: ``step``, ``threshold``, ``bound``, ``measuring``, ``length``, and each number of the rest.
+
+    ``released_0``, ... are the noisy sums of the extras; of a layer-wise rule ``released_1_0`` is the first of layer 1,
+    beside ``thresholds_1`` and ``bounds_1``. What a step has not is not a number.
+
+    >>> list(steps_frame([StepRecord(0, 1.0, 1.0, False, released=(0.5, 2.0))]).columns)
+    ['step', 'threshold', 'bound', 'measuring', 'length', 'released_0', 'released_1']
+    """
+    import pandas as pd
+
+    table = pd.DataFrame({name: [getattr(each, name) for each in steps] for name in _ONE})
+    table["length"] = table["length"].astype(np.float64)
+    layers = max((len(each.thresholds) for each in steps), default=0)
+    parts = [table]
+    for name in _MANY:
+        rows = _pad([getattr(each, name) for each in steps])
+        parts.append(
+            pd.DataFrame(rows, columns=_column_names(name, rows.shape[1], layers if name == "released" else 0))
+        )
+    return pd.concat(parts, axis=1)
+
+
+def step_numbers(step: StepRecord) -> dict[str, float]:
+    """The numbers of one step, by the names of their columns in ``steps_frame``; what it has not is left out.
+
+    >>> step_numbers(StepRecord(3, 1.0, 1.0, False, released=(0.5, 2.0)))
+    {'threshold': 1.0, 'bound': 1.0, 'measuring': 0.0, 'released_0': 0.5, 'released_1': 2.0}
+    """
+    found = {name: getattr(step, name) for name in _ONE[1:]}
+    made = {name: float(value) for name, value in found.items() if value is not None}
+    for name in _MANY:
+        row = getattr(step, name)
+        layers = len(step.thresholds) if name == "released" else 0
+        made.update(zip(_column_names(name, len(row), layers), row, strict=True))
+    return made
+
+
+def _pad(rows: Sequence[Sequence[float]]) -> Floats:
+    made = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
+    for place, row in enumerate(rows):
+        made[place, : len(row)] = row
+    return made
+
+
+def _column_names(name: str, count: int, layers: int) -> list[str]:
+    if not layers:
+        return [f"{name}_{place}" for place in range(count)]
+    return [f"{name}_{layer}_{place}" for layer in range(layers) for place in range(count // layers)]

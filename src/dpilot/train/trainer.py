@@ -17,6 +17,7 @@ from dpilot.keys import Chain
 from dpilot.noise import KeyedNoise, SystemNoise, Witness, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.receipt import Receipt
+from dpilot.records import RUN
 from dpilot.sampling import PoissonSampler, check_source
 from dpilot.train import payment
 from dpilot.train.checkpoint import files
@@ -34,8 +35,7 @@ from dpilot.train.records.reader import Collate, Reader
 from dpilot.train.records.unit_chunk import MEAN
 from dpilot.train.records.unit_reader import UnitReader, check_ids
 from dpilot.train.run import Run
-from dpilot.train.state import TrainingState, record_of
-from dpilot.train.steps import RECORD
+from dpilot.train.step import TrainingState, record_of
 from dpilot.train.validation import PublicValidation
 
 
@@ -382,7 +382,7 @@ def _validation(
 
 def _same_ledger(folder: Path, manifest: Manifest, given: Ledger | None) -> Ledger:
     """The ledger the run was paid in, grown from what it was then."""
-    path = folder / LEDGER if manifest.ledger is None else Path(manifest.ledger)
+    path = folder / LEDGER if manifest.ledger is None else manifest.ledger
     seen = given or Ledger.read(path)
     ledger = given or Ledger.open(path, dataset=seen.dataset)
     ledger.verify(manifest.head)
@@ -414,7 +414,7 @@ class RunTerms:
         """Refuse a folder that holds a run, and a secret file that is another's or has no place."""
         if self.folder is None or self.secret is None:
             return
-        if any((self.folder / name).exists() for name in (MANIFEST, LEDGER, RECORD)):
+        if any((self.folder / name).exists() for name in (MANIFEST, LEDGER, RUN)):
             raise InvalidInput(f"{self.folder} holds a run: resume it with Trainer.resume, or name another folder.")
         if self.secret.exists():
             raise InvalidInput(f"{self.secret} holds the secret of another run: resume that run, or name another file.")

@@ -268,7 +268,9 @@ def extract(
     return extract_rows(lambda some: outputs(_call, model, some, len(some)), pictures, most)
 
 
-def extract_rows(fn: Callable[[Tensor], Tensor], images: Any, batch: int) -> Tensor:
+def extract_rows(
+    fn: Callable[[Tensor], Tensor], images: Any, batch: int, device: torch.device | str | None = None
+) -> Tensor:
     """The same for a function that is known to treat each image on its own: it is not watched.
 
     It is given blocks of sizes that follow from the place alone, the last one filled up.
@@ -277,7 +279,7 @@ def extract_rows(fn: Callable[[Tensor], Tensor], images: Any, batch: int) -> Ten
     with torch.no_grad():
         return torch.cat(
             [
-                fn(fill_rows(pictures[start : start + size], size))
+                fn(_move(fill_rows(pictures[start : start + size], size), device))
                 .flatten(1)
                 .to(device="cpu", dtype=torch.float32)[: max(len(pictures) - start, 0)]
                 for start, size in blocks(len(pictures), min(_LEAST, batch), batch)
@@ -294,7 +296,11 @@ class _Function(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.fn(images if self.device is None else images.to(self.device))
+        return self.fn(_move(images, self.device))
+
+
+def _move(images: Tensor, device: torch.device | str | None) -> Tensor:
+    return images if device is None else images.to(device)
 
 
 def _call(model: nn.Module, images: Tensor) -> Tensor:

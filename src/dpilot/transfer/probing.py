@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -13,8 +13,9 @@ from dpilot import _validate
 from dpilot.mechanism import SYSTEM, Noise, gaussian_event
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment
-from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME
+from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, commitment, describe_ledger
+from dpilot.privacy.unit import RECORD, PrivacyUnit
+from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME, FitRecord
 from dpilot.transfer.features import Features, centred, private_center
 from dpilot.transfer.probe import Head, fit_heads, predict
 
@@ -34,6 +35,34 @@ class Probe:
     entries: tuple[Entry, ...]
     unprotected: tuple[str, ...]
     stamp: str
+    plan: dict[str, Any] = field(default_factory=dict, repr=False)
+    paid_in: dict[str, Any] = field(default_factory=dict, repr=False)
+    unit: PrivacyUnit = RECORD
+
+    @property
+    def record(self) -> FitRecord:
+        """The fit as reports see it."""
+        return FitRecord.of(
+            epsilon=self.spent.epsilon,
+            delta=self.spent.delta,
+            accounting="the center, if it was bought, and the head, together: the squares of mu of Gaussians add",
+            unprotected=self.unprotected,
+            unit=self.unit,
+            tuning="given",
+            paid_in=self.paid_in,
+            data={"size": self.plan.get("size"), "features": self.weights.shape[0], "classes": self.weights.shape[1]},
+            plan={name: value for name, value in self.plan.items() if name != "size"},
+            decisions=("Step size and number of steps were given by the caller.",),
+            ledger=tuple(entry.as_dict() for entry in self.entries),
+            stamps=(self.stamp,),
+        )
+
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write the report, one HTML page; it costs nothing. ``options``: see ``FitRecord.write_report``."""
+        return self.record.write_report(path, **options)
+
+    def _repr_html_(self) -> str:
+        return self.record.summary_table("linear probe")
 
     def predict(self, features: Features) -> Tensor:
         """The class of each record, (n,) int64; the features are centred as those of the fit were."""
@@ -92,7 +121,13 @@ def fit_probe(
         with made.stage(_HEAD) as receipt:
             moved = _move(rows, middle)
             (weights,) = fit_heads(moved, [head], receipts=[receipt], size=count, noises=[noise])
-        return Probe(weights, middle, cost, made.entries(), unprotected, noise.stamp)
+        plan = {
+            "model": "linear head", "size": count, "sample_rate": 1.0, "steps": steps, "lr": lr, "momentum": momentum,
+            "clipping": "constant", "threshold": threshold, "noise_multiplier": head.noise_multiplier,
+            "noise_of_all_steps": head.noise_multiplier / math.sqrt(steps),
+        }  # fmt: skip
+        paid_in = describe_ledger(made, own=ledger is None)
+        return Probe(weights, middle, cost, made.entries(), unprotected, noise.stamp, plan, paid_in, who)
 
 
 def _resolve_size(size: float | str, features: Features) -> tuple[float, tuple[str, ...]]:

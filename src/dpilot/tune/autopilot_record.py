@@ -8,22 +8,24 @@ from typing import Any
 import numpy as np
 
 from dpilot.privacy.receipt import step_noise_multiplier
+from dpilot.records import MetricRecord, StepRecord
 from dpilot.tune.autopilot_plan import AutopilotPlan
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.defaults import MOMENTUM
 from dpilot.tune.scaling import Search
 
-__all__ = ["Outcome", "curves_of", "explain", "plan_of"]
+__all__ = ["Outcome", "curves_of", "explain", "plan_of", "trials_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What trials and final run released: the model, where the law pointed, and what its trials found."""
+    """What trials and final run released: the model, where the law pointed, what its trials found, and its steps."""
 
     model: Any = field(repr=False)
     candidate: Candidate
     search: Search
     notes: tuple[str, ...]
+    steps: tuple[StepRecord, ...] = field(default=(), repr=False)
 
 
 def explain(plan: AutopilotPlan, outcome: Outcome, *, clipping: str, model: str) -> tuple[str, ...]:
@@ -36,7 +38,7 @@ def explain(plan: AutopilotPlan, outcome: Outcome, *, clipping: str, model: str)
         f"{plan.reason[0].upper()}{plan.reason[1:].rstrip('.')}.",
         f"{clipping[0].upper()}{clipping[1:]}.",
         *(f"{note[0].upper()}{note[1:]}" for note in (*outcome.search.notes, *outcome.notes)),
-        f"The final run has epsilon {scaling.final_epsilon:.4g}; {plan.tuning_share:.1%} of mu^2 went to tuning.",
+        f"The final run has epsilon {scaling.final_epsilon:.4g}; {_tuning(plan)}.",
         f"Model: {model}.",
     )
 
@@ -46,10 +48,14 @@ def _summary(plan: AutopilotPlan, outcome: Outcome, clipping: str) -> str:
     tried = " and ".join(f"{r / steps:.3g} at epsilon {epsilon:.2g}" for epsilon, r in outcome.search.law.points)
     how = f"extrapolated from {tried}" if tried else "data-free"
     first, clipped = (each.split(":")[0] for each in (plan.reason, clipping))
-    return (
-        f"In short: {first}, {steps} steps; {clipped}; step size {outcome.candidate.lr:.3g}, {how}; "
-        f"{plan.tuning_share:.1%} of mu^2 went to tuning."
-    )
+    return f"In short: {first}, {steps} steps; {clipped}; step size {outcome.candidate.lr:.3g}, {how}; {_tuning(plan)}."
+
+
+def _tuning(plan: AutopilotPlan) -> str:
+    """What trials took. Of mu^2, which adds up: of epsilon there is no such share."""
+    if not plan.tuning_share:
+        return "nothing was spent on trying settings"
+    return f"about {100 * plan.tuning_share:.2g} % of the budget went on trying settings, inside the total"
 
 
 def plan_of(plan: AutopilotPlan, outcome: Outcome) -> dict[str, Any]:
@@ -63,9 +69,15 @@ def plan_of(plan: AutopilotPlan, outcome: Outcome) -> dict[str, Any]:
         "lr": outcome.candidate.lr,
         "momentum": MOMENTUM,
         "trials": len(outcome.search.trials),
+        **({"noise_of_all_steps": final.noise_multiplier} if final.sample_rate == 1 else {}),
         "tuning_share": plan.tuning_share,
         "objective": plan.options.objective,
     }
+
+
+def trials_of(outcome: Outcome) -> tuple[MetricRecord, ...]:
+    """The noisy scores of the trials, with the 95 % interval of their noise."""
+    return tuple(each.figure() for each in outcome.search.trials)
 
 
 def curves_of(plan: AutopilotPlan, outcome: Outcome) -> dict[str, tuple[tuple[float, float], ...]]:

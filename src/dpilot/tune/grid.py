@@ -16,6 +16,7 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.privacy.receipt import Receipt
+from dpilot.records import StepRecord
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.outlays import equal_outlay, stage_outlays, whole_outlay
 from dpilot.tune.record import TrialRecord, Tuned
@@ -58,13 +59,16 @@ def budget_split_grid(
     with commit_stages(task, stages, budget, ledger) as payment:
         results = trials.run(task, payment.committed, grid)
         best, epsilon = _best(results), accountant.epsilon(final.event, budget.delta)
+        kept: list[StepRecord] = []
+        model = train_one(task, payment.committed, FINAL, final, best.candidate, kept.extend)
         return payment.outcome(
             "budget_split_grid",
-            train_one(task, payment.committed, FINAL, final, best.candidate),
+            model,
             best.candidate,
             epsilon,
             decisions=(_story(results, best), f"the final run has epsilon {epsilon:.4g}."),
             trials=_records(results, accountant.epsilon(trial.event, budget.delta)),
+            released=tuple(kept),
         )
 
 

@@ -95,6 +95,22 @@ class ScalingLaw:
             notes += (f"r = {r:.4g} at epsilon {epsilon:.4g} lies {side} the grid: {inside:.4g}, its end, is used.",)
         return Prediction(inside, notes)
 
+    def curves(self) -> dict[str, tuple[tuple[float, float], ...]]:
+        """The law and the points it was fitted to, r against mu, to be drawn."""
+        if not self.points:
+            return {}
+        least, most = self.points[0][0] / 2, max(1.0, 4 * self.points[-1][0])
+        grid = [least * (most / least) ** (place / 39) for place in range(40)]
+
+        def mu(epsilon: float) -> float:
+            return gdp_mu(Budget(epsilon, self.delta))
+
+        name = "r (step size times steps) against mu"
+        return {
+            f"{name}: fitted": tuple((mu(epsilon), self.predict(epsilon)) for epsilon in grid),
+            f"{name}: best trials": tuple((mu(epsilon), r) for epsilon, r in self.points),
+        }
+
     def to_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}
 

@@ -182,9 +182,9 @@ class ModuleTask:
         else:
             for run in runs:
                 run.run_steps()
-        for run in runs:
+        for trial, run in zip(trials, runs, strict=True):
             run.state.finish()
-            self._notify(run.state.records)
+            self._notify(trial, run.state.records)
         return tuple(run.state.context.model for run in runs)
 
     def table(self, model: nn.Module, objective: str, *, noise_multiplier: float, receipt: Draws) -> Floats | None:
@@ -251,12 +251,15 @@ class ModuleTask:
             jobs.append(recipe.rehearse(trial.candidate, plan, keys.weights))
             recipe = recipe.with_chunks(jobs[0].options.chunk_size)
             transfers.append(TransferredTrial(trial, plan, keys))
-        for job, done in zip(jobs, run_in_processes(recipe, transfers, self.workers), strict=True):
+        finished = run_in_processes(recipe, transfers, self.workers)
+        for trial, job, done in zip(trials, jobs, finished, strict=True):
             done.load_into(job.model)
-            self._notify(done.records)
+            self._notify(trial, done.records)
         return tuple(job.model for job in jobs)
 
-    def _notify(self, records: Sequence[StepRecord]) -> None:
+    def _notify(self, trial: Trial, records: Sequence[StepRecord]) -> None:
+        if trial.keep is not None:
+            trial.keep(tuple(records))
         if self.watch is not None:
             for record in records:
                 self.watch(record)

@@ -20,13 +20,13 @@ from dpilot.metrics.objective import place_objective
 from dpilot.metrics.scores import scores
 from dpilot.noise import SystemNoise, seeded_noise
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.ledger import Committed, Ledger, commitment
+from dpilot.privacy.ledger import Committed, Ledger, commitment, describe_ledger
 from dpilot.privacy.unit import RECORD, PrivacyUnit
-from dpilot.records import RUNNING_TIME, FitRecord, StepRecord, published_size
+from dpilot.records import BY_PARTS, RUNNING_TIME, FitRecord, StepRecord, published_size
 from dpilot.train.records.unit_reader import check_ids, rows_by_id
 from dpilot.transfer.features import Features
 from dpilot.tune.autopilot_plan import METRICS, AutopilotPlan, plan_heads, plan_module
-from dpilot.tune.autopilot_record import Outcome, curves_of, explain, plan_of
+from dpilot.tune.autopilot_record import Outcome, curves_of, explain, plan_of, trials_of
 from dpilot.tune.defaults import TUNING_SHARE, AutopilotOptions
 from dpilot.tune.module_task import ModuleTask, protected_unit
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
@@ -43,10 +43,7 @@ _MODULE_CLIPPING: Final = (
     "clipping adapts from 1, floor 0.1 (bounded-slack): its signal is free, and gradients in units of the threshold "
     "keep the step size what it is"
 )
-_HOW: Final = (
-    "everything that touched the records, tuning included, in one commitment, composed on each part; the larger of "
-    "both parts' totals"
-)
+_HOW: Final = f"everything that touched the records, tuning included: {BY_PARTS}"
 
 Tell = Callable[[str], None]
 """Called with each message, made of what was declared or released: for a screen."""
@@ -80,8 +77,15 @@ class AutopilotResult:
     def decisions(self) -> tuple[str, ...]:
         return self.record.decisions
 
+    def report(self, path: str | Path, **options: Any) -> Path:
+        """Write the report, one HTML page; it costs nothing. ``options``: see ``FitRecord.write_report``."""
+        return self.record.write_report(path, **options)
+
     def __str__(self) -> str:
         return f"{self.tuned}\n{Figures(self.metrics)}"
+
+    def _repr_html_(self) -> str:
+        return self.record.summary_table("autopilot")
 
 
 def autopilot(
@@ -196,7 +200,9 @@ def run_trials(plan: AutopilotPlan, task: Task, committed: Committed, tell: Tell
         tell(note)
     candidate, notes = chosen(result.law, scaling.final_epsilon, scaling.box, scaling.split)
     tell(f"final run: {candidate.steps} steps of {candidate.lr:.4g} at epsilon {scaling.final_epsilon:.4g}")
-    return Outcome(final_run(scaling, task, committed, candidate), candidate, result, notes)
+    kept: list[StepRecord] = []
+    model = final_run(scaling, task, committed, candidate, kept.extend)
+    return Outcome(model, candidate, result, notes, tuple(kept))
 
 
 def draw_split(held_out: float, test_seed: int | None) -> Split:
@@ -280,35 +286,40 @@ class _AutopilotRun:
             trials=outcome.search.trials,
             law=outcome.search.law,
             unprotected=self.unprotected,
+            released=outcome.steps,
         )
         record = FitRecord.of(
             epsilon=cost.epsilon,
             delta=cost.delta,
             accounting=_HOW,
             unit=committed.unit,
+            tuning="inside" if outcome.search.trials else "none",
             head=committed.head(),
+            paid_in=describe_ledger(committed, own=self.ledger is None),
             data={"size": self.size, "held_out": plan.held_out, **words.data},
             plan={**plan_of(plan, outcome), **words.plan},
             decisions=tuned.decisions,
             metrics=tuple(metric.record() for metric in metrics),
-            thresholds=words.thresholds,
+            thresholds=tuple(step.threshold for step in words.steps),
+            steps=words.steps,
             ledger=tuple(entry.as_dict() for entry in tuned.entries),
             stamps=(stamp,),
             unprotected=self.unprotected,
             curves=curves_of(plan, outcome),
+            trials=trials_of(outcome),
         )
         return AutopilotResult(tuned, record, metrics)
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What the kind of model adds: sentences, lines for data and plan, thresholds of steps."""
+    """What the kind of model adds: sentences, lines for data and plan, the steps."""
 
     clipping: str
     model: str
     data: dict[str, Any]
     plan: dict[str, Any]
-    thresholds: tuple[float, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
 
 
 def _protected_unit(
@@ -398,7 +409,7 @@ def _run_module(
             f"{type(outcome.model).__name__}, {parameters:,} parameters",
             {"classes": count},
             {"clipping": "bounded-slack", "optimizer": "momentum", "schedule": "cosine"},
-            thresholds=tuple(each.threshold for each in seen[-outcome.candidate.steps :]),
+            steps=tuple(seen[-outcome.candidate.steps :]),
         )
 
     return run.carry_out(plan, split, lambda: task, run.layout(count), describe)

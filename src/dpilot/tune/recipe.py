@@ -29,7 +29,7 @@ from dpilot.train.options import Options
 from dpilot.train.plan import Plan
 from dpilot.train.records.reader import ignore_warnings, move_to
 from dpilot.train.run import predict, refuse_combined
-from dpilot.train.state import TrainingState, step_randomness
+from dpilot.train.step import TrainingState, step_randomness
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.task import Trial
 

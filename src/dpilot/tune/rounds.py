@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Gaussian
-from dpilot.privacy.ledger import Committed, Ledger, Stage, commitment
+from dpilot.privacy.ledger import Committed, Ledger, Stage, commitment, describe_ledger
 from dpilot.privacy.receipt import Receipt
+from dpilot.records import StepRecord
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.record import Tuned
 from dpilot.tune.scoring import TrialScore, score
-from dpilot.tune.task import HELD_OUT, TRAIN, Outlay, Task
+from dpilot.tune.task import HELD_OUT, TRAIN, KeepSteps, Outlay, Task
 
 __all__ = [
     "FINAL",
@@ -41,6 +42,7 @@ class TuningPayment:
     budget: Budget
     committed: Committed
     cost: Cost
+    own: bool  # a ledger made for it alone
 
     def outcome(self, method: str, model: Any, candidate: Candidate | None, epsilon: float, **more: Any) -> Tuned:
         """What the tuner hands out, with its whole price and the stamp of its noise; ``more``: fields of ``Tuned``."""
@@ -53,6 +55,8 @@ class TuningPayment:
             spent=self.cost,
             entries=self.committed.entries(),
             stamps=(self.task.stamp,),
+            paid_in=describe_ledger(self.committed, own=self.own),
+            unit=self.committed.unit,
             **more,
         )
 
@@ -74,7 +78,7 @@ def commit_stages(
     """
     size = task.size + task.held_out_size
     with commitment(stages, budget, ledger, dataset="one tuning", size=size, unit=task.unit) as (made, cost):
-        yield TuningPayment(task, budget, made, cost)
+        yield TuningPayment(task, budget, made, cost, ledger is None)
 
 
 @contextmanager
@@ -84,10 +88,12 @@ def begin_stages(committed: Committed, purposes: Sequence[str]) -> Iterator[list
         yield [stack.enter_context(committed.stage(purpose)) for purpose in purposes]
 
 
-def train_one(task: Task, committed: Committed, purpose: str, outlay: Outlay, candidate: Candidate) -> Any:
-    """The model of one run, under the stage that was committed for it."""
+def train_one(
+    task: Task, committed: Committed, purpose: str, outlay: Outlay, candidate: Candidate, keep: KeepSteps | None = None
+) -> Any:
+    """The model of one run, under the stage that was committed for it; ``keep`` is called with its steps."""
     with committed.stage(purpose) as receipt:
-        (model,) = task.train([outlay.trial(candidate, receipt)])
+        (model,) = task.train([outlay.trial(candidate, receipt, keep)])
     return model
 
 
@@ -106,8 +112,9 @@ def train_alone(
     """One run and nothing else, paid as ``outlay``, of a candidate that no unpaid look at a record decided."""
     stage = Stage(purpose, outlay.event, TRAIN, task.split)
     with commit_stages(task, [stage], budget, ledger) as payment:
-        model = train_one(task, payment.committed, purpose, outlay, candidate)
-        return payment.outcome(method, model, candidate, epsilon, **more)
+        kept: list[StepRecord] = []
+        model = train_one(task, payment.committed, purpose, outlay, candidate, kept.extend)
+        return payment.outcome(method, model, candidate, epsilon, released=tuple(kept), **more)
 
 
 def score_models(
@@ -128,11 +135,12 @@ def score_models(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """A trial's model, released, and its noisy score."""
+    """A trial's model, released, its noisy score, and what its steps released where that is kept."""
 
     candidate: Candidate
     model: Any
     score: TrialScore
+    steps: tuple[StepRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Committed, Ledger
+from dpilot.records import StepRecord
 from dpilot.tune.candidate import Candidate, SearchBox
 from dpilot.tune.law import ScalingLaw
 from dpilot.tune.outlays import whole_outlay
@@ -23,7 +24,7 @@ from dpilot.tune.record import TrialRecord, Tuned
 from dpilot.tune.rounds import FINAL, commit_stages, train_alone, train_one
 from dpilot.tune.scaling_plan import ScalingPlan, plan_scaling
 from dpilot.tune.scoring import TrialScore, rankable
-from dpilot.tune.task import Task
+from dpilot.tune.task import KeepSteps, Task
 
 __all__ = ["Search", "chosen", "final_run", "linear_scaling", "search", "train_at"]
 
@@ -65,14 +66,17 @@ def linear_scaling(
     with commit_stages(task, plan.stages(task.split), budget, ledger) as payment:
         result = search(plan, task, payment.committed)
         candidate, notes = chosen(result.law, plan.final_epsilon, plan.box, plan.split)
+        kept: list[StepRecord] = []
+        model = final_run(plan, task, payment.committed, candidate, kept.extend)
         return payment.outcome(
             "linear_scaling",
-            final_run(plan, task, payment.committed, candidate),
+            model,
             candidate,
             plan.final_epsilon,
             decisions=(*result.notes, *notes, _summary(plan, result.law, candidate)),
             trials=result.trials,
             law=result.law,
+            released=tuple(kept),
         )
 
 
@@ -99,9 +103,11 @@ def chosen(law: ScalingLaw, epsilon: float, box: SearchBox, split: str) -> tuple
     return box.candidate(prediction.r, split), prediction.notes
 
 
-def final_run(plan: ScalingPlan, task: Task, committed: Committed, candidate: Candidate) -> Any:
-    """The last run, with all that is left."""
-    return train_one(task, committed, FINAL, plan.final, candidate)
+def final_run(
+    plan: ScalingPlan, task: Task, committed: Committed, candidate: Candidate, keep: KeepSteps | None = None
+) -> Any:
+    """The last run, with all that is left; ``keep`` is called with its steps."""
+    return train_one(task, committed, FINAL, plan.final, candidate, keep)
 
 
 def train_at(
@@ -186,6 +192,6 @@ def _summary(plan: ScalingPlan, law: ScalingLaw, candidate: Candidate) -> str:
     source = " and ".join(f"{r:.4g} at {epsilon:.3g}" for epsilon, r in law.points)
     how = f"r = {candidate.r:.4g} extrapolated from {source}" if source else f"r = {candidate.r:.4g}, data-free"
     return (
-        f"{_words(candidate)}: {how}; the final run has epsilon {plan.final_epsilon:.4g}, and {plan.share:.1%} of mu^2 "
-        "went to tuning."
+        f"{_words(candidate)}: {how}; the final run has epsilon {plan.final_epsilon:.4g}, and about "
+        f"{100 * plan.share:.2g} % of the budget went on trying settings, inside the total."
     )

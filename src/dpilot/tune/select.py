@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ from dpilot.privacy.events import Gaussian, OneOf, RepeatAndSelect
 from dpilot.privacy.ledger import Committed, Ledger, Stage
 from dpilot.privacy.receipt import TrialReceipts
 from dpilot.privacy.trials import law_of
+from dpilot.records import StepRecord
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.outlays import least_factor, whole_outlay
 from dpilot.tune.record import Tuned
@@ -73,7 +75,7 @@ def private_selection(
     Guarantee:
         The receipt, one in each part, is written before the first trial and does not depend on K; nor does anything
         that is handed out, printed or stored, but for times of day. All K trials are run and scored; the selected run
-        itself is released.
+        itself is released, with its score and what its steps released; nothing of any other.
 
     Edge cases:
         K = 0 (Poisson)    the untrained model, which no record decides, and no candidate
@@ -96,6 +98,7 @@ def private_selection(
             epsilon,
             decisions=(_story(plan, best, epsilon, budget.delta),),
             score=None if best is None else best.score,
+            released=() if best is None else best.steps,
             unprotected=(
                 "running time, and processes at work, both of which grow with the secret number of trials; also as "
                 "times of rows in the ledger",
@@ -166,13 +169,13 @@ def select(plan: SelectionPlan, task: Task, committed: Committed) -> Result | No
 def _run_group(
     plan: SelectionPlan, task: Task, group: list[Candidate], trials: TrialReceipts, scores: TrialReceipts
 ) -> Iterator[Result]:
-    outlays = [plan.outlay(candidate) for candidate in group]
-    pairs = zip(group, outlays, strict=True)
-    models = task.train([outlay.trial(candidate, trials.of(outlay.event)) for candidate, outlay in pairs])
-    for candidate, model in zip(group, models, strict=True):
+    kept: list[tuple[StepRecord, ...]] = [()] * len(group)
+    pairs = [(candidate, plan.outlay(candidate), partial(kept.__setitem__, j)) for j, candidate in enumerate(group)]
+    models = task.train([outlay.trial(each, trials.of(outlay.event), keep) for each, outlay, keep in pairs])
+    for candidate, model, steps in zip(group, models, kept, strict=True):
         receipt = scores.of(Gaussian(plan.score_multiplier))
         noisy = score(task, model, plan.objective, noise_multiplier=plan.score_multiplier, receipt=receipt)
-        yield Result(candidate, model, noisy)
+        yield Result(candidate, model, noisy, steps)
 
 
 def _story(plan: SelectionPlan, best: Result | None, epsilon: float, delta: float) -> str:

@@ -28,7 +28,7 @@ from dpilot.sampling import Batch, PoissonSampler
 from dpilot.train import dry_run
 from dpilot.train.gradients import concatenate_handles, even_rows, null_outside_classes
 from dpilot.train.records.reader import RecordChunk, declared_form, move_to, split_records, try_quietly
-from dpilot.train.state import TrainingState, step_randomness
+from dpilot.train.step import TrainingState, step_randomness
 
 __all__ = ["Runner", "runs_stacked", "stackable", "train_together"]
 

@@ -7,7 +7,7 @@ declared numbers and from these releases.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -20,11 +20,13 @@ from dpilot.noise import SHARED, KeyedNoise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt, divide, step_noise_multiplier
 from dpilot.privacy.unit import PrivacyUnit
+from dpilot.records import StepRecord
 from dpilot.tune.candidate import Candidate
 
 __all__ = [
     "HELD_OUT",
     "TRAIN",
+    "KeepSteps",
     "MakeNoise",
     "Outlay",
     "Task",
@@ -39,15 +41,20 @@ TRAIN: Final = "train"
 HELD_OUT: Final = "held-out"
 
 MakeNoise = Callable[[], Noise]
+KeepSteps = Callable[[tuple[StepRecord, ...]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run to be made: what it tries, the noise multiplier of each step, and what its steps are drawn from."""
+    """One run to be made: what it tries, the noise multiplier of each step, and what its steps are drawn from.
+
+    ``keep`` is called with the records of its steps, of tasks that have any.
+    """
 
     candidate: Candidate
     noise_multiplier: float
     receipt: Draws
+    keep: KeepSteps | None = field(default=None, repr=False)
 
 
 class Task(Protocol):
@@ -136,16 +143,16 @@ class Outlay:
         """The same run with ``factor`` times the noise."""
         return replace(self, noise_multiplier=self.noise_multiplier * factor)
 
-    def trial(self, candidate: Candidate, receipt: Receipt) -> Trial:
+    def trial(self, candidate: Candidate, receipt: Receipt, keep: KeepSteps | None = None) -> Trial:
         """The trial of ``candidate``, drawn from ``receipt``."""
         if self.sample_rate == 1:
             # T Gaussians of s sqrt(T) compose to one of s, as T / (s sqrt(T))^2 = 1 / s^2: steps may follow from
             # releases (test_receipts_of_each_part_fit_the_budget_by_a_second_accountant).
             part = divide(receipt, self.noise_multiplier, candidate.steps)
-            return Trial(candidate, step_noise_multiplier(self.noise_multiplier, candidate.steps), part)
+            return Trial(candidate, step_noise_multiplier(self.noise_multiplier, candidate.steps), part, keep)
         if candidate.steps != self.steps:
             _validate.refuse("steps", candidate.steps, f"{self.steps}, as was paid", "Only the step size may vary.")
-        return Trial(candidate, self.noise_multiplier, receipt)
+        return Trial(candidate, self.noise_multiplier, receipt, keep)
 
 
 def count_cells(objective: str, classes: int, groups: int, remedy: str) -> int:

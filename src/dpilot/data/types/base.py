@@ -16,7 +16,7 @@ from dpilot.data.cells import Cells
 if TYPE_CHECKING:
     from dpilot.data.column import Column
 
-__all__ = ["NULL", "Block", "CellState", "ColumnType", "Reading", "States"]
+__all__ = ["NULL", "Block", "CellState", "ColumnType", "Embedding", "Reading", "States"]
 
 States = NDArray[np.int8]
 Block = NDArray[np.float32]
@@ -30,7 +30,7 @@ class CellState(IntEnum):
     FINE = 0
     MISSING = 1
     OUTSIDE = 2
-    """a number or a time beyond the bounds"""
+    """a number or a time beyond the bounds, a picture of another mode"""
     UNKNOWN = 3
     """a value that is no declared category, or no declared class"""
     UNREADABLE = 4
@@ -42,12 +42,26 @@ class Reading:
     """The cells of one column: what each is worth, one row a cell, and its ``CellState``.
 
     Numbers are scaled from their bounds to [-1, 1], those outside put on the nearest one (bounds that are still to be
-    bought scale nothing); categories are their codes, times seconds, texts themselves, vectors rows of unit length.
-    What a cell that is not fine is worth is nan (None among texts, zeros among vectors), or the nearest bound.
+    bought scale nothing); categories are their codes, times seconds, texts themselves, vectors rows of unit length,
+    pictures their pixels. What a cell that is not fine is worth is nan (None among texts, zeros among vectors and
+    pictures), or the nearest bound.
     """
 
     values: Cells
     states: States
+
+
+class Embedding(Protocol):
+    """What a fixed transform or a pretrained network makes of values that were read: rows of unit length.
+
+    Guarantee:
+        A row is a function of its own value, and of public weights.
+    """
+
+    @property
+    def width(self) -> int: ...
+
+    def __call__(self, values: Cells, /) -> Block: ...
 
 
 class ColumnType(Protocol):

@@ -28,7 +28,6 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpilot.engine import unchecked
 from dpilot.engine.base import NoRule
 from dpilot.engine.batch import tensors
 from dpilot.engine.generators import Generators
@@ -71,7 +70,16 @@ from dpilot.engine.record.rules import (
     no_values,
     pointwise,
 )
-from dpilot.engine.writes import WriteGuard, Writes, runs_code, takes_apart, writes_of, written_arguments
+from dpilot.engine.writes import (
+    UNCHECKED,
+    WriteGuard,
+    Writes,
+    check_places,
+    runs_code,
+    takes_apart,
+    writes_of,
+    written_arguments,
+)
 
 _MOST: Final = 1 << 16  # layouts that are remembered before all are forgotten
 _places: dict[Any, Place] = {}
@@ -676,7 +684,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             operation = _operations[func] = describe(func)
         with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
             try:
-                unchecked.check(func, args)
+                if func in UNCHECKED:
+                    check_places(func, args)
                 if operation.is_view:
                     run = self._run_resize if operation.writes else self._run_view
                     return run(func, args, kwargs or {})

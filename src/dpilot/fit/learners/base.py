@@ -16,6 +16,7 @@ from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Stage
+from dpilot.records import MetricRecord, StepRecord
 from dpilot.train.progress import Progress
 
 __all__ = [
@@ -68,9 +69,14 @@ class Trained:
     figures: HeldOutFigures
     plan: dict[str, Any]
     decisions: tuple[str, ...]
-    thresholds: tuple[float, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    trials: tuple[MetricRecord, ...] = ()
     curves: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     details: Any = None
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        return tuple(step.threshold for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from dpilot._arrays import Floats
-from dpilot.data.encoder import Encoded, Encoder
+from dpilot.data.encoder import Encoded
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
+from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.expansion import RowMap, rows_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures
 from dpilot.fit.images import Scatterer
@@ -26,7 +27,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
 from dpilot.transfer.features import Features
 from dpilot.tune.autopilot_plan import AutopilotPlan, plan_heads
-from dpilot.tune.autopilot_record import curves_of, explain, plan_of
+from dpilot.tune.autopilot_record import curves_of, explain, plan_of, trials_of
 from dpilot.tune.defaults import AutopilotOptions
 from dpilot.tune.pilot import HEAD_CLIPPING, cells_of, run_trials
 from dpilot.tune.probe_task import THRESHOLD, ProbeTask
@@ -84,7 +85,7 @@ class HeadsPlan:
     def reader(self, schema: Schema) -> RowReader:
         if self.image_shape is not None:
             return Scatterer(self.image_shape, self.declared.task.outputs)
-        return Encoder(schema)
+        return encoder_of(schema, self.declared.options.device)
 
     def train(self, parts: Parts, run: PaidRun) -> Trained:
         rows, classes = rows_of(parts.reader), self.declared.task.outputs
@@ -101,6 +102,7 @@ class HeadsPlan:
             figures=self.figures,
             plan={**plan_of(plan, outcome), **about},
             decisions=explain(plan, outcome, clipping=HEAD_CLIPPING, model=model),
+            trials=trials_of(outcome),
             curves=curves_of(plan, outcome),
             details=outcome,
         )

@@ -13,6 +13,7 @@ from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
+from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.figures import HeldOutFigures, ReachFigures
 from dpilot.fit.learners.base import PaidRun, Trained, kept_apart
 from dpilot.fit.population import TRAIN, Parts
@@ -67,7 +68,7 @@ class LeastSquaresPlan:
         return [Stage(name, event, TRAIN, split) for name, event in self.plan.stages.items()]
 
     def reader(self, schema: Schema) -> RowReader:
-        return PlainColumns(schema) if _is_plain(self.declared.schema) else Encoder(schema)
+        return PlainColumns(schema) if _is_plain(self.declared.schema) else encoder_of(schema)
 
     def train(self, parts: Parts, run: PaidRun) -> Trained:
         assert isinstance(self.figures, ReachFigures)
@@ -128,7 +129,7 @@ def _names(schema: Schema) -> tuple[str, ...]:
 
 def _known_encoder(schema: Schema) -> Encoder:
     """The encoder but for the bounds that are still to be bought."""
-    return Encoder(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0))))
+    return encoder_of(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0))))
 
 
 def _bounds(declared: Declaration, names: tuple[str, ...]) -> DeclaredBounds:

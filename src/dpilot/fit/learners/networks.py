@@ -16,10 +16,11 @@ from torch.utils.data import TensorDataset
 from dpilot import _validate, clipping
 from dpilot._arrays import Floats
 from dpilot.clipping import Clipping
-from dpilot.data.encoder import Encoded, Encoder
+from dpilot.data.encoder import Encoded
 from dpilot.data.schema import Schema
 from dpilot.data.units import UnitRows
 from dpilot.fit.declaration import Declaration, FitTask
+from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.expansion import WideRows, features_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
 from dpilot.fit.learners.base import PaidRun, Trained, kept_apart
@@ -148,7 +149,7 @@ class NetworkPlan:
         return [Stage(TRAINING, _training(self.sample_rate, self.steps, self.noise_multiplier), TRAIN, split)]
 
     def reader(self, schema: Schema) -> RowReader:
-        return Encoder(schema)
+        return encoder_of(schema, self.declared.options.device)
 
     def run_plan(self, size: float) -> Plan:
         """The plan of the run; ``size`` is declared or was bought, never counted in secret."""
@@ -200,7 +201,7 @@ class NetworkPlan:
                 "model": self.declared.options.model,
             },
             decisions=self._decisions(numbers, lr, least),
-            thresholds=tuple(step.threshold for step in started.state.records),
+            steps=tuple(started.state.records),
         )  # fmt: skip
 
     def shorten(self, size: float, rows: int) -> tuple[NetworkPlan, float]:

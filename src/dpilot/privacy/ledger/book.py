@@ -7,6 +7,8 @@
 | begin, resume | a planned stage begins; an interrupted one goes on with an exact replay |
 | commit, settle | a stage is done; it is done for less, which no stage is that was resumed |
 | extend | a larger budget, with the reason |
+| grant | a user of the server may read or spend, the latter up to a cap |
+| move, arrive | the ledger goes on elsewhere, and here nothing more is admitted; it has come from elsewhere |
 
 Nothing here depends on a record: events, names and declared numbers only.
 """
@@ -20,7 +22,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Final
 
 import dpilot
@@ -30,8 +31,8 @@ from dpilot.privacy import _decimals, events
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
 from dpilot.privacy.filters import Amount, Charge, Price
-from dpilot.privacy.ledger.history import Commitment, Extension, History, Stage
-from dpilot.privacy.ledger.store import FORMAT, Appender, LedgerRow, Store
+from dpilot.privacy.ledger.history import Commitment, Extension, Grant, History, Stage
+from dpilot.privacy.ledger.store import FORMAT, Appender, LedgerRow, Location, Store
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 Body = Mapping[str, Any]
@@ -65,8 +66,10 @@ def open_body(
     }
 
 
-def reserve_body(stages: Sequence[Stage], price: Price, *, begun: bool, unit: PrivacyUnit = RECORD) -> Body:
-    """A commitment. ``begun``: its only stage starts at once."""
+def reserve_body(
+    stages: Sequence[Stage], price: Price, *, begun: bool, unit: PrivacyUnit = RECORD, by: str | None = None
+) -> Body:
+    """A commitment. ``begun``: its only stage starts at once; ``by``: who spends, where the store knows names."""
     return {
         "begun": begun,
         "writer": writer(),
@@ -87,6 +90,7 @@ def reserve_body(stages: Sequence[Stage], price: Price, *, begun: bool, unit: Pr
             for stage, amount in zip(stages, price.stages, strict=True)
         ],
         **({} if unit.is_record else {"unit": unit.to_dict()}),
+        **({} if by is None else {"by": by}),
     }
 
 
@@ -103,6 +107,20 @@ def settle_body(seq: int, stage: int, event: Event, amount: Amount) -> Body:
 def extend_body(budget: Budget, reason: str) -> Body:
     """From here on ``budget`` is the total."""
     return {"budget": _budget(budget), "reason": reason}
+
+
+def grant_body(grant: Grant) -> Body:
+    """From here on a user has this right, and no other cap."""
+    return {
+        "to": grant.to,
+        "role": grant.role,
+        "cap": None if grant.cap is None else str(_decimals.to_decimal(grant.cap)),
+    }
+
+
+def move_body(place: Location) -> Body:
+    """The ledger goes on at ``place``, or has come from there."""
+    return {"place": str(place)}
 
 
 def fold(rows: Sequence[LedgerRow]) -> History:
@@ -127,6 +145,13 @@ def follow(history: History | None, row: LedgerRow) -> History:
                 return replace(history, commitments=(*history.commitments, commitment))
             case "extend":
                 return _extend(history, row)
+            case "grant":
+                grant = _read_grant(row.content())
+                return replace(history, grants={**history.grants, grant.to: grant})
+            case "move":
+                return replace(history, moved_to=_validate.line(place=row.content()["place"]))
+            case "arrive":
+                return replace(history, moved_to=None)
             case kind:
                 return _set_state(history, row.content(), *_STATES[kind])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
@@ -167,7 +192,7 @@ def _commitment(row: LedgerRow) -> Commitment:
     )
     price = Price(charges, tuple(map(_read_amount, body["stages"])), body["bound_used"], body["additive"])
     states = ("reserved" if body["begun"] else "planned",) * len(stages)
-    return Commitment(row.seq, row.time, stages, price, states, PrivacyUnit.from_dict(body.get("unit")))
+    return Commitment(row.seq, row.time, stages, price, states, PrivacyUnit.from_dict(body.get("unit")), body.get("by"))
 
 
 _STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {  # kind of row: states of a stage before it, and after
@@ -189,6 +214,10 @@ def _set_state(history: History, body: Body, before: tuple[str, ...], after: str
         settled[stage] = events.from_dict(body["event"]), _read_amount(body)
     new = replace(old, states=states, settled=settled)
     return replace(history, commitments=(*history.commitments[:place], new, *history.commitments[place + 1 :]))
+
+
+def _read_grant(body: Body) -> Grant:
+    return Grant(body["to"], body["role"], None if body["cap"] is None else float(_decimals.read(body["cap"])))
 
 
 def _amount(amount: Amount) -> dict[str, str]:
@@ -223,6 +252,15 @@ class Page:
         self.history = follow(self.history, row)
         return row.seq
 
+    def grant(self, grant: Grant) -> None:
+        """Give a user a right on the server, and write it down."""
+        if self._appender.grant is None:
+            raise InvalidInput(
+                "a ledger in a file knows no users: expected one in PostgreSQL. See dpilot ledger migrate."
+            )
+        self.append("grant", grant_body(grant))
+        self._appender.grant(grant.to, grant.role)
+
 
 @dataclass(frozen=True, slots=True)
 class Book:
@@ -237,8 +275,12 @@ class Book:
         return cls(store, fold(store.rows()).identity)
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Location:
         return self.store.path
+
+    def user(self) -> str | None:
+        """Under which name this process spends, where the store knows names."""
+        return self.store.user()
 
     def rows(self, *, thorough: bool = False) -> tuple[LedgerRow, ...]:
         """All rows, checked."""
@@ -259,7 +301,9 @@ class Book:
     def page(self) -> Iterator[Page]:
         """Write alone. On leaving, what was appended is on disk; on an exception nothing is."""
         with self.store.transaction() as appender:
-            yield Page(self._same(fold(appender.rows)), appender)
+            history = self._same(fold(appender.rows))
+            history.check_here()
+            yield Page(history, appender)
 
     def _same(self, history: History) -> History:
         if history.identity != self.identity:

@@ -23,7 +23,8 @@ from typing import Final
 
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy.ledger.ledger import Ledger
-from dpilot.privacy.ledger.store import is_ledger
+from dpilot.privacy.ledger.postgres import PostgresUrl, is_postgres
+from dpilot.privacy.ledger.store import Location, is_ledger
 
 FOLDER: Final = "DPILOT_LEDGERS"
 SUFFIX: Final = ".ledger"
@@ -35,7 +36,7 @@ def locate_ledger(
     *,
     ledger: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] = os.environ,
-) -> Path:
+) -> Location:
     """The path of the ledger of ``data`` (a file, a folder or a pattern of files), which need not be there yet.
 
     Args:
@@ -48,7 +49,7 @@ def locate_ledger(
         rules: where that could be, LedgerError says which file to name.
     """
     if ledger is not None:
-        return Path(ledger)
+        return locate(ledger)
     source = _Source.of(data)
     place = source.ledger(environment)
     if place.exists():
@@ -62,13 +63,20 @@ def locate_ledger(
     return place
 
 
+def locate(ledger: str | os.PathLike[str]) -> Location:
+    """The place that was named: a file, or a database."""
+    return PostgresUrl.parse(ledger) if is_postgres(ledger) else Path(ledger)
+
+
 def find_ledger(
     data_or_ledger: str | os.PathLike[str],
     *,
     ledger: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] = os.environ,
-) -> Path:
+) -> Location:
     """The ledger itself, if that was named; else the ledger of the data."""
+    if ledger is None and is_postgres(data_or_ledger):
+        return locate(data_or_ledger)
     path = Path(data_or_ledger)
     named = ledger is None and (path.suffix == SUFFIX or is_ledger(path))
     return path if named else locate_ledger(path, ledger=ledger, environment=environment)
@@ -80,7 +88,7 @@ def dataset_name(data: str | os.PathLike[str]) -> str:
     >>> dataset_name("somewhere/adult.csv"), dataset_name("sales/*.parquet"), dataset_name("adult.ledger")
     ('adult', 'sales/', 'adult')
     """
-    return _Source.of(data).name
+    return PostgresUrl.parse(data).name if is_postgres(data) else _Source.of(data).name
 
 
 def check_data(data: str | os.PathLike[str]) -> None:

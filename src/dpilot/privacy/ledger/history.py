@@ -106,6 +106,23 @@ class Extension:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """A grant row: the user ``to`` may "read", or "spend" up to the epsilon ``cap``, if there is one."""
+
+    to: str
+    role: str
+    cap: float | None = None
+
+    def __post_init__(self) -> None:
+        _validate.line(to=self.to)
+        _validate.one_of(("read", "spend"), role=self.role)
+        if self.cap is not None:
+            _validate.positive(cap=self.cap)
+            if self.role == "read":
+                raise InvalidInput(f"cap is {self.cap:g} for a reader: expected the role spend, or no cap.")
+
+
+@dataclass(frozen=True, slots=True)
 class Commitment:
     """A reserve row, with what later rows made of it.
 
@@ -118,6 +135,7 @@ class Commitment:
     price: Price
     states: tuple[str, ...]
     unit: PrivacyUnit = RECORD
+    by: str | None = None
     settled: Mapping[int, tuple[Event, Amount]] = field(default_factory=dict)
 
     def charges(self) -> tuple[Charge, ...]:
@@ -141,6 +159,8 @@ class History:
     unit: str = RECORD.name
     commitments: tuple[Commitment, ...] = ()
     extensions: tuple[Extension, ...] = ()
+    grants: Mapping[str, Grant] = field(default_factory=dict)
+    moved_to: str | None = None
 
     @property
     def bound(self) -> Bound:
@@ -160,13 +180,29 @@ class History:
         """Whether nothing more is admitted: a precommitted ledger takes one commitment."""
         return self.mode == "precommitted" and bool(self.commitments)
 
+    def check_here(self) -> None:
+        """Refuse to go on in a ledger that was moved."""
+        if self.moved_to is not None:
+            raise LedgerError(f"the ledger was moved to {self.moved_to}: nothing more is admitted here. Name it there.")
+
     def total(self, more: Iterable[Charge] = ()) -> Amount:
         """Everything written, and ``more``."""
         return filters.total([*self._charges(), *more])
 
-    def admits(self, price: Price) -> bool:
-        """Whether the budget holds with ``price`` added."""
-        return self.bound.fits(self.total(price.charges), self.budget)
+    def admits(self, price: Price, by: str | None = None) -> bool:
+        """Whether the budget holds with ``price`` added, and the cap of who spends."""
+        return self.bound.fits(self.total(price.charges), self.budget) and (
+            (cap := self.cap(by)) is None or self.bound.fits(self.total_by(by, price.charges), cap)
+        )
+
+    def cap(self, by: str | None) -> Budget | None:
+        """What the user ``by`` may spend in all, where a grant says so."""
+        grant = self.grants.get(by) if by is not None else None
+        return None if grant is None or grant.cap is None else Budget(grant.cap, self.budget.delta)
+
+    def total_by(self, by: str | None, more: Iterable[Charge] = ()) -> Amount:
+        """What the user ``by`` has written, and ``more``."""
+        return filters.total([*(c for each in self.commitments if each.by == by for c in each.charges()), *more])
 
     def same_spending(self, other: History) -> bool:
         """Whether nothing was spent or settled between the two."""

@@ -18,27 +18,28 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from dpilot import _validate
+from dpilot._html import html_table
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy import _decimals, filters
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import spending
-from dpilot.privacy.ledger.book import Body, Book, extend_body, open_body
-from dpilot.privacy.ledger.history import Entry, Extension, History, Stage
+from dpilot.privacy.ledger.book import Body, Book, extend_body, move_body, open_body
+from dpilot.privacy.ledger.history import Entry, Extension, Grant, History, Stage
+from dpilot.privacy.ledger.postgres import PostgresStore, is_postgres
 from dpilot.privacy.ledger.spending import Committed, find_price
-from dpilot.privacy.ledger.store import Store, refuse_network
+from dpilot.privacy.ledger.store import Location, SqliteStore, Store, next_row, refuse_network
 from dpilot.privacy.notices import warn_unledgered
 from dpilot.privacy.receipt import Receipt, check_alone
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 
 class Ledger:
-    """One data set's spending, on disk at ``path``.
+    """One data set's spending, on disk at ``path``: a file, or a ledger ``postgresql://host/database#name``.
 
     Guarantee:
         A body under ``reserve`` runs only after its full price was synced to disk, and the total on disk never
@@ -70,9 +71,9 @@ class Ledger:
         "precommitted" admits one, with everything fixed before data is read. ``unit`` names whom the total protects,
         "record" (the default) or such as "patient_id": what is committed for another unit is refused.
         """
-        store = Store(_local(path))
         _validate.line(dataset=dataset)
-        if not store.path.exists():
+        store = open_store(path, dataset=dataset)
+        if not store.exists():
             cls.create(store.path, dataset=dataset, budget=budget, mode=mode, bound=bound, unit=unit)
         book = Book.of(store)
         _check_same(book.history(), dataset, budget, mode, bound, unit)
@@ -94,21 +95,22 @@ class Ledger:
         Guarantee:
             of processes that create at once one gets True, and its terms stand; the others find its ledger.
         """
-        store = Store(_local(path))
+        store = open_store(path, dataset=dataset)
         check_alone()
         first = _first_row(dataset, budget, mode, bound, unit)
-        return not store.path.exists() and store.create("open", first)
+        return not store.exists() and store.create((next_row((), "open", first),))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Ledger:
         """The ledger at ``path``, to look at only."""
-        store = Store(_local(path), read_only=True)
-        if not store.path.exists():
+        store = open_store(path, read_only=True)
+        if not store.exists():
             raise LedgerError(f"{store.path} does not exist: expected a ledger. Check the path.")
         return cls(Book.of(store))
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Location:
+        """Where it is; as text without a password."""
         return self._book.path
 
     @property
@@ -165,7 +167,7 @@ class Ledger:
     ) -> bool:
         """Whether ``reserve`` would admit this now. Writes nothing."""
         stage = Stage("asking", event, part, split)
-        return find_price(self._book.history(), (stage,), _share(delta), unit)[1]
+        return find_price(self._book.history(), (stage,), _share(delta), unit, self._book.user())[1]
 
     def entries(self) -> tuple[Entry, ...]:
         """Every stage of every commitment, in order."""
@@ -174,6 +176,29 @@ class Ledger:
     def extensions(self) -> tuple[Extension, ...]:
         """Every time the total was raised, with the reason, in order."""
         return self._book.history().extensions
+
+    def grants(self) -> tuple[Grant, ...]:
+        """Who may read or spend by a grant, and up to which cap."""
+        return tuple(self._book.history().grants.values())
+
+    def grant(self, to: str, *, role: str, cap: float | None = None) -> None:
+        """Let the user ``to`` of the server "read" this ledger, or "spend" of it, up to the epsilon ``cap`` in all.
+
+        Guarantee:
+            a user spends under their own name; all spends of that name, composed as the total is, stay within the cap.
+            The server gives no right to alter, remove, extend or grant.
+        """
+        with self._book.page() as page:
+            page.grant(Grant(to, role, cap))
+
+    def copy_to(self, path: str | os.PathLike[str]) -> None:
+        """Write all rows to a file, to be read there, in place of an older copy; nothing where that is the ledger."""
+        target = _local(path)
+        if target == self.path:
+            return
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.copy")
+        SqliteStore(draft).create(self._book.rows())
+        os.replace(draft, target)
 
     def head(self) -> str:
         """``count:hash`` of the last row: kept elsewhere, it lets ``verify`` see a file that was rewritten whole."""
@@ -305,7 +330,7 @@ class Ledger:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (str(self.path), self._book.store.read_only, self._book.identity)
+        return _unpickle, (os.fspath(self.path), self._book.store.read_only, self._book.identity)
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
@@ -315,11 +340,8 @@ class Ledger:
         history = self._book.history()
         spent, budget = history.cost(history.total()), history.budget
         total = f"epsilon {spent.epsilon:.4g} of {budget.epsilon:g} at delta {budget.delta:g}"
-        caption = escape(f"{self.path.name}: data set {history.dataset}, unit {history.unit}, {total}")
-        head = "".join(f"<th>{name}</th>" for name in Entry.COLUMNS)
-        lines = (f"<td>{'</td><td>'.join(map(escape, entry.cells()))}</td>" for entry in history.entries())
-        body = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        caption = f"{self.path.name}: data set {history.dataset}, unit {history.unit}, {total}"
+        return html_table(caption, Entry.COLUMNS, (entry.cells() for entry in history.entries()))
 
 
 def as_ledger(
@@ -332,17 +354,54 @@ def as_ledger(
         another unit    refused
     """
     if not isinstance(ledger, Ledger):
-        path = Path(ledger)
-        if not path.exists():  # or another process makes it, meanwhile
-            Ledger.create(path, dataset=dataset or path.stem, budget=budget, unit=unit.name)
-        ledger = reopen(path)
+        store = open_store(ledger, dataset=dataset)
+        if not store.exists():  # or another process makes it, meanwhile
+            Ledger.create(store.path, dataset=dataset or store.path.stem, budget=budget, unit=unit.name)
+        ledger = reopen(store.path)
     ledger.check_unit(unit)
     return ledger
+
+
+def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledger:
+    """Move a ledger to a file or a database where there is none; what began there goes on, what is here is closed.
+
+    Guarantee:
+        at no moment do two ledgers admit spending. The source is closed first, by a row that names the target; if the
+        process ends before the target is made, the same call makes it. The chain is one: every row keeps its hash.
+    """
+    book = Book.of(open_store(source))
+    store = open_store(target, dataset=book.history().dataset)
+    if book.history().moved_to is None:
+        if store.exists():
+            raise LedgerError(f"{store.path} is there already: expected a place without a ledger. Name another.")
+        with book.page() as page:
+            page.append("move", move_body(store.path))
+    elif book.history().moved_to != str(store.path):
+        book.history().check_here()
+    rows = book.rows()
+    if not store.create((*rows, next_row(rows, "arrive", move_body(book.path)))):
+        found = store.rows()
+        if found[: len(rows)] != rows:
+            raise LedgerError(f"{store.path} is another ledger: expected what {book.path} was moved to. Name it.")
+    return reopen(store.path)
 
 
 def reopen(path: str | os.PathLike[str]) -> Ledger:
     """The ledger at ``path``, whatever data set it is of."""
     return Ledger.open(path, dataset=Ledger.read(path).dataset)
+
+
+def describe_ledger(ledger: Ledger | Committed, *, own: bool) -> dict[str, Any]:
+    """What a record says of the ledger that paid for it, at that moment, as plain data.
+
+    ``own``: made for one run alone. Such a ledger counts nothing else, and lies in the run's folder where there is one.
+    """
+    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger._book)
+    budget = book.budget
+    parts = {"total": Cost(budget.epsilon, budget.delta), "spent": book.spent(), "left": book.remaining()}
+    amounts = {name: {"epsilon": part.epsilon, "delta": part.delta} for name, part in parts.items()}
+    where = "" if own else str(book.path)
+    return {"own": own, "where": where, "dataset": book.dataset, **amounts}
 
 
 @contextmanager
@@ -384,6 +443,18 @@ def _share(delta: float | None) -> Decimal | None:
     return None if delta is None else _decimals.to_decimal(_validate.open_unit(delta=delta))
 
 
+def open_store(path: str | os.PathLike[str], *, dataset: str | None = None, read_only: bool = False) -> Store:
+    """The ledger's store: a local file, or a database, in which ``dataset`` names it where the URL does not."""
+    if is_postgres(path):
+        return PostgresStore.find(path, dataset, read_only=read_only)
+    return SqliteStore(_local(path), read_only)
+
+
+def ledger_exists(path: str | os.PathLike[str], dataset: str | None = None) -> bool:
+    """Whether there is a ledger, or a file in its place, at ``path``."""
+    return open_store(path, dataset=dataset).exists() if is_postgres(path) else Path(path).exists()
+
+
 def _local(path: str | os.PathLike[str]) -> Path:
     where = Path(os.path.realpath(path))
     if not where.parent.is_dir():
@@ -395,7 +466,7 @@ def _local(path: str | os.PathLike[str]) -> Path:
 
 
 def _unpickle(path: str, read_only: bool, identity: str) -> Ledger:
-    book = Book(Store(_local(path), read_only), identity)
+    book = Book(open_store(path, read_only=read_only), identity)
     book.history()  # raises if another ledger is there
     return Ledger(book)
 

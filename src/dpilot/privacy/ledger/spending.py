@@ -102,26 +102,26 @@ def _stage_of(entry: Entry) -> Stage:
 def admit(book: Book, stages: Sequence[Stage], delta: Decimal | None, unit: PrivacyUnit) -> int:
     """Write the commitment of ``stages`` and return its row, or raise BudgetExceeded and write nothing."""
     with _price_and_lock(book, stages, delta, unit) as (page, price):
-        return page.append("reserve", reserve_body(stages, price, begun=False, unit=unit))
+        return page.append("reserve", reserve_body(stages, price, begun=False, unit=unit, by=book.user()))
 
 
 def check_room(book: Book, commitments: Sequence[tuple[Sequence[Stage], Decimal | None]], unit: PrivacyUnit) -> None:
     """Raise BudgetExceeded unless all ``commitments`` would be admitted one after the other; writes nothing."""
-    history, charges = book.history(), tuple[Charge, ...]()
+    history, by, charges = book.history(), book.user(), tuple[Charge, ...]()
     for stages, delta in commitments:
-        price, _ = find_price(history, stages, delta, unit)
+        price, _ = find_price(history, stages, delta, unit, by)
         charges = (*charges, *price.charges)
         together = replace(price, charges=charges)
-        if history.is_closed or not history.admits(together):
-            raise BudgetExceeded(refusal(history, stages, together))
+        if history.is_closed or not history.admits(together, by):
+            raise BudgetExceeded(refusal(history, stages, together, by))
 
 
 def spend(book: Book, stage: Stage, delta: Decimal | None, unit: PrivacyUnit) -> StageLock:
     """Write the commitment of one stage that begins at once, and hold it; or raise BudgetExceeded and write nothing."""
     with ExitStack() as undo:
         with _price_and_lock(book, (stage,), delta, unit) as (page, price):
-            seq = page.append("reserve", reserve_body((stage,), price, begun=True, unit=unit))
-            lock = StageLock(book.path, seq, 0)
+            seq = page.append("reserve", reserve_body((stage,), price, begun=True, unit=unit, by=book.user()))
+            lock = book.store.lock_stage(seq, 0)
             undo.callback(lock.release)
         undo.pop_all()
     return lock
@@ -132,7 +132,7 @@ def begin(book: Book, stage: Stage, seq: int | None = None) -> StageLock:
     check_alone()
     with ExitStack() as undo:
         with book.page() as page:
-            lock = StageLock(book.path, *_find_planned(page.history, stage, seq))
+            lock = book.store.lock_stage(*_find_planned(page.history, stage, seq))
             undo.callback(lock.release)
             page.append("begin", stage_body(lock.seq, lock.place))
         undo.pop_all()
@@ -146,7 +146,7 @@ def resume(book: Book, seq: int, place: int, drawn: Event | None) -> tuple[Stage
         with book.page() as page:
             entry = _find_interrupted(page.history, seq, place)
             Receipt(entry.event, drawn=drawn)  # refuses what was never reserved, before anything is written
-            lock = StageLock(book.path, seq, place, again=True)
+            lock = book.store.lock_stage(seq, place, again=True)
             undo.callback(lock.release)
             page.append("resume", stage_body(seq, place))
         undo.pop_all()
@@ -190,19 +190,21 @@ def _price_and_lock(
     check_alone()
     for _ in range(3):
         history = book.history()
-        price = _price(history, stages, delta, unit)
+        price = _price(history, stages, delta, unit, book.user())
         with book.page() as page:
             if page.history.same_spending(history):
                 yield page, price
                 return
     with book.page() as page:
-        yield page, _price(page.history, stages, delta, unit)
+        yield page, _price(page.history, stages, delta, unit, book.user())
 
 
-def _price(history: History, stages: Sequence[Stage], delta: Decimal | None, unit: PrivacyUnit) -> Price:
-    price, fits = find_price(history, stages, delta, unit)
+def _price(
+    history: History, stages: Sequence[Stage], delta: Decimal | None, unit: PrivacyUnit, by: str | None
+) -> Price:
+    price, fits = find_price(history, stages, delta, unit, by)
     if not fits:
-        raise BudgetExceeded(refusal(history, stages, price))
+        raise BudgetExceeded(refusal(history, stages, price, by))
     return price
 
 
@@ -241,31 +243,42 @@ def _find_interrupted(history: History, seq: int, place: int) -> Entry:
 
 
 def find_price(
-    history: History, stages: Sequence[Stage], delta: Decimal | None, unit: PrivacyUnit = RECORD
+    history: History,
+    stages: Sequence[Stage],
+    delta: Decimal | None,
+    unit: PrivacyUnit = RECORD,
+    by: str | None = None,
 ) -> tuple[Price, bool]:
     """The first price that fits among the shares of delta to try, or the last one tried and False.
 
     The choice looks at the history and the events alone, never at what this commitment will release: so the deltas
     are fixed in advance of it, as the filter needs.
     """
+    history.check_here()
     history.check_unit(unit)
     history.check_splits(stages)
     placed = [(stage.event, stage.cell) for stage in stages]
     shares = history.shares({stage.cell for stage in stages}) if delta is None else (delta,)
     for share in shares:
         price = history.bound.price(placed, share)
-        if not history.is_closed and history.admits(price):
+        if not history.is_closed and history.admits(price, by):
             return price, True
         if share is None and price.charges[0].amount.loss.is_finite():
             break  # what declares its cost is charged that, and no delta, unless asked
     return price, False
 
 
-def refusal(history: History, stages: Sequence[Stage], price: Price) -> str:
+def refusal(history: History, stages: Sequence[Stage], price: Price, by: str | None = None) -> str:
     """Why a commitment was not admitted, in one sentence with the remedy."""
     names = ", ".join(repr(stage.purpose) for stage in stages)
     if history.is_closed:
         return f"{names} comes after the commitment of a precommitted ledger: nothing more is admitted. Open another."
+    if (cap := history.cap(by)) is not None and history.bound.fits(history.total(price.charges), history.budget):
+        own = history.cost(history.total_by(by))
+        return (
+            f"{names} does not fit the cap of {by!r}: epsilon {own.epsilon:.6g} of {cap.epsilon:g} is spent under that "
+            "name. Nothing was written. Use more noise, or ask the owner for a higher cap (dpilot ledger grant)."
+        )
     needed = history.bound.cost(history.total(price.charges), history.budget)
     spent = history.cost(history.total())
     return (

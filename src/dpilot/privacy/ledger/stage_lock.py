@@ -1,6 +1,6 @@
 """The lock held while a stage runs: it distinguishes a stage that is running from one that crashed.
 
-The lock is the kernel's (flock) on the file ``.NAME.SEQ.STAGE.lock`` beside the ledger. It is taken before the row that
+A file's lock is the kernel's (flock) on ``.NAME.SEQ.STAGE.lock`` beside the ledger. It is taken before the row that
 begins the stage is on disk and ends with the process, however that ends. The file stays while the stage is unfinished
 and goes when its end is booked; so where it is missing, it was removed by hand, and the two cannot be distinguished.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from dpilot.errors import LedgerError
 
@@ -21,7 +21,27 @@ _FLAGS: Final = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOL
 _open_here: Final[set[int]] = set()
 
 
-class StageLock:
+class StageLock(Protocol):
+    """The lock of stage ``place`` of row ``seq``, held until ``release`` or ``remove``, or until the process ends."""
+
+    seq: int
+    place: int
+
+    @property
+    def own(self) -> bool:
+        """Whether this is the process that took it, and not a fork of it."""
+        ...
+
+    def release(self) -> None:
+        """Release an unfinished stage, which may be resumed."""
+        ...
+
+    def remove(self) -> None:
+        """Release a finished stage, which cannot be resumed."""
+        ...
+
+
+class FileLock:
     """The lock of stage ``place`` of row ``seq``, held by this process until ``release`` or ``remove``."""
 
     def __init__(self, ledger: Path, seq: int, place: int, *, again: bool = False) -> None:
@@ -39,7 +59,6 @@ class StageLock:
 
     @property
     def own(self) -> bool:
-        """Whether this is the process that took it, and not a fork of it."""
         return self._process == os.getpid()
 
     def release(self) -> None:

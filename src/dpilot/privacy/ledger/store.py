@@ -1,4 +1,7 @@
-"""The file: one SQLite database, rows only ever added, each transaction on disk before it is believed.
+"""Where rows are kept: what any store promises, and the file, one SQLite database.
+
+Rows are only ever added, and each transaction is on disk before it is believed. ``postgres.py`` is the store of an
+organisation's server.
 
 Every call opens its own connection, so forked workers, threads and pickles cannot share one by accident. The file is
 never opened by anything but SQLite: closing any other handle would drop SQLite's locks. It lives on a local disk:
@@ -19,14 +22,15 @@ import os
 import re
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dpilot.errors import LedgerError
+from dpilot.privacy.ledger.stage_lock import FileLock, StageLock
 
 FORMAT: Final = 1
 NOTHING_BEFORE: Final = "0" * 64
@@ -100,23 +104,88 @@ def check_chain(rows: Sequence[LedgerRow]) -> None:
         previous = row.hash
 
 
+def check_rows(found: Sequence[Sequence[Any]], head: Sequence[Any]) -> tuple[LedgerRow, ...]:
+    """The rows that a store holds, or LedgerError where they were altered or end elsewhere than ``head``."""
+    if any(not isinstance(value, str) for values in found for value in values[1:]):
+        raise LedgerError("a row of the ledger does not hold text where it should: it was altered.")
+    rows = tuple(LedgerRow(*values) for values in found)
+    check_chain(rows)
+    if not rows or [tuple(each) for each in head] != [(0, len(rows), rows[-1].hash)]:
+        raise LedgerError(
+            f"the ledger ends after {len(rows)} rows, but its head says otherwise: rows were removed or added at the "
+            "end. Restore it from a copy."
+        )
+    return rows
+
+
 def _digest(seq: int, kind: str, key: str, time: str, body: str, previous: str) -> str:
     return hashlib.sha256(canonical([seq, kind, key, time, body, previous]).encode("ascii")).hexdigest()
 
 
+class Location(Protocol):
+    """Where a ledger is: a ``Path``, or a database's ``PostgresUrl``. As text it shows no password."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stem(self) -> str:
+        """What a ledger there is called by default."""
+        ...
+
+    def __fspath__(self) -> str: ...
+
+
+class Store(Protocol):
+    """One ledger's rows. Whoever has the transaction is alone; what it appended is on disk, all of it or nothing."""
+
+    @property
+    def path(self) -> Location: ...
+
+    @property
+    def read_only(self) -> bool: ...
+
+    def exists(self) -> bool: ...
+
+    def user(self) -> str | None:
+        """Under which name this process writes, where a server knows names."""
+        ...
+
+    def create(self, rows: Sequence[LedgerRow]) -> bool:
+        """Make the ledger with its first rows, whole or not at all; False if another process made it meanwhile."""
+        ...
+
+    def rows(self, *, thorough: bool = False) -> tuple[LedgerRow, ...]:
+        """All rows, their chain and head checked; ``thorough`` has the medium checked too, where that can be."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[Appender]:
+        """The right to append, alone. On leaving, what was appended is on disk; on an exception nothing is."""
+        ...
+
+    def lock_stage(self, seq: int, place: int, *, again: bool = False) -> StageLock:
+        """Hold stage ``place`` of row ``seq``, or raise LedgerError; ``again`` for a stage that began before."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Store:
+class SqliteStore:
     """A ledger file at ``path``, an absolute path with links resolved."""
 
     path: Path
     read_only: bool = False
 
-    def create(self, kind: str, body: Mapping[str, Any]) -> bool:
-        """Make the file with its first row, whole or not at all; False if another process made it meanwhile."""
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def user(self) -> None:
+        """A file knows no names."""
+
+    def create(self, rows: Sequence[LedgerRow]) -> bool:
         draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.new")
         try:
             with _explain_errors(self.path):
-                _fill(draft, next_row((), kind, body))
+                _fill(draft, rows)
                 os.link(draft, self.path)  # fails if the name is taken: nothing is ever replaced
         except FileExistsError:
             return False
@@ -128,7 +197,6 @@ class Store:
         return True
 
     def rows(self, *, thorough: bool = False) -> tuple[LedgerRow, ...]:
-        """All rows, their chain and head checked; ``thorough`` also has SQLite check every page."""
         with _explain_errors(self.path):
             try:
                 return _read(self.path, "ro" if self.read_only else "rw", thorough)
@@ -139,32 +207,43 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[Appender]:
-        """The right to append, alone. On leaving, what was appended is on disk; on an exception nothing is."""
         if self.read_only:
             raise LedgerError(f"{self.path} was opened for reading only: expected Ledger.open to spend.")
         with _explain_errors(self.path), closing(_connect(self.path, "rw")) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                yield Appender(connection, _read_rows(connection))
+                yield Appender(_read_rows(connection), lambda row: _append(connection, row))
                 connection.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
                 raise
 
+    def lock_stage(self, seq: int, place: int, *, again: bool = False) -> FileLock:
+        return FileLock(self.path, seq, place, again=again)
+
 
 class Appender:
-    """The rows so far, and the one way to add to them."""
+    """The rows so far, and the one way to add to them.
 
-    def __init__(self, connection: sqlite3.Connection, rows: tuple[LedgerRow, ...]) -> None:
+    ``grant(user, role)``, where the store knows users, gives one the right to "read" or to "spend", in the same
+    transaction.
+    """
+
+    def __init__(
+        self,
+        rows: tuple[LedgerRow, ...],
+        write: Callable[[LedgerRow], None],
+        grant: Callable[[str, str], None] | None = None,
+    ) -> None:
         self.rows = rows
-        self._connection = connection
+        self.grant = grant
+        self._write = write
 
     def append(self, kind: str, body: Mapping[str, Any]) -> LedgerRow:
         """Add a row to the transaction."""
         row = next_row(self.rows, kind, body)
-        _insert(self._connection, row)
-        self._connection.execute("UPDATE head SET count = ?, hash = ?", (row.seq + 1, row.hash))
+        self._write(row)
         self.rows = (*self.rows, row)
         return row
 
@@ -195,7 +274,7 @@ def _read(path: Path, mode: str, thorough: bool) -> tuple[LedgerRow, ...]:
         return rows
 
 
-def _fill(path: Path, first: LedgerRow) -> None:
+def _fill(path: Path, rows: Sequence[LedgerRow]) -> None:
     with closing(_connect(path, "rwc")) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"PRAGMA application_id = {_APPLICATION}")
@@ -203,9 +282,14 @@ def _fill(path: Path, first: LedgerRow) -> None:
         for statement in _SCHEMA:
             connection.execute(statement)
         connection.execute("INSERT INTO head VALUES (0, 0, '')")
-        _insert(connection, first)
-        connection.execute("UPDATE head SET count = 1, hash = ?", (first.hash,))
+        for row in rows:
+            _append(connection, row)
         connection.execute("COMMIT")
+
+
+def _append(connection: sqlite3.Connection, row: LedgerRow) -> None:
+    _insert(connection, row)
+    connection.execute("UPDATE head SET count = ?, hash = ?", (row.seq + 1, row.hash))
 
 
 def _insert(connection: sqlite3.Connection, row: LedgerRow) -> None:
@@ -216,17 +300,7 @@ def _insert(connection: sqlite3.Connection, row: LedgerRow) -> None:
 def _read_rows(connection: sqlite3.Connection) -> tuple[LedgerRow, ...]:
     _check_kind(connection)
     found = connection.execute("SELECT seq, kind, key, time, body, previous, hash FROM rows ORDER BY seq").fetchall()
-    if any(not isinstance(value, str) for values in found for value in values[1:]):
-        raise LedgerError("a row of the ledger does not hold text where it should: the file was altered.")
-    rows = tuple(LedgerRow(*values) for values in found)
-    check_chain(rows)
-    head = connection.execute("SELECT id, count, hash FROM head").fetchall()
-    if not rows or head != [(0, len(rows), rows[-1].hash)]:
-        raise LedgerError(
-            f"the ledger ends after {len(rows)} rows, but its head says otherwise: rows were removed or added at the "
-            "end. Restore the file from a copy."
-        )
-    return rows
+    return check_rows(found, connection.execute("SELECT id, count, hash FROM head").fetchall())
 
 
 def _check_kind(connection: sqlite3.Connection) -> None:

@@ -15,7 +15,6 @@ import os
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from dpilot import _validate
@@ -24,7 +23,7 @@ from dpilot.privacy._decimals import DOWN, UP, above, below, chargeable, round_u
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import ApproxDP
 from dpilot.privacy.ledger.history import Stage
-from dpilot.privacy.ledger.ledger import Ledger, reopen
+from dpilot.privacy.ledger.ledger import Ledger, ledger_exists, open_store, reopen
 from dpilot.privacy.ledger.spending import Committed
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
@@ -136,7 +135,8 @@ def open_for_fit(
     """
     agreed = _agree(budget, total)
     agreed.check_size(size)
-    called = os.fspath(path if data is None else data)
+    path = open_store(path, dataset=dataset).path
+    called = str(path) if data is None else os.fspath(data)
     created = Ledger.create(path, dataset=dataset, budget=agreed, unit=unit.name)
     ledger = reopen(path)
     ledger.check_unit(unit)
@@ -159,7 +159,7 @@ def fit_budget(ledger: Ledger | str | os.PathLike[str] | None, budget: Budget) -
         bounds "rdp", "gdp", "pld"            the whole ``budget``: they use delta once, for the total
         less than its part is left            what is left, if that is half of it or more
     """
-    if ledger is None or (not isinstance(ledger, Ledger) and not Path(ledger).exists()):
+    if ledger is None or (not isinstance(ledger, Ledger) and not ledger_exists(ledger)):
         return budget
     book = ledger if isinstance(ledger, Ledger) else Ledger.read(ledger)
     if book.bound != "basic":

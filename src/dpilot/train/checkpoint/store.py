@@ -29,7 +29,7 @@ from dpilot.train.checkpoint import files
 from dpilot.train.checkpoint.secret import Secret, SecretFile, check_hash, keyed_hash, tensor_bytes
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
-from dpilot.train.state import TrainingState
+from dpilot.train.step import TrainingState
 
 FORMAT: Final = 2
 MANIFEST: Final = "run.json"

@@ -15,7 +15,7 @@ from dpilot.transfer.features import Features, chunk_rows, extract_rows
 from dpilot.transfer.pixels import as_pixels, scale_pixels
 from dpilot.transfer.scattering.filters import Filters
 
-__all__ = ["Scattering", "scattered"]
+__all__ = ["Scattering", "scatter", "scattered"]
 
 _AT_ONCE: Final = 16  # images on a CPU: what they take stays in a cache
 _ACCELERATED: Final = 512  # on an accelerator: enough work to start its kernels for
@@ -112,7 +112,25 @@ def average(filters: Filters, maps: Tensor) -> Tensor:
 def scattered(
     images: Any, labels: Any, classes: int, *, groups: int = 27, batch: int = 512, white: float | None = None
 ) -> Features:
-    """Scattering features of images, normalised for a linear head: GroupNorm in ``groups``, then unit rows.
+    """Scattering features of images, normalised for a linear head (``scatter``), with their labels.
+
+    Example:
+        >>> scattered(torch.zeros(3, 28, 28, dtype=torch.uint8), [0, 1, 1], classes=2).values.shape
+        torch.Size([3, 3969])
+    """
+    return Features.of(scatter(images, groups=groups, batch=batch, white=white), labels, classes)
+
+
+def scatter(
+    images: Any,
+    *,
+    groups: int = 27,
+    batch: int = 512,
+    white: float | None = None,
+    transform: Scattering | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Scattering features of images, (n, d) on the CPU, normalised for a linear head: GroupNorm, then unit rows.
 
     ``images`` are (n, height, width) or (n, channels, height, width), bytes or floats from 0 to 1; ``white`` declares
     which (255 or 1), else each image tells by its own pixels (``transfer.pixels``).
@@ -120,21 +138,17 @@ def scattered(
     Guarantee:
         Each record on its own, and no data behind the filters: nothing to pay.
 
-    Example:
-        >>> scattered(torch.zeros(3, 28, 28, dtype=torch.uint8), [0, 1, 1], classes=2).values.shape
-        torch.Size([3, 3969])
-
     Reference:
         Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021.
     """
     pictures = as_pixels(images)
     pictures = pictures[:, None] if pictures.ndim == 3 else pictures
-    transform = Scattering((int(pictures.shape[-2]), int(pictures.shape[-1])))
+    fixed = transform or Scattering((int(pictures.shape[-2]), int(pictures.shape[-1])))
     groups = _validate.count(groups=groups)
-    if pictures.shape[1] * transform.channels % groups:
-        _validate.refuse("groups", groups, f"a divisor of the {pictures.shape[1] * transform.channels} channels")
+    if pictures.shape[1] * fixed.channels % groups:
+        _validate.refuse("groups", groups, f"a divisor of the {pictures.shape[1] * fixed.channels} channels")
 
     def features(some: Tensor) -> Tensor:
-        return normalize(group_norm(transform(scale_pixels(some, white)), groups).flatten(1))
+        return normalize(group_norm(fixed(scale_pixels(some, white)), groups).flatten(1))
 
-    return Features.of(extract_rows(features, pictures, batch), labels, classes)
+    return extract_rows(features, pictures, batch, device)

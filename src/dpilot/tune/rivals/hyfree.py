@@ -78,7 +78,9 @@ def hyfree(
             weights,
             Candidate(rates[-1], steps),
             accountant.epsilon(Composed([stage.event for stage in stages]), budget.delta),
-            decisions=(f"step sizes, every {every} of {steps} steps: {shown}; {part:.1%} of mu^2 went to losses.",),
+            decisions=(
+                f"step sizes, every {every} of {steps} steps: {shown}; {part:.1%} of the budget went to losses.",
+            ),
         )
 
 

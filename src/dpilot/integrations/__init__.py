@@ -1,0 +1,4 @@
+"""Where users already are: thin and optional, each a module that needs its package.
+
+They show what records hold, declared and released values, and add no guarantee of their own.
+"""

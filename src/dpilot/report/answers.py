@@ -1,0 +1,181 @@
+"""Eight questions of somebody who must sign for the data, each answered in a few sentences from the record alone."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from dpilot.records import FitRecord
+from dpilot.report import words
+from dpilot.report.about import About
+from dpilot.report.figures import NOT_KNOWN, headline
+from dpilot.report.groups import NO_GROUPS, groups
+from dpilot.report.kinds import kind
+from dpilot.report.promise import Promise, belief
+from dpilot.report.verdict import verdict
+
+__all__ = ["QUESTIONS", "Answer", "answers", "baseline_sentence", "ledger_sentences"]
+
+QUESTIONS: Final = (
+    "What is protected?",
+    "How strongly?",
+    "Is the tuning inside?",
+    "How good is it, and against what?",
+    "Is it worse for a group, and is that real?",
+    "What is left of the budget, and where?",
+    "What is not protected?",
+    "How can it be checked?",
+)
+_TUNING: Final = {
+    "inside": "Yes. Every setting that was tried on the records, and every score it got, is inside the total.",
+    "none": "Yes. No setting was tried on the records: all follow from numbers declared beforehand, so there is "
+    "nothing else to count.",
+    "given": "Not known. The settings were given to this run. If they were chosen by trying others on the same "
+    "records, those tries count only if they stand in the same ledger.",
+}
+_SILENT: Final = "The record does not say. The list of costs names everything that is inside the total."
+
+
+class Answer(NamedTuple):
+    """A question and the sentences that answer it."""
+
+    question: str
+    sentences: tuple[str, ...]
+
+
+def answers(record: FitRecord, promise: Promise, about: About) -> tuple[Answer, ...]:
+    """Every question with its answer, in the order of ``QUESTIONS``; each has one for every kind of run."""
+    found = groups(record.metrics)
+    said = (
+        _protected(record),
+        _strength(record, promise),
+        (_TUNING.get(str(record.privacy.get("tuning")), _SILENT), *_tuning_share(record)),
+        _quality(record, about),
+        (NO_GROUPS,) if found is None else found.sentences,
+        ledger_sentences(record, about),
+        _unprotected(record),
+        _checks(record),
+    )
+    return tuple(Answer(*each) for each in zip(QUESTIONS, said, strict=True))
+
+
+def _protected(record: FitRecord) -> tuple[str, ...]:
+    name, rows = record.privacy.get("unit_name"), record.privacy.get("rows_per_unit")
+    seen = "It holds against anybody who sees what was released, whatever else they know, now or later."
+    if name is None:
+        return (
+            "Every single record, which is one row of the data: whether it is in the data, and what it says.",
+            "A person with several rows is protected for each row, not as a whole: with k rows epsilon counts k times.",
+            seen,
+        )
+    return (
+        f"Every {name} with all their rows, of which at most {words.number(rows)} count: whether they are in the data, "
+        "and what their rows say.",
+        seen,
+    )
+
+
+def who(record: FitRecord) -> str:
+    return str(record.privacy.get("unit_name") or "record")
+
+
+def _strength(record: FitRecord, promise: Promise) -> tuple[str, ...]:
+    epsilon, one = float(record.privacy["epsilon"]), who(record)
+    content = words.at_most(belief(0.5, 2 * epsilon).most)
+    return (
+        f"Somebody who thinks it an even chance that a certain {one} is in the data may become at most {promise.even} "
+        f"sure of it (epsilon {promise.epsilon}: the odds move by a factor of at most {promise.factor}).",
+        f"Somebody who knows that the {one} is there, and doubts evenly between two things it may say, may become at "
+        f"most {content} sure (a factor of at most {promise.squared}).",
+        f"With a chance of {promise.delta_in} (delta) this may fail.",
+        "At this epsilon the promise alone rules out little."
+        if promise.weak
+        else "Up to epsilon 1 is a common aim where a disclosure would harm; above 5 the promise alone rules out "
+        "little.",
+    )
+
+
+def _tuning_share(record: FitRecord) -> tuple[str, ...]:
+    share = record.plan.get("tuning_share")
+    if record.privacy.get("tuning") != "inside" or not words.is_finite(share) or not share:
+        return ()
+    return (f"About {words.number(round(100 * float(share), 1))} % of the budget went on trying settings.",)
+
+
+def _quality(record: FitRecord, about: About) -> tuple[str, ...]:
+    top, found = headline(record.metrics), verdict(record.metrics)
+    if top is None:
+        first = ("No figure was released for this run: how good it is cannot be told from this page.",)
+    elif top.sampling == NOT_KNOWN:
+        first = (f"{top.label}: {top.value}, exact, on data declared public.",)
+    else:
+        first = (f"{top.label}: {top.value} (in the population {top.sampling}).",)
+    return (*first, *(() if found is None else (found.sentence,)), baseline_sentence(record, about))
+
+
+def baseline_sentence(record: FitRecord, about: About) -> str:
+    """How good a model without privacy is, as far as somebody supplied it."""
+    if about.baseline is None:
+        return (
+            "Beside no privacy: no figure was supplied. It is never computed from the records, which would reveal "
+            "them; one from public data can be supplied."
+        )
+    first = next((metric for metric in record.metrics if metric.of == ""), None)
+    say = kind(first.name).say if first is not None else words.number
+    source = f" ({about.baseline_source})" if about.baseline_source else ""
+    return (
+        f"Beside no privacy: {say(about.baseline)}, a figure from data declared public{source}, supplied by the writer "
+        "of this page and not computed from the records."
+    )
+
+
+def ledger_sentences(record: FitRecord, about: About) -> tuple[str, ...]:
+    """What is left of which ledger, where it is and who keeps it."""
+    ledger: Any = record.privacy.get("ledger")
+    if not isinstance(ledger, dict) or not _is_balance(ledger):
+        return (
+            "The record names no ledger of the data set, so what is left of it is not known here. "
+            "Ask whoever keeps it: dpilot ledger show DATA.",
+        )
+    total, spent, left = (ledger[name]["epsilon"] for name in ("total", "spent", "left"))
+    rest = _down(left) if left > 1e-6 * total else "nothing"
+    amounts = f"of its total of epsilon {words.number(total)}, {words.upward(spent)} is spent and {rest} is left"
+    if ledger.get("own"):
+        return (
+            f"The run was paid in a ledger of its own: {amounts}. It lies in the run's folder, where there is one.",
+            "It counts this run alone. What else is done with the same data adds up only in a ledger that all share.",
+        )
+    keeper = about.texts.get("ledger_keeper") or "not filled in"
+    where = f"at {ledger['where']}" if ledger.get("where") else "not named"
+    return (
+        f"The ledger of the data set {ledger.get('dataset')!r}, when this run ended: {amounts}.",
+        f"The ledger is {where}. Who keeps it: {keeper}. What is left today: dpilot ledger show.",
+    )
+
+
+def _is_balance(ledger: dict[str, Any]) -> bool:
+    parts = [ledger.get(name) for name in ("total", "spent", "left")]
+    return all(isinstance(part, dict) and words.is_finite(part.get("epsilon")) for part in parts)
+
+
+def _down(value: float) -> str:
+    return words.number(float(value), 4, "ROUND_FLOOR")
+
+
+def _unprotected(record: FitRecord) -> tuple[str, ...]:
+    listed = "; ".join([*record.unprotected, "what is true of people in general, and of groups"])
+    return (
+        f"Not protected: {listed}; the data themselves, from those who hold them or run the training.",
+        "May be published: the model, this page, the record and the lines of the ledger. To be kept secret: the data, "
+        "and the secret file of a run until the run has ended. The promise has no end, and what is published cannot be "
+        "called back.",
+    )
+
+
+def _checks(record: FitRecord) -> tuple[str, ...]:
+    head = record.privacy.get("head")
+    proof = f" --head {head}" if head else ""
+    return (
+        "dpilot report RUN writes this page anew from the record: it must be the same. "
+        f"dpilot ledger verify FILE{proof} shows that no line of the ledger was altered.",
+        "That the noise was drawn at random cannot be seen from a page: it rests on the program, which is open.",
+    )

@@ -1,0 +1,207 @@
+"""transformers.Trainer, private: its loop and files, our batches, price, steps and words."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("accelerate")
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+
+from dpilot import Budget, Ledger, Plan, PrivateStep, audit, poisson_loader  # noqa: E402
+from dpilot.audit.verify import verify  # noqa: E402
+from dpilot.errors import BudgetExceeded, InvalidInput  # noqa: E402
+from dpilot.integrations import hf  # noqa: E402
+from dpilot.integrations.hf import PrivateTrainer, default_loss, tokenize  # noqa: E402
+from dpilot.train.sequences import causal_loss  # noqa: E402
+
+SIZE, LENGTH = 60, 8
+BUDGET = Budget(8.0, 1e-4)
+
+
+def gpt2(*, lora: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=20, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    if not lora:
+        return model  # type: ignore[no-any-return]
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))  # type: ignore[no-any-return]
+
+
+def records(size: int = SIZE) -> list[dict[str, Tensor]]:
+    ids = torch.randint(1, 20, (size, LENGTH), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": each, "attention_mask": torch.ones(LENGTH, dtype=torch.long)} for each in ids]
+
+
+def arguments(folder: Path, **more: Any) -> Any:
+    common = {"report_to": [], "use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "logging_steps": 1}
+    how = {"per_device_train_batch_size": 20, "num_train_epochs": 1, "learning_rate": 1e-2}
+    return transformers.TrainingArguments(str(folder), **{**common, **how, **more})
+
+
+def trainer(folder: Path, model: Any = None, data: Any = None, **more: Any) -> PrivateTrainer:
+    options = {
+        name: more.pop(name) for name in tuple(more) if name in transformers.TrainingArguments.__dataclass_fields__
+    }
+    more = {"budget": BUDGET, **more}
+    return PrivateTrainer(model or gpt2(), arguments(folder, **options), train_dataset=data or records(), **more)
+
+
+def test_it_takes_every_planned_step_and_logs_what_was_released(tmp_path: Path) -> None:
+    made = trainer(tmp_path, save_strategy="steps", save_steps=2, ledger=str(tmp_path / "a.ledger"))
+    done = made.train()
+    assert made.state.global_step == made.plan.steps == len(made.record.steps) == 3
+    assert made.epsilon <= 8.0
+    assert math.isnan(done.training_loss)
+    state = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
+    released = [(each.threshold, each.bound, made.epsilon) for each in made.record.steps]
+    assert [(log["threshold"], log["bound"], log["epsilon"]) for log in state["log_history"]] == released
+    allowed = {"learning_rate", "epsilon", "threshold", "bound", "epoch", "step", "total_flos"}
+    assert {name for log in made.state.log_history for name in log} <= allowed
+    assert not list(tmp_path.rglob("rng_state*"))
+    assert [entry.state for entry in Ledger.read(tmp_path / "a.ledger").entries()] == ["committed"]
+
+
+def test_its_weights_are_those_of_the_same_steps_in_a_loop_of_ones_own(tmp_path: Path) -> None:
+    made = trainer(tmp_path, lr_scheduler_type="constant", optim="sgd", test_seed=3)
+    made.train()
+    model, plan = gpt2(), Plan.from_json(made.plan.to_json())
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=1e-2)
+    loader = poisson_loader(records(), plan, collate_fn=made.data_collator)
+    step = PrivateStep(model, causal_loss, optimizer, plan, per_batch=True, test_seed=3)
+    model.train()
+    for batch in loader:
+        step(batch)
+    mine, theirs = model.state_dict(), made.model.state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert not all(torch.equal(each, theirs[name]) for name, each in gpt2().state_dict().items())
+
+
+def test_nothing_is_read_before_it_is_paid(tmp_path: Path) -> None:
+    class Watched(list[Any]):
+        reads = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            self.reads += 1
+            return super().__getitem__(index)
+
+    ledger = Ledger.open(tmp_path / "a.ledger", dataset="d", budget=Budget(1.0, 1e-4))
+    data = Watched(records())
+    made = trainer(tmp_path, data=data, ledger=ledger)
+    with pytest.raises(BudgetExceeded):
+        made.train()
+    assert data.reads == 0
+
+
+def test_a_record_more_changes_no_release_by_more_than_its_bound(tmp_path: Path, replay: Any) -> None:
+    def run(rows: Any) -> None:
+        ids = torch.from_numpy(np.array(rows)) % 20
+        data = [{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in ids]
+        plan = Plan.calibrate(BUDGET, size=12, batch_size=6, steps=2)
+        trainer(tmp_path, data=data, plan=plan).train()
+
+    replay(run, pairs=audit.neighbours(np.random.default_rng(0).integers(1, 20, (12, LENGTH)))[:3])
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"gradient_accumulation_steps": 2}, "expected batch"),
+    ({"auto_find_batch_size": True}, "part of the plan"),
+    ({"label_smoothing_factor": 0.1}, "one loss a record"),
+    ({"include_num_input_tokens_seen": "all"}, "secret"),
+    ({"neftune_noise_alpha": 5.0}, "mechanism"),
+    ({"eval_dataset": records(2)}, "eval_public=True"),
+    ({"compute_loss_func": lambda *_: None}, "one loss for a whole batch"),
+    ({"budget": None}, "neither budget nor plan"),
+]
+
+
+@pytest.mark.parametrize(("option", "words"), REFUSALS, ids=[str(next(iter(each))) for each, _ in REFUSALS])
+def test_what_breaks_the_promise_is_refused_with_the_remedy(tmp_path: Path, option: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        trainer(tmp_path, **option)
+
+
+def test_a_checkpoint_of_transformers_is_not_resumed_and_a_run_that_has_not_begun_says_so(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    with pytest.raises(InvalidInput, match="does not hold the keys"):
+        made.train(resume_from_checkpoint=True)
+    with pytest.raises(InvalidInput, match="has not begun"):
+        _ = made.epsilon
+
+
+def test_what_is_saved_loads_and_generates(tmp_path: Path) -> None:
+    made = trainer(tmp_path, model=gpt2(lora=False), gradient_checkpointing=True)
+    made.train()
+    made.save_model(str(tmp_path / "model"))
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "model")
+    assert again.generate(torch.tensor([[1, 2]]), max_new_tokens=3, do_sample=False).shape == (1, 5)
+    saved = json.loads((tmp_path / "model" / hf.RECORD).read_text())
+    assert saved["epsilon"] == made.epsilon
+    folder = made.run.save(tmp_path / "run")
+    assert verify(folder).held
+
+
+def test_a_classifier_of_sequences_with_public_validation(tmp_path: Path) -> None:
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=3,
+        max_position_embeddings=LENGTH,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config)
+    data = [{**each, "labels": torch.tensor(place % 3), "name": "x"} for place, each in enumerate(records())]
+    made = trainer(
+        tmp_path,
+        model=model,
+        data=data,
+        eval_dataset=data[:8],
+        eval_public=True,
+        eval_strategy="epoch",
+        units=range(SIZE),
+    )
+    made.train()
+    assert [log["eval_loss"] for log in made.state.log_history if "eval_loss" in log]
+    assert made.record.plan["unit"]["name"] == "unit"
+
+
+def test_losses_are_one_a_record() -> None:
+    class Outputs:
+        def __init__(self, logits: Tensor) -> None:
+            self.logits = logits
+
+    class TinyForSequenceClassification(nn.Module):
+        def forward(self, logits: Tensor) -> Outputs:
+            return Outputs(logits)
+
+    class TinyForTokenClassification(TinyForSequenceClassification):
+        pass
+
+    whole, model = torch.zeros(2, 4), TinyForSequenceClassification()
+    loss = default_loss(model)
+    assert loss(model, {"logits": whole, "labels": torch.tensor([0, 3])}).tolist() == pytest.approx([math.log(4)] * 2)
+    assert loss(model, {"logits": torch.ones(2, 1), "labels": torch.tensor([1.0, 3.0])}).tolist() == [0.0, 4.0]
+    assert loss(model, {"logits": whole, "labels": torch.ones(2, 4)}).shape == (2,)
+    tokens = default_loss(TinyForTokenClassification())
+    assert tokens(model, {"logits": torch.zeros(2, 3, 4), "labels": torch.zeros(2, 3).long()}).shape == (2,)
+    with pytest.raises(InvalidInput, match="whose loss is not known"):
+        default_loss(nn.Linear(1, 1))
+
+
+def test_texts_become_records_of_one_length() -> None:
+    class Tokenizer:
+        pad_token, eos_token = None, "."
+
+        def __call__(self, text: str, *, max_length: int, **how: Any) -> dict[str, Tensor]:
+            ids = torch.tensor([[ord(each) for each in text[:max_length].ljust(max_length)]])
+            return {"input_ids": ids, "attention_mask": (ids != ord(" ")).long()}
+
+    found = tokenize(["ab", "abcdef"], Tokenizer(), 4)
+    assert [each["attention_mask"].tolist() for each in found] == [[1, 1, 0, 0], [1, 1, 1, 1]]

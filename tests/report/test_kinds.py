@@ -1,0 +1,184 @@
+"""One page for every kind of run: eight questions are answered on each, from its folder alone."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import dpilot
+from dpilot import AutoClassifier, AutoRegressor, Budget, Plan, Schema, Trainer
+from dpilot.cli.main import main
+from dpilot.data.splits import Split
+from dpilot.fit.table import fit_table
+from dpilot.linear import LinearRegression
+from dpilot.privacy.ledger import Ledger
+from dpilot.report import page
+from dpilot.report.about import FIELDS
+from dpilot.report.answers import QUESTIONS
+from dpilot.report.promise import promise
+from dpilot.transfer import Features
+from dpilot.transfer.probing import fit_probe
+from dpilot.tune import ProbeTask, SearchBox, autopilot, linear_scaling
+from tests.report.test_page import Elements, seen
+
+BUDGET = Budget(3.0, 1e-6)
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(1_500, 3))
+Y = (X[:, 0] + 0.3 * RNG.normal(size=1_500) > 0).astype(int)
+DATA = TensorDataset(torch.tensor(X, dtype=torch.float32), torch.tensor(Y))
+LOSS = nn.CrossEntropyLoss(reduction="none")
+SCHEMA = Schema.from_dict(
+    {
+        "columns": {
+            "age": {"type": "numeric", "bounds": [-4, 4]},
+            "sex": {"type": "categorical", "categories": ["f", "m"], "role": "protected"},
+            "ill": {"type": "categorical", "categories": ["no", "yes"], "role": "target"},
+            "patient": {"role": "unit"},
+        }
+    }
+)
+FRAME = pd.DataFrame(
+    {"age": X[:, 0], "sex": np.where(X[:, 1] > 0, "f", "m"), "ill": np.where(Y, "yes", "no"), "patient": range(len(Y))}
+)
+
+
+def table(folder: Path) -> Path:
+    ledger = Ledger.open(folder.with_suffix(".ledger"), dataset="ward", budget=Budget(9.0, 1e-5), unit="patient")
+    return fit_table(FRAME, SCHEMA, epsilon=3.0, ledger=ledger, size=1_500, model="logistic", epochs=2).save(folder)
+
+
+def estimator(folder: Path) -> Path:
+    return AutoClassifier(3.0, classes=[0, 1]).fit(X, Y).save(folder)
+
+
+def regressor(folder: Path) -> Path:
+    return AutoRegressor(3.0).fit(X, X[:, 0]).save(folder)
+
+
+def regression(folder: Path) -> Path:
+    return LinearRegression(3.0).fit(X, X[:, 0]).record().save(folder)
+
+
+def head(folder: Path) -> Path:
+    return autopilot(Features.of(X, Y, 2), budget=BUDGET).record.save(folder)
+
+
+def trained(folder: Path) -> Path:
+    plan = Plan.calibrate(BUDGET, size=1_500, batch_size=300, steps=20, clipping="slack")
+    run = Trainer(nn.Linear(3, 2), LOSS, plan, lr=0.5).fit(DATA)
+    return run.save(folder, evaluation=run.evaluate(DATA, epsilon=1.0))
+
+
+def own_loop(folder: Path) -> Path:
+    plan = Plan.calibrate(BUDGET, size=1_500, batch_size=300, steps=6, clipping="bounded")
+    model = nn.Linear(3, 2)
+    loader = dpilot.poisson_loader(DATA, plan)
+    step = dpilot.PrivateStep(model, LOSS, torch.optim.SGD(model.parameters(), lr=0.5), plan)
+    for batch in loader:
+        step(batch)
+    return step.run.save(folder)
+
+
+def probe(folder: Path) -> Path:
+    return fit_probe(Features.of(X, Y, 2).unit(), BUDGET, lr=2.0, steps=10).record.save(folder)
+
+
+def tuned(folder: Path) -> Path:
+    split = Split.draw({"train": 0.8, "held-out": 0.2})
+    task = ProbeTask.of(Features.of(X, Y, 2).unit(), split, size=1_500)
+    return linear_scaling(task, BUDGET, box=SearchBox((0.1, 10.0), (5, 20))).record.save(folder)
+
+
+KINDS: dict[str, Callable[[Path], Path]] = {
+    each.__name__: each for each in (table, estimator, regressor, regression, head, trained, own_loop, probe, tuned)
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return KINDS[request.param](tmp_path_factory.mktemp("runs") / request.param)
+
+
+@pytest.fixture(scope="module")
+def text(folder: Path) -> str:
+    assert main(["report", str(folder)]) == 0
+    return (folder / page.PAGE).read_text(encoding="utf-8")
+
+
+def answer(text: str, question: str) -> str:
+    found = re.search(f"<dt>{re.escape(question)}</dt><dd>(.*?)</dd>", text, re.DOTALL)
+    assert found is not None, question
+    return html.unescape(found.group(1))
+
+
+def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> None:
+    record = page.read(folder)
+    said = {question: answer(text, question) for question in QUESTIONS}
+    protected, strongly, tuning, quality, group, left, unprotected, checks = said.values()
+    statement = promise(record)
+    kind = folder.name
+    assert ("at most 8 count" if kind == "table" else "Every single record") in protected
+    assert f"at most {statement.even} sure" in strongly
+    assert f"a factor of at most {statement.squared}" in strongly
+    assert tuning.startswith("Not known" if kind in ("trained", "own_loop", "probe") else "Yes.")
+    figures = {"regression", "own_loop", "probe", "tuned"}
+    assert ("No figure was released" in quality) == (kind in figures)
+    assert "Beside no privacy" in quality
+    assert "No groups were compared" in group or kind == "table"
+    assert re.search(r"of its total of epsilon \d[\d.]*, [\d.]+ is spent and ([\d.]+|nothing) is left", left)
+    assert ("ward.ledger" in left or "table.ledger" in left) == (kind == "table")
+    assert "running time" in unprotected
+    assert "May be published" in unprotected
+    assert "dpilot report RUN" in checks
+    assert "dpilot ledger verify" in checks
+
+
+def test_every_page_stands_and_says_nothing_in_dialect(folder: Path, text: str) -> None:
+    found = Elements(text)
+    assert found.open == []
+    names = [attributes["id"] for _, attributes in found.found if "id" in attributes]
+    assert len(names) == len(set(names))
+    words = seen(text)
+    for dialect in ("of mu^2", "composed on each part", "no single record can show through", "Row "):
+        assert dialect not in words
+    assert text == page.render(page.read(folder))
+
+
+@pytest.mark.parametrize("folder", ["table"], indirect=True)
+def test_a_table_shows_groups_errors_and_what_drives_it(text: str) -> None:
+    words = seen(text)
+    assert "Each group against all other records" in words
+    assert "Errors of each group within each class" in words
+    assert "What drives the prediction" in words
+    assert "ROC: true positives against false positives" in words
+
+
+@pytest.mark.parametrize("folder", ["trained"], indirect=True)
+def test_steps_are_drawn_and_nothing_is_called_held_out_that_may_not_be(text: str) -> None:
+    words = seen(text)
+    assert "Whether training had used them the record does not say" in words
+    assert "evaluation" in words
+    for each in ("Fraction of records clipped", "Gradient norms over the steps", "Epsilon of training", "Noise beside"):
+        assert each in words
+
+
+def test_what_was_filled_in_and_supplied_is_shown_and_the_rest_is_visibly_empty(tmp_path: Path) -> None:
+    made: Any = head(tmp_path / "run")
+    (tmp_path / "about.toml").write_text('controller = "St. <Mary>"\npurpose = "a test."\n')
+    assert main(["report", str(made), "--about", str(tmp_path / "about.toml"), "--baseline", "0.875"]) == 0
+    words = seen((made / page.PAGE).read_text(encoding="utf-8"))
+    assert "St. <Mary>" in words
+    assert words.count("not filled in") == len(FIELDS) - 2 + 1  # and the sentence that says what it means
+    assert "Beside no privacy: 87.5 %, a figure from data declared public" in words
+    (tmp_path / "about.toml").write_text('colour = "red"\n')
+    assert main(["report", str(made), "--about", str(tmp_path / "about.toml")]) == 2
