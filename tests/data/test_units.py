@@ -93,6 +93,12 @@ def test_units_are_taken_whole():
     assert by_unit(part) == {number: by_unit(rows)[unit] for number, unit in enumerate((1, 4, 7))}
 
 
+def test_the_first_rows_of_units_are_those_of_a_lower_cap():
+    ids = np.random.default_rng(3).integers(0, 20, 100)
+    wide, narrow = (group_rows(ids, PrivacyUnit("patient_id", rows), key=KEY) for rows in (64, 3))
+    assert by_unit(wide.first(3)) == by_unit(narrow)
+
+
 def test_a_table_without_rows_has_no_units():
     rows = group_rows([], UNIT, key=KEY)
     assert (rows.count, rows.places.size, rows.drawn.size, rows.shares.size) == (0, 0, 0, 0)

@@ -64,6 +64,7 @@ def test_every_learner_predicts_the_same_when_it_is_loaded(name, tmp_path):
 def test_a_run_folder_holds_data_alone(tmp_path):
     where = fit_table(frame(120), SCHEMA, **TOTAL, epochs=3).save(tmp_path / "run")
     names = {"model.safetensors", "encoder.json", "schema.toml", "plan.json", "ledger.json", "ledger", "fit.json"}
+    names |= {"statement.json"}
     assert {path.name for path in where.iterdir()} == names
     described = json.loads((where / "encoder.json").read_text())
     assert described["predictor"] == "head"

@@ -54,7 +54,7 @@ def run(data: pd.DataFrame, schema: Schema = SCHEMA, **options):
     return rows, plain, facts.curves, facts.health, fitted.predictor.state()
 
 
-OPAQUE = ("ledger*", "fit.json", ".ledger*")
+OPAQUE = ("ledger*", "fit.json", ".ledger*", "statement.json")
 
 
 @pytest.mark.parametrize("pair", thin(neighbours(120), 3), ids=lambda pair: pair.name)

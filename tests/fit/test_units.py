@@ -11,19 +11,25 @@ import pytest
 
 from dpilot import AutoClassifier, AutoRegressor, Budget, Ledger, load
 from dpilot.audit.neighbours import Pair
+from dpilot.data.rows_per_unit import buy_rows_per_unit, rows_per_unit_event
 from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.fit import pipeline
 from dpilot.fit.declaration import FitOptions, declare_fit
+from dpilot.fit.expansion import features_of
 from dpilot.fit.keys import FitKeys
+from dpilot.fit.learners.heads import HeadsPlan
+from dpilot.fit.learners.networks import dataset_of
 from dpilot.fit.pipeline import FitStopped, plan_fit
 from dpilot.fit.population import HELD_OUT, TRAIN, RecordsByUnit
 from dpilot.fit.source import TableSource
 from dpilot.fit.table import fit_table
+from dpilot.privacy.receipt import Receipt
 from dpilot.privacy.unit import PrivacyUnit
 from tests.fit.helpers import SCHEMA, frame, numeric_frame, numeric_schema
 from tests.fit.test_replay import GOOD, ODD, OPAQUE, run
+from tests.tapes import exact_sum
 from tests.thin import thin
 from tests.tune.pilot_cases import key_that_puts
 
@@ -119,13 +125,25 @@ def test_every_unit_lies_in_one_part_with_all_its_rows():
         assert len({train[place] for place in np.flatnonzero(parts.units.units == unit)}) == 1
 
 
+def test_a_network_samples_and_clips_units():
+    """Its data set has as many items as there are units, and the null record."""
+    data = persons(600, 100)
+    declared, source = declare_fit(data, SCHEMA, epsilon=1.0, delta=1e-4, **UNIT, options=FitOptions("mlp"))
+    reader = plan_fit(declared, "basic").learned.reader(declared.schema.inputs_only())
+    split = FitKeys.draw(0).split({TRAIN: 0.5, HELD_OUT: 0.5})
+    parts = RecordsByUnit.of(source, declared.unit, bytes(32)).parts(reader, split)
+    made = dataset_of(parts, features_of(reader.schema), declared.task)
+    assert len(made) == parts.units.count + 1 < len(parts.train.features)
+    assert max(len(made.rows_of(number)[1]) for number in range(len(made))) == 3
+
+
 def test_units_of_one_row_each_are_records():
     """The same coins and, but for roundings, the same sums: with next to no noise the model is the same."""
     data = frame(200)
     alone = data.assign(patient_id=pd.Series(np.arange(200), dtype=object))
     how = {"epsilon": 1e5, "delta": 1e-4, "test_seed": 5, "epochs": 3}
     plain = fit_table(data, SCHEMA, **how)
-    by_unit = fit_table(alone, SCHEMA, **how, **UNIT)
+    by_unit = fit_table(alone, SCHEMA, **how, unit="patient_id", rows_per_unit=1)
     assert np.allclose(plain.predict_proba(data), by_unit.predict_proba(data), atol=0.05)
 
 
@@ -309,3 +327,51 @@ def test_a_private_score_of_units_is_paid_in_their_ledger(tmp_path):
         with pytest.raises(InvalidInput, match=said):
             model.private_score(X, y, epsilon=1.0, units=given, ledger=ledger)
     assert len(ledger.entries()) == 1
+
+
+def test_the_rows_of_a_unit_that_count_can_be_bought(tmp_path, monkeypatch):
+    """Nine persons of ten have at most two rows: a priced release says so, and training reads no more."""
+    read = []
+    monkeypatch.setattr(HeadsPlan, "train", _spy(HeadsPlan.train, read))
+    data = persons(2_000, 1_000)
+    ids = np.concatenate([np.repeat(np.arange(900), 2), np.full(200, 900)])
+    data = data.assign(patient_id=ids)
+    ledger = Ledger.open(tmp_path / "a.ledger", dataset="a", budget=Budget(200.0, 1e-5), unit="patient_id", bound="gdp")
+    how = {"epsilon": 100.0, "delta": 1e-6, "test_seed": 3, "unit": "patient_id"}
+    model = fit_table(data, SCHEMA, **how, rows_per_unit="buy", ledger=ledger)
+    assert max(np.bincount(read[0].units.units)) == 2
+    assert "at most 2 count" in model.record.privacy["unit"]
+    assert any("Rows per unit: 2 were bought" in each for each in model.record.decisions)
+    assert [entry.purpose for entry in ledger.entries()].count("rows per unit") == 1
+    with pytest.raises(InvalidInput, match="buy"):
+        fit_table(data, SCHEMA, **how, rows_per_unit="most")
+    with pytest.raises(InvalidInput, match="rows_per_unit"):
+        AutoClassifier(epsilon=1.0, schema=SCHEMA, unit="patient_id", rows_per_unit="most").fit(data, data["outcome"])
+
+
+def _spy(train, read):
+    def noted(self, parts, run):
+        read.append(parts)
+        return train(self, parts, run)
+
+    return noted
+
+
+@pytest.mark.parametrize("name", ["a thousand rows", "hostile rows"])
+def test_a_unit_more_moves_a_fit_that_buys_its_cap_within_its_bounds(replay, name):
+    pair = Pair(name, persons(), joined(persons(), NEWCOMERS[name]))
+    fit = partial(run, model="auto", epochs=2, unit="patient_id", rows_per_unit="buy")
+    replay(fit, pairs=[pair], opaque=OPAQUE)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_a_unit_moves_the_release_of_rows_per_unit_by_one(rows):
+    """Whatever its number of rows; one without rows moves nothing."""
+    sizes = np.array([1, 1, 2, 5, 70])
+
+    def counted(sizes):
+        receipt = Receipt(rows_per_unit_event(1.0))
+        return exact_sum(buy_rows_per_unit, sizes, noise_multiplier=1.0, receipt=receipt)
+
+    assert np.linalg.norm(counted(np.append(sizes, rows)) - counted(sizes)) == 1
+    assert not (counted(np.append(sizes, 0)) - counted(sizes)).any()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from dpilot.privacy.events import Gaussian
 from dpilot.privacy.ledger import Ledger
 from dpilot.privacy.receipt import Receipt
 from dpilot.privacy.unit import PrivacyUnit
+from dpilot.transfer import head_gradients
 from dpilot.transfer.features import Features, private_center
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.transfer.probing import fit_probe
@@ -54,17 +57,61 @@ def test_a_unit_moves_the_sum_of_a_head_by_no_more_than_the_threshold(name, thre
         assert not moved.any()
 
 
-def test_a_sum_is_that_of_means_of_clipped_rows():
-    features, weights = grouped(), torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(1))
+def means_of(features: Features, weights: torch.Tensor) -> torch.Tensor:
+    """The gradients of units at ``weights`` (classes, d), formed: (units, classes, d)."""
     rows = features.values.double()
-    pull = torch.softmax(rows @ weights[0].double().T, 1) - torch.nn.functional.one_hot(features.labels, 3)
-    gradients = torch.einsum("nc,nd->ncd", pull, rows)
-    norms = torch.linalg.vector_norm(gradients, dim=(1, 2))
+    pull = torch.softmax(rows @ weights.double().T, 1) - torch.nn.functional.one_hot(features.labels, len(weights))
+    gradients = torch.einsum("nc,nd->ncd", pull, rows) / torch.bincount(features.units)[features.units, None, None]
+    return gradients.new_zeros(features.count, *weights.shape).index_add_(0, features.units, gradients)
+
+
+@pytest.mark.parametrize("block", [128, 3072])
+@pytest.mark.parametrize("scattered", [False, True])
+def test_a_sum_is_that_of_means_that_were_clipped_once(block, scattered, monkeypatch):
+    """Wherever blocks end, and wherever the rows of a unit lie."""
+    monkeypatch.setattr(head_gradients, "_BLOCK_ROWS", (block, block))
+    features, weights = grouped(), torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(1))
     limit = 0.7 * (1 - 2 * 128**2 * 2.0**-24)  # less what is taken off for roundings
-    clipped = gradients * (limit / norms).clamp_max(1.0)[:, None, None]
-    assert features.shares is not None
-    expected = (clipped * features.shares.double()[:, None, None]).sum(0)
+    means = means_of(features, weights[0])
+    norms = torch.linalg.vector_norm(means, dim=(1, 2), keepdim=True)
+    assert 0.1 < float((norms > limit).double().mean()) < 0.9, "some are clipped"
+    expected = (means * (limit / norms).clamp_max(1.0)).sum(0)
+    if scattered:
+        features = features.take(np.random.default_rng(3).permutation(len(features)))
     assert torch.allclose(sum_of(features, weights, 0.7)[0], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e6])
+def test_the_norm_of_a_unit_is_no_less_than_it_is_and_hardly_more(scale):
+    """Rows that nearly cancel are where norms from inner products are off by most."""
+    rng = np.random.default_rng(5)
+    base = rng.normal(size=(400, 1, 6))
+    near = np.where(np.arange(400)[:, None, None] % 2 == 0, 1.0, rng.choice([1e-6, 1e-4, 1e-2], (400, 1, 1)))
+    rows = scale * (base + near * rng.normal(size=(400, 4, 6)) * 10.0 ** rng.integers(-4, 1, (400, 4, 1)))
+    labels = np.tile([0, 1, 0, 1], 400)  # of two classes, p - y is opposite at equal rows
+    features = Features.of(rows.reshape(-1, 6), labels, 2).by_unit(np.repeat(np.arange(400), 4), UNIT, key=KEY)
+    weights, threshold = torch.zeros(1, 2, 6), 0.25
+    true = torch.linalg.vector_norm(means_of(features, weights[0]), dim=(1, 2))
+    blocks = FeatureBlocks.of(features)
+    limits = residual_limits(blocks.lengths, torch.tensor([threshold]), 2)
+    (gradients,) = blocks.gradients(weights, limits)
+    norms = gradients.norms[:, 0].double() * threshold * (1 - 2 * 128**2 * 2.0**-24 - 18 * 2.0**-24)
+    rows_long = torch.linalg.vector_norm(features.values.double(), dim=1) / 2**0.5
+    longest = torch.zeros(400, dtype=torch.float64).index_add_(0, features.units, rows_long * features.shares)
+    assert (true < 1e-3 * longest).any(), "some cancel"
+    assert (norms >= true).all()
+    assert (norms <= true * (1 + 1e-5) + longest * 2.0**-9).all()
+
+
+def test_a_unit_that_does_not_compute_moves_no_other():
+    """Its scores are not finite, and its rows lie beside those of others."""
+    features, weights = grouped(), torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(2))
+    broken = features.values.clone()
+    broken[features.units == 40] *= 1e38
+    others = features.take(features.units != 40)
+    found = sum_of(replace(features, values=broken), weights, 0.7)
+    assert torch.isfinite(found).all()
+    assert torch.allclose(found, sum_of(others, weights, 0.7), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -81,7 +128,10 @@ def test_shares_go_with_their_rows():
     assert features.shares is not None
     chosen = np.array([3, 50, 7])
     assert torch.equal(features.take(chosen).shares, features.shares[chosen])
-    assert torch.equal(features.shuffled().shares.sort().values, features.shares.sort().values)
+    shuffled = features.shuffled()
+    assert torch.equal(shuffled.shares.sort().values, features.shares.sort().values)
+    assert (shuffled.units.diff() >= 0).all(), "the rows of a unit stay together"
+    assert not torch.equal(shuffled.values, features.values)
 
 
 def test_a_probe_is_paid_for_units(tmp_path):
@@ -125,8 +175,8 @@ def test_the_rows_of_a_unit_add_up_to_no_more_than_one_in_float32_too(rows):
 
 
 def test_one_row_of_a_unit_is_taken_wherever_its_rows_lie():
-    """A secret order puts them apart."""
-    features = grouped().shuffled()
+    features = grouped()
+    features = features.take(np.random.default_rng(4).permutation(len(features)))
     taken = features.one_a_unit()
     assert len(taken) == len(set(features.units.tolist()))
     task = ProbeTask.of(features, Split({"train": 0.5, "held-out": 0.5}, KEY), size=90)

@@ -18,10 +18,13 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from dpilot import Budget, Ledger
+from dpilot.data.units import group_rows
 from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.noise import KeyedNoise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
+from dpilot.privacy.unit import PrivacyUnit
+from dpilot.train.records.unit_reader import UnitsById, rows_of
 from dpilot.tune import Candidate, ModuleTask, autopilot, private_selection, random_search, worker
 from dpilot.tune import pool as pools
 from dpilot.tune.recipe import TrialKeys
@@ -45,7 +48,7 @@ def one_thread():
 def task_of(model_fn, data=None, **options):
     options = {"options": {"chunk_size": 64}, "clipping": "constant", "sample_rate": RATE, "workers": 2, **options}
     data = dataset() if data is None else data
-    return ModuleTask(model_fn, LOSS, data, data, len(data), len(data), 2, **options)
+    return ModuleTask(model_fn, LOSS, data, rows_of(data), len(data), len(data), 2, **options)
 
 
 def trial(steps=3, lr=0.5, sigma=2.0, rate=RATE):
@@ -90,14 +93,18 @@ def no_process(monkeypatch):
     monkeypatch.setattr(pools.subprocess, "Popen", never)
 
 
-def test_the_pool_gives_what_trials_one_after_the_other_give_bit_for_bit(monkeypatch):
+@pytest.mark.parametrize("by_unit", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_pool_gives_what_trials_one_after_the_other_give_bit_for_bit(monkeypatch, by_unit):
     """With the same keys: weights, Poisson batches, dropout, noise, clip state, averages; null records end nothing."""
-    made, told = [], []
+    made, told, data, unit = [], [], sequences(), PrivacyUnit("unit", 3)
+    if by_unit:
+        data = UnitsById(data, group_rows(np.arange(60) // 4, unit, key=bytes(32)))
     for workers in (1, 2):
         foretell(monkeypatch)
         how = {"options": {"chunk_size": 16, "average": "ema"}, "clipping": "bounded-slack", "noise": fixed_noise(2)}
         records = []
-        task = task_of(pool_cases.Sequences, sequences(), workers=workers, watch=records.append, **how)
+        how |= {"unit": unit} if by_unit else {}
+        task = task_of(pool_cases.Sequences, data, workers=workers, watch=records.append, **how)
         made.append(task.train([trial(4), trial(2, 0.1, 3.0), trial(3)]))
         told.append(records)
     assert all(same(one, other) for one, other in zip(*made, strict=True))

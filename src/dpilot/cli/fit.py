@@ -49,7 +49,7 @@ def fit(
         str | None, typer.Option(help="Whom to protect with all their rows: the column of ids, such as patient_id.")
     ] = None,
     rows_per_unit: Annotated[
-        int | None, typer.Option(help="At most so many rows of a unit count; 8 by default.")
+        str | None, typer.Option(help='At most so many rows of a unit count; 8 by default, "buy" a noisy quantile.')
     ] = None,
     missing_unit: Annotated[
         str, typer.Option(help='Rows without an id: "null" leaves them out, "row" protects each as a row only.')
@@ -108,7 +108,7 @@ def fit(
         "target": target,
         "protected": protected or None,
         "unit": unit,
-        "rows_per_unit": rows_per_unit,
+        "rows_per_unit": int(rows_per_unit) if rows_per_unit and rows_per_unit.isdecimal() else rows_per_unit,
         "missing_unit": missing_unit,
         "unprotected": published,
     }

@@ -67,6 +67,11 @@ class UnitRows:
         """The same without rows that are null: they take no part in their unit's mean."""
         return UnitRows(self.places[mask], self.units[mask], self.count)
 
+    def first(self, rows: int) -> UnitRows:
+        """The same with at most ``rows`` of each unit, drawn uniformly: what that cap would have kept."""
+        kept = _rank(self.units) < rows
+        return UnitRows(self.places[kept], self.units[kept], self.count)
+
     def take(self, chosen: Indices) -> UnitRows:
         """The rows of the units ``chosen``, ascending, numbered anew in their order."""
         number = np.full(self.count, _NO_ID, dtype=np.int64)

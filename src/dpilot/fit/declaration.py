@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dpilot import _validate
-from dpilot.data.column import Column
+from dpilot.data.column import BUY, Column
+from dpilot.data.rows_per_unit import MOST_ROWS
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit.class_weights import BALANCED, CAP, DECISIONS, check_class_weight
@@ -130,6 +131,7 @@ class Declaration:
     notes: tuple[str, ...] = ()
     class_names: tuple[str, ...] | None = None
     unit: PrivacyUnit = RECORD
+    buys_rows: bool = False  # how many rows of a unit count; ``unit.rows`` is then the most
 
     @property
     def task(self) -> FitTask:
@@ -152,7 +154,7 @@ def declare_fit(
     target: str | None = None,
     protected: str | Iterable[str] | None = None,
     unit: str | None = None,
-    rows_per_unit: int | None = None,
+    rows_per_unit: int | str | None = None,
     missing_unit: str = "null",
     options: FitOptions | None = None,
     class_names: tuple[str, ...] | None = None,
@@ -162,7 +164,7 @@ def declare_fit(
     """What is declared of a fit, and the table it is of; its length is read only if it is public.
 
     ``unit`` names the column of ids whose rows are one unit, where the schema does not (role "unit"); the length is
-    then the number of different ids.
+    then the number of different ids. ``rows_per_unit="buy"`` leaves the cap to a noisy quantile.
 
     Of the delta of ``ledger`` no more is taken than the fit's part (``privacy.ledger.fit_budget``).
     """
@@ -172,6 +174,10 @@ def declare_fit(
     # what is no table (images) comes as a RecordSource; its class is asked, as a frame may have a column of that name
     table: RecordSource = source if hasattr(type(source), "inspect") else TableSource.of(source, roles)
     named = table.schema.unit
+    buys_rows = isinstance(rows_per_unit, str)
+    if isinstance(rows_per_unit, str):
+        _validate.one_of((BUY,), "Or a whole number, declared.", rows_per_unit=rows_per_unit)
+        rows_per_unit = MOST_ROWS
     protects = PrivacyUnit.of(None if named is None else named.name, rows_per_unit, missing_unit)
     length = 0 if size != "public" else table.length() if protects.is_record else count_units(table, protects)
     known, public = resolve_size(size, length)
@@ -188,7 +194,7 @@ def declare_fit(
         unprotected=unprotected,
         unit=protects,
     )
-    return replace(declared, budget=fit_budget(ledger, declared.budget)), table
+    return replace(declared, budget=fit_budget(ledger, declared.budget), buys_rows=buys_rows), table
 
 
 def declare(

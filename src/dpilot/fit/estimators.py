@@ -12,6 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from dpilot import _validate
 from dpilot._arrays import Indices
 from dpilot.data.cells import Cells
+from dpilot.data.column import BUY
+from dpilot.data.rows_per_unit import MOST_ROWS
 from dpilot.data.schema import Schema
 from dpilot.data.units import UnitRowsBuilder
 from dpilot.errors import InvalidInput
@@ -93,6 +95,10 @@ class AutoEstimator(PrivateEstimator):
     device: str | None = None
     checkpoint: Any = None
     stop_below: float = 0.5
+
+    def _most_rows(self) -> int:
+        """That of ``rows_per_unit="buy"`` is the most that can be bought."""
+        return MOST_ROWS if self.rows_per_unit == BUY else super()._most_rows()
 
     def record(self) -> FitRecord:
         """The fit as the report and the command line see it: declared and released values only."""

@@ -30,6 +30,7 @@ from dpilot.fit.source import RecordSource, RowReader, Seen
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, describe_ledger, ledger_exists
+from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import BY_PARTS, FitRecord
 from dpilot.train.progress import Progress
 
@@ -148,11 +149,13 @@ def run_fit(
     committed = payments.commit(stages, plan.rest)
     cost = payments.cost(declared.budget)
     size = plan.purchases.buy_size(records.sample, declared, committed, keys.noise.spawn())
+    rows = plan.purchases.buy_rows(records, committed, keys.noise)
+    unit = declared.unit if rows is None else replace(declared.unit, rows=rows)
     reader = plan.learned.reader(plan.purchases.buy_bounds(records.sample, size, committed, keys.noise.spawn()))
-    parts = records.parts(reader, split, _seen(declared, reading))
+    parts = records.first(source, rows).parts(reader, split, _seen(declared, reading))
     counts = plan.purchases.buy_counts(parts, declared.task.outputs, committed, keys.noise)
     weights = _class_weights(plan, counts)
-    run = PaidRun(committed, keys, split.id, size, cost, tell, progress, weights.weights)
+    run = PaidRun(committed, keys, split.id, size, cost, tell, progress, weights.weights, unit)
     trained = plan.learned.train(parts, run)
     predictor = shift(trained.predictor, weights.offsets)
     outputs = predictor.outputs(parts.held_out.features)
@@ -161,7 +164,7 @@ def run_fit(
             parts.held_out, outputs if declared.task.numeric else softmax(outputs), receipt, keys.noise.spawn()
         )
     entries = _entries(plan, keys, payments, committed)
-    record = _record(plan, trained, weights, metrics, health, entries, payments, size, keys.noise.stamp)
+    record = _record(plan, trained, weights, metrics, health, entries, payments, size, keys.noise.stamp, unit)
     own = payments.book if payments.own else None
     model = FittedModel(_with_bought(declared.schema, reader), reader, predictor, record, health, own)
     return FitResult(
@@ -238,7 +241,7 @@ def _entries(plan: FitPlan, keys: FitKeys, payments: Payments, committed: Commit
 
 def _record(
     plan: FitPlan, trained: Trained, weights: ClassWeights, metrics: tuple[Metric, ...], health: Health,
-    entries: tuple[Entry, ...], payments: Payments, size: float, stamp: str,
+    entries: tuple[Entry, ...], payments: Payments, size: float, stamp: str, unit: PrivacyUnit,
 ) -> FitRecord:  # fmt: skip
     declared, cost = plan.declared, payments.cost(plan.declared.budget)
     groups = [each.attribute for each in declared.task.groups]
@@ -247,7 +250,7 @@ def _record(
         epsilon=cost.epsilon,
         delta=cost.delta,
         accounting=_HOW,
-        unit=payments.unit,
+        unit=unit,
         tuning="inside" if trained.trials else "none",
         head=payments.book.head(),
         paid_in=describe_ledger(payments.book, own=payments.own),
@@ -262,7 +265,7 @@ def _record(
             "bought_bounds": list(declared.schema.to_buy),
         },
         plan={"model": declared.options.model, **trained.plan, **weights.plain()},
-        decisions=_decisions(plan, trained, weights, health),
+        decisions=_decisions(plan, trained, weights, health, unit),
         metrics=tuple(metric.record() for metric in metrics),
         thresholds=trained.thresholds,
         ledger=tuple(entry.as_dict() for entry in entries),
@@ -275,13 +278,19 @@ def _record(
     )
 
 
-def _decisions(plan: FitPlan, trained: Trained, weights: ClassWeights, health: Health) -> tuple[str, ...]:
+def _decisions(
+    plan: FitPlan, trained: Trained, weights: ClassWeights, health: Health, unit: PrivacyUnit
+) -> tuple[str, ...]:
     """The choices of the fit in the order they were made, after what the learner says in short, if it does."""
     first, *others = trained.decisions
     summary, rest = ((first,), others) if first.startswith("In short") else ((), trained.decisions)
     return (
         *summary,
         *plan.declared.notes,
+        *(
+            [f"Rows per unit: {unit.rows} were bought, as about nine units of ten have no more."]
+            * plan.declared.buys_rows
+        ),
         f"{SHARE:.0%} of the budget went to the health check. {health.sentences()[0]}",
         *plan.purchases.reasons,
         *weights.reasons,

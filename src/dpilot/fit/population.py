@@ -82,6 +82,13 @@ class RecordsByUnit:
         rows = _group(source, unit, key)
         return cls(source.select(rows.drawn), source.select(rows.places), rows)
 
+    def first(self, source: RecordSource, rows: int | None) -> RecordsByUnit:
+        """The same with at most ``rows`` of each unit's rows; all of them where it is None."""
+        if rows is None or self.rows is None:
+            return self
+        kept = self.rows.first(rows)
+        return RecordsByUnit(self.sample, source.select(kept.places), kept)
+
     def parts(self, reader: RowReader, split: Split, seen: Seen | None = None) -> Parts:
         """Every unit, with all its rows, in one part: rows that count for training, one of each unit held out."""
         records = self.counted.read(reader, seen)

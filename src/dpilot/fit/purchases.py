@@ -8,9 +8,10 @@ from typing import Final
 
 from dpilot._arrays import Floats
 from dpilot.data import bounds
+from dpilot.data.rows_per_unit import buy_rows_per_unit, rows_per_unit_event
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
-from dpilot.fit.population import TRAIN, Parts
+from dpilot.fit.population import TRAIN, Parts, RecordsByUnit
 from dpilot.fit.source import RecordSource
 from dpilot.mechanism import Noise
 from dpilot.noise import KeyedNoise
@@ -20,12 +21,14 @@ from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.ledger import Committed, Stage
 from dpilot.statistics import count, count_event, table, table_event
 
-__all__ = ["BOUNDS", "COUNTS", "SIZE", "Purchases"]
+__all__ = ["BOUNDS", "COUNTS", "ROWS", "SIZE", "Purchases"]
 
 SIZE: Final = "size"
+ROWS: Final = "rows per unit"
 BOUNDS: Final = "bounds"
 COUNTS: Final = "class counts"
 _SIZE_SHARE: Final = 0.005
+_ROWS_SHARE: Final = 0.005
 _COUNTS_SHARE: Final = 0.01
 """At epsilon 1 and delta 1e-6 noise of about 45 records: a tenth of a class of 1 % among 45,000."""
 
@@ -42,6 +45,7 @@ class Purchases:
     bounds_noise: float | None
     share: float
     counts_noise: float | None = None
+    rows_noise: float | None = None
 
     @classmethod
     def plan(cls, declared: Declaration, budget: Budget, *, bounds_too: bool = True) -> Purchases:
@@ -50,13 +54,16 @@ class Purchases:
         size = _SIZE_SHARE if declared.size is None else 0.0
         limits = bounds.SHARE if bounds_too and schema.to_buy else 0.0
         counts = _COUNTS_SHARE if declared.options.buys_counts else 0.0
-        noises = [1 / (mu * math.sqrt(share)) if share else None for share in (size, limits, counts)]
-        return cls(schema, noises[0], noises[1], size + limits + counts, noises[2])
+        rows = _ROWS_SHARE if declared.buys_rows else 0.0
+        noises = [1 / (mu * math.sqrt(share)) if share else None for share in (size, limits, counts, rows)]
+        return cls(schema, noises[0], noises[1], size + limits + counts + rows, *noises[2:])
 
     @property
     def events(self) -> dict[str, Event]:
         """What the purchases cost a record of the training part, in the order they are made."""
         events = {} if self.size_noise is None else {SIZE: count_event(self.size_noise)}
+        if self.rows_noise is not None:
+            events[ROWS] = rows_per_unit_event(self.rows_noise)
         if self.bounds_noise is not None:
             events[BOUNDS] = bounds.buy_event(self.schema, self.bounds_noise)
         if self.counts_noise is not None:
@@ -85,6 +92,15 @@ class Purchases:
         with committed.stage(SIZE) as receipt:
             noisy = count(source.blanks(), noise_multiplier=self.size_noise, receipt=receipt, noise=noise)
         return max(noisy, 1.0)
+
+    def buy_rows(self, records: RecordsByUnit, committed: Committed, noise: KeyedNoise) -> int | None:
+        """How many rows of a unit count; None where it is declared."""
+        if self.rows_noise is None:
+            return None
+        assert records.rows is not None  # only units have a cap
+        with committed.stage(ROWS) as receipt:
+            sizes = records.rows.sizes
+            return buy_rows_per_unit(sizes, noise_multiplier=self.rows_noise, receipt=receipt, noise=noise.spawn())
 
     def buy_bounds(self, source: RecordSource, size: float, committed: Committed, noise: Noise) -> Schema:
         """The schema of the features with all bounds."""

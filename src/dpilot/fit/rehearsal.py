@@ -79,7 +79,8 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
 
     def train_once() -> None:
         committed: Any = _Unpaid(short.stages(split.id))
-        short.train(parts, PaidRun(committed, keys, split.id, float(rows // each or 1), Cost(0.0, 0.0)))
+        units = float(rows // each or 1)
+        short.train(parts, PaidRun(committed, keys, split.id, units, Cost(0.0, 0.0), unit=declared.unit))
 
     once, training = _seconds(train_once)
     # the health check decodes pictures, which made-up ones need not, and makes no features of them

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.data.cells import Cells
 from dpilot.data.units import group_rows
@@ -41,7 +42,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _: KW_ONLY
     size: str | int = "public"
     unit: str | None = None
-    rows_per_unit: int = ROWS_PER_UNIT
+    rows_per_unit: Any = ROWS_PER_UNIT
     missing_unit: str = "null"
     ledger: Any = None
     allow_large_delta: bool = False
@@ -125,7 +126,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         name = column if self.unit is None else self.unit
         if name is None and units is not None:
             name = "unit"
-        return PrivacyUnit.of(name, None if name is None else self.rows_per_unit, self.missing_unit)
+        return PrivacyUnit.of(name, None if name is None else self._most_rows(), self.missing_unit)
+
+    def _most_rows(self) -> int:
+        """How many rows of a unit count at most."""
+        return _validate.count(rows_per_unit=self.rows_per_unit)
 
     def _rows(self, table: Floats, ids: Cells | None, unit: PrivacyUnit) -> tuple[MemoryRows, int]:
         """The rows of a table in memory, and the number of units; of records, where there are no ``ids``."""

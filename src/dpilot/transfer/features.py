@@ -133,9 +133,18 @@ class Features:
 
         Guarantee:
             One record more is, in distribution, one that takes a place while who was there goes to the end: roundings
-            of sums that follow the order change beside these two places alone.
+            of sums that follow the order change beside these two places alone. The rows of a unit stay together.
         """
-        return self.take(Chain(fresh_key("order of records")).generator("order").permutation(len(self)))
+        order = Chain(fresh_key("order of records")).generator("order").permutation(self.count)
+        if self.units is None:
+            return self.take(order)
+        return replace(self, units=torch.from_numpy(order).to(self.units)[self.units]).by_place()
+
+    def by_place(self) -> Features:
+        """The same rows with those of a unit side by side, units in the order of their numbers."""
+        if self.units is None or bool((self.units.diff() >= 0).all()):
+            return self
+        return self.take(torch.argsort(self.units, stable=True))
 
     def to(self, device: torch.device | str) -> Features:
         """The same features on another device."""

@@ -28,9 +28,7 @@ Class weights multiply the loss, so the residual, before norms are taken: R = cl
 record's own class, a declared or released number. Its norm is that of the very numbers w (p - y), rounded, so all of
 the above holds of them: no weight makes a record longer than C.
 
-Where a unit has several rows (``Features.shares``), each row is clipped as a record is, then weighed by its share, so
-that the unit's rows add no more than C together; sums are in float64 throughout, in which all roundings are below what
-the threshold was lowered by.
+Where a unit has several rows (``Features.units``), the mean of their gradients is clipped (``unit_gradients``).
 
 A record put in before others moves those into other sums of 128. Adversarial records can make all their roundings lean
 one way, up to n 2^-17 C for n records; where nobody can choose the order (coins of a split, ``shuffled``) they cannot
@@ -54,6 +52,7 @@ from dpilot.private_sum import Clip, PerSampleGradients, clip_and_sum
 from dpilot.transfer import head_kernels
 from dpilot.transfer.features import NULL, Features, chunk_rows
 from dpilot.transfer.joint import clip_heads
+from dpilot.transfer.unit_gradients import UnitBlock, UnitHeadGradients, cut_blocks
 
 __all__ = ["FeatureBlocks", "HeadGradients", "residual_limits"]
 
@@ -89,11 +88,6 @@ def _product(residuals: Tensor, rows: Tensor, kind: torch.dtype) -> Tensor:
     return torch.bmm(pieces, rows.unfold(0, _DEPTH, _DEPTH).mT).sum(0, dtype=kind)
 
 
-def _exact_product(residuals: Tensor, rows: Tensor, kind: torch.dtype) -> Tensor:
-    """The product in ``kind``: the rows of a unit lie in many sums, and float32 would round each by their company."""
-    return torch.mm(residuals.to(kind), rows.to(kind))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureBlocks:
     """Features made ready: rows, classes and lengths, and how many rows are worked on at a time.
@@ -110,7 +104,7 @@ class FeatureBlocks:
     block: int
     grade: precision.Grade
     product: Product = _product
-    shares: Tensor | None = None  # (n,) float32: what each row adds of its unit
+    units: tuple[UnitBlock, ...] | None = None  # whose rows are whose, where a unit has several
     class_weights: Tensor | None = None  # (classes,) float32
 
     @classmethod
@@ -129,12 +123,13 @@ class FeatureBlocks:
         ``grade`` is that of the device, and ``product`` the one whose roundings the limits have room for, unless a test
         writes out those of another device.
         """
-        values = features.values if device is None else features.values.to(device)
-        labels = features.labels.to(values.device)
+        features = features.by_place()
+        features = features if device is None else features.to(device)
+        values, labels = features.values, features.labels
         grade, block = grade or grade_of(values.device), block_rows(values, size)
-        shares = None if features.shares is None else features.shares.to(values.device)
+        most = features.protects.rows or 1
+        block = max(block, -(-most // _DEPTH) * _DEPTH)  # which holds a unit
         if values.device.type != "cpu":
-            shares = None if shares is None else pad(shares, (0, -len(values) % block))
             values, labels = pad_to_blocks(values, labels, block)
         values = precision.truncate_tf32(values) if grade is precision.TF32 else values
         lengths = torch.empty(len(values), dtype=torch.float64, device=values.device)
@@ -147,9 +142,11 @@ class FeatureBlocks:
         lengths = torch.where(null, torch.inf, lengths)
         if grade.tensor_cores:  # which multiply fast what lies side by side along the sum
             values = values.T.contiguous().T
-        product = product if shares is None else _exact_product
         weights = None if class_weights is None else values.new_tensor(class_weights)
-        return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade, product, shares, weights)
+        units = None
+        if features.units is not None and features.shares is not None:
+            units = tuple(cut_blocks(values, lengths, features.units, features.shares, rows=block, most=most))
+        return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade, product, units, weights)
 
     def clip_and_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
         """The sum of gradients under ``clip_heads``, shaped as ``weights`` (heads, classes, d), in float64."""
@@ -158,21 +155,21 @@ class FeatureBlocks:
         sums: Tensor = total[0]
         return sums
 
-    def gradients(self, weights: Tensor, limits: Tensor) -> Iterator[HeadGradients]:
+    def gradients(self, weights: Tensor, limits: Tensor) -> Iterator[PerSampleGradients]:
         """Those of each block in turn, one block at least: weights (heads, classes, d), limits (heads, n)."""
         flat = weights.view(-1, weights.shape[-1])
-        for start in range(0, max(len(self.values), 1), self.block):
+        records = ((start, None) for start in range(0, max(len(self.values), 1), self.block))
+        for start, units in records if self.units is None else ((each.start, each) for each in self.units):
             place = slice(start, start + self.block)
             rows, labels, limit = self.values[place], self.labels[place], limits[:, place]
-            share = None if self.shares is None else self.shares[place]
             missing = self.block - len(rows)
             if missing:
                 rows, labels = pad(rows, (0, 0, 0, missing)), pad(labels, (0, missing))
                 limit = pad(limit, (0, missing))
-                share = None if share is None else pad(share, (0, missing))
             scores = torch.mm(flat, rows.T).view(-1, self.classes, self.block)
             own = None if self.class_weights is None else self.class_weights[labels]
-            yield HeadGradients(rows, labels, limit, scores, self.grade, self.product, share, own)
+            gradients = HeadGradients(rows, labels, limit, scores, self.grade, self.product, own)
+            yield gradients if units is None else UnitHeadGradients(rows, gradients.residuals, limit, units)
 
 
 @final
@@ -201,14 +198,14 @@ class HeadGradients(PerSampleGradients):
         scores: Tensor,
         grade: precision.Grade = precision.FULL,
         product: Product = _product,
-        shares: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> None:
         self._rows, self._labels, self._limits, self._scores = rows, labels, limits, scores
-        self._grade, self._product, self._shares, self._weights = grade, product, shares, weights
+        self._grade, self._product, self._weights = grade, product, weights
 
     @cached_property
-    def _residuals(self) -> Tensor:
+    def residuals(self) -> Tensor:
+        """p - y of each record (heads, classes, b), times the weight of its class. Sensitive."""
         residuals = torch.softmax(self._scores, 1)
         labels = self._labels.expand(len(residuals), 1, -1)
         residuals.scatter_add_(1, labels, residuals.new_full((1, 1, 1), -1.0).expand_as(labels))
@@ -216,12 +213,10 @@ class HeadGradients(PerSampleGradients):
 
     @property
     def norms(self) -> Tensor:
-        return self._residuals.square().sum(1).sqrt_().div_(self._limits).T
+        return self.residuals.square().sum(1).sqrt_().div_(self._limits).T
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        residuals = self.__dict__.pop(
-            "_residuals", self._residuals
-        )  # overwritten: asked for again, they are formed anew
+        residuals = self.__dict__.pop("residuals", self.residuals)  # overwritten: asked for again, they are formed anew
         residuals.mul_(weights.T.unsqueeze(1)).nan_to_num_(nan=0.0)
         if self._grade is precision.TF32:
             residuals.view(torch.int32).bitwise_and_(precision.KEPT_BITS)
@@ -239,10 +234,8 @@ class HeadGradients(PerSampleGradients):
         return self.weighted_sum(weights), extras.sum(0) if extras.shape[1] else ()
 
     def _sum(self, residuals: Tensor) -> Tensor:
-        """sum_i R_i x_i^T for each head, in float64, each times its share of its unit."""
+        """sum_i R_i x_i^T for each head, in float64."""
         heads, classes, records = residuals.shape
-        if self._shares is not None:
-            residuals = residuals * self._shares
         kind = torch.float32 if residuals.device.type == "mps" else torch.float64  # which has no float64
         product = self._product(residuals.view(heads * classes, records), self._rows, kind)
         return product.to(kind).view(heads, classes, -1)

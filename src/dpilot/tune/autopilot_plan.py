@@ -60,7 +60,8 @@ class AutopilotPlan:
     def resize(self, size: float, classes: int) -> AutopilotPlan:
         """The same price with the walk of a size that was released: full batch, so steps may follow from it."""
         mu = 1 / self.scaling.final.noise_multiplier
-        defaults = head_defaults(mu, size * (1 - self.held_out), classes, self.options.epochs)
+        trained, options = size * (1 - self.held_out), self.options
+        defaults = head_defaults(mu, trained, classes, options.epochs, threshold=options.threshold)
         return replace(self, scaling=replace(self.scaling, box=defaults.box, fallback=defaults.walk))
 
 
@@ -86,7 +87,7 @@ def plan_heads(
     left = _budget_after(budget, taken)
     known = 10_000 if size is None else size
     held_out = options.share_held_out(budget, known)
-    defaults = head_defaults(gdp_mu(left), known * (1 - held_out), classes, options.epochs)
+    defaults = head_defaults(gdp_mu(left), known * (1 - held_out), classes, options.epochs, threshold=options.threshold)
     scaling = _scaling(left, defaults, options, held_out=known * held_out, cells=cells, never=_reason(options, size))
     (few, most), (_, largest) = defaults.box.steps, defaults.box.lr
     reason = (

@@ -50,7 +50,7 @@ class AutopilotOptions:
 
     ``held_out``: share of the records, by secret coins, for scores and figures; None: ``default_held_out``.
     ``tuning``: share of mu^2 that trials take. Scores take half of what the held-out records may cost, final figures
-    the other half.
+    the other half. ``threshold``: of linear heads, whose step sizes follow from it.
 
     Example:
         >>> AutopilotOptions().shares == SHARES, AutopilotOptions(tuning=0.0).trials
@@ -62,6 +62,7 @@ class AutopilotOptions:
     tuning: float = TUNING_SHARE
     trials: int = 3
     epochs: float | None = None
+    threshold: float = THRESHOLD
 
     def __post_init__(self) -> None:
         check_objective(self.objective)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,16 +29,15 @@ from dpilot.tune.autopilot_plan import METRICS, AutopilotPlan, plan_heads, plan_
 from dpilot.tune.autopilot_record import Outcome, curves_of, explain, plan_of, trials_of
 from dpilot.tune.defaults import TUNING_SHARE, AutopilotOptions
 from dpilot.tune.module_task import ModuleTask, protected_unit
-from dpilot.tune.probe_task import THRESHOLD, ProbeTask
+from dpilot.tune.probe_task import ProbeTask, head_threshold
 from dpilot.tune.record import Tuned
 from dpilot.tune.scaling import chosen, final_run, search
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Task, count_cells, fixed_noise
 
-__all__ = ["HEAD_CLIPPING", "AutopilotResult", "Tell", "autopilot", "cells_of", "draw_split", "run_trials", "silent"]
+__all__ = [
+    "AutopilotResult", "Tell", "autopilot", "cells_of", "describe_head_clipping", "draw_split", "run_trials", "silent",
+]  # fmt: skip
 
-HEAD_CLIPPING: Final = (
-    f"clipping at {THRESHOLD:g}: on rows of unit length a gradient is at most 1.41 long, so there is nothing to adapt"
-)
 _MODULE_CLIPPING: Final = (
     "clipping adapts from 1, floor 0.1 (bounded-slack): its signal is free, and gradients in units of the threshold "
     "keep the step size what it is"
@@ -205,6 +204,12 @@ def run_trials(plan: AutopilotPlan, task: Task, committed: Committed, tell: Tell
     return Outcome(model, candidate, result, notes, tuple(kept))
 
 
+def describe_head_clipping(threshold: float) -> str:
+    """Why the clipping of linear heads is as it is."""
+    bounded = "on rows of unit length a gradient is at most 1.41 long, so there is nothing to adapt"
+    return f"clipping at {threshold:g}: {bounded}"
+
+
 def draw_split(held_out: float, test_seed: int | None) -> Split:
     """Secret coins: from the operating system, or those of a test."""
     shares = {TRAIN: 1 - held_out, HELD_OUT: held_out}
@@ -356,20 +361,20 @@ def _declared_size(size: str | int, count: Callable[[], int]) -> int:
 
 
 def _run_heads(features: Features, run: _AutopilotRun, groups: Any, group_count: int) -> AutopilotResult:
-    options, classes = run.options, features.classes
+    options, classes = replace(run.options, threshold=head_threshold(features.protects)), features.classes
     cells = cells_of(options.objective, classes, group_count)
     plan = plan_heads(run.budget, size=run.size, classes=classes, cells=cells, options=options)
     split = draw_split(plan.held_out, run.test_seed)
 
     def make_task() -> ProbeTask:
-        options = {"groups": groups, "group_count": group_count, "device": run.device, "noise": run.noise}
-        return ProbeTask.of(features.unit(), split, size=run.size, **options)
+        more = {"groups": groups, "group_count": group_count, "device": run.device, "noise": run.noise}
+        return ProbeTask.of(features.unit(), split, size=run.size, threshold=options.threshold, **more)
 
     words = _Words(
-        HEAD_CLIPPING,
+        describe_head_clipping(options.threshold),
         "a linear head on rows of unit length, started at zero",
         {"classes": classes, "features": features.width},
-        {"clipping": "constant", "threshold": THRESHOLD, "optimizer": "momentum"},
+        {"clipping": "constant", "threshold": options.threshold, "optimizer": "momentum"},
     )
     layout = run.layout(classes, 0 if groups is None else group_count)
     return run.carry_out(plan, split, make_task, layout, lambda _: words)

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 from torch.utils.data import TensorDataset
 
 from dpilot.errors import DpilotError, InvalidInput
+from dpilot.train.records.unit_reader import UnitsById, rows_of
 from dpilot.tune.recipe import Recipe
 from dpilot.tune.trial_transfer import TransferredTrial
 from dpilot.tune.worker import Conditions, Refusal, TrialOutput
@@ -46,9 +47,10 @@ def check_sendable(recipe: Recipe) -> None:
         ...
         dpilot.errors.InvalidInput: model_fn cannot be sent to a worker process...
     """
-    if type(recipe.dataset) is not TensorDataset:
+    rows = rows_of(recipe.dataset)
+    if type(rows) is not TensorDataset:
         raise InvalidInput(
-            f"workers are asked for with records in a {type(recipe.dataset).__name__}: expected a TensorDataset, which "
+            f"workers are asked for with records in a {type(rows).__name__}: expected a TensorDataset, which "
             "can be sent whatever its values. Leave workers=1 for others."
         )
     if not sys.executable:
@@ -137,7 +139,8 @@ def _start_workers(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Wo
     """Processes that know the recipe, and a thread to wait for each."""
     conditions, idle = Conditions.here(count), SimpleQueue[_Worker]()
     public = conditions, replace(recipe, dataset=None)
-    records = [each.clone() for each in recipe.dataset.tensors]  # a view would take along all that it is a view of
+    tensors = [each.clone() for each in rows_of(recipe.dataset).tensors]  # a view would take along what it is a view of
+    records = tensors, recipe.dataset.rows if isinstance(recipe.dataset, UnitsById) else None
     with ExitStack() as stack:
         crew = []
         for _ in range(count):

@@ -24,6 +24,7 @@ from torch.utils.data import TensorDataset
 from dpilot.errors import InvalidInput
 from dpilot.records import StepRecord
 from dpilot.train.plan import Plan
+from dpilot.train.records.unit_reader import UnitsById
 from dpilot.tune.recipe import Recipe, TrialKeys
 from dpilot.tune.task import Trial
 
@@ -99,7 +100,9 @@ def main() -> None:
         _send(sink, _refusal(problem))
         return
     # What is raised here may depend on records, so it is not reported.
-    recipe = replace(recipe, dataset=TensorDataset(*pickle.load(source)))
+    tensors, units = pickle.load(source)
+    rows = TensorDataset(*tensors)
+    recipe = replace(recipe, dataset=rows if units is None else UnitsById(rows, units))
     _send(sink, None)
     inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]] = SimpleQueue()
     threading.Thread(target=_receive_trials, args=(source, inbox), daemon=True).start()

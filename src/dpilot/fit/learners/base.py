@@ -16,6 +16,7 @@ from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Stage
+from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import MetricRecord, StepRecord
 from dpilot.train.progress import Progress
 
@@ -91,6 +92,7 @@ class PaidRun:
     tell: Tell = silent
     progress: Progress | None = None
     class_weights: tuple[float, ...] | None = None  # declared or released: they multiply the loss before clipping
+    unit: PrivacyUnit = RECORD  # with the cap that was declared or bought
 
 
 class LearnerPlan(Protocol):

@@ -29,8 +29,8 @@ from dpilot.transfer.features import Features
 from dpilot.tune.autopilot_plan import AutopilotPlan, plan_heads
 from dpilot.tune.autopilot_record import curves_of, explain, plan_of, trials_of
 from dpilot.tune.defaults import AutopilotOptions
-from dpilot.tune.pilot import HEAD_CLIPPING, cells_of, run_trials
-from dpilot.tune.probe_task import THRESHOLD, ProbeTask
+from dpilot.tune.pilot import cells_of, describe_head_clipping, run_trials
+from dpilot.tune.probe_task import THRESHOLD, ProbeTask, head_threshold
 
 __all__ = ["HeadPredictor", "Heads"]
 
@@ -53,7 +53,9 @@ class Heads:
     def plan(self, declared: Declaration, budget: Budget, purchases: Purchases) -> HeadsPlan:
         chosen, task = declared.options, declared.task
         objective = place_objective(chosen.objective, task.classes)
-        options = AutopilotOptions(objective, chosen.held_out, epochs=chosen.epochs)
+        # with class weights 0.5, as for records: a lower one clips all classes to one length, and undoes the weights
+        threshold = head_threshold(declared.unit) if chosen.class_weight is None else THRESHOLD
+        options = AutopilotOptions(objective, chosen.held_out, epochs=chosen.epochs, threshold=threshold)
         groups = len(task.groups[0].names) if task.groups else 0
         plan = plan_heads(
             budget,
@@ -95,13 +97,14 @@ class HeadsPlan:
         model = (
             f"logistic regression on rows of unit length, {rows.shapes}: chosen without looking, so it costs nothing"
         )
-        about = {"clipping": "constant", "threshold": THRESHOLD, "optimizer": "momentum", "model": "linear head"}
+        threshold = plan.options.threshold
+        about = {"clipping": "constant", "threshold": threshold, "optimizer": "momentum", "model": "linear head"}
         about["objective"] = self.declared.options.objective
         return Trained(
             predictor=HeadPredictor(outcome.model.double().cpu().numpy(), rows),
             figures=self.figures,
             plan={**plan_of(plan, outcome), **about},
-            decisions=explain(plan, outcome, clipping=HEAD_CLIPPING, model=model),
+            decisions=explain(plan, outcome, clipping=describe_head_clipping(threshold), model=model),
             trials=trials_of(outcome),
             curves=curves_of(plan, outcome),
             details=outcome,
@@ -115,7 +118,7 @@ class HeadsPlan:
         classes, share = self.declared.task.outputs, self.plan.held_out
         train, held_out = (_unit_features(part, rows, classes) for part in (parts.train, parts.held_out))
         if parts.units is not None:
-            train = train.with_shares(parts.units, self.declared.unit)
+            train = train.with_shares(parts.units, run.unit)
         group = parts.held_out.group if self.plan.options.objective == "worst_group" else None
         return ProbeTask(
             train,
@@ -125,6 +128,7 @@ class HeadsPlan:
             run.split,
             None if group is None else torch.from_numpy(group[:, 0]),
             0 if group is None else len(self.declared.task.groups[0].names),
+            threshold=self.plan.options.threshold,
             device=self.declared.options.device,
             noise=run.keys.noise.spawn,
             class_weights=run.class_weights,

@@ -167,7 +167,7 @@ class NetworkPlan:
     def train(self, parts: Parts, run: PaidRun) -> Trained:
         rows, task, plan = features_of(parts.reader.schema), self.declared.task, self.run_plan(run.size)
         least = _LEAST_THRESHOLD if run.class_weights is None else math.sqrt(rows.mean_square) / 2
-        plan = replace(plan, clipping=_clipping(least))
+        plan = replace(plan, clipping=_clipping(least), unit=run.unit)
         made = build(self.network.layers, rows.width, task.outputs)
         numbers = StepNumbers(
             batch_size=plan.expected_batch_size,

@@ -362,7 +362,7 @@ def _connect(path: PostgresUrl) -> psycopg.Connection[Any]:
         raise LedgerError(
             "psycopg is not installed: expected it for a ledger in PostgreSQL. pip install dpilot[postgres]."
         ) from None
-    keep_alive = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+    keep_alive: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
     connection = psycopg.connect(path.database, autocommit=True, connect_timeout=_PATIENCE, **keep_alive)
     try:
         connection.execute(_SETTINGS)

@@ -65,8 +65,17 @@ def claims(record: RunRecord | FitRecord) -> dict[str, Any]:
 
 
 def embed(stated: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Metadata for the safetensors file of ``tensors``."""
-    return _embedded({**stated, "weights": tensor_hash(tensors)})
+    """Metadata for the safetensors file of ``tensors``: nothing that names a ledger or one fit among others.
+
+    So two fits that released the same write the same file.
+    """
+    splits = list(dict.fromkeys(each["split"] for each in stated["events"] if each["split"] is not None))
+    shown = [
+        {**each, "purpose": "", "split": None if each["split"] is None else str(splits.index(each["split"]))}
+        for each in stated["events"]
+    ]
+    told = {name: value for name, value in stated.items() if name != "ledger_head"}
+    return _embedded({**told, "events": shown, "weights": tensor_hash(tensors)})
 
 
 def write_statement(folder: Path, stated: Mapping[str, Any], key: Path | None = None) -> Path:
