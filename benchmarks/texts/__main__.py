@@ -1,6 +1,7 @@
-"""python -m benchmarks texts [--quick] [--seeds N] [--features K] [--data NAME ...]: texts through type = "text".
+"""python -m benchmarks texts [--quick] [--seeds N] [--features K] [--encoder NAME] [--data NAME ...]: texts in tables.
 
-    private     fit_table with one column of type text, everything included in (epsilon, 1e-6)
+    private     fit_table with one column of type text, everything included in (epsilon, 1e-6); with --encoder, of the
+                rows that the encoder gives, computed once and declared as vectors, which are the same rows
     autopilot   tune.autopilot on the same rows, encoded beforehand and made unit rows, at the same budget
     logistic    scikit-learn's LogisticRegression (C = 1) on the same rows, without privacy
 
@@ -48,19 +49,37 @@ def say(line: dict[str, Any]) -> None:
     print(json.dumps({key: round(v, 4) if isinstance(v, float) else v for key, v in line.items()}), flush=True)
 
 
-def run(name: str, features: int, epsilons: list[float], seeds: int, most: int | None) -> None:
+def read_by(encoder: str, length: int, texts_: list[str]) -> np.ndarray:
+    """What an encoder says of each text."""
+    declared = {"type": "text", "encoder": encoder, "length": length, "missing": "null"}
+    reader = Encoder(Schema.from_dict({"columns": {"text": declared}}))
+    cells = [np.array(texts_[start : start + 2048], dtype=object) for start in range(0, len(texts_), 2048)]
+    return np.concatenate([reader.encode_features({"text": each}) for each in cells])
+
+
+def run(
+    name: str, given: argparse.Namespace, features: int, epsilons: list[float], seeds: int, most: int | None
+) -> None:
     train, test = DATA[name]("train"), DATA[name]("test")
     codes, tested = train.labels.numpy(), test.labels.numpy()
     rows = np.random.default_rng(0).permutation(len(codes))[:most]
     chosen, codes = [train.inputs[place] for place in rows], codes[rows]
     schema = schema_of(train, features)
-    about = {"data": name, "records": len(codes), "classes": len(train.classes), "features": features}
-    table = {"text": np.array(chosen, dtype=object), "label": np.array(train.classes, dtype=object)[codes]}
+    read: dict[str, Any] = {"train": np.array(chosen, dtype=object), "test": np.array(test.inputs, dtype=object)}
+    if given.encoder is not None:
+        read = {part: read_by(given.encoder, given.length, list(texts_)) for part, texts_ in read.items()}
+        vectors = {"type": "vector", "width": read["train"].shape[1]}
+        schema = Schema.from_dict({"columns": {"text": vectors, "label": schema.to_dict()["columns"]["label"]}})
+    about = {
+        "data": name,
+        "records": len(codes),
+        "classes": len(train.classes),
+        "features": schema.features[0].width or features,
+    }
+    table = {"text": read["train"], "label": np.array(train.classes, dtype=object)[codes]}
     reader = Encoder(schema.inputs_only())
     start = time.process_time()
-    encoded, encoded_test = (
-        reader.encode_features({"text": np.array(each, dtype=object)}) for each in (chosen, test.inputs)
-    )
+    encoded, encoded_test = (np.asarray(reader.encode_features({"text": read[part]})) for part in ("train", "test"))
     reading = time.process_time() - start
     start = time.process_time()
     plain = LogisticRegression(max_iter=300).fit(encoded, codes)
@@ -88,12 +107,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="SMS spam, one seed")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--features", type=int, default=2048)
+    parser.add_argument("--encoder", default=None, help="a sentence encoder in place of hashed columns, as minilm")
+    parser.add_argument("--length", type=int, default=128, help="tokens of a text that it reads")
     parser.add_argument("--epsilon", type=float, nargs="*", default=[1.0, 3.0])
     parser.add_argument("--most", type=int, default=None, help="records to train on, drawn once")
     parser.add_argument("--data", nargs="*", choices=list(DATA), default=list(DATA))
     given = parser.parse_args()
     for name in ["sms_spam"] if given.quick else given.data:
-        run(name, given.features, given.epsilon, 1 if given.quick else given.seeds, given.most)
+        run(name, given, given.features, given.epsilon, 1 if given.quick else given.seeds, given.most)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from benchmarks import datasets
 from benchmarks.datasets.part import Part, file, split
-from dpilot.transfer.backbones import minilm
+from dpilot.data.sentences import load_encoder
 from dpilot.transfer.features import Features
 
 HASHED = 1000
@@ -30,7 +29,7 @@ def _sentences(name: str) -> Callable[[str], tuple[Features, Features]]:
     def read(device: str) -> tuple[Features, Features]:
         parts = [_sms(part) if name == "sms" else datasets.load(name, part) for part in ("train", "test")]
         folder = os.environ.get("DPILOT_MINILM")
-        backbone = minilm.load(Path(folder) if folder else None, length=128)
+        backbone = load_encoder(folder or "minilm", 128)
         backbone.model.to(device)
         return _both(parts, lambda texts: backbone.features(texts, chunk=1024))
 

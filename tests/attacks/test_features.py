@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpilot.data.sentences import TextBackbone
 from dpilot.errors import InvalidInput, UnsupportedModel
-from dpilot.transfer.backbones.sentences import TextBackbone
 from dpilot.transfer.features import extract
 from dpilot.transfer.probe import scores
 from tests.attacks.case import normal
@@ -87,3 +87,20 @@ def test_a_function_that_branches_on_the_block_is_given_images_one_by_one() -> N
     found = extract(scale, images)
     assert torch.equal(found[:20], images[:20].flatten(1))
     assert torch.equal(found[20], torch.ones(4))
+
+
+def test_a_long_text_changes_no_other_padding() -> None:
+    """A longer text beside it would add padding to every other, and move it by roundings."""
+    texts = [f"text {place}" for place in range(40)]
+    seen: list[tuple[int, ...]] = []
+
+    class Watching(Encoder):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+            seen.append(tuple(input_ids.shape))
+            return super().forward(input_ids, attention_mask)
+
+    encoder = TextBackbone("bytes", Watching(), 3, 64, tokenizer)
+    alone = encoder.features(texts)
+    assert set(seen) == {(32, 16)}  # filled up, whatever is beside it
+    assert torch.equal(encoder.features([*texts[:7], "a" * 60, *texts[7:]])[:7], alone[:7])
+    assert set(seen) == {(32, 16), (32, 64)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import tempfile
 import zoneinfo
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -28,9 +29,12 @@ from dpilot.data.states import record_states
 from dpilot.errors import InvalidInput
 from tests.data.raising import raising_cells
 from tests.data.strategies import cells
+from tests.encoders import save_encoder
 
+ENCODER = str(save_encoder(Path(tempfile.mkdtemp(prefix="dpilot-encoder-"))))
 COLUMNS: dict[str, dict[str, Any]] = {
     "text": {"type": "text", "features": 64},
+    "encoder": {"type": "text", "encoder": ENCODER, "features": 8, "length": 12},
     "vector": {"type": "vector", "width": 3},
     "date": {"type": "date", "range": ["2020-01-01", "2022-01-01"]},
     "datetime": {"type": "datetime", "range": ["2020-01-01", "2022-01-01"], "outside": "clamp"},
@@ -66,6 +70,7 @@ def test_a_schema_is_written_and_read_back(kind: str) -> None:
 
 
 @every_type
+@settings(deadline=None)  # an encoder takes its time
 @given(st.lists(st.one_of(cells, st.text(), st.binary(), st.lists(st.floats(), max_size=4)), max_size=5))
 def test_no_cell_raises_and_each_is_read_by_itself(kind: str, drawn: list[Any]) -> None:
     together = encode(kind, drawn)
@@ -308,6 +313,12 @@ def test_levels_of_a_file_beside_the_schema(tmp_path: Path) -> None:
         ({"type": "text", "features": 7}, "features are 7"),
         ({"type": "text", "features": True}, "features are True"),
         ({"type": "text", "length": 0}, "length is 0"),
+        ({"type": "text", "encoder": "minilmm"}, "expected 'minilm', or the folder of a Hugging Face model"),
+        ({"type": "text", "encoder": "minilm", "features": 100}, "features are 100, but the encoder gives 384"),
+        ({"type": "text", "encoder": "minilm", "length": 2}, "length is 2"),
+        ({"type": "text", "encoder": 3}, "encoder is 3"),
+        ({"type": "text", "fingerprint": "ab"}, "without an encoder"),
+        ({"type": "boolean", "encoder": "minilm"}, "only text columns have it"),
         ({"type": "text", "bounds": [0, 1]}, "only numeric columns have bounds"),
         ({"type": "vector"}, "width is missing"),
         ({"type": "vector", "width": 0}, "width is 0"),

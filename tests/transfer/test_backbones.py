@@ -151,5 +151,5 @@ def test_minilm_puts_alike_sentences_near_and_reads_each_alone() -> None:
     assert with_null[[0, 2]].isfinite().all()
     short = backbones.load("minilm", length=16)
     torch.testing.assert_close(short.features(["word " * 40]), short.features(["word " * 14]))
-    with pytest.raises(InvalidInput, match="length is 1000"):
+    with pytest.raises(InvalidInput, match="made-up text of 1000 tokens"):
         backbones.load("minilm", length=1000)

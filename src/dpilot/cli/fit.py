@@ -37,8 +37,16 @@ def fit(
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Total epsilon, everything included.")] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, if the schema does not say.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="A column of texts, in place of a schema; may be repeated.")
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Reads the texts in place of hashed words: minilm, or a folder."),
+    ] = None,
     classes: Annotated[
-        str | None, typer.Option(help="The classes of a folder of pictures, as cat,dog, in place of the names in it.")
+        str | None,
+        typer.Option(help="The classes, as neg,pos: beside --text, or of a folder of pictures in place of its names."),
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
     allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
@@ -54,7 +62,7 @@ def fit(
     missing_unit: Annotated[
         str, typer.Option(help='Rows without an id: "null" leaves them out, "row" protects each as a row only.')
     ] = "null",
-    model: Annotated[str, typer.Option(help="auto (tunes itself), logistic, linear or mlp.")] = "auto",
+    model: Annotated[str, typer.Option(help="auto (tunes itself), logistic, linear, mlp or finetune.")] = "auto",
     objective: Annotated[
         str, typer.Option(help="What tuning aims at: accuracy, macro, worst_class, worst_group or recall:CLASS.")
     ] = "accuracy",
@@ -94,12 +102,21 @@ def fit(
         _go_on(resume, json=json)
         return
     is_folder = data is not None and data.is_dir()
-    if data is None or (schema is None and not is_folder) or epsilon is None:
+    if data is None or (schema is None and not is_folder and not text) or epsilon is None:
         absent = [
             name for name, given in (("DATA", data), ("--schema", schema), ("--epsilon", epsilon)) if given is None
         ]
-        raise InvalidInput(f"{' and '.join(absent)} not given: expected dpilot fit DATA --schema FILE --epsilon E.")
-    declared, published = _schema(data, schema, classes)
+        raise InvalidInput(
+            f"{' and '.join(absent)} not given: expected dpilot fit DATA --schema FILE --epsilon E (dpilot schema init "
+            "DATA writes a schema to fill in), or, of texts alone, dpilot fit DATA --text COLUMN --target COLUMN "
+            "--classes neg,pos --epsilon E."
+        )
+    if text or encoder:
+        if schema is not None or is_folder:
+            raise InvalidInput("--text or --encoder beside --schema or a folder: expected them in the schema.")
+        declared, published = _declare_texts(text or [], target, classes, encoder), tuple[str, ...]()
+    else:
+        declared, published = _schema(data, schema, classes)
     given: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
@@ -133,6 +150,19 @@ def fit(
         for sentence in opened.sentences():
             console.line(sentence)
     _fit(table, declared, {**given, **chosen, "ledger": opened.ledger}, out, resume=False, json=json)
+
+
+def _declare_texts(text: list[str], target: str | None, classes: str | None, encoder: str | None) -> Schema:
+    """The schema that --text, --target and --classes come to; columns that are not named are ignored."""
+    from dpilot.data.schema import Schema
+    from dpilot.errors import InvalidInput
+
+    if target is None or classes is None:
+        raise InvalidInput("--text without --target and --classes: expected both, as --target label --classes neg,pos.")
+    own = {} if encoder is None else {"encoder": encoder}
+    columns: dict[str, Any] = {name: {"type": "text", **own} for name in text}
+    columns[target] = {"type": "categorical", "categories": classes.split(","), "role": "target"}
+    return Schema.from_dict({"columns": columns, "defaults": {"others": "ignored"}})
 
 
 def _schema(data: Path, schema: Path | None, classes: str | None) -> tuple[Schema, tuple[str, ...]]:

@@ -92,8 +92,9 @@ def check_numeric(column: Any, name: object) -> None:
     holds = _no_numbers(column)
     if holds is not None:
         few = ' (type = "categorical" with its categories, where these are few)' if holds == "text" else ""
+        short = f'Say AutoClassifier(text=["{name}"]), or declare' if holds == "text" else "Declare"
         raise InvalidInput(
-            f"{name} is a column of {holds}: expected numbers, as no schema says what else it means. Declare it, as "
+            f"{name} is a column of {holds}: expected numbers, as no schema says what else it means. {short} it, as "
             f"[{toml.header(str(name))}] of a schema or by one line at its top{few}, or encode or drop "
             f"it:{toml.indent([toml.line(str(name), _DECLARED[holds])])}"
         )

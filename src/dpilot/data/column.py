@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NoReturn
 from dpilot import _validate
 from dpilot.data import values
 from dpilot.data.column_types import TYPES, CellState, type_of
+from dpilot.data.sentences import NAMES
 from dpilot.data.types.categorical import TRUTH
 from dpilot.errors import InvalidInput
 from dpilot.privacy.unit import RECORD
@@ -30,8 +31,8 @@ Bounds = tuple[float, float] | Literal["buy"] | None
 
 _ALIASES: Final = {"classes": "categories", "values": "categories", "limits": "bounds", "dimension": "width"}
 _OWN: Final = (
-    "bounds", "categories", "range", "levels", "ordered", "features", "length", "width", "size", "mode", "folder",
-    "backbone",
+    "bounds", "categories", "range", "levels", "ordered", "features", "length", "encoder", "fingerprint", "width",
+    "file", "size", "mode", "folder", "backbone",
 )  # fmt: skip
 """Keys that belong to some types alone."""
 
@@ -47,7 +48,10 @@ class Column:
     | levels, ordered | categorical | "hash:256" for categories that nobody lists; whether their order means something |
     | range | date, datetime | first and last, as texts |
     | features, length | text | how many hashed columns, and how many letters count |
+    | encoder | text | a sentence encoder in place of hashed columns, by name or folder; ``length`` counts tokens |
+    | fingerprint | text | the files that the encoder must have (``data.sentences.fingerprint``) |
     | width | vector | how many numbers each list has |
+    | file | vector | an .npy file beside the table that holds them, a row for each record |
     | size, mode | image | (width, height) in pixels; "RGB" or "L" |
     | folder | image | where the files are, from the folder of the table on |
     | backbone | image | "scattering", "pixels", or a pretrained network by name or path |
@@ -78,6 +82,9 @@ class Column:
     features: int | None = None
     length: int | None = None
     width: int | None = None
+    encoder: str | None = None
+    fingerprint: str | None = None
+    file: str | None = None
     size: tuple[int, int] | None = None
     mode: str | None = None
     folder: str | None = None
@@ -113,7 +120,7 @@ class Column:
                 others = f"; known are {', '.join(known)}."
                 hint = _validate.suggest(_ALIASES.get(key, key), known, others)
                 raise InvalidInput(f"column {name!r}: {key!r} is no key of a column{hint}")
-        return cls(name, **_with_backbone(_with_levels(name, declared, folder), folder))
+        return cls(name, **_with_encoder(_with_backbone(_with_levels(name, declared, folder), folder), folder))
 
     def to_dict(self) -> dict[str, Any]:
         """What ``from_dict`` reads: only what was not the default."""
@@ -126,7 +133,8 @@ class Column:
             declared["range"] = list(self.range)
         if self.size is not None:
             declared["size"] = list(self.size)
-        declared |= {key: getattr(self, key) for key in ("levels", "width") if getattr(self, key) is not None}
+        own = ("levels", "width", "file", "encoder", "fingerprint", *(("features",) if self.encoder else ()))
+        declared |= {key: getattr(self, key) for key in own if getattr(self, key) is not None}
         if self.role != "feature":
             declared["role"] = self.role
         for key in ("ordered", "features", "length", "mode", "folder", "backbone", "missing", "outside", "feature"):
@@ -167,6 +175,7 @@ class Column:
 
     def _bare(self) -> Column:
         own = {"range": self.range, "levels": self.levels, "width": self.width, "size": self.size}
+        own |= {"encoder": self.encoder, "features": self.features} if self.encoder else {}
         return Column(self.name, self.type, self.bounds, self.categories, self.role, **own)  # type: ignore[arg-type]
 
     def _check_name(self) -> None:
@@ -334,6 +343,14 @@ def _with_levels(name: str, declared: Mapping[str, Any], folder: Path) -> Mappin
     rest = {key: value for key, value in declared.items() if key != "levels"}
     own = {} if declared.get("role", "feature") != "feature" else {"outside": "indicator"}
     return {**own, **rest, "categories": list(dict.fromkeys(line for line in lines if line.strip()))}
+
+
+def _with_encoder(declared: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """What is declared, the folder of an encoder found from that of the schema."""
+    encoder = declared.get("encoder")
+    if not isinstance(encoder, str) or encoder in NAMES:
+        return declared
+    return {**declared, "encoder": str((folder / encoder).absolute())}
 
 
 def _with_backbone(declared: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:

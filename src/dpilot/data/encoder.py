@@ -19,15 +19,19 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import hstack, vstack
 
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.column_types import CellState, Embedding, Reading, type_of
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
+from dpilot.data.sparse import SparseRows, null_out
 from dpilot.data.states import null_cells, read_column, read_pieces
+from dpilot.data.types.text import hash_texts
 from dpilot.errors import InvalidInput
 
+_SPARSE_FROM: Final = 512  # hashed columns; fewer take no less as entries
 _FORMAT: Final = {"kind": "dpilot encoder", "version": 1}
 
 Features = NDArray[np.float32]
@@ -41,7 +45,7 @@ class Encoded:
     array (records, columns) where several columns are protected; None where the schema has none.
     """
 
-    features: Features
+    features: Features | SparseRows
     target: Floats | None
     group: Floats | None
 
@@ -110,7 +114,8 @@ class Encoder:
     def encode(self, frame: Any) -> Encoded:
         """The records of ``frame``: a pandas or polars frame, an arrow table, or a mapping of names to columns."""
         schema, table = self.schema, Frame.of(frame)
-        features, null = self._features(table)
+        found, null = self._features(table)
+        features = np.asarray(found)
         groups = schema.protected_columns
         others = [*groups, schema.target] if schema.has_target else list(groups)
         read = {column.name: read_column(column, table, schema) for column in others}
@@ -123,10 +128,10 @@ class Encoder:
         group = None if not coded else coded[0] if len(coded) == 1 else np.column_stack(coded)
         return Encoded(features, target, group)
 
-    def encode_features(self, frame: Any) -> Features:
-        """The features alone, for prediction: no target is asked for."""
+    def encode_features(self, frame: Any) -> Features | SparseRows:
+        """The features alone, for prediction: no target is asked for. Those of wide hashed texts are sparse."""
         features, null = self._features(Frame.of(frame))
-        features[null] = np.nan
+        null_out(features, null)
         return features
 
     def decode_target(self, values: Floats) -> NDArray[Any]:
@@ -148,18 +153,37 @@ class Encoder:
             raise InvalidInput("this is no saved encoder of a known version: expected what Encoder.to_dict gave.")
         return cls(Schema.from_dict(saved.get("schema")))
 
-    def _features(self, table: Frame) -> tuple[Features, NDArray[np.bool_]]:
-        places = self.places
-        features = np.zeros((table.length, self.width), dtype=np.float32)
+    def _features(self, table: Frame) -> tuple[Features | SparseRows, NDArray[np.bool_]]:
         null = np.zeros(table.length, dtype=np.bool_)
+        dense, hashed = np.zeros((table.length, self._dense_width), dtype=np.float32), list[Any]()
+        start = 0
         for column in self.schema.features:
-            part, width = features[:, places[column.name]], len(self._own_names(column))
+            sparse, pieces = _is_sparse(column), list[Any]()
+            width = 0 if sparse else len(self._own_names(column))
+            part = dense[:, start : start + width + len(_indicators(column))]
             for piece, reading in read_pieces(column, table, self.schema):
-                self._fill(part[piece, :width], reading, column)
+                if sparse:
+                    pieces.append(hash_texts(reading.values, column))
+                else:
+                    self._fill(part[piece, :width], reading, column)
                 for place, state in enumerate(_indicators(column), width):
                     part[piece, place] = reading.states == state
                 null[piece] |= null_cells(column, reading.states)
-        return features, null
+            hashed += [vstack(pieces, format="csr")] if sparse else []
+            start += part.shape[1]
+        return self._sparse_rows(hashed, dense) if hashed else dense, null
+
+    @property
+    def _dense_width(self) -> int:
+        return self.width - sum(column.features or 0 for column in self.schema.features if _is_sparse(column))
+
+    def _sparse_rows(self, hashed: list[Any], dense: Features) -> SparseRows:
+        """The rows of hashed texts and of all other columns, each column at its place."""
+        columns, places = [column for column in self.schema.features if _is_sparse(column)], self.places
+        where = np.concatenate([np.arange(column.features or 0) + places[column.name].start for column in columns])
+        found = hstack(hashed, format="csr")
+        others = np.setdiff1d(np.arange(self.width), where)
+        return SparseRows.of(where[found.indices], found.data, np.diff(found.indptr), dense, others, self.width)
 
     def _fill(self, block: Features, reading: Reading, column: Column) -> None:
         """Write what the cells of one column become, but for what says what a cell is not."""
@@ -186,6 +210,11 @@ class Encoder:
     def _lowest(self, column: Column) -> list[float]:
         embed = self.embeddings.get(column.name)
         return type_of(column).lowest(column) if embed is None else [-1.0] * embed.width
+
+
+def _is_sparse(column: Column) -> bool:
+    """Whether it becomes many columns of which a record fills few: by declaration alone."""
+    return column.type == "text" and column.encoder is None and (column.features or 0) >= _SPARSE_FROM
 
 
 def _indicators(column: Column) -> list[CellState]:

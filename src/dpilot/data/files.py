@@ -17,6 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from dpilot import _validate
 from dpilot.data import folders, lines
 from dpilot.data.cells import UNREADABLE, Cells, kind, objects, plain_arrow
@@ -68,12 +70,15 @@ class Table:
         resolved = _check_names(names, schema, where.name)
         if form == "parquet":
             _check_types(where, resolved)
-        return cls(where, resolved, names, form, dialect)
+        table = cls(where, resolved, names, form, dialect)
+        table._check_vectors()
+        return table
 
-    def frames(self, rows: int = ROWS) -> Iterator[pd.DataFrame]:
+    def frames(self, rows: int = ROWS) -> Iterator[Any]:
         """The records, at most ``rows`` at a time, as raw cells: texts of a csv file, values of a parquet file.
 
-        A table of 0 rows gives one empty frame.
+        Data frames, or where vectors lie in a file of their own, mappings of columns. A table of 0 rows gives one
+        empty frame.
         """
         rows = min(_validate.count(rows=rows), piece_rows(self.schema.used, len(self.names)))
         read = {"csv": self._csv_columns, "parquet": self._parquet_columns, "folder": self._folder_columns}[self.form]
@@ -81,8 +86,8 @@ class Table:
         roots = {each.name: str(home / (each.folder or "")) for each in self.schema.used if each.type == "image"}
         none = True
         try:
-            for columns in read(rows):
-                yield _frame(columns, roots)
+            for columns in self._with_vectors(read(rows)) if self._vector_files else read(rows):
+                yield columns if self._vector_files else _frame(columns, roots)
                 none = False
             if none:
                 yield _frame({column.name: objects(()) for column in self.schema.needed}, roots)
@@ -96,6 +101,34 @@ class Table:
 
         return pd.concat(list(self.frames()), ignore_index=True)
 
+    @property
+    def _vector_files(self) -> dict[str, Path]:
+        """Where vectors are that lie beside the table."""
+        found = {column.name: column.file for column in self.schema.used if column.file}
+        return {name: self.path.parent / file.replace("{table}", self.path.stem) for name, file in found.items()}
+
+    def _check_vectors(self) -> None:
+        """Refuse an array of another form than the table: facts of the files, before a value is read."""
+        for name, path in self._vector_files.items():
+            wanted, found = (self.length(), self.schema.columns[name].width), _open_array(path).shape
+            if found != wanted:
+                raise InvalidInput(
+                    f"{path.name} has the shape {found}: expected {wanted}, a row for each record of {self.path.name} "
+                    f"and the width that column {name!r} declares."
+                )
+
+    def _with_vectors(self, read: Iterator[dict[str, Cells]]) -> Iterator[dict[str, Any]]:
+        arrays, start = {name: _open_array(path) for name, path in self._vector_files.items()}, 0
+        for columns in read:
+            place = slice(start, start + len(next(iter(columns.values()), ())))
+            start = place.stop
+            yield {**columns, **{name: np.array(rows[place]) for name, rows in arrays.items()}}
+
+    @property
+    def _own(self) -> list[str]:
+        """The columns that are read from the table itself."""
+        return [column.name for column in self.schema.needed if not column.file]
+
     def length(self) -> int:
         """The number of records: lines after the header, blank ones too, or rows."""
         if self.form == "folder":
@@ -108,7 +141,7 @@ class Table:
 
     def _csv_columns(self, rows: int) -> Iterator[dict[str, Cells]]:
         places = {name: place for place, name in enumerate(self.names)}
-        wanted = {column.name: places[column.name] for column in self.schema.needed}
+        wanted = {name: places[name] for name in self._own}
         empty = [UNREADABLE] * len(self.names)
         for chunk in lines.records(self.path, self.dialect, len(self.names), rows):
             columns = list(zip(*(empty if cells is None else cells for cells in chunk), strict=True))
@@ -117,7 +150,7 @@ class Table:
     def _parquet_columns(self, rows: int) -> Iterator[dict[str, Cells]]:
         from pyarrow import ArrowException, parquet
 
-        names = [column.name for column in self.schema.needed]
+        names = self._own
         try:
             with parquet.ParquetFile(self.path, pre_buffer=False) as file:  # buffering would keep the whole file
                 for batch in file.iter_batches(rows, columns=names):
@@ -188,8 +221,20 @@ def _check_distinct(names: tuple[str, ...], source: str) -> None:
 
 def _check_types(path: Path, schema: Schema) -> None:
     types = _arrow_schema(path)
-    for column in schema.used:
+    for column in (each for each in schema.used if not each.file):
         check_kind(kind(types.field(types.get_field_index(column.name)).type), column)
+
+
+def _open_array(path: Path) -> Any:
+    """The array of an .npy file, on disk; nothing in it is executed."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as problem:
+        reason = getattr(problem, "strerror", None) or "no whole array of numbers"
+        raise InvalidInput(f"vectors are to be in {str(path)!r}: expected a readable .npy file ({reason}).") from None
+    if not isinstance(found, np.ndarray) or found.ndim != 2 or found.dtype.kind not in "fiu":
+        raise InvalidInput(f"{path.name} holds no rows of numbers: expected an array of two dimensions.")
+    return found
 
 
 def _arrow_schema(path: Path) -> Any:

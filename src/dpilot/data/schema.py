@@ -30,6 +30,7 @@ from typing import Any, Final
 from dpilot import _validate
 from dpilot.data import toml, wildcards
 from dpilot.data.column import BUY, Column
+from dpilot.data.sentences import fingerprint, shared_encoder
 from dpilot.errors import InvalidInput
 
 __all__ = ["Column", "Defaults", "Schema"]
@@ -217,6 +218,19 @@ class Schema:
         if strange:
             raise InvalidInput(f'bounds are given for {strange[0]!r}: expected a column with bounds = "buy".')
         return self._replace({name: {"bounds": tuple(pair), "outside": "clamp"} for name, pair in bounds.items()})
+
+    def pin_encoders(self) -> Schema:
+        """The same with the fingerprint of every sentence encoder: who reads texts by it takes no other.
+
+        Each is loaded, so that one that does not run is refused before anything is spent.
+        """
+        changes: dict[str, dict[str, str]] = {}
+        for column in self.used:
+            if column.encoder is not None:
+                found = column.fingerprint or fingerprint(column.encoder)
+                shared_encoder(column.encoder, column.length or 0, found)
+                changes[column.name] = {"fingerprint": found}
+        return self._replace(changes)
 
     def with_roles(
         self,

@@ -76,7 +76,7 @@ def check_there(
 ) -> None:
     """Refuse a column of the schema that is used and not in the table, and a wildcard that stands for none."""
     known = set(names)
-    missing = [name for name, column in expanded.items() if column.needed and name not in known]
+    missing = [name for name, column in expanded.items() if column.needed and not column.file and name not in known]
     empty = [
         key
         for key, column in declared.items()

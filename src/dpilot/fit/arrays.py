@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.frames import Frame
@@ -17,7 +18,7 @@ from dpilot.errors import InvalidInput
 
 __all__ = [
     "TARGET", "Labels", "array_frame", "class_schema", "column_names", "free_name", "is_images",
-    "join_target", "name_classes", "number_schema", "regression_schema", "unit_schema",
+    "join_target", "name_classes", "number_schema", "regression_schema", "text_schema", "unit_schema",
 ]  # fmt: skip
 
 TARGET: Final = "y"
@@ -86,6 +87,25 @@ def unit_schema(width: int, classes: int) -> Schema:
     rows = Column(ROWS, "vector", width=width, missing="null")
     codes = tuple(map(str, range(classes)))
     return Schema({ROWS: rows, TARGET: Column(TARGET, "categorical", categories=codes, role="target")})
+
+
+def text_schema(columns: Iterable[Any], text: Any, classes: int) -> Schema:
+    """Texts where ``text`` says so, alone or with the encoder of each; other columns and the target as above.
+
+    >>> schema = text_schema(("review", "age"), "review", 2)
+    >>> [column.type for column in schema.features]
+    ['text', 'numeric']
+    """
+    names = tuple(columns)
+    named: dict[Any, Any] = {text: None} if isinstance(text, str) else dict(text) if isinstance(text, Mapping) else {}
+    if not isinstance(text, str | Mapping):
+        named = dict.fromkeys(text)
+    for name in named:
+        if name not in names:
+            raise InvalidInput(f"text is {name!r}: expected a column" + _validate.suggest(str(name), map(str, names)))
+    made = class_schema(names, classes)
+    texts = {name: Column(name, "text", encoder=encoder) for name, encoder in named.items()}
+    return replace(made, columns={name: texts.get(name, column) for name, column in made.columns.items()})
 
 
 def number_schema(columns: Sequence[str]) -> Schema:

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
 from dpilot._arrays import Floats
+from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import (
     Labels,
@@ -22,13 +23,14 @@ from dpilot.fit.arrays import (
     is_images,
     join_target,
     name_classes,
+    text_schema,
     unit_schema,
 )  # fmt: skip
 from dpilot.fit.class_weights import CAP
 from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
 from dpilot.fit.figures import softmax
 from dpilot.fit.images import ImageSource, Scatterer
-from dpilot.fit.learners.heads import Heads
+from dpilot.fit.learners.heads import HeadPredictor, Heads
 from dpilot.fit.model import FittedModel
 from dpilot.fit.source import category_codes
 from dpilot.linear.classifier import codes, resolve_classes
@@ -50,7 +52,9 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     or images (n, height, width) or (n, channels, height, width), as bytes or as floats from 0 to 1, which become
     scattering features. With ``rows="unit"`` each row of the table is one vector (an embedding, hashed words), scaled
     to unit length by itself: no bounds are bought, which serves wide tables. ``classes`` are declared, or published
-    ("public"); with a schema they are its target's.
+    ("public"); with a schema they are its target's. ``text`` names the columns of a frame that are texts, where no
+    schema does ("review", a list of them, or {"review": "minilm"} with its encoder); other columns are numbers.
+    ``model``: "auto", the tuned linear head; "logistic" or "mlp", or "finetune", adapters on the encoder of one text.
 
     Guarantee:
         (epsilon, delta)-DP for adding or removing one record (with ``unit``, one unit with all its rows, of which at
@@ -90,6 +94,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     weight_cap: float = CAP
     decision: str | None = None
     rows: str | None = None
+    text: Any = None
+    model: str = "auto"
 
     def fit(self, X: Any, y: Any = None, *, units: Any = None, **unknown: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first; without ``y`` the schema's target is a column of X.
@@ -105,8 +111,17 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
                 'rows is "unit" beside a schema or images: expected a table of numbers alone. In a schema, declare '
                 'type = "vector".'
             )
+        if self.text is not None and (self.schema is not None or self.rows is not None or is_images(X)):
+            raise InvalidInput(
+                f"text is {self.text!r} beside a schema, rows or images: expected a frame alone. In a schema, declare "
+                'type = "text".'
+            )
+        if self.model != "auto" and is_images(X):
+            raise InvalidInput(f'model is {self.model!r} and X are images: expected "auto", a head on their features.')
         if self.schema is not None:
             return self._fit_table(X, y, units)
+        if self.text is not None:
+            return self._fit_texts(X, y, units)
         if self.protected is not None:
             raise InvalidInput(f"protected is {self.protected!r} without a schema: expected one that declares it.")
         return self._fit_images(X, y, units) if is_images(X) else self._fit_array(X, y, units)
@@ -180,11 +195,26 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         self.classes_ = known.classes
         return self
 
+    def _fit_texts(self, X: Any, y: Any, units: Any) -> Self:
+        X, ids = self._take_ids(X, units)
+        if y is None:
+            raise InvalidInput("y is None beside text: expected the labels, as no schema names a target.")
+        known, unprotected = self._labels(target_cells(y))
+        schema = text_schema(Frame.of(X).names, self.text, len(known.names))
+        table, schema = join_target(X, known.cells(), schema)
+        columns = schema.features
+        table, schema = self._with_ids(table, schema, ids)
+        self._fit(table, schema, class_names=known.names, unprotected=unprotected, labels=tuple(known.classes.tolist()))
+        self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
+        self.n_features_in_, self.classes_ = len(columns), known.classes
+        return self
+
     def _fit(
         self, table: Any, schema: Any, *, labels: tuple[Any, ...] | None = None, learner: Any = None, **more: Any
     ) -> None:
         names = dict(zip(labels or (), more.get("class_names") or (), strict=False))
         chosen = {
+            "model": self.model,
             "objective": self.objective,
             "class_weight": name_classes(self.class_weight, names),
             "weight_cap": self.weight_cap,
@@ -197,7 +227,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
             )
         result = self._fit_records(declared, source, labels=labels, learner=learner)
         self.encoder_, self.metrics_ = result.model.reader, Figures(result.metrics)
-        self.coef_ = result.trained.predictor.weights  # type: ignore[attr-defined]
+        if isinstance(result.trained.predictor, HeadPredictor):
+            self.coef_ = result.trained.predictor.weights
 
     def _fit_images(self, X: Any, y: Any, units: Any) -> Self:
         known, unprotected = self._labels(target_cells(y))
@@ -220,7 +251,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     def _logits(self, X: Any) -> Floats:
         fitted: FittedModel = self.fitted_
         X = without_unit(X, self.privacy_.unit)
-        plain = self.schema is None and not isinstance(fitted.reader, Scatterer)
+        plain = self.schema is None and self.text is None and not isinstance(fitted.reader, Scatterer)
         return fitted.outputs(features(self, X) if plain else X)
 
     def _codes(self, y: Any) -> Floats:

@@ -25,7 +25,7 @@ from dpilot.records import RUNNING_TIME, is_size_published, published_size
 
 __all__ = ["MODELS", "Declaration", "FitOptions", "FitTask", "declare", "declare_fit", "resolve_size"]
 
-MODELS: Final = ("auto", "logistic", "linear", "mlp")
+MODELS: Final = ("auto", "logistic", "linear", "mlp", "finetune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def declare_fit(
     """
     if not isinstance(schema, Schema):
         raise InvalidInput(f"schema is a {type(schema).__name__}: expected a Schema, such as Schema.load(path).")
-    roles = schema.with_roles(target=target, protected=protected, unit=unit)
+    roles = schema.with_roles(target=target, protected=protected, unit=unit).pin_encoders()
     # what is no table (images) comes as a RecordSource; its class is asked, as a frame may have a column of that name
     table: RecordSource = source if hasattr(type(source), "inspect") else TableSource.of(source, roles)
     named = table.schema.unit
@@ -274,6 +274,8 @@ def _check_model(task: FitTask, options: FitOptions) -> None:
         raise InvalidInput(
             f'the bounds of the target {name!r} are to be bought: expected declared ones, or model="auto".'
         )
+    if options.model == "finetune":
+        _check_finetune(task)
     if options.objective != "accuracy" and (options.model != "auto" or task.numeric):
         what = (
             f'model is "{options.model}", which has no trials' if options.model != "auto" else "the target is numeric"
@@ -290,6 +292,20 @@ def _check_model(task: FitTask, options: FitOptions) -> None:
             _validate.refuse("epochs", options.epochs, "None", "Least squares sets its own number of steps.")
         if options.device not in (None, "cpu"):
             _validate.refuse("device", options.device, 'None or "cpu"', "Least squares runs on the CPU.")
+
+
+def _check_finetune(task: FitTask) -> None:
+    """Refuse what no encoder of text can be fine-tuned on."""
+    features = task.schema.features
+    if task.numeric:
+        raise InvalidInput(f'model is "finetune" and the target {task.target.name!r} is numeric: expected classes.')
+    if len(features) != 1 or features[0].encoder is None:
+        names = [column.name for column in features][:5]
+        raise InvalidInput(
+            f'model is "finetune" and the features are {names!r}: expected one column of type = "text" with '
+            'encoder = "minilm", or the folder of another. Give the others role = "ignored", or use model = "auto", '
+            "which takes an encoder beside other columns, and pictures."
+        )
 
 
 def _check_classes(task: FitTask, options: FitOptions) -> None:

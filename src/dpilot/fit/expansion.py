@@ -22,6 +22,7 @@ from dpilot.data.column import Column
 from dpilot.data.column_types import type_of
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
+from dpilot.data.sparse import SparseRows
 from dpilot.fit.embeddings import encoder_of
 
 __all__ = ["RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
@@ -85,10 +86,11 @@ class WideRows:
         numbers = "each number in ten shapes" if self.expands else "numbers as they are"
         kinds = {
             "text": "texts as hashed words and parts of them",
+            "encoder": "texts as a sentence encoder reads them",
             "vector": "vectors over their lengths",
             "image": "features of pictures",
         }
-        types = {column.type for column in self.encoder.schema.features}
+        types = {"encoder" if column.encoder else column.type for column in self.encoder.schema.features}
         told = [numbers] if "numeric" in types or not types & set(kinds) else []
         return ", ".join([*told, *(said for kind, said in kinds.items() if kind in types)])
 
@@ -105,8 +107,10 @@ class WideRows:
         plain = (others - numbers) + numbers * (2 / 3 + 2 / 3 if self.expands else 1 / 3)
         return 1.0 + plain + len(self._units()) * self._unit_length**2
 
-    def widen(self, features: Features) -> Features:
-        """The rows as a model sees them."""
+    def widen(self, features: Features | SparseRows) -> Features | SparseRows:
+        """The rows as a model sees them; those that are sparse stay so."""
+        if isinstance(features, SparseRows):
+            return self._widen_sparse(features)
         wide, start = np.empty((len(features), self.width), dtype=np.float32), features.shape[1]
         wide[:, :start] = features
         for block in self._units():
@@ -116,6 +120,18 @@ class WideRows:
             start += 1 + _TENTS
         wide[:, start:] = self._constant  # where there is one
         return wide
+
+    def _widen_sparse(self, rows: SparseRows) -> SparseRows:
+        """The same of rows whose hashed texts are entries: all that is scaled or made is in the other columns."""
+        at = {place: own for own, place in enumerate(rows.places.tolist())}
+        made = [_shapes(rows.others, at[place], column) for place, column in self._numeric()] if self.expands else []
+        constant = np.full((len(rows), int(self._has_constant)), self._constant)
+        others = np.concatenate([rows.others, *made, constant], axis=1, dtype=np.float32)
+        units = [place for block in self._units() for place in range(block.start, block.stop)]
+        others[:, [at[place] for place in units if place in at]] *= self._unit_length
+        places = np.concatenate([rows.places, np.arange(rows.width, self.width)])
+        scales = np.full(len(rows), self._unit_length, dtype=np.float32)
+        return rows.scale(scales, others, places, self.width)
 
     def _numeric(self) -> list[tuple[int, Column]]:
         """Each numeric column, and where its scaled number is among the encoded features."""
@@ -151,7 +167,7 @@ class RowMap(Protocol):
     @property
     def shapes(self) -> str: ...
 
-    def widen(self, features: NDArray[Any]) -> NDArray[Any]: ...
+    def widen(self, features: Any) -> Any: ...
 
 
 def rows_of(reader: Any) -> RowMap:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save
 from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
+from dpilot.data.sparse import is_usable
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame
 from dpilot.fit.declaration import FitTask
@@ -23,6 +24,7 @@ from dpilot.fit.figures import exact_figures, softmax
 from dpilot.fit.health import Health
 from dpilot.fit.images import Scatterer
 from dpilot.fit.learners.base import Predictor
+from dpilot.fit.learners.finetune import FineTunedPredictor, TokenReader
 from dpilot.fit.learners.heads import HeadPredictor
 from dpilot.fit.learners.least_squares import LinearPredictor
 from dpilot.fit.learners.networks import NetworkPredictor
@@ -41,6 +43,7 @@ MODEL: Final = "model.safetensors"
 READER: Final = "encoder.json"
 _PREDICTORS: Final[dict[str, Any]] = {
     "head": HeadPredictor, "network": NetworkPredictor, "least squares": LinearPredictor,
+    "finetuned": FineTunedPredictor,
 }  # fmt: skip
 
 
@@ -86,7 +89,7 @@ class FittedModel:
         """The numbers the model gives for each record of a frame; nan for a record outside the declared domain."""
         given = array_frame(frame, self.reader.schema) if isinstance(frame, np.ndarray) and frame.ndim == 2 else frame
         features = self.reader.encode_features(given)
-        known = np.isfinite(features).all(axis=1, keepdims=True)
+        known = is_usable(features)[:, None]
         return np.where(known, self.predictor.outputs(features), np.nan)
 
     def predict(self, frame: Any) -> NDArray[Any]:
@@ -128,7 +131,7 @@ class FittedModel:
         """Every figure of a table that is declared public, exactly: nothing is added, and nothing is protected."""
         records = TableSource.of(source, self.schema.without_unit()).read(self.reader)
         outputs = self.predictor.outputs(records.features)
-        outputs = np.where(np.isfinite(records.features).all(axis=1, keepdims=True), outputs, np.nan)
+        outputs = np.where(is_usable(records.features)[:, None], outputs, np.nan)
         found = exact_figures(self.task, records, outputs if self.task.numeric else softmax(outputs))
         return tuple(metric.record() for metric in found)
 
@@ -154,7 +157,7 @@ class FittedModel:
         plain, tensors = self.predictor.state()
         stated = claims(self.record)
         files.write(where / MODEL, save(dict(tensors), embed(stated, tensors)))
-        kinds = {PlainColumns: "plain", Encoder: "encoder", Scatterer: "scattering"}
+        kinds = {PlainColumns: "plain", Encoder: "encoder", Scatterer: "scattering", TokenReader: "tokens"}
         described = {
             "reader": kinds[type(self.reader)], "shape": getattr(self.reader, "shape", None),
             "features": self.reader.schema.to_dict(), "predictor": self.predictor.kind,
@@ -192,6 +195,8 @@ def load_fit(folder: str | Path) -> FittedModel:
 def _load_reader(described: Mapping[str, Any], features: Schema) -> RowReader:
     if described["reader"] == "scattering":
         return Scatterer(tuple(described["shape"]), len(features.target.categories or ()))
+    if described["reader"] == "tokens":
+        return TokenReader(features)
     return PlainColumns(features) if described["reader"] == "plain" else encoder_of(features)
 
 

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from dpilot.data.encoder import Encoded
+from dpilot.data.sparse import is_usable
 from dpilot.data.splits import Split
 from dpilot.data.units import UnitRows, UnitRowsBuilder
 from dpilot.fit.source import RecordSource, RowReader, Seen, take
@@ -99,7 +100,7 @@ class RecordsByUnit:
         train, held_out = self.rows.take(chosen[TRAIN]), self.rows.take(chosen[HELD_OUT])
         read = np.sort(self.rows.places)  # the order of ``records``
         trained = take(records, np.searchsorted(read, train.places))
-        usable = np.asarray(np.isfinite(trained.features).all(axis=1))  # a null row takes no part in its unit's mean
+        usable = is_usable(trained.features)  # a null row takes no part in its unit's mean
         return Parts(
             take(trained, np.flatnonzero(usable)),
             take(records, np.searchsorted(read, held_out.drawn)),

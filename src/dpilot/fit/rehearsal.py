@@ -12,6 +12,7 @@ import numpy as np
 
 from dpilot.data.column_types import type_of
 from dpilot.data.schema import Schema
+from dpilot.data.sparse import SparseRows
 from dpilot.errors import BudgetExceeded
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import PaidRun
@@ -27,9 +28,12 @@ from dpilot.privacy.unit import PrivacyUnit
 __all__ = ["Rehearsal", "rehearse", "synthetic_records"]
 
 _ROWS: Final = 1 << 14
+_READ_SLOWLY: Final = 1 << 8  # rows, where an encoder takes many milliseconds a text
 _PICTURES: Final = 1 << 9  # fewer, as their features take longest
 _LOADED: Final = 450.0  # megabytes of code, before a record is read
 _COPIES: Final = 4.5  # of the encoded features, at most: what logistic regression of 200,000 records took
+
+_SPARSE_COPIES: Final = 1.5  # of entries, which a split shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,8 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
         known.inputs_only() if plan.purchases.bounds_noise is not None else plan.purchases.schema
     )
     has_pictures = any(column.type == "image" for column in known.features)
-    rows = _PICTURES if has_pictures else _ROWS
+    has_encoder = any(column.encoder for column in known.features)
+    rows = _READ_SLOWLY if has_encoder else _PICTURES if has_pictures else _ROWS
     short, factor = plan.learned.shorten(size, rows // each or 1)
     source = TableSource.of(synthetic_records(known, rows, each), declared.schema)
     _, reading = _seconds(lambda: source.read(reader))
@@ -87,15 +92,18 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
     passes -= has_pictures
     clock, processor = (loading + once + passes * reading / rows * size * each + training * factor).tolist()
+    features = parts.train.features
+    copies = _SPARSE_COPIES if isinstance(features, SparseRows) else _COPIES
+    each_row = copies * features.nbytes / max(len(features), 1)
     stages = [*plan.health_stages(""), *plan.stages(split.id)]
     return Rehearsal(
         size=round(size),
-        features=parts.train.features.shape[1],
+        features=features.shape[1],
         held_out=plan.learned.held_out,
         stages=tuple(_describe(stage) for stage in stages),
         seconds=min(clock, processor),  # the processor's counts every thread, the clock's every other process
         seconds_if_as_busy=clock,
-        megabytes=_LOADED + _COPIES * size * each * parts.train.features[0].nbytes / 1e6,
+        megabytes=_LOADED + each_row * size * each / 1e6,
         reasons=(*plan.purchases.reasons, *_assumed(declared.unit)),
     )
 

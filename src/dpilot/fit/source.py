@@ -19,6 +19,7 @@ from dpilot.data.encoder import Encoded
 from dpilot.data.files import Table, column_names
 from dpilot.data.frames import Frame
 from dpilot.data.schema import Schema
+from dpilot.data.sparse import SparseRows, SparseRowsBuilder, is_usable, null_out
 from dpilot.data.states import read_column, record_states
 from dpilot.errors import InvalidInput
 
@@ -44,7 +45,8 @@ class RowReader(Protocol):
     @property
     def schema(self) -> Schema: ...
 
-    def encode_features(self, frame: Any) -> NDArray[Any]: ...
+    def encode_features(self, frame: Any) -> Any:  # an array, or SparseRows
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,12 @@ class TableSource:
         pieces = (_read_frame(frame, self.schema, reader) for frame in self.frames())
         if not isinstance(self.table, Table):
             return next(pieces)
-        found, start = None, 0
+        found, start, sparse = None, 0, SparseRowsBuilder()
         for piece in pieces:  # a piece at a time into one array: never two copies of a large table
             found = _room(piece, self.length()) if found is None else found
             stop = start + len(piece.features)
+            if isinstance(piece.features, SparseRows):
+                sparse.append(piece.features)
             for all_, some in zip(_arrays(found), _arrays(piece), strict=True):
                 if stop > len(all_):
                     raise InvalidInput(f"{self.name} grew while it was read: expected a table that nobody writes to.")
@@ -206,7 +210,8 @@ class TableSource:
             if seen is not None:
                 seen(start)
         assert found is not None  # a table of 0 rows gives one empty frame
-        return take(found, slice(start))
+        read = take(found, slice(start))
+        return replace(read, features=sparse.build()) if isinstance(found.features, SparseRows) else read
 
 
 def take(records: Encoded, places: NDArray[np.int64] | slice) -> Encoded:
@@ -219,14 +224,15 @@ def _room(like: Encoded, length: int) -> Encoded:
     """Arrays for ``length`` records of the kinds of some."""
     features, target, group = (
         None if some is None else np.empty((length, *some.shape[1:]), some.dtype)
-        for some in (like.features, like.target, like.group)
+        for some in (None if isinstance(like.features, SparseRows) else like.features, like.target, like.group)
     )
-    assert features is not None
-    return Encoded(features, target, group)
+    return Encoded(like.features if features is None else features, target, group)
 
 
 def _arrays(records: Encoded) -> list[NDArray[Any]]:
-    return [each for each in (records.features, records.target, records.group) if each is not None]
+    """What is filled in place."""
+    features = None if isinstance(records.features, SparseRows) else records.features
+    return [each for each in (features, records.target, records.group) if each is not None]
 
 
 def category_codes(frame: Any, column: Column, schema: Schema) -> Floats:
@@ -238,8 +244,8 @@ def _read_frame(frame: Any, schema: Schema, reader: RowReader) -> Encoded:
     features = reader.encode_features(frame)
     target = _read_target(frame, schema)
     coded = [category_codes(frame, column, schema) for column in schema.protected_columns]
-    null = ~np.isfinite(features).all(axis=1) | ~np.isfinite([target, *coded]).all(axis=0)
-    features[null] = np.nan
+    null = ~is_usable(features) | ~np.isfinite([target, *coded]).all(axis=0)
+    null_out(features, null)
     for values in (target, *coded):
         values[null] = np.nan
     return Encoded(features, target, np.column_stack(coded) if coded else None)

@@ -66,7 +66,8 @@ def fit_table(
         source: the path of a csv or parquet file or of a folder of pictures, an opened one, or a data frame.
         schema: what is declared of its columns.
         epochs: the most passes over the records of one run.
-        model: "auto" (a tuned linear head for classes, least squares for numbers), "logistic", "linear" or "mlp".
+        model: "auto" (a tuned linear head for classes, least squares for numbers), "logistic", "linear", "mlp", or
+            "finetune": low-rank adapters on the encoder of the one text.
         objective: what tuning aims at, for "auto" and classes: "accuracy", "macro", "worst_class", "worst_group", or
             the recall of a class, "recall:yes".
         class_weight: weights of the loss by class, the others 1, such as {"yes": 5}; or "balanced", by noisy counts of
@@ -114,6 +115,7 @@ def fit_table(
         "rows_per_unit": rows_per_unit, "missing_unit": missing_unit,
         "unprotected": tuple(unprotected),
     }  # fmt: skip
+    schema = schema.pin_encoders() if isinstance(schema, Schema) else schema  # what a fit goes on with
     declared, table = declare_fit(source, schema, **given, options=options, ledger=ledger)
     learner = None if step is data_free_step else Network("mlp" if model == "mlp" else "linear", step)
     how: dict[str, Any] = {"ledger": ledger, "learner": learner, "tell": tell, "progress": progress, "reading": reading}

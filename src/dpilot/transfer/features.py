@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpilot import _validate
+from dpilot.data.sparse import SparseRows
 from dpilot.data.units import UnitRows, group_rows
 from dpilot.engine.batch import synthetic
 from dpilot.engine.outputs import judge_outputs, outputs
@@ -55,7 +56,7 @@ class Features:
         what is no number, and a row that is not as long as the first one, makes its own record null.
     """
 
-    values: Tensor  # (n, d) float32
+    values: Tensor  # (n, d) float32; or SparseValues, of which a slice is such a tensor
     labels: Tensor  # (n,) int64
     classes: int
     shares: Tensor | None = None  # (n,) float32: what each row adds of its unit, where a unit has several
@@ -74,6 +75,19 @@ class Features:
         valid = torch.isfinite(rows).all(1) & _is_class(found, classes)
         codes = torch.where(valid, found, 0).to(torch.int64)
         return cls(torch.where(valid[:, None], rows, 0.0), torch.where(valid, codes, NULL), classes)
+
+    @classmethod
+    def of_sparse(cls, rows: SparseRows, labels: Any, classes: int) -> Features:
+        """Rows of unit length, by their entries; a row of zeros for a null record."""
+        found = as_numbers(labels, rows=False)
+        with np.errstate(all="ignore"):
+            lengths = np.sqrt(rows.square_lengths() + (rows.others.astype(np.float64) ** 2).sum(axis=1))
+        valid = np.isfinite(lengths) & _is_class(found, classes).numpy()
+        over = np.where(valid & (lengths > 0), 1 / np.where(lengths > 0, lengths, 1.0), 0.0).astype(np.float32)
+        others = np.where(valid[:, None], rows.others * over[:, None], np.float32(0.0))
+        unit = replace(rows, scales=np.where(valid, rows.scales * over, np.float32(0.0)), others=others)
+        codes = torch.where(torch.from_numpy(valid), found, NULL).to(torch.int64)
+        return cls(cast(Tensor, SparseValues(unit)), codes, classes)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -108,7 +122,8 @@ class Features:
     def with_shares(self, rows: UnitRows, unit: PrivacyUnit) -> Features:
         """The same rows, which are those of ``rows``, each with its share of its unit."""
         shares, units = torch.from_numpy(rows.shares), torch.from_numpy(rows.units)
-        return replace(self, shares=shares.to(self.values), units=units.to(self.labels), protects=unit)
+        shares = shares.to(self.values.device, torch.float32)
+        return replace(self, shares=shares, units=units.to(self.labels), protects=unit)
 
     @property
     def count(self) -> int:
@@ -176,11 +191,43 @@ class Features:
         return self._each(lambda rows: nn.functional.group_norm(rows, groups, eps=_FLAT))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Features:
-        values = torch.empty_like(self.values)
+        values = torch.empty(self.values.shape, device=self.values.device)
         for start in range(0, len(self), _ROWS):
             rows = change(self.values[start : start + _ROWS])
             values[start : start + _ROWS] = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, 0.0)
         return replace(self, values=values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseValues:
+    """What linear heads ask of a tensor of rows, for rows held by their entries: slices of it are dense tensors.
+
+    A slice is made dense when it is multiplied, so all products are those of dense rows: of one shape, in one order.
+    """
+
+    rows: SparseRows
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.shape
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, slice):
+            return torch.from_numpy(self.rows[rows].toarray())
+        return SparseValues(self.rows[np.asarray(rows)])
+
+    def to(self, device: torch.device | str) -> Any:
+        """The same on the CPU; a dense tensor elsewhere."""
+        if torch.device(device).type == "cpu":
+            return self
+        return torch.cat([chunk.to(device) for chunk in chunk_rows(cast(Tensor, self))])
 
 
 def centred(

@@ -62,6 +62,7 @@ _BLOCK_BYTES: Final = 4 << 20  # of features at a time: about what stays in a co
 _BLOCK_ROWS: Final = (256, 3072)  # at least and at most
 _DEPTH: Final = 128  # records that float32 adds up
 _LARGE: Final = 1 << 15  # numbers of a product, from which on pieces are quicker added one by one than side by side
+_NORM_ROWS: Final = 2048  # whose lengths are taken at a time
 _STRETCH: Final = 16 * _DEPTH  # rows of a block on an accelerator are a multiple of this
 _ACCELERATED_ROWS: Final = 64 * _STRETCH  # and no more than this
 _SUM_SHAVE: Final = 2 * _DEPTH**2 * 2.0**-24  # of the threshold, for the roundings of two sums of so many
@@ -133,7 +134,7 @@ class FeatureBlocks:
             values, labels = pad_to_blocks(values, labels, block)
         values = precision.truncate_tf32(values) if grade is precision.TF32 else values
         lengths = torch.empty(len(values), dtype=torch.float64, device=values.device)
-        pieces = zip(chunk_rows(values), chunk_rows(lengths), strict=True)
+        pieces = zip(chunk_rows(values, _NORM_ROWS), chunk_rows(lengths, _NORM_ROWS), strict=True)
         for rows, some in pieces:  # in place: results between freed pieces would keep the heap from shrinking
             some.copy_(torch.linalg.vector_norm(rows.double(), dim=1))
         null = (labels == NULL) | ~torch.isfinite(lengths)
@@ -142,7 +143,7 @@ class FeatureBlocks:
         lengths = torch.where(null, torch.inf, lengths)
         if grade.tensor_cores:  # which multiply fast what lies side by side along the sum
             values = values.T.contiguous().T
-        weights = None if class_weights is None else values.new_tensor(class_weights)
+        weights = None if class_weights is None else torch.tensor(class_weights, device=values.device)
         units = None
         if features.units is not None and features.shares is not None:
             units = tuple(cut_blocks(values, lengths, features.units, features.shares, rows=block, most=most))

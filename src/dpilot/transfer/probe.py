@@ -182,7 +182,8 @@ class _Team:
 
     @classmethod
     def start(cls, heads: tuple[Head, ...], blocks: FeatureBlocks) -> _Team:
-        zeros = blocks.values.new_zeros((len(heads), blocks.classes, blocks.values.shape[1]))
+        shape = (len(heads), blocks.classes, blocks.values.shape[1])
+        zeros = torch.zeros(shape, device=blocks.values.device)
         return cls(heads, tuple(range(len(heads))), zeros, zeros.clone())
 
     def advance(

@@ -166,7 +166,7 @@ class ProbeTask:
         """Held-out records with the probabilities that ``model`` gives them. Sensitive: for the door only."""
         held_out, groups = self.held_out, self.groups
         with torch.no_grad():
-            probabilities = torch.softmax(scores(held_out, model.to(held_out.values)).double(), 1)
+            probabilities = torch.softmax(scores(held_out, model.to(held_out.labels.device)).double(), 1)
         group = None if groups is None else groups.double().cpu().numpy()
         return Scored(held_out.labels.double().cpu().numpy(), probabilities.cpu().numpy(), group)
 

@@ -1,4 +1,4 @@
-"""Free text, as counts of hashed words and parts of words."""
+"""Free text, as counts of hashed words and parts of words, or as what a sentence encoder says of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.random import Generator
+from scipy.sparse import csr_array, hstack, vstack
 
-from dpilot.data import values
+from dpilot.data import sentences, values
 from dpilot.data.cells import Cells, objects
 from dpilot.data.reading import cell_keys, missing_keys
 from dpilot.data.types.base import NULL, Block, CellState, Reading
@@ -17,7 +18,7 @@ from dpilot.data.types.base import NULL, Block, CellState, Reading
 if TYPE_CHECKING:
     from dpilot.data.column import Column
 
-__all__ = ["Text"]
+__all__ = ["Text", "hash_texts"]
 
 FEATURES: Final = 2048
 LENGTH: Final = 10_000
@@ -35,12 +36,13 @@ class Text:
         x_j     the sum over the n-grams in column j of a sign that its hash gives; sign(x_j) sqrt|x_j|; each half over
                 its length, and sqrt(1/2): a row of unit length
 
-    Nothing is learned from the records, so there is nothing to pay. Case does not count.
+    With ``encoder``, what that says of the text, a row of unit length. Nothing is learned from the records, so there is
+    nothing to pay. Case does not count, unless to the encoder.
 
     Edge cases:
-        What is longer than ``length`` letters is cut. A text without a word is a row of zeros. A cell is the text of
-        its ``values.key``: a number or a time is the same text in every container. Bytes that are no UTF-8, and what is
-        no single value, make the record null.
+        What is longer than ``length`` letters, or tokens of an encoder, is cut. A text without a word is a row of
+        zeros. A cell is the text of its ``values.key``: a number or a time is the same text in every container. Bytes
+        that are no UTF-8, and what is no single value, make the record null.
 
     Reference:
         Weinberger et al., "Feature Hashing for Large Scale Multitask Learning", ICML 2009; scikit-learn's
@@ -49,12 +51,16 @@ class Text:
 
     domain: Final = ""
     example: Final = ""
-    keys: Final = ("features", "length")
+    keys: Final = ("features", "length", "encoder", "fingerprint")
     has_groups: Final = False
     is_target: Final = False
     is_unit: Final = True
 
     def settle(self, column: Column) -> dict[str, Any]:
+        if column.encoder is not None:
+            return _settle_encoder(column)
+        if column.fingerprint is not None:
+            column.refuse(f"fingerprint is {column.fingerprint!r} without an encoder: expected that of one")
         features = FEATURES if column.features is None else column.features
         length = LENGTH if column.length is None else column.length
         if not _is_count(features) or not _FEWEST <= features <= _MOST or features % 2:
@@ -83,13 +89,15 @@ class Text:
         return [-1.0] * (column.features or 0)
 
     def fill(self, block: Block, values: Cells, column: Column) -> None:
-        half = block.shape[1] // 2
+        if column.encoder is not None:
+            _embed(block, values, column)
+            return
         for start in range(0, len(values), _ROWS):
-            texts = ["" if each is None else each[: column.length] for each in values[start : start + _ROWS].tolist()]
-            for place, analyzer in ((0, "word"), (half, "char_wb")):
-                _hash(texts, analyzer, block[start : start + _ROWS, place : place + half])
+            block[start : start + _ROWS] = hash_texts(values[start : start + _ROWS], column).toarray()
 
     def describe(self, column: Column) -> str:
+        if column.encoder is not None:
+            return f"text, its first {column.length:,} tokens: {column.features:,} numbers by {column.encoder}"
         return (
             f"text, its first {column.length:,} letters: words and parts of them in {column.features:,} hashed columns"
         )
@@ -105,15 +113,48 @@ class Text:
         return objects(" ".join(words[each]) for each in rng.integers(len(words), size=(rows, 100)))
 
 
-def _hash(texts: list[str], analyzer: str, block: Block) -> None:
-    """Write the hashed counts of n-grams, over their lengths: each row from its own text."""
+def _settle_encoder(column: Column) -> dict[str, Any]:
+    """The width is the encoder's; it is asked where a schema does not say it, so that a saved one needs no files."""
+    encoder: Any = column.encoder
+    if not isinstance(encoder, str) or not encoder:
+        column.refuse(f"encoder is {encoder!r}: expected {', '.join(map(repr, sentences.NAMES))}, or a folder")
+    known = encoder in sentences.NAMES or column.features is None
+    width: Any = sentences.width_of(encoder) if known else column.features
+    if column.features not in (None, width) or not _is_count(width):
+        column.refuse(f"features are {column.features!r}, but the encoder gives {width}: leave them out")
+    length = sentences.LENGTH if column.length is None else column.length
+    if not _is_count(length) or length < 3:
+        column.refuse(f"length is {length!r}: expected how many tokens of a text count, as {sentences.LENGTH}")
+    if not isinstance(column.fingerprint, str | None):
+        column.refuse(f"fingerprint is {column.fingerprint!r}: expected a text")
+    return {"features": width, "length": length}
+
+
+def _embed(block: Block, values: Cells, column: Column) -> None:
+    """Write what the encoder says of each text by itself; zeros where there is none."""
+    encoder = sentences.shared_encoder(column.encoder or "", column.length or 0, column.fingerprint)
+    if encoder.width != block.shape[1]:
+        column.refuse(f"features are {block.shape[1]}, but the encoder {encoder.name!r} gives {encoder.width}")
+    for start in range(0, len(values), _ROWS):
+        found = encoder.features(values[start : start + _ROWS].tolist()).numpy()
+        block[start : start + _ROWS] = np.nan_to_num(found, nan=0.0)  # None among the texts
+
+
+def hash_texts(values: Cells, column: Column) -> csr_array:
+    """The hashed counts of n-grams, each half over its length, as a sparse matrix: each row from its own text."""
     from sklearn.preprocessing import normalize
 
-    found = _vectorizer(analyzer, block.shape[1]).transform(texts)
-    found.data = np.sign(found.data) * np.sqrt(np.abs(found.data))
-    normalize(found, copy=False)
-    block[:] = found.toarray()
-    block *= np.float32(np.sqrt(0.5))
+    width, made = column.features or 0, []
+    for start in range(0, max(len(values), 1), _ROWS):
+        texts = ["" if each is None else each[: column.length] for each in values[start : start + _ROWS].tolist()]
+        halves = []
+        for analyzer in ("word", "char_wb"):
+            found = _vectorizer(analyzer, width // 2).transform(texts) if texts else csr_array((0, width // 2))
+            found.data = np.sign(found.data) * np.sqrt(np.abs(found.data))
+            halves.append(normalize(found, copy=False) if texts else found)
+        made.append(hstack(halves, format="csr", dtype=np.float32))
+        made[-1].data *= np.float32(np.sqrt(0.5))
+    return vstack(made, format="csr", dtype=np.float32)
 
 
 @lru_cache(maxsize=8)

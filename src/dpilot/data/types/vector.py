@@ -28,12 +28,13 @@ class Vector:
 
     Edge cases:
         A list of another length, with a value that is no finite number, or what is no list, makes the record null. A
-        text is a list where it is one in JSON. A list of zeros stays one.
+        text is a list where it is one in JSON. A list of zeros stays one. Those of a ``file`` are rows of an array
+        beside the table (``data.files``).
     """
 
     domain: Final = "width"
     example: Final = "384"
-    keys: Final = ("width",)
+    keys: Final = ("width", "file")
     has_groups: Final = False
     is_target: Final = False
     is_unit: Final = True
@@ -43,6 +44,8 @@ class Vector:
         if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= _MOST:
             said = "missing" if width is None else repr(width)
             column.refuse(f"width is {said}: expected how many numbers each list has, as {self.example}")
+        if column.file is not None and not (isinstance(column.file, str) and column.file.endswith(".npy")):
+            column.refuse(f'file is {column.file!r}: expected the name of an .npy file beside the table, as "x.npy"')
         return {}
 
     def flaws(self, column: Column) -> tuple[CellState, ...]:

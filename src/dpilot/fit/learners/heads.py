@@ -12,6 +12,7 @@ import torch
 from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoded
 from dpilot.data.schema import Schema
+from dpilot.data.sparse import SparseRows
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.expansion import RowMap, rows_of
@@ -35,6 +36,7 @@ from dpilot.tune.probe_task import THRESHOLD, ProbeTask, head_threshold
 __all__ = ["HeadPredictor", "Heads"]
 
 _ROWS: Final = 1 << 15  # widened at a time
+_CELLS: Final = 1 << 22  # that are predicted from at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ class HeadsPlan:
 
 def _unit_features(part: Encoded, rows: RowMap, classes: int) -> Features:
     """Widened rows of unit length, some at a time: the table is held once as it was read and once as it is learnt."""
+    if isinstance(part.features, SparseRows):
+        return Features.of_sparse(rows.widen(part.features), part.target, classes)
     length = len(part.features)
     values = torch.empty(length, rows.widen(part.features[:0]).shape[1])
     labels = torch.empty(length, dtype=torch.int64)
@@ -157,11 +161,12 @@ class HeadPredictor:
 
     def outputs(self, rows: Any) -> Floats:
         """Logits, nan in the row of a null record."""
-        starts = range(0, max(len(rows), 1), _ROWS)
-        return np.concatenate([self._outputs(rows[start : start + _ROWS]) for start in starts])
+        some = max(_CELLS // max(rows.shape[1], 1), 1)
+        starts = range(0, max(len(rows), 1), some)
+        return np.concatenate([self._outputs(rows[start : start + some]) for start in starts])
 
     def _outputs(self, rows: Any) -> Floats:
-        values = self.rows.widen(rows).astype(np.float64)
+        values = np.asarray(self.rows.widen(rows), dtype=np.float64)
         known = np.isfinite(values).all(axis=1, keepdims=True)
         values = np.where(known, values, 0.0)
         lengths = np.linalg.norm(values, axis=1, keepdims=True)

@@ -72,7 +72,7 @@ class LeastSquaresPlan:
 
     def train(self, parts: Parts, run: PaidRun) -> Trained:
         assert isinstance(self.figures, ReachFigures)
-        table = np.column_stack([parts.train.features.astype(np.float64), np.asarray(parts.train.target)])
+        table = np.column_stack([np.asarray(parts.train.features, dtype=np.float64), np.asarray(parts.train.target)])
         paid = CommittedRun(run.committed, run.keys.noise.spawn())
         size = max(run.size * (1 - self.held_out), 1.0)
         solution, scaling, _ = self.plan.run(MemoryRows.of(table, parts.train_rows), paid, size)

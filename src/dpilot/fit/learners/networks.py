@@ -42,7 +42,7 @@ from dpilot.train.progress import Observers
 from dpilot.train.records.unit_reader import UnitsById
 from dpilot.tune.autopilot_plan import EPOCHS, LEAST_STEPS, batch_candidates
 from dpilot.tune.candidate import Candidate
-from dpilot.tune.recipe import Recipe
+from dpilot.tune.recipe import Recipe, TrialRun
 from dpilot.tune.task import Trial
 
 __all__ = ["Network", "NetworkPredictor", "StepNumbers", "data_free_step"]
@@ -159,7 +159,7 @@ class NetworkPlan:
             sample_rate=self.sample_rate,
             steps=self.steps,
             noise_multiplier=self.noise_multiplier,
-            clipping=_clipping(_LEAST_THRESHOLD),
+            clipping=clipping_from(_LEAST_THRESHOLD),
             cost=Cost(self.budget.epsilon, self.budget.delta),
             unit=self.declared.unit,
         )
@@ -167,7 +167,7 @@ class NetworkPlan:
     def train(self, parts: Parts, run: PaidRun) -> Trained:
         rows, task, plan = features_of(parts.reader.schema), self.declared.task, self.run_plan(run.size)
         least = _LEAST_THRESHOLD if run.class_weights is None else math.sqrt(rows.mean_square) / 2
-        plan = replace(plan, clipping=_clipping(least), unit=run.unit)
+        plan = replace(plan, clipping=clipping_from(least), unit=run.unit)
         made = build(self.network.layers, rows.width, task.outputs)
         numbers = StepNumbers(
             batch_size=plan.expected_batch_size,
@@ -180,7 +180,7 @@ class NetworkPlan:
         lr = self.network.step(numbers)
         recipe = Recipe(
             model_fn=lambda: build(self.network.layers, rows.width, task.outputs),
-            loss_fn=_Squared() if task.numeric else _cross_entropy(run.class_weights, self.declared.options.device),
+            loss_fn=_Squared() if task.numeric else cross_entropy(run.class_weights, self.declared.options.device),
             dataset=dataset_of(parts, rows, task),
             size=float(plan.size),
             sample_rate=plan.sample_rate,
@@ -188,11 +188,7 @@ class NetworkPlan:
             optimizer="sgd",
             options={"schedule": "cosine", "device": self.declared.options.device, "chunk_size": _chunk_size(plan)},
         )
-        with run.committed.stage(TRAINING) as receipt:
-            trial = Trial(Candidate(lr, plan.steps), plan.noise_multiplier, receipt)
-            started = recipe.run(trial, plan, run.keys.trial())
-            started.run_steps(Observers(progress=run.progress).of(plan.steps, 0, run.cost.epsilon, run.cost.delta, 0.0))
-            started.state.finish()
+        started = self.run(recipe, lr, plan, run)
         return Trained(
             predictor=NetworkPredictor(started.state.context.model, rows, task.interval),
             figures=self.figures,
@@ -203,6 +199,15 @@ class NetworkPlan:
             decisions=self._decisions(numbers, lr, least),
             steps=tuple(started.state.records),
         )  # fmt: skip
+
+    def run(self, recipe: Recipe, lr: float, plan: Plan, run: PaidRun) -> TrialRun:
+        """All steps of ``plan``, under the receipt of training."""
+        with run.committed.stage(TRAINING) as receipt:
+            trial = Trial(Candidate(lr, plan.steps), plan.noise_multiplier, receipt)
+            started = recipe.run(trial, plan, run.keys.trial())
+            started.run_steps(Observers(progress=run.progress).of(plan.steps, 0, run.cost.epsilon, run.cost.delta, 0.0))
+            started.state.finish()
+        return started
 
     def shorten(self, size: float, rows: int) -> tuple[NetworkPlan, float]:
         steps = min(self.steps, 100)
@@ -235,7 +240,7 @@ class NetworkPredictor:
     kind: str = "network"
 
     def outputs(self, rows: Any) -> Floats:
-        widened = self.rows.widen(rows)
+        widened = np.asarray(self.rows.widen(rows))
         values = _apply_layers(self.module, widened)
         values = np.where(np.isfinite(widened).all(axis=1, keepdims=True), values, np.nan)
         if self.interval is None:
@@ -276,13 +281,18 @@ def _apply_layers(module: nn.Module, rows: Any) -> Floats:
             weight, bias = (each.detach().double().cpu().numpy() for each in (layer.weight, layer.bias))
             rows = products(rows, weight.T) + bias
         else:
+            assert isinstance(layer, nn.Tanh)
             rows = np.tanh(rows)
     return np.asarray(rows)
 
 
 def dataset_of(parts: Parts, rows: WideRows, task: FitTask) -> TensorDataset | UnitsById:
     """What is trained on, as tensors, a null record before it: so that the part is never empty, whoever is in it."""
-    table = _tensors(parts.train, rows, task)
+    return with_units(_tensors(parts.train, rows, task), parts)
+
+
+def with_units(table: TensorDataset, parts: Parts) -> TensorDataset | UnitsById:
+    """The records of a part, behind a null one, or the units that they are of."""
     if parts.units is None:
         return table
     places, units = np.arange(len(parts.units.units) + 1), np.append([0], parts.units.units + 1)
@@ -290,7 +300,8 @@ def dataset_of(parts: Parts, rows: WideRows, task: FitTask) -> TensorDataset | U
 
 
 def _tensors(records: Encoded, rows: WideRows, task: FitTask) -> TensorDataset:
-    features = np.concatenate([np.full((1, rows.width), np.nan, dtype=np.float32), rows.widen(records.features)])
+    wide = np.asarray(rows.widen(records.features))
+    features = np.concatenate([np.full((1, rows.width), np.nan, dtype=np.float32), wide])
     target = np.asarray(records.target)
     if task.interval is not None:
         lower, upper = task.interval
@@ -300,7 +311,7 @@ def _tensors(records: Encoded, rows: WideRows, task: FitTask) -> TensorDataset:
     return TensorDataset(torch.from_numpy(features), torch.from_numpy(target).to(kind))
 
 
-def _clipping(least: float) -> Clipping:
+def clipping_from(least: float) -> Clipping:
     """Slack clipping with a threshold of ``least`` or more.
 
     With class weights it is half of a row's length, as for heads: one that went down to the gradients of the common
@@ -309,7 +320,7 @@ def _clipping(least: float) -> Clipping:
     return clipping.get("bounded-slack", threshold=max(least, 1.0), floor=least, normalized=True)
 
 
-def _cross_entropy(class_weights: tuple[float, ...] | None, device: str | None) -> nn.Module:
+def cross_entropy(class_weights: tuple[float, ...] | None, device: str | None) -> nn.Module:
     """That of each record, times the weight of its class: so before it is clipped."""
     weight = None if class_weights is None else torch.tensor(class_weights, device=device)
     return nn.CrossEntropyLoss(reduction="none", weight=weight)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from dpilot import _validate
 
 if TYPE_CHECKING:
+    from dpilot.data.sentences import TextBackbone
     from dpilot.transfer.backbones.images import ImageBackbone
-    from dpilot.transfer.backbones.sentences import TextBackbone
 
 __all__ = ["load", "names"]
 
@@ -42,7 +42,8 @@ def load(name: str, *, folder: str | Path | None = None, **options: Any) -> Imag
         Every tensor of the definition is in the file with its shape, and the file holds no other: otherwise it is
         refused. Files are read as tensors only, nothing in them is executed.
     """
-    from dpilot.transfer.backbones import cifar, efficientnet, image_folder, minilm
+    from dpilot.data.sentences import load_encoder
+    from dpilot.transfer.backbones import cifar, efficientnet, image_folder
 
     if name not in names() and Path(name).is_dir():
         return image_folder.load(Path(name), **options)
@@ -51,5 +52,5 @@ def load(name: str, *, folder: str | Path | None = None, **options: Any) -> Imag
     if name == "efficientnet-lite0":
         return efficientnet.load(place, **options)
     if name == "minilm":
-        return minilm.load(place, **options)
+        return load_encoder(name if place is None else str(place), **options)
     return cifar.load(name, place, **options)
