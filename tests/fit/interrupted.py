@@ -23,6 +23,7 @@ SIZE = 80
 CASES: dict[str, dict[str, Any]] = {
     "auto, classes": {"model": "auto", "epochs": 3, "size": "private"},
     "auto, numbers": {"model": "auto"},
+    "grids": {"model": "grids", "epochs": 3},
     "logistic": {"model": "logistic", "epochs": 1},
 }
 ROWS = ((Page, "append"),)

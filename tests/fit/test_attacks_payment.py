@@ -78,7 +78,7 @@ def test_both_commitments_cost_at_most_the_budget_and_are_admitted_by_a_ledger_o
         declared, _ = declare_fit(
             data, schema, epsilon=budget.epsilon, delta=delta, size=size, options=FitOptions(), ledger=book
         )
-        plan = plan_fit(declared, bound, learners.learner("auto", declared.task))
+        plan = plan_fit(declared, bound, learners.learner(declared))
         keys, payments = FitKeys.draw(), open_payments(book, declared.budget, "a", None, gaussian=True)
         payments.commit(plan.health_stages(keys.name), plan.health)
         payments.commit(plan.stages(keys.split(plan.shares).id), plan.rest)

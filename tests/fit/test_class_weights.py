@@ -178,7 +178,7 @@ def test_labels_of_an_array_may_be_weighed_and_no_weights_are_no_weights():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 2))
     y = (X[:, 0] + rng.normal(size=3000) > 2.0).astype(int)
-    how = {"epsilon": 8.0, "delta": 1e-5, "classes": [0, 1], "random_state": 0}
+    how = {"epsilon": 8.0, "delta": 1e-5, "classes": [0, 1], "model": "additive", "random_state": 0}
     with pytest.warns(UserWarning, match="random_state"):
         plain, same, weighed = (AutoClassifier(**how, class_weight=w).fit(X, y) for w in (None, {1: 1}, {1: 8}))
     assert np.array_equal(plain.coef_, same.coef_), "weights of 1 are no weights"

@@ -62,7 +62,9 @@ def fit(
     missing_unit: Annotated[
         str, typer.Option(help='Rows without an id: "null" leaves them out, "row" protects each as a row only.')
     ] = "null",
-    model: Annotated[str, typer.Option(help="auto (tunes itself), logistic, linear, mlp or finetune.")] = "auto",
+    model: Annotated[
+        str, typer.Option(help="auto (grids where they pay), grids, additive, logistic, linear, mlp or finetune.")
+    ] = "auto",
     objective: Annotated[
         str, typer.Option(help="What tuning aims at: accuracy, macro, worst_class, worst_group or recall:CLASS.")
     ] = "accuracy",

@@ -72,6 +72,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         multiplies the loss before clipping, no weight more than ``weight_cap`` times another. ``decision`` "prior", the
         default with "balanced", predicts by probabilities over noisy priors. ``objective`` is what tuning aims at:
         "accuracy", "macro", "worst_class", "worst_group" or the recall of a class, "recall:yes".
+        ``model`` "auto" is grids, which learn what pairs of columns tell, where records and budget allow, else the
+        "additive" head, which alone has ``coef_``; each can be asked for by its name, and so can "logistic" and "mlp".
         ``epochs`` is the most passes over the records of one run. ``random_state`` fixes the noise: for tests only.
         Where fewer than ``stop_below`` of the records can be used, by a noisy count that costs at most 2 %
         (``health_``), FitStopped is raised and nothing else is paid. ``checkpoint`` is a folder: a fit that is

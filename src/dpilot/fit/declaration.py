@@ -25,7 +25,7 @@ from dpilot.records import RUNNING_TIME, is_size_published, published_size
 
 __all__ = ["MODELS", "Declaration", "FitOptions", "FitTask", "declare", "declare_fit", "resolve_size"]
 
-MODELS: Final = ("auto", "logistic", "linear", "mlp", "finetune")
+MODELS: Final = ("auto", "grids", "additive", "logistic", "linear", "mlp", "finetune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +268,10 @@ def _check_roles(schema: Schema) -> None:
 def _check_model(task: FitTask, options: FitOptions) -> None:
     """Refuse what the model cannot do, as far as declared words tell."""
     name = task.target.name
+    if options.model == "additive" and task.numeric:
+        raise InvalidInput(f'model is "additive" and the target {name!r} is a number: use "auto" or "grids".')
+    if options.model == "grids" and options.device not in (None, "cpu"):
+        _validate.refuse("device", options.device, 'None or "cpu"', "Grids run on the CPU.")
     if options.model == "linear" and not task.numeric:
         raise InvalidInput(f'model is "linear" and the target {name!r} has classes: use "logistic".')
     if options.model != "auto" and task.numeric and task.interval is None:
@@ -276,7 +280,7 @@ def _check_model(task: FitTask, options: FitOptions) -> None:
         )
     if options.model == "finetune":
         _check_finetune(task)
-    if options.objective != "accuracy" and (options.model != "auto" or task.numeric):
+    if options.objective != "accuracy" and (options.model not in ("auto", "additive") or task.numeric):
         what = (
             f'model is "{options.model}", which has no trials' if options.model != "auto" else "the target is numeric"
         )

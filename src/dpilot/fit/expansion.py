@@ -2,7 +2,8 @@
 
 A number that is scaled linearly from wide bounds, such as a capital gain of 5,000 in [0, 99,999], moves its feature by
 so little that private steps never find it. Each numeric column is therefore given ten features: the scaled number, its
-place on a symmetric log scale, and eight overlapping tents along that scale.
+place on a symmetric log scale, and eight overlapping tents along that scale. Where a noisy marginal of the column was
+paid for (``fit.grids.levels``), its quantile there stands in for the log scale.
 
 A text, a vector or a picture is a row of unit length, as long as one category. Among m other columns it is made sqrt(m)
 times as long, so that it weighs as much as all of them together.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,13 @@ from dpilot.data.schema import Schema
 from dpilot.data.sparse import SparseRows
 from dpilot.fit.embeddings import encoder_of
 
-__all__ = ["RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
+if TYPE_CHECKING:
+    from dpilot.fit.grids.levels import Levels
 
+__all__ = ["MOST_NUMBERS", "RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
+
+MOST_NUMBERS: Final = 64
+"""That are widened: more would make many thousand columns."""
 _TENTS: Final = 8
 _CONSTANT: Final = 0.3  # beside texts and vectors of unit length
 
@@ -74,16 +80,18 @@ class WideRows:
     """
 
     encoder: Encoder
+    levels: Levels | None = None
 
     @property
     def expands(self) -> bool:
         """Whether numbers get more shapes."""
-        return len(self._numeric()) <= 64
+        return len(self._numeric()) <= MOST_NUMBERS
 
     @property
     def shapes(self) -> str:
         """What becomes of the columns, in words."""
-        numbers = "each number in ten shapes" if self.expands else "numbers as they are"
+        along = "" if self.levels is None else " along its private quantiles"
+        numbers = f"each number in ten shapes{along}" if self.expands else "numbers as they are"
         kinds = {
             "text": "texts as hashed words and parts of them",
             "encoder": "texts as a sentence encoder reads them",
@@ -116,15 +124,18 @@ class WideRows:
         for block in self._units():
             wide[:, block] *= self._unit_length
         for place, column in self._numeric() if self.expands else ():
-            wide[:, start : start + 1 + _TENTS] = _shapes(features, place, column)
+            wide[:, start : start + 1 + _TENTS] = _shapes(features, place, column, self.levels)
             start += 1 + _TENTS
         wide[:, start:] = self._constant  # where there is one
         return wide
 
     def _widen_sparse(self, rows: SparseRows) -> SparseRows:
         """The same of rows whose hashed texts are entries: all that is scaled or made is in the other columns."""
+        assert self.levels is None  # marginals are not bought beside hashed texts
         at = {place: own for own, place in enumerate(rows.places.tolist())}
-        made = [_shapes(rows.others, at[place], column) for place, column in self._numeric()] if self.expands else []
+        made = (
+            [_shapes(rows.others, at[place], column, None) for place, column in self._numeric()] if self.expands else []
+        )
         constant = np.full((len(rows), int(self._has_constant)), self._constant)
         others = np.concatenate([rows.others, *made, constant], axis=1, dtype=np.float32)
         units = [place for block in self._units() for place in range(block.start, block.stop)]
@@ -180,10 +191,13 @@ def features_of(schema: Schema) -> WideRows:
     return WideRows(encoder_of(schema))
 
 
-def _shapes(features: Features, place: int, column: Column) -> Floats:
+def _shapes(features: Features, place: int, column: Column, levels: Levels | None) -> Floats:
     lower, upper = column.interval
     scaled = features[:, place].astype(np.float64)
-    position = on_log_scale(lower + (scaled + 1) / 2 * (upper - lower), lower, upper)
+    if levels is None:
+        position = on_log_scale(lower + (scaled + 1) / 2 * (upper - lower), lower, upper)
+    else:
+        position = np.where(np.isnan(scaled), np.nan, 2 * levels.quantiles(place, scaled) - 1)
     knots = np.linspace(-1.0, 1.0, _TENTS)
     tents = np.clip(1 - np.abs(position[:, None] - knots) / (knots[1] - knots[0]), 0.0, 1.0)
     made = np.column_stack([position, tents])

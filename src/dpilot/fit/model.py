@@ -21,6 +21,8 @@ from dpilot.fit.arrays import array_frame
 from dpilot.fit.declaration import FitTask
 from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.figures import exact_figures, softmax
+from dpilot.fit.grids.explain import Effect, effects, effects_svg
+from dpilot.fit.grids.model import GridPredictor
 from dpilot.fit.health import Health
 from dpilot.fit.images import Scatterer
 from dpilot.fit.learners.base import Predictor
@@ -28,7 +30,7 @@ from dpilot.fit.learners.finetune import FineTunedPredictor, TokenReader
 from dpilot.fit.learners.heads import HeadPredictor
 from dpilot.fit.learners.least_squares import LinearPredictor
 from dpilot.fit.learners.networks import NetworkPredictor
-from dpilot.fit.learners.shifted import OFFSETS, shift
+from dpilot.fit.learners.shifted import OFFSETS, ShiftedPredictor, shift
 from dpilot.fit.source import PlainColumns, RowReader, TableSource
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Ledger
@@ -42,7 +44,7 @@ __all__ = ["FIT", "FittedModel", "load_fit", "plain_labels"]
 MODEL: Final = "model.safetensors"
 READER: Final = "encoder.json"
 _PREDICTORS: Final[dict[str, Any]] = {
-    "head": HeadPredictor, "network": NetworkPredictor, "least squares": LinearPredictor,
+    "head": HeadPredictor, "network": NetworkPredictor, "least squares": LinearPredictor, "grids": GridPredictor,
     "finetuned": FineTunedPredictor,
 }  # fmt: skip
 
@@ -134,6 +136,20 @@ class FittedModel:
         outputs = np.where(is_usable(records.features)[:, None], outputs, np.nan)
         found = exact_figures(self.task, records, outputs if self.task.numeric else softmax(outputs))
         return tuple(metric.record() for metric in found)
+
+    def effects(self) -> tuple[Effect, ...]:
+        """What drives a model of grids, the most important first: from released tables, so it costs nothing."""
+        return effects(self._grids())
+
+    def effects_svg(self) -> str:
+        """The most important shapes of columns and heat maps of pairs, as a picture."""
+        return effects_svg(self._grids())
+
+    def _grids(self) -> GridPredictor:
+        found = self.predictor.predictor if isinstance(self.predictor, ShiftedPredictor) else self.predictor
+        if not isinstance(found, GridPredictor):
+            raise InvalidInput(f'the model is a {found.kind}: expected one of grids. Fit with model="grids".')
+        return found
 
     def report(self, path: str | Path, **options: Any) -> Path:
         """Write the report of the fit, one HTML page; it costs nothing. ``options``: see ``FitRecord.write_report``."""

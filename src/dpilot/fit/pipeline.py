@@ -102,7 +102,7 @@ class FitStopped(InvalidInput):
 
 def plan_fit(declared: Declaration, bound: str, learner: Learner | None = None) -> FitPlan:
     """Everything that decides the privacy of a fit that is paid in a ledger of ``bound``."""
-    chosen = learner or learners.learner(declared.options.model, declared.task)
+    chosen = learner or learners.learner(declared)
     health, rest = split_budget(declared.budget, bound)
     purchases = chosen.purchases(declared, rest)
     return FitPlan(declared, health, rest, purchases, chosen.plan(declared, rest, purchases))
@@ -132,7 +132,7 @@ def run_fit(
         rows. No value of a record raises, but for
         FitStopped, which a noisy release decides; and all that leaves is declared or released.
     """
-    chosen = learner or learners.learner(declared.options.model, declared.task)
+    chosen = learner or learners.learner(declared)
     keys = keys or (FitKeys.draw() if folder is None else folder.keys)
     repeat = folder.log.frozen if folder is not None and folder.resumed else None
     home = None if folder is None else folder.path

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from dpilot._arrays import Floats
 from dpilot.data.encoder import Encoded
 from dpilot.data.sparse import is_usable
 from dpilot.data.splits import Split
@@ -61,6 +62,12 @@ class Parts:
     def train_rows(self) -> UnitRows | None:
         """The same with the places of the rows in ``train``."""
         return None if self.units is None else replace(self.units, places=np.arange(len(self.units.places)))
+
+    @property
+    def train_weights(self) -> Floats:
+        """What each row of ``train`` adds of its unit, 1 where a unit is a record; 0 for null rows."""
+        usable = np.isfinite(self.train.features).all(axis=1) & np.isfinite(np.asarray(self.train.target))
+        return np.where(usable, 1.0 if self.units is None else self.units.shares, 0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame, column_names, join_target, number_schema, regression_schema
 from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
+from dpilot.fit.learners.least_squares import LeastSquares
 from dpilot.linear.inputs import features, features_and_target, loose, numbers, target_numbers, without_unit
 from dpilot.linear.model import LinearModel
 from dpilot.linear.problem import LinearProblem
@@ -64,7 +65,7 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
         refuse_arguments(unknown)
         table, schema = self._table(X, y, units)
         declared, source = self._declare(table, schema)
-        result = self._fit_records(declared, source)
+        result = self._fit_records(declared, source, learner=LeastSquares())  # whose coefficients it shows
         model: LinearModel = result.model.predictor.model  # type: ignore[attr-defined]
         self.model_, self.metrics_ = model, result.metrics
         self.encoder_ = result.model.reader if self.schema is not None else None

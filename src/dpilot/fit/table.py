@@ -66,7 +66,8 @@ def fit_table(
         source: the path of a csv or parquet file or of a folder of pictures, an opened one, or a data frame.
         schema: what is declared of its columns.
         epochs: the most passes over the records of one run.
-        model: "auto" (a tuned linear head for classes, least squares for numbers), "logistic", "linear", "mlp", or
+        model: "auto" (grids where records and budget allow, else a tuned linear head for classes, least squares for
+            numbers), "grids", "additive" (that head), "logistic", "linear", "mlp", or
             "finetune": low-rank adapters on the encoder of the one text.
         objective: what tuning aims at, for "auto" and classes: "accuracy", "macro", "worst_class", "worst_group", or
             the recall of a class, "recall:yes".

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -50,3 +52,15 @@ class LinearModel:
         """A prediction for each row, inside the range of the target."""
         features = inside(values, self.center, self.lower, self.upper)
         return np.asarray(np.clip(products(features, self.coef) + self.intercept, *self.target_range))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Floats]]:
+        """Plain data and arrays that make it up."""
+        fields = asdict(self)
+        arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+        return {name: value for name, value in fields.items() if name not in arrays}, arrays
+
+    @classmethod
+    def of_state(cls, plain: Mapping[str, Any], arrays: Mapping[str, Floats]) -> LinearModel:
+        """What ``state`` was given of."""
+        low, high = plain["target_range"]
+        return cls(**{**plain, "target_range": (low, high), **arrays})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
 from dpilot.linear.problem import CommittedRun, LinearProblem
 from dpilot.linear.rows import MemoryRows
+from dpilot.linear.solution import Solution
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
 
@@ -70,13 +71,17 @@ class LeastSquaresPlan:
     def reader(self, schema: Schema) -> RowReader:
         return PlainColumns(schema) if _is_plain(self.declared.schema) else encoder_of(schema)
 
-    def train(self, parts: Parts, run: PaidRun) -> Trained:
-        assert isinstance(self.figures, ReachFigures)
+    def fit(self, parts: Parts, run: PaidRun) -> tuple[LinearModel, Solution]:
+        """The released model, and how it was found."""
         table = np.column_stack([np.asarray(parts.train.features, dtype=np.float64), np.asarray(parts.train.target)])
         paid = CommittedRun(run.committed, run.keys.noise.spawn())
         size = max(run.size * (1 - self.held_out), 1.0)
         solution, scaling, _ = self.plan.run(MemoryRows.of(table, parts.train_rows), paid, size)
-        model = LinearModel.of(solution.theta, scaling, intercept=True)
+        return LinearModel.of(solution.theta, scaling, intercept=True), solution
+
+    def train(self, parts: Parts, run: PaidRun) -> Trained:
+        assert isinstance(self.figures, ReachFigures)
+        model, solution = self.fit(parts, run)
         return Trained(
             predictor=LinearPredictor(model),
             figures=replace(self.figures, center=model.target_center, width=model.target_width),
@@ -102,17 +107,14 @@ class LinearPredictor:
             return self.model.predict(np.asarray(rows, dtype=np.float64))[:, None]
 
     def state(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        fields = asdict(self.model)
-        arrays = {name: torch.from_numpy(value) for name, value in fields.items() if isinstance(value, np.ndarray)}
-        return {name: value for name, value in fields.items() if name not in arrays}, arrays
+        plain, arrays = self.model.state()
+        return plain, {name: torch.from_numpy(value) for name, value in arrays.items()}
 
     @classmethod
     def load(cls, plain: Mapping[str, Any], tensors: Mapping[str, Any], reader: RowReader) -> LinearPredictor:
         """The predictor that ``state`` describes."""
         del reader
-        low, high = plain["target_range"]
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        return cls(LinearModel(**{**plain, "target_range": (low, high), **arrays}))
+        return cls(LinearModel.of_state(plain, {name: tensor.numpy() for name, tensor in tensors.items()}))
 
 
 def _is_plain(schema: Schema) -> bool:

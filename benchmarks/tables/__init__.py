@@ -1,0 +1,1 @@
+"""Tables with interactions: grids beside additive models, networks and boosting."""
