@@ -24,9 +24,9 @@ from dpilot.fit.learners.base import PaidRun, Trained
 from dpilot.fit.population import TRAIN, Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader, take
-from dpilot.linear.rows import products
 from dpilot.mechanism import gaussian_event
 from dpilot.metrics.objective import place_objective
+from dpilot.numerics.products import products
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Stage
