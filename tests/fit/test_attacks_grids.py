@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +13,9 @@ from dpilot.data.schema import Schema
 from dpilot.fit.classifier import AutoClassifier
 from dpilot.fit.regressor import AutoRegressor
 from dpilot.fit.table import fit_table
-from tests.fit.helpers import SCHEMA, frame
+from tests.fit.helpers import SCHEMA, frame, numeric_frame, numeric_schema
+from tests.fit.test_replay import OPAQUE, run
+from tests.fit.test_units import NEWCOMERS, UNIT, joined, persons
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpilot.errors.PrivacyWarning")
 
@@ -64,3 +68,12 @@ def test_a_private_score_of_numbers_does_neither(replay, how):
 
     more = np.vstack([X, [SMALLEST, 1e300]]), np.append(y, SMALLEST)
     replay(score, pairs=[Pair("numbers of all sizes", (X, y), more)])
+
+
+@pytest.mark.parametrize("name", ["a thousand rows", "hostile rows", "opposite rows"])
+def test_a_person_whose_targets_are_numbers_moves_only_what_is_released(replay, name):
+    targets = ["10", "-10", "nan", "1e300"]
+    rows = [{**row, "outcome": targets[place % 4]} for place, row in enumerate(NEWCOMERS[name])]
+    data, given = persons(make=numeric_frame), {"schema": numeric_schema(), "model": "grids", "epochs": 3, "size": 40}
+    fit = partial(run, **given, **UNIT)
+    replay(fit, pairs=[Pair(name, data, joined(data, rows))], opaque=OPAQUE)
