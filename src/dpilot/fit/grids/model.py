@@ -17,7 +17,7 @@ from dpilot.fit.grids.design import Cells, Design, TableRows, Term, Waves
 from dpilot.fit.grids.levels import Levels, columns_of, dense_columns
 from dpilot.fit.grids.training import contrasts
 from dpilot.linear.model import LinearModel
-from dpilot.linear.rows import products
+from dpilot.numerics.products import products
 
 __all__ = ["GridPredictor", "dense_rows"]
 
