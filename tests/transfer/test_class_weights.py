@@ -58,6 +58,18 @@ def test_a_unit_moves_the_sum_by_no_more_than_the_threshold(name):
     assert PrivacyUnit("patient_id", 4) == grouped().protects
 
 
+def test_no_row_of_next_to_no_length_hides_another_of_its_unit():
+    """Its limit is cut, so it counts for more than it sends: by too little to matter for any weight that is allowed."""
+    rows = np.outer([1e-3, -1e-18], np.ones(WIDTH)) / WIDTH**0.5
+    features = Features.of(rows, [0, 0], CLASSES).by_unit(["one"] * 2, PrivacyUnit("who", 2), key=bytes(32))
+    still, threshold = torch.zeros(1, CLASSES, WIDTH), 1e12
+    assert float(sum_of(features, threshold, (1e18, 1.0, 1.0), still).norm()) > 100 * threshold, "an attack"
+    assert float(sum_of(features, threshold, (1e9, 1.0, 1.0), still).norm()) <= threshold
+    head = Head(lr=1.0, steps=1, noise_multiplier=1.0, threshold=threshold)
+    with pytest.raises(InvalidInput, match="class_weight"):
+        fit_heads(features, [head], receipts=[Receipt(head.event)], size=1, class_weights=(1e18, 1.0, 1.0))
+
+
 def test_equal_weights_change_nothing_and_wrong_ones_are_refused():
     features, head = Features.of(ROWS, LABELS, CLASSES), Head(lr=1.0, steps=3, noise_multiplier=1e-9)
 

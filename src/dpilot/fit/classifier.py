@@ -148,6 +148,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         right = np.argmax(self.predict_proba(X), axis=1) == self._codes(y)
         return float(np.average(right, weights=sample_weight))
 
+    @np.errstate(all="ignore")  # whatever the caller set: an underflow would reveal one record
     def private_score(
         self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None, units: Any = None
     ) -> PrivateScore:

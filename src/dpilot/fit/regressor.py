@@ -78,6 +78,7 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
         model: LinearModel = self.model_
         return model.predict(self._values(X))
 
+    @np.errstate(all="ignore")  # whatever the caller set: an underflow would reveal one record
     def private_score(
         self, X: Any, y: Any, *, epsilon: float, delta: float | None = None, ledger: Any = None, units: Any = None
     ) -> PrivateScore:
@@ -93,8 +94,7 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
         scored = self._scored_rows(X, units, values.shape[0])
         values, target = values[scored], target_numbers(y, values.shape[0])[scored]
         known = np.isfinite(values).all(axis=1) & np.isfinite(target)
-        with np.errstate(all="ignore"):  # no warning may tell of one record
-            predicted = model.predict(values[known])
+        predicted = model.predict(values[known])
 
         def figures(budget: Budget) -> PaidFigures:
             problem = LinearProblem(values.shape[1], True, None, budget)

@@ -34,6 +34,7 @@ from dpilot.transfer.joint import JointHeads, clip_heads
 __all__ = ["Head", "fit_heads", "predict", "scores"]
 
 _ROWS: Final = 2048  # that are predicted at a time
+_HEAVIEST: Final = 1e9  # class weight: norms of units have room for no more (``unit_gradients``)
 _LEAST: Final = (
     1e-30  # of a threshold and of its noise: below, float32 drops bits of sums; beyond 1e30 they may overflow
 )
@@ -159,7 +160,10 @@ def _check_weights(weights: Sequence[float] | None, classes: int) -> tuple[float
         return None
     if len(weights) != classes:
         _validate.refuse("the number of class_weights", len(weights), f"{classes}, one for each class")
-    return tuple(_validate.positive(class_weight=each) for each in weights)
+    for each in weights:
+        if _validate.positive(class_weight=each) > _HEAVIEST:
+            _validate.refuse("class_weight", each, f"at most {_HEAVIEST:g}", "Divide all of them by the largest.")
+    return tuple(map(float, weights))
 
 
 def _check_counts(heads: int, **named: Sequence[object]) -> None:

@@ -13,6 +13,9 @@ Precision: with u = 2^-24 and A = sum_r |v_r|, float32 is off by at most u A^2 t
 (``test_the_norm_of_a_unit_is_no_less_than_it_is_and_hardly_more``). Where rows cancel, A is longer than G: weighed, by
 at most sqrt(1 / 32 u) < 2^10 thresholds. Sums are in float64, whose roundings of numbers of that size are below
 2^-40 thresholds each, far less than what the threshold was lowered by.
+
+Limits are cut at 1e15, so the v of a row of next to no length is longer than its gradient, and could hide that of
+another: by at most 1e-15 times its class weight, and no weight is above 1e9 (``fit_heads``).
 """
 
 from __future__ import annotations

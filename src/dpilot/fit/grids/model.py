@@ -17,6 +17,7 @@ from dpilot.fit.grids.design import Cells, Design, TableRows, Term, Waves
 from dpilot.fit.grids.levels import Levels, columns_of, dense_columns
 from dpilot.fit.grids.training import contrasts
 from dpilot.linear.model import LinearModel
+from dpilot.numerics.products import products
 
 __all__ = ["GridPredictor", "dense_rows"]
 
@@ -61,7 +62,7 @@ class GridPredictor:
             ]
         )
         if self.classes:
-            return np.where(known, made @ contrasts(self.classes).T, np.nan)
+            return np.where(known, products(made, contrasts(self.classes).T), np.nan)
         values = self.centre + self.spread * made
         if self.linear is not None:
             values += self.linear.predict(features.astype(np.float64))[:, None]
