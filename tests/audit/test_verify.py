@@ -123,3 +123,36 @@ def test_what_is_saved_under_a_key_is_signed(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv(statements.KEY, str(tmp_path / "a.key"))
     folder = fit().save(tmp_path / "run")
     assert verify(folder, key=public).held
+
+
+def test_the_signed_statement_of_the_weights_does_not_stand_for_that_of_the_folder(
+    copies: list[Path], tmp_path: Path
+) -> None:
+    public = statements.create_key(tmp_path / "a.key")
+    for folder in copies:
+        assert main(["sign", str(folder), "--key", str(tmp_path / "a.key")]) == 0
+        stated, signature, _ = statements.read_embedded(folder / "model.safetensors")
+        (folder / statements.STATEMENT).write_text(json.dumps({"statement": stated, "signature": signature}))
+        (folder / "model.safetensors").write_bytes(b"other weights")
+        assert not verify(folder, key=public).held
+
+
+@pytest.mark.parametrize("left", ["an old signature", "no signature", "a signature of another key"])
+def test_a_page_that_is_added_does_not_sign_what_was_altered(
+    copies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    public, other = (statements.create_key(tmp_path / name) for name in ("a.key", "b.key"))
+    monkeypatch.setenv(statements.KEY, str(tmp_path / "a.key"))
+    folder = copies[1]
+    assert main(["sign", str(folder), "--key", str(tmp_path / "a.key")]) == 0
+    written = json.loads((folder / statements.STATEMENT).read_text())
+    model = folder / "model.safetensors"
+    model.write_bytes(b"other weights")
+    written["statement"]["files"][model.name] = statements.file_hashes(folder)[model.name]
+    if left == "no signature":
+        del written["signature"]
+    elif left == "a signature of another key":
+        written["signature"] = statements.sign(written["statement"], other.with_suffix(""))
+    (folder / statements.STATEMENT).write_text(json.dumps(written))
+    assert main(["report", str(folder)]) == 0
+    assert not verify(folder, key=public).held

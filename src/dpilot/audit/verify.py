@@ -76,7 +76,9 @@ def verify(
 
 
 def _check_files(stated: Mapping[str, Any], folder: Path) -> Check:
-    wanted, found = stated.get("files", {}), statements.file_hashes(folder)
+    if not stated.get("files"):  # such as that of the weights, which may be signed too
+        return Check("files", False, "none is stated: this is not the statement of a folder")
+    wanted, found = stated["files"], statements.file_hashes(folder)
     altered = sorted(name for name in wanted if name in found and found[name] != wanted[name])
     gone, more = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     problems = [f"{what}: {', '.join(names)}" for what, names in (("altered", altered), ("gone", gone)) if names]
