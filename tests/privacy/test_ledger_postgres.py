@@ -415,6 +415,12 @@ def test_a_password_is_neither_shown_nor_saved(server: Server) -> None:
     ledger = Ledger.open(url, dataset="d", budget=HUGE)
     assert "secret" not in f"{ledger.path} {ledger!r} {ledger.path!r}"
     spend(ledger)
+    from typer.testing import CliRunner
+
+    from dpilot.cli.ledger import app
+
+    for command in (["list", url.partition("#")[0]], ["show", url], ["verify", url]):
+        assert "secret" not in CliRunner().invoke(app, command).output
 
 
 def test_a_url_without_a_name_is_the_data_sets_or_the_only_one(server: Server) -> None:
