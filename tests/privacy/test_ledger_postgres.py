@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,9 @@ import pytest
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian, PureDP
-from dpilot.privacy.ledger import Ledger, migrate
+from dpilot.privacy.filters import Amount
+from dpilot.privacy.ledger import Ledger, migrate, spending
+from dpilot.privacy.ledger.book import settle_body
 from tests.privacy import test_ledger, test_ledger_holding, test_ledger_splits, test_ledger_totals, test_stages
 from tests.privacy.test_ledger_faults import victim
 
@@ -274,6 +277,43 @@ class TestUsers:
             spend(Ledger.open(server.url(name, user=user), dataset="d"), 2.0)
         assert ledger.entries() == ()
         server.execute(f"DROP OWNED BY {group}; DROP ROLE {group}")
+
+    def test_a_cap_that_is_lowered_while_a_price_is_found_holds(
+        self, server: Server, user: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = secrets.token_hex(4)
+        ledger = Ledger.open(server.url(name), dataset="d", budget=Budget(3.0, 1e-5))
+        ledger.grant(user, role="spend", cap=2.0)
+        theirs = Ledger.open(server.url(name, user=user), dataset="d")
+        find = spending._price
+
+        def find_and_lower(*arguments: Any) -> Any:
+            price = find(*arguments)
+            monkeypatch.undo()
+            ledger.grant(user, role="spend", cap=1.0)
+            return price
+
+        monkeypatch.setattr(spending, "_price", find_and_lower)
+        with pytest.raises(BudgetExceeded, match="cap of"):
+            theirs.commit([("x", PureDP(1.5))])
+
+    def test_a_stage_is_run_and_settled_by_who_paid_for_it(self, server: Server, user: str) -> None:
+        name = secrets.token_hex(4)
+        ledger = Ledger.open(server.url(name), dataset="d", budget=Budget(3.0, 1e-5))
+        ledger.grant(user, role="spend", cap=1.0)
+        theirs = Ledger.open(server.url(name, user=user), dataset="d")
+        planned = ledger.commit([("x", PureDP(1.0))])
+        with pytest.raises(LedgerError, match="who paid for it"), theirs.committed(planned.seq).stage("x"):
+            pytest.fail("ran past the cap")
+        with pytest.raises(KeyboardInterrupt), ledger.reserve(PureDP(1.0)):
+            raise KeyboardInterrupt
+        cheap = settle_body(ledger.entries()[1].seq, 0, PureDP(0.1), Amount(Decimal("0.1"), Decimal(0)))
+        with pytest.raises(LedgerError, match="who paid for it"), theirs._book.store.transaction() as appender:
+            appender.append("settle", cheap)
+        assert ledger.spent().epsilon == 2.0
+        with theirs.commit([("x", PureDP(0.5))]).stage("x") as receipt:
+            receipt.draw(PureDP(0.5))
+        assert [entry.state for entry in ledger.entries()] == ["planned", "reserved", "committed"]
 
     def test_a_file_knows_no_users(self, folder: Path) -> None:
         ledger = Ledger.open(folder / "a", dataset="d", budget=HUGE)

@@ -10,8 +10,9 @@ has ended. While a stage runs its holder keeps a connection with an advisory loc
 
 What users may do is what the server grants them (``Appender.grant``): a trigger refuses rows under another's name, rows
 of whom no grant names (as members of a group, who would have no cap), and extensions, grants and moves by anybody but
-the owner. Prices are found by dpilot, not by the server: a user with the
-right to spend who writes rows by hand can write a price that is too low, and ``dpilot audit ledger`` finds it.
+the owner. A stage is run and settled by who paid for it, or by the owner. Prices are found by dpilot and not by the
+server: a user with the right to spend who writes rows by hand can write a price of their own that is too low. The row
+names its event, from which anybody can find the right price.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ BEGIN
         RAISE EXCEPTION 'only the owner of a ledger may extend, grant or move it';
       ELSIF NOT EXISTS (SELECT 1 FROM {0}.rows WHERE kind = 'grant' AND body::json ->> 'to' = session_user::text) THEN
         RAISE EXCEPTION 'a spend takes a grant to who spends: that of a group would have no cap';
+      ELSIF NEW.kind <> 'reserve' AND session_user::text IS DISTINCT FROM
+          (SELECT body::json ->> 'by' FROM {0}.rows WHERE seq = (NEW.body::json ->> 'of')::bigint) THEN
+        RAISE EXCEPTION 'a stage is run and ended by who paid for it, or by the owner of the ledger';
       END IF;
     END IF;
     RETURN NEW;
