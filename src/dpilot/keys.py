@@ -86,3 +86,8 @@ def system_generator() -> np.random.Generator:
 
 def _entropy() -> bytes:
     return os.urandom(KEY_BYTES)
+
+
+def public_generator(*seed: int) -> np.random.Generator:
+    """Random numbers that are no secret: of a design, or of made-up records. Never for noise, batches or splits."""
+    return np.random.default_rng(seed)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from dpilot.data.sentences import TextBackbone
-from dpilot.errors import InvalidInput
+from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.transfer.features import extract
+from dpilot.transfer.probe import scores
 from tests.attacks.case import normal
 
 
@@ -22,6 +23,26 @@ def test_a_backbone_of_which_a_part_trains_is_refused() -> None:
     backbone[1].train()
     with pytest.raises(InvalidInput, match="training mode"):
         extract(backbone, normal(20, 3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [lambda x: x / x.max(), lambda x: (x - x.mean()) / x.std(), lambda x: x - x.mean((0, 2, 3), keepdim=True)],
+    ids=["largest", "standardised", "centred"],
+)
+def test_a_function_that_scales_by_the_block_is_refused(scale: Any) -> None:
+    """One bright image darkened all others of its block: 1.1 to 1.4 bounds of a probe of 40 images."""
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2)).eval()
+    with pytest.raises(UnsupportedModel, match="on its own"):
+        extract(lambda x: backbone(scale(x)), normal(20, 3, 8, 8))
+
+
+def test_the_scores_of_a_record_are_the_same_wherever_it_stands() -> None:
+    """The last rows of a product of 5 or 10 columns were rounded otherwise: equal records had other scores."""
+    for width in (8, 10, 57, 100, 257):
+        for classes in (2, 3, 5, 6, 7, 9, 10, 17):
+            rows = normal(1, width, seed=width).repeat(2100, 1)
+            assert len(scores(rows, normal(width, classes, seed=classes)).unique(dim=0)) == 1, (width, classes)
 
 
 class Encoder(nn.Module):
@@ -54,6 +75,18 @@ def test_texts_are_read_where_they_stand_whatever_their_labels() -> None:
     """A series was read by its labels, so each text was another record's."""
     series = pd.Series(["one", "two", "three"], index=[2, 0, 1])
     assert torch.equal(BACKBONE.features(series), BACKBONE.features(list(series)))
+
+
+def test_a_function_that_branches_on_the_block_is_given_images_one_by_one() -> None:
+    """``x / 255 if x.max() > 1 else x``: one image of bytes made all others of its block black."""
+    images = torch.cat([normal(20, 1, 2, 2).sigmoid(), torch.full((1, 1, 2, 2), 255.0)])
+
+    def scale(x: Tensor) -> Tensor:
+        return x / 255 if x.max() > 1 else x
+
+    found = extract(scale, images)
+    assert torch.equal(found[:20], images[:20].flatten(1))
+    assert torch.equal(found[20], torch.ones(4))
 
 
 def test_a_long_text_changes_no_other_padding() -> None:

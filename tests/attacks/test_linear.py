@@ -19,9 +19,10 @@ from dpilot import audit
 from dpilot._arrays import Floats
 from dpilot.linear.logistic import probabilities
 from dpilot.linear.row_gradients import HistogramClip, RowGradients, gradient_step
-from dpilot.linear.rows import MemoryRows, products
+from dpilot.linear.rows import MemoryRows
 from dpilot.linear.streaming import parquet_rows
 from dpilot.mechanism import SYSTEM
+from dpilot.numerics.products import products
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
 from tests.attacks.judge import TOLERANCE

@@ -234,7 +234,7 @@ def test_a_cell_of_another_type_changes_no_other(kind, cell):
             )
     for name, made in held.items():
         if is_refused(made):
-            with pytest.raises(InvalidInput, match=r"is a column of (text|dates|lists).*Declare it, as \[columns\."):
+            with pytest.raises(InvalidInput, match=r"is a column of (text|dates|lists).*[Dd]eclare it, as \[columns\."):
                 rows_of(made)
         else:
             assert np.array_equal(rows_of(made)[:SIZE], expected), name

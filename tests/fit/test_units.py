@@ -338,7 +338,7 @@ def test_the_rows_of_a_unit_that_count_can_be_bought(tmp_path, monkeypatch):
     data = data.assign(patient_id=ids)
     ledger = Ledger.open(tmp_path / "a.ledger", dataset="a", budget=Budget(200.0, 1e-5), unit="patient_id", bound="gdp")
     how = {"epsilon": 100.0, "delta": 1e-6, "test_seed": 3, "unit": "patient_id"}
-    model = fit_table(data, SCHEMA, **how, rows_per_unit="buy", ledger=ledger)
+    model = fit_table(data, SCHEMA, **how, model="additive", rows_per_unit="buy", ledger=ledger)
     assert max(np.bincount(read[0].units.units)) == 2
     assert "at most 2 count" in model.record.privacy["unit"]
     assert any("Rows per unit: 2 were bought" in each for each in model.record.decisions)

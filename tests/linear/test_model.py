@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpilot.linear.model import LinearModel, products
+from dpilot.linear.model import LinearModel
 from dpilot.linear.standardise import Scaling
+from dpilot.numerics.products import products
 
 
 def model() -> LinearModel:

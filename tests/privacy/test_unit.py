@@ -35,7 +35,7 @@ class TestWords:
 
     def test_a_record_names_unit_and_cap(self) -> None:
         rest = {"data": {}, "plan": {}, "decisions": (), "metrics": (), "ledger": (), "stamps": ()}
-        facts = {"epsilon": 1.0, "delta": 1e-6, "accounting": "", "unprotected": (PUBLISHED_SIZE,)}
+        facts = {"epsilon": 1.0, "delta": 1e-6, "accounting": "", "tuning": "none", "unprotected": (PUBLISHED_SIZE,)}
         privacy = FitRecord.of(unit=PrivacyUnit("patient_id", 3), **facts, **rest).privacy
         assert privacy["unit"] == neighbours((PUBLISHED_SIZE,), PrivacyUnit("patient_id", 3))
         assert (privacy["unit_name"], privacy["rows_per_unit"], privacy["missing_unit"]) == ("patient_id", 3, "null")

@@ -84,6 +84,20 @@ def test_the_box_holds_every_value_even_where_it_rounds(rows, lower, width):
         assert np.abs(into_box(rows, lower, upper)).max() <= (upper - lower) / 2
 
 
+@pytest.mark.parametrize("row", [[3.0, 1e-310], [1e200, 1e-200], [1e308, -1e308], [5e-324, 5e-324]])
+def test_no_number_raises_though_the_caller_lets_numpy_raise(row):
+    data = np.concatenate([np.ones((5, 2)), [row]])
+    with np.errstate(all="raise"):
+        s.count(data, receipt=Anything(), **NOISY)
+        for domain in (s.Ball(1.0), s.Ball(1e-150), s.Box(-1.0, 1.0), s.Box(-1e150, 1e150)):
+            s.mean(data, domain=domain, size=6, receipt=Anything(), **NOISY)
+        s.second_moment(data, radius=1.0, receipt=Anything(), **NOISY)
+        s.table(data, shape=(2, 2), receipt=Anything(), **NOISY)
+        s.histogram(data[:, 1], edges=[0, 1, 2], outside="edge", receipt=Anything(), **NOISY)
+        s.quantile(data[:, 1], 0.5, grid=s.log_grid(1e-3, 1e3), receipt=Anything(), **NOISY)
+        s.chosen_quantile(data[:, 1], 0.5, grid=s.log_grid(1e-3, 1e3), epsilon=1.0, receipt=Anything())
+
+
 @given(SMALL)
 def test_second_moment_is_the_sum_of_products(rows):
     assert exactly(s.second_moment, rows, radius=10.0, **NOISY)[0] == pytest.approx(rows.T @ rows, abs=1e-9)

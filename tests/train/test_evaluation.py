@@ -89,9 +89,11 @@ def test_groups_are_declared():
         RUN.evaluate(DATA, epsilon=1.0, groups=GROUPS)
     with pytest.raises(InvalidInput, match="one group a record"):
         RUN.evaluate(DATA, epsilon=1.0, groups=GROUPS[1:], group_names=["a", "b"])
+    with pytest.raises(InvalidInput, match="told apart"):
+        RUN.evaluate(DATA, epsilon=1.0, groups=GROUPS, group_names=[1, "1"])
     named = [each.value for each in exact(groups=GROUPS, group_names=["a", "b"])[0]]
-    for groups in (pd.Categorical(GROUPS, categories=["a", "b"]), pd.Series(GROUPS, dtype="category")):
-        assert [each.value for each in exact(groups=groups)[0]] == named
+    for groups in (pd.Categorical(GROUPS), pd.Series(GROUPS, dtype="category"), pd.Series(GROUPS)):
+        assert [each.value for each in exact(groups=groups, group_names=["a", "b"])[0]] == named
     second = np.array(GROUPS) == "b"
     for groups in (second, torch.from_numpy(second), pd.Series(second)):
         metrics = exact(groups=groups)[0]

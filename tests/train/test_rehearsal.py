@@ -58,3 +58,11 @@ def test_a_model_that_cannot_be_looked_at_is_rehearsed_and_keeps_its_engine():
 def test_nothing_is_looked_at_on_the_cpu():
     with pytest.raises(Ended):
         dry_run.run_synthetic(gradients_of(Placed(True), "loop"), FORM, per_batch=False)
+
+
+@pytest.mark.parametrize(("count", "rows"), [(3, 3), (4, 5), (7, 7)])
+def test_what_all_records_share_is_not_taken_for_made_up_ones(count, rows):
+    form = {"x": torch.zeros(1, 4, 2), "adjacency": torch.ones(4, 4), "y": torch.zeros(1)}
+    made = dry_run.synthetic_records(form, count, per_batch=True)
+    assert (len(made["x"]), len(made["y"])) == (rows, rows)
+    assert torch.equal(made["adjacency"], form["adjacency"])

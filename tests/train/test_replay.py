@@ -105,7 +105,9 @@ def test_a_resumed_run_replays(rule, replay, capsys):
             trainer.fit(dataset(arrays))
         return seen(Trainer.resume("run", net(), LOSS, dataset(arrays), callback=print))
 
-    replay(run, pairs=AWKWARD, opaque=("ledger", "run.json", "ledger.json", "*.secret*"))
+    replay(
+        run, pairs=AWKWARD, opaque=("ledger", "run.json", "ledger.json", "*.secret*", "statement.json", "paid_in.json")
+    )
 
 
 def test_dropout_takes_its_coins_from_the_runs_own_chain(replay):

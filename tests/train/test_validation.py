@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 from dpilot import Trainer, audit, load
 from dpilot.errors import InvalidInput
@@ -105,8 +105,9 @@ def test_targets_that_are_no_classes_have_a_loss_alone():
     numbers = TensorDataset(inputs, inputs.sum(1, keepdim=True))
     squares = lambda out, y: (out - y).square().mean(1)  # noqa: E731
     run = Trainer(nn.Linear(4, 1), squares, plan(), chunk_size=16, public_validation=numbers)
-    with pytest.raises(InvalidInput, match="which is private"):
-        run.fit(numbers)
+    for private in (numbers, Subset(numbers, range(20))):
+        with pytest.raises(InvalidInput, match="which is private"):
+            run.fit(private)
     run = run.fit(TensorDataset(*numbers.tensors))
     assert all(each.accuracy is None and each.loss is not None for each in run.record.validation)
 

@@ -11,7 +11,7 @@ from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.noise import seeded_noise
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
-from dpilot.transfer.features import Features, centred, extract, private_center
+from dpilot.transfer.features import Features, centred, extract, extract_rows, private_center
 from tests.data.raising import raising_cells
 
 GENERATOR = np.random.default_rng(5)
@@ -208,7 +208,7 @@ def test_a_value_that_ends_the_process_when_it_is_read_makes_its_own_record_null
 def test_every_image_is_extracted_in_a_batch_whose_size_does_not_tell_how_many_come_after():
     def seen(n):
         sizes = []
-        extract(lambda block: sizes.append(len(block)) or block.flatten(1), torch.ones(n, 1, 2, 2), batch=32)
+        extract_rows(lambda block: sizes.append(len(block)) or block.flatten(1), torch.ones(n, 1, 2, 2), batch=32)
         return sizes
 
     whole = seen(200)

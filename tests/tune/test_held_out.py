@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpilot.linear.model import products
+from dpilot.numerics.products import products
 from dpilot.train.records.held_out import evaluation_form, map_records
 from dpilot.train.run import predict
-from dpilot.transfer.features import extract
+from dpilot.transfer.features import extract_rows
 
 SIZE = 700
 
@@ -69,5 +69,5 @@ def test_a_function_of_images_sees_blocks_that_follow_from_the_place():
         return images.flatten(1)
 
     images = torch.rand(45, 1, 4, 4)
-    assert torch.equal(extract(look, images, batch=16), images.flatten(1))
+    assert torch.equal(extract_rows(look, images, batch=16), images.flatten(1))
     assert shapes == [8, 8, 16, 16]

@@ -48,7 +48,7 @@ def _fit(path: Path, schema: Any, epsilon: float, run: Path, *, quiet: bool) -> 
     from dpilot.fit.table import fit_table
 
     tell = silent if quiet else lambda text: console.line(f"  {text}")
-    return fit_table(path, schema, epsilon=epsilon, ledger=run / LEDGER, run_folder=run, tell=tell)
+    return fit_table(path, schema, model="additive", epsilon=epsilon, ledger=run / LEDGER, run_folder=run, tell=tell)
 
 
 def _prepare_folder(run: Path, dataset: str) -> Path:

@@ -175,9 +175,17 @@ def synthetic(batch: Any, n: int, count: int, generator: torch.Generator) -> Any
     return rebuild(batch, made_up)
 
 
+def free_count(batch: Any, n: int, count: int) -> int:
+    """The least number of samples from ``count`` on that no tensor or list has rows which all n samples share."""
+    shared = {t.shape[0] for t in tensors(batch) if t.dim() and t.shape[0] != n} | set(map(len, lists(batch)))
+    while count in shared:
+        count += 1
+    return count
+
+
 def fill_up(batch: Any, n: int, count: int) -> Any:
-    """A batch of n with copies of its first sample behind it, ``count`` in all; one more for each tensor, or list, that
-    all samples share and that has as many rows, so that it is not taken for samples.
+    """A batch of n with copies of its first sample behind it, ``count`` in all, or the next ``free_count``: what all
+    samples share must not be taken for samples.
 
     Made-up samples would not do: a model may refuse what no sample holds, and a full chunk has none.
 
@@ -185,9 +193,7 @@ def fill_up(batch: Any, n: int, count: int) -> Any:
         >>> fill_up((torch.ones(2, 1), torch.zeros(3)), 2, 3)[0].shape
         torch.Size([4, 1])
     """
-    shared = {t.shape[0] for t in tensors(batch) if t.dim() and t.shape[0] != n} | set(map(len, lists(batch)))
-    while count in shared:
-        count += 1
+    count = free_count(batch, n, count)
 
     def fill(t: Tensor) -> Tensor:
         return torch.cat([t, t[:1].expand(count - n, *t.shape[1:])]) if holds_samples(t, n) else t

@@ -14,6 +14,7 @@ from dpilot.data.schema import Schema
 from dpilot.fit.declaration import FitTask
 from dpilot.fit.figures import softmax
 from dpilot.fit.source import PlainColumns, RowReader
+from dpilot.keys import public_generator
 from dpilot.records import Influence
 
 __all__ = ["find_influences"]
@@ -62,7 +63,7 @@ def find_influences(model: _Asked) -> tuple[Influence, ...]:
     values = {column.name: _values(column) for column in columns}
     if not 0 < len(columns) <= _MOST or any(column.bounds == "buy" for column in columns):
         return ()
-    rng = np.random.default_rng(0)
+    rng = public_generator(0)
     base = {column.name: np.asarray(type_of(column).draw(column, _ROWS, rng), dtype=object) for column in columns}
     asked = [(name, cell) for name, cells in values.items() for cell in cells]
     if not asked:

@@ -66,8 +66,9 @@ class Parts:
     @property
     def train_weights(self) -> Floats:
         """What each row of ``train`` adds of its unit, 1 where a unit is a record; 0 for null rows."""
-        usable = np.isfinite(self.train.features).all(axis=1) & np.isfinite(np.asarray(self.train.target))
-        return np.where(usable, 1.0 if self.units is None else self.units.shares, 0.0)
+        return np.where(
+            np.isfinite(np.asarray(self.train.target)), 1.0 if self.units is None else self.units.shares, 0.0
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ from dpilot.linear.inputs import features, features_and_target, loose, unit_ids,
 from dpilot.linear.logistic import LogisticSteps, probabilities
 from dpilot.linear.model import inside
 from dpilot.linear.parameters import PrivateEstimator
-from dpilot.linear.rows import products
+from dpilot.numerics.products import products
 
 __all__ = ["LogisticRegression", "codes", "resolve_classes"]
 

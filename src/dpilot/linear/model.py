@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.rows import products
 from dpilot.linear.standardise import Scaling
+from dpilot.numerics.products import products
 
 __all__ = ["LinearModel", "inside"]
 

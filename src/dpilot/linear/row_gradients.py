@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
-from dpilot.linear.rows import Rows, UnitChunk, products
+from dpilot.linear.rows import Rows, UnitChunk
 from dpilot.mechanism import Draws, Noise
+from dpilot.numerics.products import products
 from dpilot.private_sum import PerSampleGradients, private_sum
 
 __all__ = [

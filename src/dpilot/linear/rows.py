@@ -13,17 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpilot._arrays import Floats, Indices
 from dpilot.data.units import UnitRows
+from dpilot.numerics.products import products
 
-__all__ = ["MemoryRows", "Rows", "UnitChunk", "finite_rows", "products", "total", "unit_total", "whiten"]
-
-_ROWS: Final = 512  # multiplied at a time
+__all__ = ["MemoryRows", "Rows", "UnitChunk", "finite_rows", "total", "unit_total", "whiten"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,27 +152,6 @@ def total(rows: Rows, function: Callable[[Floats], Floats]) -> Floats:
 def unit_total(rows: Rows, function: Callable[[UnitChunk], Floats]) -> Floats:
     """The sum of ``function`` over chunks of whole units, of which it bounds each: for the door only."""
     return np.asarray(sum(function(chunk) for chunk in rows.unit_chunks()), dtype=np.float64)
-
-
-def products(rows: Floats, weights: Floats) -> Floats:
-    """``rows @ weights``, in blocks of one size, the last one filled up with zeros.
-
-    Guarantee:
-        The product of a row depends on that row alone, to the last bit: not on its place, and not on how many rows
-        there are, by which kernels are chosen. A bit more would change a class where two scores are equal, or the bin
-        of a norm at its edge, and from some number of rows on it would do so for all of them at once.
-
-    >>> products(np.ones((3, 2)), np.array([1.0, 2.0])).tolist()
-    [3.0, 3.0, 3.0]
-    """
-    found = np.empty((len(rows), *weights.shape[1:]))
-    block = np.zeros((_ROWS, rows.shape[1]))  # of one layout, too
-    for start in range(0, len(rows), _ROWS):
-        part = rows[start : start + _ROWS]
-        block[: len(part)] = part
-        block[len(part) :] = 0.0
-        found[start : start + _ROWS] = (block @ weights)[: len(part)]
-    return found
 
 
 def whiten(rows: Rows, whitening: Floats) -> Rows:

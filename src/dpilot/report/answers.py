@@ -137,7 +137,7 @@ def ledger_sentences(record: FitRecord, about: About) -> tuple[str, ...]:
             "Ask whoever keeps it: dpilot ledger show DATA.",
         )
     total, spent, left = (ledger[name]["epsilon"] for name in ("total", "spent", "left"))
-    rest = _down(left) if left > 1e-6 * total else "nothing"
+    rest = left_text(left, total)
     amounts = f"of its total of epsilon {words.number(total)}, {words.upward(spent)} is spent and {rest} is left"
     if ledger.get("own"):
         return (
@@ -171,10 +171,16 @@ def _unprotected(record: FitRecord) -> tuple[str, ...]:
     )
 
 
+def left_text(left: float, total: float) -> str:
+    """What is left of a total, rounded down; "nothing" where it is a mere rounding."""
+    return _down(left) if left > 1e-6 * total else "nothing"
+
+
 def _checks(record: FitRecord) -> tuple[str, ...]:
     head = record.privacy.get("head")
     proof = f" --head {head}" if head else ""
     return (
+        "dpilot verify RUN recomputes epsilon from what was paid, and finds files that were altered. "
         "dpilot report RUN writes this page anew from the record: it must be the same. "
         f"dpilot ledger verify FILE{proof} shows that no line of the ledger was altered.",
         "That the noise was drawn at random cannot be seen from a page: it rests on the program, which is open.",

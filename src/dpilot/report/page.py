@@ -28,7 +28,7 @@ from dpilot.metrics.interval import LEVEL
 from dpilot.records import FIT, RUN, FitRecord, Influence, MetricRecord
 from dpilot.report import entries, words
 from dpilot.report.about import About
-from dpilot.report.answers import Answer, answers, baseline_sentence, ledger_sentences, who
+from dpilot.report.answers import Answer, answers, baseline_sentence, ledger_sentences, left_text, who
 from dpilot.report.comparison import Comparison, rows
 from dpilot.report.condition import condition, is_health
 from dpilot.report.confusion import confusion
@@ -309,7 +309,7 @@ def _frame(page: _Page) -> dict[str, Any]:
         "verdict": verdict(record.metrics),
         "about": page.about,
         "without": "" if baseline is None else say(baseline),
-        "left": words.number(amounts[0], 4, "ROUND_FLOOR") if words.is_finite(amounts[0]) else "",
+        "left": left_text(*amounts) if words.is_finite(amounts[0]) and words.is_finite(amounts[1]) else "",
         "total": words.number(amounts[1]),
         "lead": _lead(record, page.about),
         "answers": page.answers,

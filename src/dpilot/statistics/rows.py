@@ -44,6 +44,7 @@ def parts(data: Data) -> Iterator[Floats]:
         raise InvalidInput("data yields no array: expected at least one, with the columns and perhaps no rows.")
 
 
+@np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
 def into_ball(rows: Floats, radius: float) -> Floats:
     """Each row scaled down to an L2 norm of at most ``radius``; rows inside are kept as they are.
 
@@ -59,6 +60,7 @@ def into_ball(rows: Floats, radius: float) -> Floats:
     return np.where(largest <= limit, rows, direction * limit)
 
 
+@np.errstate(all="ignore")
 def into_box(rows: Floats, lower: Floats | float, upper: Floats | float) -> Floats:
     """Each value clipped to its declared interval, then measured from the interval's middle.
 

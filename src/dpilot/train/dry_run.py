@@ -31,9 +31,9 @@ def fork_generators() -> Iterator[None]:
 
 
 def synthetic_records(form: Any, count: int, *, per_batch: bool) -> Any:
-    """``count`` made-up records in the form of a chunk: its shapes and types, none of its values."""
+    """``count`` made-up records, or the next ``free_count``, in the form of a chunk: shapes and types, no values."""
     n = batches.size(form, per_batch)
-    return batches.synthetic(form, n, count, torch.Generator().manual_seed(0))
+    return batches.synthetic(form, n, batches.free_count(form, n, count), torch.Generator().manual_seed(0))
 
 
 def run_synthetic(per_sample: PerSampleOf, form: Any, *, per_batch: bool, public: bool = False) -> PerSample:

@@ -14,6 +14,9 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from dpilot._arrays import Floats
+from dpilot.data.cells import Cells, objects, plain
+from dpilot.data.reading import codes
+from dpilot.data.values import key
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain, fresh_key
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
@@ -50,7 +53,7 @@ class Evaluation:
 class Population:
     """Private records, their groups and whose they are: of each, what was declared.
 
-    ``groups`` has one cell a record, read by itself: what is none of ``names`` makes its record null.
+    ``groups`` has one cell a record, read by its value: what is none of ``names`` makes its record null.
     """
 
     data: Any
@@ -74,24 +77,24 @@ class Population:
         if self.group_names is None:
             raise InvalidInput(
                 "groups are given without the names they may have, which would show that a group occurs: expected "
-                "group_names=, such as ['Female', 'Male'], a pandas Categorical, or an array of booleans."
+                "group_names=, such as ['Female', 'Male'], or an array of booleans. The categories of a pandas "
+                "Categorical are mostly those that occur."
             )
         if len(self.groups) != len(self.data):
             raise InvalidInput("groups and data have inconsistent numbers of records: expected one group a record.")
+        keys = [key(name) for name in self.group_names]
+        if None in keys or len(set(keys)) < len(keys):
+            raise InvalidInput(
+                "group_names cannot be told apart as values: expected texts, and numbers below 2^53, that differ "
+                '(1, 1.0, "1" and True are one).'
+            )
+        self._cells()
 
     @property
     def group_names(self) -> Sequence[Any] | None:
-        """The declared groups: those named, or those that the type of ``groups`` declares.
-
-        That is a pandas Categorical (or a Series of one), and an array, tensor or Series of booleans.
-        """
-        if self.names is not None:
-            return self.names
-        kind = getattr(self.groups, "dtype", None)
-        if kind in (np.dtype(np.bool_), torch.bool):
-            return (False, True)
-        declared = getattr(kind, "categories", None)
-        return None if declared is None else list(declared)
+        """The declared groups: those named, or false and true of an array, tensor or Series of booleans."""
+        is_boolean = getattr(self.groups, "dtype", None) in (np.dtype(np.bool_), torch.bool)
+        return (False, True) if self.names is None and is_boolean else self.names
 
     def form(self) -> Any:
         """The form of the records where it is known before one is read."""
@@ -127,10 +130,13 @@ class Population:
     def _codes(self) -> Floats:
         if self.groups is None:
             return np.zeros(len(self.data))
-        known = {name: code for code, name in enumerate(self.group_names or ())}
-        cells = self.groups.tolist() if hasattr(self.groups, "tolist") else self.groups
-        found = (try_quietly(partial(known.__getitem__, cell)) for cell in cells)
-        return np.array([np.nan if code is None else code for code in found], dtype=np.float64)
+        found = codes(self._cells(), self.group_names or (), ())
+        return np.where(found < 0, np.nan, found)
+
+    def _cells(self) -> Cells:
+        """The groups as plain cells; durations, which numpy makes of whole numbers for the sake of one, are refused."""
+        cells = self.groups.numpy(force=True) if isinstance(self.groups, Tensor) else self.groups
+        return plain(cells) if hasattr(cells, "dtype") or hasattr(cells, "type") else objects(cells)
 
 
 def evaluate(

@@ -98,8 +98,7 @@ class Run:
         """Noisy figures of a classifier on private records, for an (epsilon, delta) of their own: ``.metrics``.
 
         Records are (inputs, class), or mappings with "labels", read one by one as in training. ``groups`` has one cell
-        a record, the group it is of, and ``group_names`` declares which there are (a pandas Categorical and an array of
-        booleans do so themselves).
+        a record, the group it is of, and ``group_names`` declares which there are; an array of booleans does so itself.
         Without a ``delta`` it is that of the run.
 
         Guarantee:
@@ -249,7 +248,7 @@ def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor
     Guarantee:
         The model sees batches whose sizes follow from the place alone, the last one filled up with copies of a record:
         if it treats each record on its own, one record more behind them changes no bit of another's output. Batches of
-        protected inputs have one size: there no record does, wherever it is put.
+        protected inputs have one size: one in front of them changes no more than a last bit, by its place (engine.md).
 
     Example:
         >>> from torch import nn
@@ -268,7 +267,8 @@ def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor
         call = partial(outputs, _call)
         verdict = try_quietly(lambda: _judge_made_up(model, batches.rebuild(inputs, lambda t: t.to(device))))
         apart = verdict is not None and verdict.kind == "apart"
-        least = most = _PROTECTED if apart else least  # where they are not, each goes among copies of itself
+        rows = _PROTECTED if apart else least  # where they are not, each goes among copies of itself
+        least = most = batches.free_count(inputs, n, rows)
 
     def piece(start: int, rows: int) -> Any:
         """Some of the inputs, laid out row by row, whether they were filled up or not."""
@@ -290,7 +290,9 @@ def _fill(inputs: Any, n: int, start: int, rows: int) -> Any:
 
 def refuse_combined(model: nn.Module, public: Any) -> None:
     """Refuse a model that combines records in ``predict``: in a score one of them would change another's."""
-    verdict = _judge(model, _fill(public, batches.tensors(public)[0].shape[0], 0, _ROWS[0]))
+    n = batches.tensors(public)[0].shape[0]
+    rows = batches.free_count(public, n, _ROWS[0])
+    verdict = _judge(model, _fill(public, n, 0, rows), rows)
     if verdict.kind == "mixed":
         raise UnsupportedModel(
             f"the model combines records where it does not train, and they are scored: {verdict.why}. Expected outputs "
@@ -301,12 +303,13 @@ def refuse_combined(model: nn.Module, public: Any) -> None:
 def _judge_made_up(model: nn.Module, inputs: Any) -> Verdict:
     """Whether made-up inputs in the form of these stay apart where the model does not train."""
     n = batches.tensors(inputs)[0].shape[0]
-    return _judge(model, batches.synthetic(inputs, n, _ROWS[0], torch.Generator().manual_seed(0)))
+    rows = batches.free_count(inputs, n, _ROWS[0])
+    return _judge(model, batches.synthetic(inputs, n, rows, torch.Generator().manual_seed(0)), rows)
 
 
-def _judge(model: nn.Module, rows: Any) -> Verdict:
+def _judge(model: nn.Module, inputs: Any, n: int) -> Verdict:
     with evaluation_mode(model):
-        return judge_outputs(_call, model, rows, _ROWS[0])
+        return judge_outputs(_call, model, inputs, n)
 
 
 def _call(model: nn.Module, piece: Any, rows: int | None = None) -> Tensor:

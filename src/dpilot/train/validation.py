@@ -20,7 +20,7 @@ from dpilot.keys import KEY_BYTES, Chain
 from dpilot.records import ValidationRecord
 from dpilot.sampling import check_source
 from dpilot.train.evaluation import labels_and_inputs, probabilities
-from dpilot.train.records.reader import Collate, Reader, try_quietly
+from dpilot.train.records.reader import Collate, Reader, base_of, try_quietly
 from dpilot.train.run import predict
 from dpilot.train.step import step_randomness
 
@@ -41,8 +41,11 @@ class PublicValidation:
     def check(self, private: Any) -> None:
         """Score a few of the records, so that what is wrong with them or the loss is raised before anything is paid."""
         check_source(self.data)
-        if self.data is private:
-            raise InvalidInput("public_validation is the data set to train on, which is private: expected public data.")
+        if base_of(self.data) is base_of(private):
+            raise InvalidInput(
+                "public_validation is the data set to train on, or another part of it, which is private: expected "
+                "public data. Records of it that are public are a data set of their own."
+            )
         if not len(self.data):
             raise InvalidInput("public_validation holds no record: expected some, or None.")
         try:

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from dpilot import _validate
 from dpilot.data.sparse import SparseRows
 from dpilot.data.units import UnitRows, group_rows
-from dpilot.errors import InvalidInput
+from dpilot.engine.batch import synthetic
+from dpilot.engine.outputs import judge_outputs, outputs
+from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.keys import Chain, fresh_key
 from dpilot.mechanism import SYSTEM, Draws, Noise
 from dpilot.privacy.unit import RECORD, PrivacyUnit
@@ -30,7 +32,7 @@ from dpilot.statistics import Ball, mean
 from dpilot.transfer.numbers import as_numbers
 from dpilot.transfer.pixels import as_pixels
 
-__all__ = ["NULL", "Features", "centred", "extract", "private_center"]
+__all__ = ["NULL", "Features", "centred", "extract", "extract_rows", "private_center"]
 
 NULL: Final = -1
 """The label of a null record."""
@@ -293,8 +295,9 @@ def extract(
     """What ``fn`` says of each image, flattened to (n, d) float32 on the CPU, ``batch`` images at a time.
 
     Guarantee:
-        Nothing is released, and nothing is paid, if ``fn`` treats each image on its own, whatever the type of the array
-        (``transfer.pixels``). It is given blocks of sizes that follow from the place alone, the last one filled up.
+        Nothing is released, and nothing is paid: what is said of an image depends on that image alone, whatever the
+        type of the array (``transfer.pixels``). A function that combines images (over the largest of a block, say) is
+        refused on made-up ones, one of which that is not known is given them one by one, and every block is watched.
         A module in training mode, or with a part in it, is refused: its BatchNorm would mix the records of a batch,
         its dropout would make them random.
 
@@ -305,21 +308,59 @@ def extract(
         >>> extract(lambda x: x.mean((2, 3)), torch.ones(5, 3, 8, 8), batch=2).shape
         torch.Size([5, 3])
     """
-    batch = _validate.count(batch=batch)
     if isinstance(fn, nn.Module) and any(module.training for module in fn.modules()):
         raise InvalidInput(
             "fn is, or holds, a module in training mode: expected one that treats each image on its own. Call eval()."
         )
-    pictures = as_pixels(images)
+    pictures, model = as_pixels(images), _Function(fn, device)
+    made_up = synthetic(pictures, len(pictures), _LEAST, torch.Generator().manual_seed(0))
+    verdict = judge_outputs(_call, model, made_up, _LEAST)
+    if verdict.kind == "mixed":
+        raise UnsupportedModel(
+            f"fn combines images: {verdict.why}. Expected a function that treats each image on its own: no statistics, "
+            "extremes or counts over the block."
+        )
+    most = batch if verdict.kind == "apart" else 1
+    return extract_rows(lambda some: outputs(_call, model, some, len(some)), pictures, most)
+
+
+def extract_rows(
+    fn: Callable[[Tensor], Tensor], images: Any, batch: int, device: torch.device | str | None = None
+) -> Tensor:
+    """The same for a function that is known to treat each image on its own: it is not watched.
+
+    It is given blocks of sizes that follow from the place alone, the last one filled up.
+    """
+    batch, pictures = _validate.count(batch=batch), as_pixels(images)
     with torch.no_grad():
         return torch.cat(
             [
-                _extract_rows(fn, fill_rows(pictures[start : start + size], size), device)[
-                    : max(len(pictures) - start, 0)
-                ]
+                fn(_move(fill_rows(pictures[start : start + size], size), device))
+                .flatten(1)
+                .to(device="cpu", dtype=torch.float32)[: max(len(pictures) - start, 0)]
                 for start, size in blocks(len(pictures), min(_LEAST, batch), batch)
             ]
         )
+
+
+class _Function(nn.Module):
+    """A function of images as a module, which the engine watches."""
+
+    def __init__(self, fn: Callable[[Tensor], Tensor], device: torch.device | str | None) -> None:
+        super().__init__()
+        self.fn, self.device = fn, device
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fn(_move(images, self.device))
+
+
+def _move(images: Tensor, device: torch.device | str | None) -> Tensor:
+    return images if device is None else images.to(device)
+
+
+def _call(model: nn.Module, images: Tensor) -> Tensor:
+    return model(images)  # type: ignore[no-any-return]
 
 
 def fill_rows(rows: Tensor, size: int) -> Tensor:
@@ -331,11 +372,6 @@ def fill_rows(rows: Tensor, size: int) -> Tensor:
 def chunk_rows(rows: Tensor, most: int = _ROWS) -> Iterator[Tensor]:
     """Stretches of at most ``most`` rows; one without rows if there are none."""
     return (rows[start : start + most] for start in range(0, max(len(rows), 1), most))
-
-
-def _extract_rows(fn: Callable[[Tensor], Tensor], images: Tensor, device: torch.device | str | None) -> Tensor:
-    found = fn(images if device is None else images.to(device))
-    return found.flatten(1).to(device="cpu", dtype=torch.float32)
 
 
 def _is_class(labels: Tensor, classes: int) -> Tensor:

@@ -23,6 +23,7 @@ from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
 from dpilot.noise import check_distinct
 from dpilot.numerics import precision
+from dpilot.numerics.products import products
 from dpilot.privacy.events import Event, Gaussian, Repeated
 from dpilot.private_sum import Clip, Summand, private_sum
 from dpilot.transfer.features import Features, chunk_rows
@@ -138,15 +139,19 @@ def scores(features: Features | Tensor, weights: Tensor) -> Tensor:
     """What each record's features say for each class, (n, classes).
 
     Guarantee:
-        Records are multiplied in blocks of one size, the last one filled up: one record more moves no other's scores by
-        a rounding, which would change its class where two scores are equal.
+        A record's scores are its own to the last bit, wherever it stands and however many there are: another bit would
+        change its class where two scores are equal. On a CPU they are float64 products (``numerics.products``), as
+        float32 ones round the last rows of a block otherwise; on a GPU records are multiplied in blocks of one size.
     """
     values = features.values if isinstance(features, Features) else features
-    return torch.cat([_pad_rows(rows.to(weights)).mm(weights)[: len(rows)] for rows in chunk_rows(values, _ROWS)])
+    return torch.cat([_multiply(rows.to(weights), weights) for rows in chunk_rows(values, _ROWS)])
 
 
-def _pad_rows(rows: Tensor) -> Tensor:
-    return pad(rows, (0, 0, 0, _ROWS - len(rows))).contiguous()
+def _multiply(rows: Tensor, weights: Tensor) -> Tensor:
+    if weights.device.type == "cpu":
+        return torch.from_numpy(products(rows.double().numpy(), weights.double().numpy())).to(weights)
+    filled = pad(rows, (0, 0, 0, _ROWS - len(rows))).contiguous()
+    return filled.mm(weights)[: len(rows)]
 
 
 def _check_weights(weights: Sequence[float] | None, classes: int) -> tuple[float, ...] | None:

@@ -445,3 +445,20 @@ def record_that_ends_the_process() -> Case:
         return x, y
 
     return reading(make)
+
+
+@attack
+def shared_part_as_long_as_a_chunk() -> Case:
+    """A graph's adjacency, the same for all records, with a row for each of four nodes: it was taken for records."""
+    adjacency = (normal(4, 4) > 0).float()
+
+    def collate(rows: list[Row]) -> dict[str, Tensor]:
+        x, y = stacked(rows)
+        return {"x": x, "adjacency": adjacency.clone(), "y": y}
+
+    def loss(m: Net, batch: dict[str, Tensor]) -> Tensor:
+        return squared(m.b((batch["adjacency"] @ m.a(batch["x"])).tanh().mean(1)), batch["y"])
+
+    data, extra = regression(4, 4)
+    more: Any = {"collate": collate, "example": collate([(torch.zeros(4, 4), torch.zeros(2))] * 2)}
+    return Case(Net(lambda m, x: x), loss, data, extra, per_batch=True, mixes=False, **more)

@@ -21,11 +21,13 @@ from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import sparse
 
 from dpilot._arrays import Floats
 from dpilot.fit.grids.levels import LEVELS, Codes, TableColumn
+from dpilot.keys import public_generator
 
 __all__ = ["BLOCK", "Cells", "Design", "TableRows", "Term", "Waves", "additive_design", "grid_design", "screen_cells"]
 
@@ -234,7 +236,7 @@ def _shapes(column: TableColumn) -> Any:
     return sparse.block_diag([known, np.ones((1, 1))], format="csr")
 
 
-def _axis(column: TableColumn, bins: int, rng: np.random.Generator, offset: float | None = None) -> tuple[Lookup, int]:
+def _axis(column: TableColumn, bins: int, rng: Generator, offset: float | None = None) -> tuple[Lookup, int]:
     """The place of each level of a column along an axis of about ``bins``: moved by an offset, or hashed."""
     if column.number is None:
         size = min(column.levels, bins + 1)
@@ -247,7 +249,7 @@ def _axis(column: TableColumn, bins: int, rng: np.random.Generator, offset: floa
 
 def screen_cells(columns: Sequence[TableColumn], pairs: Sequence[tuple[int, int]], seed: int = 0) -> Cells:
     """4 x 4 cells of each pair; of categories that are more they are hashed."""
-    rng = np.random.default_rng([seed, 1])
+    rng = public_generator(seed, 1)
     axes = [
         _axis(column, _SCREEN_BINS, rng, 0.0) if column.number is not None else _axis(column, _SCREEN_BINS - 1, rng)
         for column in columns
@@ -266,7 +268,7 @@ def grid_design(
     seed: int = 0,
 ) -> Design:
     """``base``, grids of ``pairs`` (one each time a pair is named) and ``triples``, and waves; ``shares`` of each."""
-    rng = np.random.default_rng([seed, 2])
+    rng = public_generator(seed, 2)
     used = [shares[0], shares[1] * bool(pairs), shares[2] * bool(triples), shares[3] * bool(waves)]
     first, second, third, fourth = (share / sum(used) for share in used)
     terms, blocks = list(base.cells.terms), [base.features * math.sqrt(first)]
@@ -294,7 +296,7 @@ def grid_design(
 
 
 def _pair_term(
-    columns: Sequence[TableColumn], pair: tuple[int, int], bins: Sequence[int], rng: np.random.Generator
+    columns: Sequence[TableColumn], pair: tuple[int, int], bins: Sequence[int], rng: Generator
 ) -> tuple[Term, Any]:
     """A fine table of two columns, and in which cell of each of its grids a fine cell is.
 
@@ -321,7 +323,7 @@ def _pair_term(
     return Term.of(pair, fine, sizes), sparse.hstack(blocks, format="csr")
 
 
-def _phases(columns: Sequence[TableColumn], weights: Floats, waves: int, rng: np.random.Generator) -> Floats:
+def _phases(columns: Sequence[TableColumn], weights: Floats, waves: int, rng: Generator) -> Floats:
     """Of each cell of the additive terms, for each wave: numbers and categories scaled to about unit variance."""
     scale = np.sqrt(np.minimum(weights * len(weights), 4.0))
     scale /= math.sqrt(float(np.mean(scale**2)))

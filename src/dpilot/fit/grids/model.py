@@ -50,7 +50,8 @@ class GridPredictor:
         starts = range(0, max(len(rows), 1), _ROWS)
         return np.concatenate([self._outputs(np.asarray(rows[start : start + _ROWS])) for start in starts])
 
-    def _outputs(self, features: NDArray[Any]) -> Floats:
+    def _outputs(self, rows: Any) -> Floats:
+        features = np.asarray(rows, dtype=np.float32)
         known = np.isfinite(features).all(axis=1, keepdims=True)
         read = TableRows(self.levels.codes(features), np.ones(len(features)), dense_rows(features, self.dense))
         made = np.concatenate(

@@ -11,6 +11,7 @@ import numpy as np
 from dpilot._arrays import Floats
 from dpilot.fit.grids.design import Cells
 from dpilot.fit.grids.levels import Levels
+from dpilot.keys import public_generator
 
 __all__ = ["Choice", "choose_grids", "pair_energies", "rank_columns"]
 
@@ -57,7 +58,7 @@ def choose_grids(
     pairs: Sequence[tuple[int, int]], energy: Floats, columns: int, grids: int, triples: int, most: int, seed: int = 0
 ) -> Choice:
     """Grids by the root of each pair's energy, the first ``most`` pairs alone; triples of the columns of those."""
-    rng = np.random.default_rng([seed, 3])
+    rng = public_generator(seed, 3)
     roots = np.sqrt(energy)
     roots[np.argsort(-roots, kind="stable")[most:]] = 0.0
     even = np.full(len(pairs), 1 / len(pairs))

@@ -299,7 +299,7 @@ class GridsPlan:
         shares = ", ".join(f"{name} {1 / noise**2 / total:.0%}" for name, noise in self.noises.items())
         steps = " and ".join(f"{each.steps} steps of {each.lr:.3g}" for each in self.steps.values())
         return (
-            f"What training may cost, of mu^2: {shares}.",
+            f"Training goes, as parts of its own budget, to {shares}.",
             f"Full batch, clipping at {THRESHOLD:g} on rows of length 1; {steps}, from declared numbers alone.",
             "Model: tables of columns, of pairs and triples of them, and waves, added up; chosen without looking.",
         )

@@ -24,9 +24,9 @@ from dpilot.fit.learners.base import PaidRun, Trained
 from dpilot.fit.population import TRAIN, Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader, take
-from dpilot.linear.rows import products
 from dpilot.mechanism import gaussian_event
 from dpilot.metrics.objective import place_objective
+from dpilot.numerics.products import products
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Stage
@@ -111,9 +111,9 @@ class HeadsPlan:
         plan = self.plan if self.declared.size is not None else self.plan.resize(run.size, classes)
         task = self._task(parts, rows, run)
         outcome = run_trials(plan, task, run.committed, run.tell)
-        model = (
-            f"logistic regression on rows of unit length, {rows.shapes}: chosen without looking, so it costs nothing"
-        )
+        model = f"logistic regression on rows of unit length, {rows.shapes}: chosen unseen, which costs nothing"
+        if self.marginals_noise is not None:
+            model += f"; the quantiles were bought, for {MARGINALS_SHARE:.0%} of the budget of training"
         threshold = plan.options.threshold
         about = {"clipping": "constant", "threshold": threshold, "optimizer": "momentum", "model": "linear head"}
         about["objective"] = self.declared.options.objective

@@ -27,6 +27,7 @@ from dpilot.fit.learners.base import PaidRun, Trained, kept_apart
 from dpilot.fit.population import TRAIN, Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader
+from dpilot.numerics.products import products
 from dpilot.privacy import accountant
 from dpilot.privacy.batch_rule import batch_rule
 from dpilot.privacy.budget import Budget, Cost
@@ -39,7 +40,6 @@ from dpilot.train.checkpoint.store import from_storable, to_storable
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Observers
 from dpilot.train.records.unit_reader import UnitsById
-from dpilot.train.run import predict
 from dpilot.tune.autopilot_plan import EPOCHS, LEAST_STEPS, batch_candidates
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.recipe import Recipe, TrialRun
@@ -241,7 +241,7 @@ class NetworkPredictor:
 
     def outputs(self, rows: Any) -> Floats:
         widened = np.asarray(self.rows.widen(rows))
-        values = predict(self.module, torch.from_numpy(widened)).double().numpy()
+        values = _apply_layers(self.module, widened)
         values = np.where(np.isfinite(widened).all(axis=1, keepdims=True), values, np.nan)
         if self.interval is None:
             return values
@@ -272,6 +272,18 @@ def build(layers: str, inputs: int, outputs: int, hidden: int = 32) -> nn.Module
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
     return last if layers == "linear" else nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), last)
+
+
+def _apply_layers(module: nn.Module, rows: Any) -> Floats:
+    """What a module of ``build`` says of each row, in float64: each row's own to the last bit, wherever it stands."""
+    for layer in module if isinstance(module, nn.Sequential) else (module,):
+        if isinstance(layer, nn.Linear):
+            weight, bias = (each.detach().double().cpu().numpy() for each in (layer.weight, layer.bias))
+            rows = products(rows, weight.T) + bias
+        else:
+            assert isinstance(layer, nn.Tanh)
+            rows = np.tanh(rows)
+    return np.asarray(rows)
 
 
 def dataset_of(parts: Parts, rows: WideRows, task: FitTask) -> TensorDataset | UnitsById:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpilot import _validate
-from dpilot.transfer.features import extract
+from dpilot.transfer.features import extract_rows
 from dpilot.transfer.pixels import as_pixels, scale_pixels
 
 
@@ -58,11 +58,11 @@ class ImageBackbone:
         The model is put in evaluation mode for it, and back.
 
         Guarantee:
-            That of ``extract``: one image more moves no other's features, not by a rounding either.
+            That of ``extract_rows``: one image more behind them moves no other's features, not by a rounding either.
         """
         pixels, before = as_pixels(images), self.model.training
         self.model.eval()
         try:
-            return extract(lambda some: self.hidden(self.prepared(some, white=white)), pixels, chunk)
+            return extract_rows(lambda some: self.hidden(self.prepared(some, white=white)), pixels, chunk)
         finally:
             self.model.train(before)

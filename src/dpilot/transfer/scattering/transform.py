@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import group_norm, normalize, pad
 
 from dpilot import _validate
-from dpilot.transfer.features import Features, chunk_rows, extract
+from dpilot.transfer.features import Features, chunk_rows, extract_rows
 from dpilot.transfer.pixels import as_pixels, scale_pixels
 from dpilot.transfer.scattering.filters import Filters
 
@@ -151,4 +151,4 @@ def scatter(
     def features(some: Tensor) -> Tensor:
         return normalize(group_norm(fixed(scale_pixels(some, white)), groups).flatten(1))
 
-    return extract(features, pictures, batch, device)
+    return extract_rows(features, pictures, batch, device)

@@ -1,0 +1,97 @@
+"""Attacks on paid figures: groups that a container retyped or inferred, and parts that all records share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from dpilot import audit
+from dpilot.errors import InvalidInput
+from dpilot.train.run import Run, predict
+from tests.attacks.case import normal
+from tests.attacks.judge import TOLERANCE
+from tests.train.helpers import fit
+
+SIZE = 40
+INPUTS = normal(SIZE, 4)
+CLASSES = (INPUTS.sum(1) > 0).long()
+GROUPS = (INPUTS[:, 1] > 0).long().numpy()
+RUN = fit()
+
+
+def movement(data: Any, neighbour: Any, **options: Any) -> audit.Replay:
+    """What the last record does to the figures of a run; data are inputs, classes and groups."""
+
+    def evaluate(some: Any) -> str:
+        inputs, classes, groups = some
+        return str(RUN.evaluate(TensorDataset(inputs, classes), epsilon=1.0, groups=groups, **options).metrics)
+
+    return audit.replay(evaluate, data, neighbour, opaque=("ledger*",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "odd"),
+    [(np.int64, "x"), (np.int64, None), (np.bool_, "x"), (np.float32, b"1"), (np.str_, 1j), (object, 2.5)],
+)
+def test_groups_that_a_container_retyped_are_read_by_value(kind: Any, odd: Any) -> None:
+    """One text made texts of all groups, which were then none of those named: 22 bounds for 40 records."""
+    groups = GROUPS.astype(kind)
+    names = [groups.dtype.type(0), groups.dtype.type(1)] if kind is not object else [0, 1]
+    data, more = (INPUTS, CLASSES, groups), (torch.cat([INPUTS, INPUTS[:1]]), torch.cat([CLASSES, CLASSES[:1]]))
+    found = movement(data, (*more, np.append(groups, odd)), group_names=names)
+    assert found.largest <= 1 + TOLERANCE
+    assert not found.differences
+
+
+def test_groups_that_pandas_inferred_are_refused() -> None:
+    """``astype("category")`` takes the names from the records: a group that one record has was a row of the figures."""
+    with pytest.raises(InvalidInput, match="group_names"):
+        RUN.evaluate(TensorDataset(INPUTS, CLASSES), epsilon=1.0, groups=pd.Series(GROUPS).astype("category"))
+
+
+class Graph(nn.Module):
+    """Nodes with an adjacency that all records share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        return self.b((adjacency @ self.a(x)).tanh().mean(1))
+
+
+@pytest.mark.parametrize("nodes", [8, 64, 65])
+def test_a_shared_part_is_not_taken_for_records(nodes: int) -> None:
+    """With as many rows as a block it was cut by records: their places decided 11 of 40 classes."""
+    model, adjacency, x = Graph(), (normal(nodes, nodes) > 1).float(), normal(SIZE, nodes, 4, seed=1)
+    found = predict(model, {"x": x, "adjacency": adjacency}, protected=True)
+    assert torch.allclose(found, model(x, adjacency), atol=1e-5)
+
+
+def test_figures_of_records_with_a_shared_part_move_by_one_bound() -> None:
+    nodes = 64
+    adjacency, x = (normal(nodes, nodes) > 1).float(), normal(SIZE, nodes, 4, seed=1)
+    model = Graph()
+    with torch.no_grad():
+        model.b.bias -= model(x, adjacency).mean(0)
+        classes = model(x, adjacency).argmax(1)
+
+    def collate(records: list[Any]) -> Any:
+        inputs, labels = zip(*records, strict=True)
+        return {"x": torch.stack(inputs), "adjacency": adjacency.clone(), "labels": torch.stack(labels)}
+
+    def evaluate(records: Any) -> str:
+        more = {"collate_fn": collate, "example": collate(rows[:2])}
+        return str(Run(model, RUN.record).evaluate(records, epsilon=1.0, **more).metrics)
+
+    rows = list(zip(x, classes, strict=True))
+    found = audit.replay(evaluate, rows, [(5 * x[0], classes[0]), *rows], opaque=("ledger*",))
+    assert found.largest <= 1 + TOLERANCE
+    assert not found.differences
