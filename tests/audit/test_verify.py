@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from dpilot.audit.verify import verify
 from dpilot.cli.main import main
-from dpilot.errors import InvalidInput
+from dpilot.errors import InvalidInput, PrivacyWarning
 from dpilot.train.checkpoint import statement as statements
-from tests.train.helpers import fit
+from tests.train.helpers import data, fit
 
 pytest.importorskip("cryptography")
 
@@ -22,7 +22,7 @@ pytest.importorskip("cryptography")
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one's own model, unsigned."""
-    return Path(fit().save(tmp_path_factory.mktemp("run") / "run"))
+    return Path(fit(test_seed=None).save(tmp_path_factory.mktemp("run") / "run"))
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,26 @@ def test_an_epsilon_below_what_the_events_cost_is_found(copies: list[Path]) -> N
         assert (failed.name, "claimed" in failed.found) == ("epsilon", True)
 
 
+@pytest.mark.parametrize(
+    "changed", [{"epsilon": "5"}, {"events": []}, {"files": ["model.safetensors"]}, {"stamps": []}, {"delta": None}]
+)
+def test_a_statement_that_says_nothing_does_not_hold(copies: list[Path], changed: dict[str, object]) -> None:
+    for folder in copies:
+        written = json.loads((folder / statements.STATEMENT).read_text())
+        written["statement"].update(changed)
+        (folder / statements.STATEMENT).write_text(json.dumps(written))
+        assert not verify(folder).held
+
+
+def test_a_run_with_noise_of_a_seed_does_not_verify_and_bought_figures_are_told(tmp_path: Path) -> None:
+    run = fit()
+    with pytest.warns(PrivacyWarning):
+        bought = run.evaluate(data(), epsilon=0.5)
+    found = verify(run.save(tmp_path / "run", evaluation=bought))
+    assert [check.name for check in found.checks if check.held is False] == ["noise"]
+    assert "cost epsilon 0.5 more" in found.statement["tuning"]
+
+
 def test_a_ledger_that_does_not_go_on_from_the_head_is_found(copies: list[Path]) -> None:
     folder = copies[1]
     ledger = folder.parent / "other.ledger"
@@ -121,5 +141,38 @@ def test_a_ledger_that_does_not_go_on_from_the_head_is_found(copies: list[Path])
 def test_what_is_saved_under_a_key_is_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     public = statements.create_key(tmp_path / "a.key")
     monkeypatch.setenv(statements.KEY, str(tmp_path / "a.key"))
-    folder = fit().save(tmp_path / "run")
+    folder = fit(test_seed=None).save(tmp_path / "run")
     assert verify(folder, key=public).held
+
+
+def test_the_signed_statement_of_the_weights_does_not_stand_for_that_of_the_folder(
+    copies: list[Path], tmp_path: Path
+) -> None:
+    public = statements.create_key(tmp_path / "a.key")
+    for folder in copies:
+        assert main(["sign", str(folder), "--key", str(tmp_path / "a.key")]) == 0
+        stated, signature, _ = statements.read_embedded(folder / "model.safetensors")
+        (folder / statements.STATEMENT).write_text(json.dumps({"statement": stated, "signature": signature}))
+        (folder / "model.safetensors").write_bytes(b"other weights")
+        assert not verify(folder, key=public).held
+
+
+@pytest.mark.parametrize("left", ["an old signature", "no signature", "a signature of another key"])
+def test_a_page_that_is_added_does_not_sign_what_was_altered(
+    copies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    public, other = (statements.create_key(tmp_path / name) for name in ("a.key", "b.key"))
+    monkeypatch.setenv(statements.KEY, str(tmp_path / "a.key"))
+    folder = copies[1]
+    assert main(["sign", str(folder), "--key", str(tmp_path / "a.key")]) == 0
+    written = json.loads((folder / statements.STATEMENT).read_text())
+    model = folder / "model.safetensors"
+    model.write_bytes(b"other weights")
+    written["statement"]["files"][model.name] = statements.file_hashes(folder)[model.name]
+    if left == "no signature":
+        del written["signature"]
+    elif left == "a signature of another key":
+        written["signature"] = statements.sign(written["statement"], other.with_suffix(""))
+    (folder / statements.STATEMENT).write_text(json.dumps(written))
+    assert main(["report", str(folder)]) == 0
+    assert not verify(folder, key=public).held

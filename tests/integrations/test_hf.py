@@ -119,6 +119,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"label_smoothing_factor": 0.1}, "one loss a record"),
     ({"include_num_input_tokens_seen": "all"}, "secret"),
     ({"neftune_noise_alpha": 5.0}, "mechanism"),
+    ({"skip_memory_metrics": False}, "batches' sizes"),
+    ({"debug": "underflow_overflow"}, "activations"),
     ({"eval_dataset": records(2)}, "eval_public=True"),
     ({"compute_loss_func": lambda *_: None}, "one loss for a whole batch"),
     ({"budget": None}, "neither budget nor plan"),
@@ -129,6 +131,19 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
 def test_what_breaks_the_promise_is_refused_with_the_remedy(tmp_path: Path, option: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         trainer(tmp_path, **option)
+
+
+def test_records_that_were_not_called_public_are_not_evaluated(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    made.train()
+    with pytest.raises(InvalidInput, match="eval_public=True"):
+        made.evaluate(made.train_dataset)
+    made.eval_dataset = records(2)
+    with pytest.raises(InvalidInput, match="eval_public=True"):
+        made.evaluate()
+    assert not [name for log in made.state.log_history for name in log if name.startswith("eval")]
+    with pytest.raises(InvalidInput, match="is train_dataset"):
+        (public := trainer(tmp_path, eval_dataset=records(2), eval_public=True)).evaluate(public.train_dataset)
 
 
 def test_a_checkpoint_of_transformers_is_not_resumed_and_a_run_that_has_not_begun_says_so(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,9 @@ import pytest
 from dpilot.errors import BudgetExceeded, InvalidInput, LedgerError
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian, PureDP
-from dpilot.privacy.ledger import Ledger, migrate
+from dpilot.privacy.filters import Amount
+from dpilot.privacy.ledger import Ledger, migrate, spending
+from dpilot.privacy.ledger.book import settle_body
 from tests.privacy import test_ledger, test_ledger_holding, test_ledger_splits, test_ledger_totals, test_stages
 from tests.privacy.test_ledger_faults import victim
 
@@ -261,6 +264,57 @@ class TestUsers:
                 server.execute(statement, user=user)
         ledger.verify()
 
+    def test_a_cap_is_of_one_name_and_no_group_spends_past_it(self, server: Server, user: str) -> None:
+        name, group = secrets.token_hex(4), f"group{secrets.token_hex(4)}"
+        server.execute(f"CREATE ROLE {group}; GRANT {group} TO {user}")
+        ledger = Ledger.open(server.url(name), dataset="d", budget=Budget(3.0, 1e-5))
+        for many in (group, "public"):
+            with pytest.raises(LedgerError, match="no user who logs in"):
+                ledger.grant(many, role="spend", cap=1.0)
+        ledger.grant(group, role="read")
+        server.execute(f'GRANT ALL ON ALL TABLES IN SCHEMA "dpilot:{name}" TO {group}')  # past dpilot
+        with pytest.raises(LedgerError, match="takes a grant to who spends"):
+            spend(Ledger.open(server.url(name, user=user), dataset="d"), 2.0)
+        assert ledger.entries() == ()
+        server.execute(f"DROP OWNED BY {group}; DROP ROLE {group}")
+
+    def test_a_cap_that_is_lowered_while_a_price_is_found_holds(
+        self, server: Server, user: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = secrets.token_hex(4)
+        ledger = Ledger.open(server.url(name), dataset="d", budget=Budget(3.0, 1e-5))
+        ledger.grant(user, role="spend", cap=2.0)
+        theirs = Ledger.open(server.url(name, user=user), dataset="d")
+        find = spending._price
+
+        def find_and_lower(*arguments: Any) -> Any:
+            price = find(*arguments)
+            monkeypatch.undo()
+            ledger.grant(user, role="spend", cap=1.0)
+            return price
+
+        monkeypatch.setattr(spending, "_price", find_and_lower)
+        with pytest.raises(BudgetExceeded, match="cap of"):
+            theirs.commit([("x", PureDP(1.5))])
+
+    def test_a_stage_is_run_and_settled_by_who_paid_for_it(self, server: Server, user: str) -> None:
+        name = secrets.token_hex(4)
+        ledger = Ledger.open(server.url(name), dataset="d", budget=Budget(3.0, 1e-5))
+        ledger.grant(user, role="spend", cap=1.0)
+        theirs = Ledger.open(server.url(name, user=user), dataset="d")
+        planned = ledger.commit([("x", PureDP(1.0))])
+        with pytest.raises(LedgerError, match="who paid for it"), theirs.committed(planned.seq).stage("x"):
+            pytest.fail("ran past the cap")
+        with pytest.raises(KeyboardInterrupt), ledger.reserve(PureDP(1.0)):
+            raise KeyboardInterrupt
+        cheap = settle_body(ledger.entries()[1].seq, 0, PureDP(0.1), Amount(Decimal("0.1"), Decimal(0)))
+        with pytest.raises(LedgerError, match="who paid for it"), theirs._book.store.transaction() as appender:
+            appender.append("settle", cheap)
+        assert ledger.spent().epsilon == 2.0
+        with theirs.commit([("x", PureDP(0.5))]).stage("x") as receipt:
+            receipt.draw(PureDP(0.5))
+        assert [entry.state for entry in ledger.entries()] == ["planned", "reserved", "committed"]
+
     def test_a_file_knows_no_users(self, folder: Path) -> None:
         ledger = Ledger.open(folder / "a", dataset="d", budget=HUGE)
         with pytest.raises(InvalidInput, match="knows no users"):
@@ -323,6 +377,27 @@ class TestMigration:
         spend(migrate(folder / "a", on_server / "a"))
         assert len(migrate(folder / "a", on_server / "a").entries()) == 1  # once more changes nothing
 
+    def test_makes_the_target_once(self, on_server: ServerFolder, folder: Path) -> None:
+        Ledger.open(on_server / "a", dataset="d", budget=Budget(1.0, 1e-5))
+        spend(migrate(on_server / "a", folder / "a"), 1.0)
+        (folder / "a").rename(folder / "b")  # or the same path on another machine
+        with pytest.raises(LedgerError, match="was moved to"):
+            migrate(on_server / "a", folder / "a")
+        assert not (folder / "a").exists()
+        again = migrate(folder / "b", folder / "c")
+        assert migrate(again.path, on_server / "c").spent().epsilon == 1.0
+
+    def test_waits_for_the_end_of_a_running_stage(self, on_server: ServerFolder, folder: Path) -> None:
+        for here, there in ((folder / "a", on_server / "a"), (on_server / "b", folder / "b")):
+            ledger = Ledger.open(here, dataset="d", budget=HUGE)
+            with ledger.reserve(PureDP(1.0)) as receipt:
+                with pytest.raises(LedgerError, match="is running"):
+                    migrate(here, there)
+                receipt.draw(PureDP(1.0))
+            with pytest.raises(KeyboardInterrupt), ledger.reserve(PureDP(1.0)):
+                raise KeyboardInterrupt
+            assert [entry.state for entry in migrate(here, there).entries()] == ["committed", "reserved"]
+
     def test_onto_another_ledger_is_refused(self, on_server: ServerFolder, folder: Path) -> None:
         Ledger.open(folder / "a", dataset="d", budget=HUGE)
         Ledger.open(on_server / "b", dataset="d", budget=HUGE)
@@ -376,10 +451,16 @@ def test_a_run_that_pays_on_the_server_is_resumed_and_pays_once(server: Server, 
 
 
 def test_a_password_is_neither_shown_nor_saved(server: Server) -> None:
-    url = f"postgresql://owner:secret@/ledgers?host={server.folder}&password=secret#{secrets.token_hex(4)}"
+    url = f"postgresql://owner:secret@/ledgers?host={server.folder}&password=secret&sslpassword=secret#{secrets.token_hex(4)}"
     ledger = Ledger.open(url, dataset="d", budget=HUGE)
     assert "secret" not in f"{ledger.path} {ledger!r} {ledger.path!r}"
     spend(ledger)
+    from typer.testing import CliRunner
+
+    from dpilot.cli.ledger import app
+
+    for command in (["list", url.partition("#")[0]], ["show", url], ["verify", url]):
+        assert "secret" not in CliRunner().invoke(app, command).output
 
 
 def test_a_url_without_a_name_is_the_data_sets_or_the_only_one(server: Server) -> None:

@@ -60,7 +60,7 @@ def verify(
 
     Guarantee:
         a byte that was changed in any covered file, a file that is gone, a statement that differs from what was signed,
-        a signature of another key, and an epsilon below what the stated events cost are each found.
+        a signature of another key, an epsilon below what the stated events cost, and noise of a seed are each found.
     """
     where = Path(model)
     if where.is_dir():
@@ -71,12 +71,14 @@ def verify(
         held = stated.get("weights") == weights
         checks = [Check("weights", held, "as stated" if held else "altered: not those of the statement")]
     signer, signed = _check_signature(stated, signature, None if key is None else Path(key))
-    checks += [signed, _check_epsilon(stated), _check_ledger(stated, where, ledger)]
+    checks += [signed, _check_epsilon(stated), _check_noise(stated), _check_ledger(stated, where, ledger)]
     return Verification(stated, signer, tuple(checks))
 
 
 def _check_files(stated: Mapping[str, Any], folder: Path) -> Check:
-    wanted, found = stated.get("files", {}), statements.file_hashes(folder)
+    wanted, found = stated.get("files"), statements.file_hashes(folder)
+    if not isinstance(wanted, Mapping) or not wanted:  # such as that of the weights, which may be signed too
+        return Check("files", False, "none is stated: this is not the statement of a folder")
     altered = sorted(name for name in wanted if name in found and found[name] != wanted[name])
     gone, more = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     problems = [f"{what}: {', '.join(names)}" for what, names in (("altered", altered), ("gone", gone)) if names]
@@ -101,15 +103,23 @@ def _check_epsilon(stated: Mapping[str, Any]) -> Check:
     """Compose the stated events anew; disjoint parts of one split compose in parallel, all else in sequence."""
     try:
         entries = [(each["split"], each["part"], events.from_dict(each["event"])) for each in stated["events"]]
+        if not entries:
+            raise InvalidInput("no event is stated")
         found = max(accountant.epsilon(event, stated["delta"], _way(event)) for event in _by_part(entries))
+        held = found <= stated["epsilon"] * (1 + _ROUNDING)
     except (DpilotError, KeyError, TypeError, ValueError) as problem:
         return Check("epsilon", False, f"cannot be recomputed ({problem})")
-    held = found <= stated["epsilon"] * (1 + _ROUNDING)
     return Check(
         "epsilon",
         held,
         f"{found:.6g} from {len(entries)} events at delta {stated['delta']:g}, {stated['epsilon']:.6g} claimed",
     )
+
+
+def _check_noise(stated: Mapping[str, Any]) -> Check:
+    """Stamps say whether the noise was secret: epsilon holds of no other."""
+    stamps = [str(each) for each in stated.get("stamps", ())]
+    return Check("noise", bool(stamps) and not any("not private" in each for each in stamps), "; ".join(stamps))
 
 
 def _by_part(entries: Sequence[tuple[str | None, str | None, Event]]) -> list[Event]:

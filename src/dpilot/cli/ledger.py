@@ -99,9 +99,9 @@ def list_ledgers(
             amounts = [write(facts[part]["epsilon"]) for part, write in shown]
             rows.append([locate(path).name, facts["dataset"], *amounts, facts["commitments"]])
         columns = ("file", "data set", "total epsilon", "spent", "left", "commitments")
-        console.table(f"ledgers in {where}", columns, rows)
+        console.table(f"ledgers in {locate(where)}", columns, rows)
     else:
-        console.line(f"no ledger lies in {where}: dpilot ledger create DATA --total E makes one.")
+        console.line(f"no ledger lies in {locate(where)}: dpilot ledger create DATA --total E makes one.")
     for message in problems.values():
         console.fail(message)
     return 2 if problems else 0

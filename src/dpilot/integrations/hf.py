@@ -48,6 +48,8 @@ _REFUSED: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
     ("label_smoothing_factor", bool, "give loss_fn, one loss a record"),
     ("neftune_noise_alpha", bool, "the noise is the mechanism's"),
     ("include_num_input_tokens_seen", lambda way: way not in (False, "no"), "the number of tokens is secret"),
+    ("skip_memory_metrics", lambda skipped: not skipped, "memory tells of the batches' sizes"),
+    ("debug", bool, "what it prints of activations, and stops for, is the records'"),
     ("deepspeed", bool, "one process trains"),
     ("fsdp", bool, "one process trains"),
     ("torch_compile", bool, "the engine must see the operations"),
@@ -98,11 +100,9 @@ class PrivateTrainer(Trainer):
         test_seed: int | None = None,
         **options: Any,
     ) -> None:
-        if eval_dataset is not None and not eval_public:
-            raise InvalidInput(
-                "eval_dataset is given: what is computed on it would be exact, and not private. Say eval_public=True "
-                "if its records are public; else buy figures of them: trainer.run.evaluate(data, epsilon=...)."
-            )
+        self._eval_public = eval_public
+        if eval_dataset is not None:
+            self._check_public()
         if options.get("compute_loss_func") is not None:
             raise InvalidInput("compute_loss_func is one loss for a whole batch: give loss_fn(model, batch) -> (n,).")
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, **options)
@@ -147,6 +147,13 @@ class PrivateTrainer(Trainer):
         done = super().train(None, *args, **options)
         metrics = {name: value for name, value in done.metrics.items() if name not in _SENSITIVE}
         return TrainOutput(done.global_step, math.nan, metrics)
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **options: Any) -> dict[str, float]:
+        """Figures of public records: exact, and logged; other records have ``run.evaluate(data, epsilon=...)``."""
+        self._check_public()
+        if eval_dataset is not None and eval_dataset is self.train_dataset:
+            raise InvalidInput("eval_dataset is train_dataset, which is not public: expected other records.")
+        return super().evaluate(eval_dataset, *args, **options)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         data, collate = self.train_dataset, self.data_collator
@@ -199,6 +206,13 @@ class PrivateTrainer(Trainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Generators of a private run are not saved: nothing can go on from them."""
+
+    def _check_public(self) -> None:
+        if not self._eval_public:
+            raise InvalidInput(
+                "eval_dataset is given: what is computed on it would be exact, and not private. Say eval_public=True "
+                "if its records are public; else buy figures of them: trainer.run.evaluate(data, epsilon=...)."
+            )
 
     def _paid_step(self) -> PrivateStep:
         if self.private_step is None:

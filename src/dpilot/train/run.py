@@ -155,6 +155,8 @@ class Run:
         self._save_ledger(where)
         if evaluation is not None:
             files.write(where / EVALUATION, json.dumps(evaluation.to_dict(), indent=1).encode())
+            more = f"figures of it in {EVALUATION} cost epsilon {evaluation.cost.epsilon:g} more"
+            stated = {**stated, "tuning": f"{stated['tuning']}; {more} at delta {evaluation.cost.delta:g}"}
         files.write(where / RUN, written.encode())
         write_statement(where, stated)
         return where

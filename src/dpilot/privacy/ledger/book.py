@@ -8,7 +8,7 @@
 | commit, settle | a stage is done; it is done for less, which no stage is that was resumed |
 | extend | a larger budget, with the reason |
 | grant | a user of the server may read or spend, the latter up to a cap |
-| move, arrive | the ledger goes on elsewhere, and here nothing more is admitted; it has come from elsewhere |
+| move, depart, arrive | nothing more is admitted here; the ledger is elsewhere; it has come from elsewhere |
 
 Nothing here depends on a record: events, names and declared numbers only.
 """
@@ -150,8 +150,10 @@ def follow(history: History | None, row: LedgerRow) -> History:
                 return replace(history, grants={**history.grants, grant.to: grant})
             case "move":
                 return replace(history, moved_to=_validate.line(place=row.content()["place"]))
+            case "depart":
+                return replace(history, departed=True)
             case "arrive":
-                return replace(history, moved_to=None)
+                return replace(history, moved_to=None, departed=False)
             case kind:
                 return _set_state(history, row.content(), *_STATES[kind])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:

@@ -161,6 +161,7 @@ class History:
     extensions: tuple[Extension, ...] = ()
     grants: Mapping[str, Grant] = field(default_factory=dict)
     moved_to: str | None = None
+    departed: bool = False
 
     @property
     def bound(self) -> Bound:
@@ -205,8 +206,8 @@ class History:
         return filters.total([*(c for each in self.commitments if each.by == by for c in each.charges()), *more])
 
     def same_spending(self, other: History) -> bool:
-        """Whether nothing was spent or settled between the two."""
-        return self._charges() == other._charges()
+        """Whether nothing was spent or settled between the two, and nobody was given another cap."""
+        return self._charges() == other._charges() and self.grants == other.grants
 
     def shares(self, cells: set[Cell]) -> tuple[Decimal | None, ...]:
         """The deltas to try, in turn, for the next commitment in ``cells``; only bound "basic" gives out shares.

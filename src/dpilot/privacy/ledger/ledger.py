@@ -28,7 +28,7 @@ from dpilot.privacy import _decimals, filters
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import spending
-from dpilot.privacy.ledger.book import Body, Book, extend_body, move_body, open_body
+from dpilot.privacy.ledger.book import Body, Book, extend_body, fold, move_body, open_body
 from dpilot.privacy.ledger.history import Entry, Extension, Grant, History, Stage
 from dpilot.privacy.ledger.postgres import PostgresStore, is_postgres
 from dpilot.privacy.ledger.spending import Committed, find_price
@@ -366,8 +366,9 @@ def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> L
     """Move a ledger to a file or a database where there is none; what began there goes on, what is here is closed.
 
     Guarantee:
-        at no moment do two ledgers admit spending. The source is closed first, by a row that names the target; if the
-        process ends before the target is made, the same call makes it. The chain is one: every row keeps its hash.
+        at no moment do two ledgers admit spending, and none moves while a stage of it runs. The source is closed first,
+        by a row that names the target; if the process ends before the target is made, the same call makes it, once:
+        a last row says that it is there. The chain is one: every row keeps its hash.
     """
     book = Book.of(open_store(source))
     store = open_store(target, dataset=book.history().dataset)
@@ -375,14 +376,23 @@ def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> L
         if store.exists():
             raise LedgerError(f"{store.path} is there already: expected a place without a ledger. Name another.")
         with book.page() as page:
+            for entry in page.history.entries():
+                if entry.state == "reserved":  # whoever runs it holds its lock here, and would not be seen there
+                    book.store.lock_stage(entry.seq, entry.stage).release()
             page.append("move", move_body(store.path))
     elif book.history().moved_to != str(store.path):
         book.history().check_here()
-    rows = book.rows()
-    if not store.create((*rows, next_row(rows, "arrive", move_body(book.path)))):
-        found = store.rows()
-        if found[: len(rows)] != rows:
-            raise LedgerError(f"{store.path} is another ledger: expected what {book.path} was moved to. Name it.")
+    with book.store.transaction() as appender:  # two that move take turns
+        history = fold(appender.rows)
+        rows = appender.rows[:-1] if history.departed else appender.rows
+        if history.departed and not store.exists():  # removed, or on another machine: this state may be older than it
+            history.check_here()
+        if not store.create((*rows, next_row(rows, "arrive", move_body(book.path)))):
+            found = store.rows()
+            if found[: len(rows)] != rows:
+                raise LedgerError(f"{store.path} is another ledger: expected what {book.path} was moved to. Name it.")
+        if not history.departed:
+            appender.append("depart", move_body(store.path))
     return reopen(store.path)
 
 

@@ -8,9 +8,11 @@ the wait for the lock.) Sequence numbers are unique and the chain is that of a f
 A commit whose answer was lost is never repeated: the row is looked up by its key, after the connection that wrote it
 has ended. While a stage runs its holder keeps a connection with an advisory lock of the session, which ends with it.
 
-What users may do is what the server grants them (``Appender.grant``): a trigger refuses rows under another's name, and
-extensions, grants and moves by anybody but the owner. Prices are found by dpilot, not by the server: a user with the
-right to spend who writes rows by hand can write a price that is too low, and ``dpilot audit ledger`` finds it.
+What users may do is what the server grants them (``Appender.grant``): a trigger refuses rows under another's name, rows
+of whom no grant names (as members of a group, who would have no cap), and extensions, grants and moves by anybody but
+the owner. A stage is run and settled by who paid for it, or by the owner. Prices are found by dpilot and not by the
+server: a user with the right to spend who writes rows by hand can write a price of their own that is too low. The row
+names its event, from which anybody can find the right price.
 """
 
 from __future__ import annotations
@@ -45,9 +47,15 @@ BEGIN
   ELSIF TG_OP = 'INSERT' AND NEW.seq = (SELECT count FROM {0}.head) THEN
     IF NEW.kind = 'reserve' AND (NEW.body::json ->> 'by') IS DISTINCT FROM session_user::text THEN
       RAISE EXCEPTION 'a spend is written under the name of who spends';
-    ELSIF NEW.kind IN ('extend', 'grant', 'move', 'arrive')
-        AND NOT pg_has_role(session_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') THEN
-      RAISE EXCEPTION 'only the owner of a ledger may extend, grant or move it';
+    ELSIF NOT pg_has_role(session_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') THEN
+      IF NEW.kind IN ('extend', 'grant', 'move', 'depart', 'arrive') THEN
+        RAISE EXCEPTION 'only the owner of a ledger may extend, grant or move it';
+      ELSIF NOT EXISTS (SELECT 1 FROM {0}.rows WHERE kind = 'grant' AND body::json ->> 'to' = session_user::text) THEN
+        RAISE EXCEPTION 'a spend takes a grant to who spends: that of a group would have no cap';
+      ELSIF NEW.kind <> 'reserve' AND session_user::text IS DISTINCT FROM
+          (SELECT body::json ->> 'by' FROM {0}.rows WHERE seq = (NEW.body::json ->> 'of')::bigint) THEN
+        RAISE EXCEPTION 'a stage is run and ended by who paid for it, or by the owner of the ledger';
+      END IF;
     END IF;
     RETURN NEW;
   END IF;
@@ -131,7 +139,7 @@ class PostgresUrl:
     def __str__(self) -> str:
         parts = urlsplit(self.__fspath__())
         user, at, host = parts.netloc.rpartition("@")
-        query = urlencode([(key, value) for key, value in parse_qsl(parts.query) if key != "password"])
+        query = urlencode([(key, value) for key, value in parse_qsl(parts.query) if "password" not in key])
         return parts._replace(netloc=user.partition(":")[0] + at + host, query=query).geturl()
 
 
@@ -257,6 +265,9 @@ class PostgresStore:
     def _grant(self, connection: psycopg.Connection[Any]) -> Callable[[str, str], None]:
         def grant(user: str, role: str) -> None:
             name = _quote(user)
+            found = connection.execute("SELECT rolcanlogin FROM pg_roles WHERE rolname = %s", (user,)).fetchone()
+            if role == "spend" and found != (True,):
+                raise LedgerError(f"{user!r} is no user who logs in: expected one, as a cap is of one name. Name each.")
             connection.execute(f"REVOKE ALL ON {self._schema}.rows, {self._schema}.head FROM {name}")
             connection.execute(f"GRANT USAGE ON SCHEMA {self._schema} TO {name}")
             for right in _RIGHTS[role]:

@@ -92,14 +92,17 @@ def write_statement(folder: Path, stated: Mapping[str, Any], key: Path | None = 
 def cover_file(folder: Path, path: Path) -> bool:
     """State the hash of a page that was written after the rest; False where that takes a key which is not at hand.
 
-    What is stated of all other files stays as it was, so an alteration of theirs is found as before.
+    What is stated of all other files stays as it was, so an alteration of theirs is found as before. For the same
+    reason a statement is signed again only where it bears a sound signature of that very key.
     """
     if not (folder / STATEMENT).exists() or path.parent != folder:
         return True
-    stated, signature = read_statement(folder)
-    if signature is not None and _own_key() is None:
-        return False
-    _write(folder, {**stated, "files": {**stated["files"], path.name: _file_hash(path)}}, _own_key())
+    (stated, signature), key = read_statement(folder), None
+    if signature is not None:
+        key = _own_key()
+        if key is None or not is_signed_by(stated, signature) or sign(stated, key)["key"] != signature["key"]:
+            return False
+    _write(folder, {**stated, "files": {**stated["files"], path.name: _file_hash(path)}}, key)
     return True
 
 
