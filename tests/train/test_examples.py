@@ -17,8 +17,8 @@ from tests.thin import thin
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SAYS = {
-    "opacus_script.py": r"accuracy 0\.[789]\d",
-    "own_loop.py": r"accuracy 0\.[789]\d",
+    "opacus_script.py": r"accuracy (0\.[789]\d|1\.00)",
+    "own_loop.py": r"accuracy (0\.[789]\d|1\.00)",
     "trainer.py": r"epsilon 2\.99\d at delta 1e-05, thresholds 1\.0 to .*\naccuracy (0\.[89]\d|1\.00)",
     "hugging_face.py": r"trained 256 numbers, epsilon (7\.9\d|8\.00)",
 }
