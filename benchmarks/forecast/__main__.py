@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.forecast.collect import DELTA, DEVELOPED, EPSILONS, JUDGED, fits
 from dpilot import Budget
 from dpilot.privacy.gaussian import gdp_mu
-from dpilot.report.forecast import Known, forecast
+from dpilot.report.forecast import KnownFigure, forecast
 
 Lines = dict[tuple[int, float], list[dict[str, Any]]]
 MU = {epsilon: gdp_mu(Budget(epsilon, DELTA)) for epsilon in EPSILONS}
@@ -68,7 +68,7 @@ def judge(name: str, task: Lines) -> Iterator[dict[str, Any]]:
         truth = accuracy(task[m, f])
         for line in task[n, e]:
             low, high = line["sampling"]
-            known = Known("accuracy", line["value"], (low, high), Budget(e, DELTA), n)
+            known = KnownFigure("accuracy", line["value"], (low, high), Budget(e, DELTA), n)
             made = forecast(known, epsilon=f, size=m)
             yield {
                 "task": name, "seed": line["seed"], "from": [n, e], "to": [m, f], "truth": truth, "value": made.value,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dpilot import Budget
 from dpilot.cli.main import main
 from dpilot.errors import InvalidInput
-from dpilot.report.forecast import EXPONENTS, Known, forecast, known_of
+from dpilot.report.forecast import EXPONENTS, KnownFigure, forecast, known_of
 from tests.report.samples import fitted
 
 BUDGET = Budget(1.0, 1e-6)
@@ -26,17 +26,17 @@ def test_exponents_are_quantiles() -> None:
 
 @given(st.floats(0.01, 0.99), st.floats(0.1, 10), st.floats(1, 16))
 def test_a_forecast_grows_with_the_budget_and_the_records(value: float, epsilon: float, factor: float) -> None:
-    sure = Known("accuracy", value, (value, value), Budget(epsilon, 1e-6), 1_000)
+    sure = KnownFigure("accuracy", value, (value, value), Budget(epsilon, 1e-6), 1_000)
     more, most = forecast(sure, epsilon=epsilon * factor), forecast(sure, epsilon=epsilon * factor, size=2_000)
     assert value - 1e-9 <= more.value <= most.value + 1e-9 <= 1 + 1e-9
     assert more.interval[0] - 1e-9 <= more.value <= more.interval[1] + 1e-9
 
 
 def test_the_same_budget_forecasts_what_is_known() -> None:
-    known = Known("accuracy", 0.8, (0.8, 0.8), BUDGET, 1_000)
+    known = KnownFigure("accuracy", 0.8, (0.8, 0.8), BUDGET, 1_000)
     assert forecast(known).value == pytest.approx(0.8)
     assert forecast(known, size=2_000).value > 0.8
-    noisy = forecast(Known("accuracy", 0.8, (0.7, 0.9), BUDGET, 1_000))
+    noisy = forecast(KnownFigure("accuracy", 0.8, (0.7, 0.9), BUDGET, 1_000))
     reach = 0.1 * NormalDist().inv_cdf(0.9) / NormalDist().inv_cdf(0.975)
     assert noisy.interval == pytest.approx((0.8 - reach, 0.8 + reach), abs=0.01)
 
@@ -47,7 +47,7 @@ def test_a_record_tells_its_first_accuracy_and_one_without_is_refused() -> None:
     with pytest.raises(InvalidInput, match="expected a run with figures"):
         known_of(fitted(metrics=()))
     with pytest.raises(InvalidInput, match="a share of 1"):
-        Known("accuracy", 1.2, (1.2, 1.2), BUDGET, 10)
+        KnownFigure("accuracy", 1.2, (1.2, 1.2), BUDGET, 10)
 
 
 def test_the_command_takes_a_run_or_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

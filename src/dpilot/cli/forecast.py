@@ -10,7 +10,7 @@ import typer
 from dpilot.cli import console
 
 if TYPE_CHECKING:
-    from dpilot.report.forecast import Known
+    from dpilot.report.forecast import KnownFigure
 
 
 def forecast(
@@ -51,11 +51,11 @@ def forecast(
 
 def _known(
     run: Path | None, value: float | None, epsilon: float | None, size: int | None, delta: float | None
-) -> Known:
+) -> KnownFigure:
     from dpilot.errors import InvalidInput
     from dpilot.privacy.budget import Budget
     from dpilot.report import page
-    from dpilot.report.forecast import Known, known_of
+    from dpilot.report.forecast import KnownFigure, known_of
 
     declared = (value, epsilon, size)
     if run is not None and any(each is not None for each in (*declared, delta)):
@@ -66,4 +66,4 @@ def _known(
         return known_of(page.read(run))
     if value is None or epsilon is None or size is None:
         raise InvalidInput("no run is given: expected one, or all of --value, --epsilon and --size.")
-    return Known("accuracy", value, (value, value), Budget.of_size(epsilon, delta, size), float(size))
+    return KnownFigure("accuracy", value, (value, value), Budget.of_size(epsilon, delta, size), float(size))

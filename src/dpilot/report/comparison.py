@@ -15,7 +15,7 @@ from dpilot.report.kinds import key, kind
 from dpilot.report.promise import Promise, promise
 from dpilot.report.verdict import find_untold, value_text
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["RunComparison", "compare"]
 
 _SHOWN: Final = 12  # figures
 _FAIR: Final = {"worst_group": 1.0, "demographic_parity": 1.0, "equal_opportunity_gap": 0.0, "false_positive_gap": 0.0}
@@ -24,7 +24,7 @@ _HIDDEN: Final = {"versions", "head", "ledger", "epsilon", "delta", "unit", "acc
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """Runs by name, and what differs between them."""
 
     runs: Mapping[str, FitRecord]
@@ -121,14 +121,14 @@ class Comparison:
         }
 
 
-def compare(runs: Mapping[str, FitRecord]) -> Comparison:
+def compare(runs: Mapping[str, FitRecord]) -> RunComparison:
     """Two runs or more, by the names they are shown under."""
     if len(runs) < 2:
         raise InvalidInput(f"there is {len(runs)} run to compare: expected two or more, of different names.")
-    return Comparison(dict(runs))
+    return RunComparison(dict(runs))
 
 
-def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+def rows(comparison: RunComparison) -> tuple[list[str], list[list[str]]]:
     """The comparison as one table: a row a run."""
     titles = list(comparison.figures)
     made = [

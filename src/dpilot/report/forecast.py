@@ -27,7 +27,7 @@ from dpilot.records import FitRecord
 from dpilot.report import words
 from dpilot.report.kinds import key
 
-__all__ = ["EXPONENTS", "LEVEL", "Forecast", "Known", "forecast", "known_of"]
+__all__ = ["EXPONENTS", "LEVEL", "Forecast", "KnownFigure", "forecast", "known_of"]
 
 LEVEL: Final = 0.8
 EXPONENTS: Final = (
@@ -39,7 +39,7 @@ _FIGURES: Final = ("accuracy", "r2")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFigure:
     """A figure whose best is 1, its 95 % interval for the population, and the budget and size it was reached with."""
 
     figure: str
@@ -74,7 +74,7 @@ class Forecast:
         }  # fmt: skip
 
 
-def known_of(record: FitRecord) -> Known:
+def known_of(record: FitRecord) -> KnownFigure:
     """The first figure of a record, as far as it can be forecast.
 
     Edge cases:
@@ -91,17 +91,17 @@ def known_of(record: FitRecord) -> Known:
     low, high = (min(max(end, -1.0), 1.0) for end in found.sampling)
     value = min(max(found.value, low), high)
     total = Budget(float(record.privacy["epsilon"]), float(record.privacy["delta"]), allow_large_delta=True)
-    return Known(found.name, value, (low, high), total, float(size))  # type: ignore[arg-type]
+    return KnownFigure(found.name, value, (low, high), total, float(size))  # type: ignore[arg-type]
 
 
-def forecast(known: Known, *, epsilon: float | None = None, size: float | None = None) -> Forecast:
+def forecast(known: KnownFigure, *, epsilon: float | None = None, size: float | None = None) -> Forecast:
     """The figure of another run of the same task, with another epsilon, another size, or both; delta stays.
 
     Guarantee:
         Post-processing of a released figure and declared numbers: it costs nothing, as often as it is asked.
 
     Example:
-        >>> known = Known("accuracy", 0.8, (0.8, 0.8), Budget(1.0, 1e-6), 10_000)
+        >>> known = KnownFigure("accuracy", 0.8, (0.8, 0.8), Budget(1.0, 1e-6), 10_000)
         >>> more = forecast(known, epsilon=2.0)
         >>> 0.8 < more.value < 0.85, more.interval[0] < more.value < more.interval[1]
         (True, True)
@@ -116,7 +116,7 @@ def forecast(known: Known, *, epsilon: float | None = None, size: float | None =
     return Forecast(budget, count, middle, (low, high))
 
 
-def _likely(known: Known) -> Floats:
+def _likely(known: KnownFigure) -> Floats:
     """Where the figure may lie: quantiles of a normal whose two halves end where its interval does, at most 1."""
     low, high = known.interval
     at = np.array([NormalDist().inv_cdf(place / 40) for place in range(1, 40, 2)]) / quantile()
@@ -124,7 +124,7 @@ def _likely(known: Known) -> Floats:
     return np.asarray(np.minimum(known.value + at * spread, 1.0))
 
 
-def usual(known: Known) -> Sequence[Forecast]:
+def usual(known: KnownFigure) -> Sequence[Forecast]:
     """What is asked most: half, twice and four times the epsilon, and twice the records."""
     epsilon = known.budget.epsilon
     more = [forecast(known, epsilon=factor * epsilon) for factor in (0.5, 2.0, 4.0)]

@@ -10,7 +10,7 @@ from dpilot.report import words
 from dpilot.report.kinds import key
 from dpilot.report.verdict import UNTOLD, WIDEST
 
-__all__ = ["NO_GROUPS", "GroupErrors", "GroupRow", "Groups", "groups"]
+__all__ = ["NO_GROUPS", "GroupErrors", "GroupRow", "GroupView", "groups"]
 
 NO_GROUPS = (
     "No groups were compared: no protected column was named, so whether it is worse for a group cannot be told from "
@@ -36,7 +36,7 @@ class GroupErrors(NamedTuple):
     cells: tuple[tuple[str, str], ...]
 
 
-class Groups(NamedTuple):
+class GroupView(NamedTuple):
     """What is known of the groups: sentences first, then a row a group, and errors within each class."""
 
     sentences: tuple[str, ...]
@@ -45,7 +45,7 @@ class Groups(NamedTuple):
     errors: tuple[GroupErrors, ...]
 
 
-def groups(metrics: Sequence[MetricRecord]) -> Groups | None:
+def groups(metrics: Sequence[MetricRecord]) -> GroupView | None:
     """The groups of a record; None where none were compared.
 
     >>> gap = MetricRecord("group against others", "sex = F", 0.11, (0.1, 0.12), (0.09, 0.13))
@@ -59,7 +59,7 @@ def groups(metrics: Sequence[MetricRecord]) -> Groups | None:
     rates = {each.of: each for each in metrics if key(each.name) == "group_accuracy"}
     rows = tuple(_row(gap, rates.get(gap.of)) for gap in gaps) or tuple(map(_residual_row, residuals))
     classes, errors = _errors([each for each in metrics if key(each.name) == "group_recall"])
-    return Groups(_sentences(gaps, residuals), rows, classes, errors)
+    return GroupView(_sentences(gaps, residuals), rows, classes, errors)
 
 
 def _row(gap: MetricRecord, rate: MetricRecord | None) -> GroupRow:

@@ -29,7 +29,7 @@ from dpilot.records import FIT, RUN, FitRecord, Influence, MetricRecord
 from dpilot.report import entries, words
 from dpilot.report.about import About
 from dpilot.report.answers import Answer, answers, baseline_sentence, ledger_sentences, left_text, who
-from dpilot.report.comparison import Comparison, rows
+from dpilot.report.comparison import RunComparison, rows
 from dpilot.report.condition import condition, is_health
 from dpilot.report.confusion import confusion
 from dpilot.report.curves import calibration, charts, roc
@@ -76,7 +76,7 @@ def write(record: FitRecord, path: str | Path, title: str = TITLE, **options: An
     return write_page(render(record, title, **options), path)
 
 
-def render_comparison(comparison: Comparison, title: str = "Runs compared") -> str:
+def render_comparison(comparison: RunComparison, title: str = "Runs compared") -> str:
     """The page of several runs, as text."""
     columns, made = rows(comparison)
     shown = {"comparison": comparison, "columns": columns, "rows": made, "promises": comparison.promises}

@@ -13,14 +13,14 @@ from dpilot.fit.grids.design import Cells
 from dpilot.fit.grids.levels import Levels
 from dpilot.keys import public_generator
 
-__all__ = ["Choice", "choose_grids", "pair_energies", "rank_columns"]
+__all__ = ["GridChoice", "choose_grids", "pair_energies", "rank_columns"]
 
 _SCREENED: Final = 0.85  # of the grids go to screened pairs, the rest to all alike
 _HEAVY: Final = 0.8  # of triples and waves go to columns of screened pairs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class GridChoice:
     """Pairs, one entry for each grid; triples; and how much each column takes part."""
 
     pairs: tuple[tuple[int, int], ...]
@@ -56,7 +56,7 @@ def pair_energies(cells: Cells, sums: Floats, noise: float) -> Floats:
 
 def choose_grids(
     pairs: Sequence[tuple[int, int]], energy: Floats, columns: int, grids: int, triples: int, most: int, seed: int = 0
-) -> Choice:
+) -> GridChoice:
     """Grids by the root of each pair's energy, the first ``most`` pairs alone; triples of the columns of those."""
     rng = public_generator(seed, 3)
     roots = np.sqrt(energy)
@@ -69,7 +69,7 @@ def choose_grids(
     np.add.at(heavy, np.asarray(pairs).ravel(), np.repeat(shares, 2))
     heavy = _HEAVY * heavy / heavy.sum() + (1 - _HEAVY) / columns
     several = [rng.choice(columns, 3, replace=False, p=heavy) for _ in range(triples if columns > 2 else 0)]
-    return Choice(
+    return GridChoice(
         tuple(tuple(pairs[place]) for place in picked.tolist()),
         tuple(tuple(map(int, np.sort(each))) for each in several),
         heavy,
