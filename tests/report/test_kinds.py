@@ -133,12 +133,15 @@ def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> 
     assert tuning.startswith("Not known" if kind in ("trained", "own_loop", "probe") else "Yes.")
     figures = {"regression", "own_loop", "probe", "tuned"}
     assert ("No figure was released" in quality) == (kind in figures)
-    assert "Beside no privacy" in quality
+    assert "without privacy" in quality
     assert "No groups were compared" in group or kind == "table"
     assert re.search(r"of its total of epsilon \d[\d.]*, [\d.]+ is spent and ([\d.]+|nothing) is left", left)
     assert ("ward.ledger" in left or "table.ledger" in left) == (kind == "table")
     assert "running time" in unprotected
+    assert "to their last digit" in unprotected
+    assert "size=" not in unprotected
     assert "May be published" in unprotected
+    assert "dpilot verify RUN" in checks
     assert "dpilot report RUN" in checks
     assert "dpilot ledger verify" in checks
 
@@ -179,6 +182,6 @@ def test_what_was_filled_in_and_supplied_is_shown_and_the_rest_is_visibly_empty(
     words = seen((made / page.PAGE).read_text(encoding="utf-8"))
     assert "St. <Mary>" in words
     assert words.count("not filled in") == len(FIELDS) - 2 + 1  # and the sentence that says what it means
-    assert "Beside no privacy: 87.5 %, a figure from data declared public" in words
+    assert "Without privacy: 87.5 %, a figure from data declared public" in words
     (tmp_path / "about.toml").write_text('colour = "red"\n')
     assert main(["report", str(made), "--about", str(tmp_path / "about.toml")]) == 2

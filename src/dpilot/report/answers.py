@@ -60,11 +60,15 @@ def answers(record: FitRecord, promise: Promise, about: About) -> tuple[Answer, 
 
 def _protected(record: FitRecord) -> tuple[str, ...]:
     name, rows = record.privacy.get("unit_name"), record.privacy.get("rows_per_unit")
-    seen = "It holds against anybody who sees what was released, whatever else they know, now or later."
+    seen = (
+        "It holds against anybody who sees what was released, whatever else they know, now or later, but for what is "
+        "not protected, below."
+    )
     if name is None:
         return (
             "Every single record, which is one row of the data: whether it is in the data, and what it says.",
-            "A person with several rows is protected for each row, not as a whole: with k rows epsilon counts k times.",
+            "A person with several rows is protected for each row, not as a whole: with k rows epsilon counts k times. "
+            "Find out whether people have several rows here.",
             seen,
         )
     return (
@@ -86,7 +90,7 @@ def _strength(record: FitRecord, promise: Promise) -> tuple[str, ...]:
         f"sure of it (epsilon {promise.epsilon}: the odds move by a factor of at most {promise.factor}).",
         f"Somebody who knows that the {one} is there, and doubts evenly between two things it may say, may become at "
         f"most {content} sure (a factor of at most {promise.squared}).",
-        f"With a chance of {promise.delta_in} (delta) this may fail.",
+        f"For each {one} there is a chance of {promise.delta_in} (delta) that this does not hold.",
         "At this epsilon the promise alone rules out little."
         if promise.weak
         else "Up to epsilon 1 is a common aim where a disclosure would harm; above 5 the promise alone rules out "
@@ -98,7 +102,10 @@ def _tuning_share(record: FitRecord) -> tuple[str, ...]:
     share = record.plan.get("tuning_share")
     if record.privacy.get("tuning") != "inside" or not words.is_finite(share) or not share:
         return ()
-    return (f"About {words.number(round(100 * float(share), 1))} % of the budget went on trying settings.",)
+    return (
+        f"About {words.number(round(100 * float(share), 1))} % of what the training may cost went on trying settings; "
+        "their scores were read on records kept apart, whose own part of the budget is inside the total too.",
+    )
 
 
 def _quality(record: FitRecord, about: About) -> tuple[str, ...]:
@@ -116,14 +123,14 @@ def baseline_sentence(record: FitRecord, about: About) -> str:
     """How good a model without privacy is, as far as somebody supplied it."""
     if about.baseline is None:
         return (
-            "Beside no privacy: no figure was supplied. It is never computed from the records, which would reveal "
-            "them; one from public data can be supplied."
+            "How good a model without privacy would be was not supplied. It is never computed from the records, which "
+            "would reveal them; a figure from public data can be supplied."
         )
     first = next((metric for metric in record.metrics if metric.of == ""), None)
     say = kind(first.name).say if first is not None else words.number
     source = f" ({about.baseline_source})" if about.baseline_source else ""
     return (
-        f"Beside no privacy: {say(about.baseline)}, a figure from data declared public{source}, supplied by the writer "
+        f"Without privacy: {say(about.baseline)}, a figure from data declared public{source}, supplied by the writer "
         "of this page and not computed from the records."
     )
 
@@ -133,7 +140,7 @@ def ledger_sentences(record: FitRecord, about: About) -> tuple[str, ...]:
     ledger: Any = record.privacy.get("ledger")
     if not isinstance(ledger, dict) or not _is_balance(ledger):
         return (
-            "The record names no ledger of the data set, so what is left of it is not known here. "
+            "What the run wrote down names no ledger of the data set, so what is left of it is not known here. "
             "Ask whoever keeps it: dpilot ledger show DATA.",
         )
     total, spent, left = (ledger[name]["epsilon"] for name in ("total", "spent", "left"))
@@ -148,7 +155,8 @@ def ledger_sentences(record: FitRecord, about: About) -> tuple[str, ...]:
     where = f"at {ledger['where']}" if ledger.get("where") else "not named"
     return (
         f"The ledger of the data set {ledger.get('dataset')!r}, when this run ended: {amounts}.",
-        f"The ledger is {where}. Who keeps it: {keeper}. What is left today: dpilot ledger show.",
+        f"The ledger is {where}. Who keeps it: {keeper}. What is left today: dpilot ledger show, with that path.",
+        "Where nothing is left, nothing more may be computed from these data under this total.",
     )
 
 
@@ -162,12 +170,17 @@ def _down(value: float) -> str:
 
 
 def _unprotected(record: FitRecord) -> tuple[str, ...]:
-    listed = "; ".join([*record.unprotected, "what is true of people in general, and of groups"])
+    named = [each.partition(" (size=")[0] for each in record.unprotected]  # without the words of a program
+    listed = "; ".join([*named, "what is true of people in general, and of groups"])
+    digits = (
+        "Noise is not hardened: somebody who sees released numbers to their last digit may learn more than promised.",
+    )
     return (
         f"Not protected: {listed}; the data themselves, from those who hold them or run the training.",
-        "May be published: the model, this page, the record and the lines of the ledger. To be kept secret: the data, "
-        "and the secret file of a run until the run has ended. The promise has no end, and what is published cannot be "
-        "called back.",
+        *(digits if any("not hardened" in stamp for stamp in record.stamps) else ()),
+        "May be published: the model, this page, the files of the run's folder and the lines of the ledger. To be kept "
+        "secret: the data, and the secret file of a run until the run has ended, when it is removed. The promise has "
+        "no end, and what is published cannot be called back.",
     )
 
 
@@ -180,8 +193,9 @@ def _checks(record: FitRecord) -> tuple[str, ...]:
     head = record.privacy.get("head")
     proof = f" --head {head}" if head else ""
     return (
-        "dpilot verify RUN recomputes epsilon from what was paid, and finds files that were altered. "
-        "dpilot report RUN writes this page anew from the record: it must be the same. "
-        f"dpilot ledger verify FILE{proof} shows that no line of the ledger was altered.",
-        "That the noise was drawn at random cannot be seen from a page: it rests on the program, which is open.",
+        "Ask for the run's folder (RUN). dpilot verify RUN recomputes epsilon from what was paid, and finds files that "
+        "were altered. dpilot report RUN writes this page anew from what the run wrote down: it must be the same. "
+        f"dpilot ledger verify with the ledger's path{proof} shows that no line of the ledger was altered.",
+        "This shows that the page fits what was written down, not that this is all that was done: that rests on who "
+        "ran it, and that the noise was drawn at random rests on the program, whose source is open.",
     )
