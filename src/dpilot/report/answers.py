@@ -50,7 +50,7 @@ def answers(record: FitRecord, promise: Promise, about: About) -> tuple[Answer, 
         _strength(record, promise),
         (_TUNING.get(str(record.privacy.get("tuning")), _SILENT), *_tuning_share(record)),
         _quality(record, about),
-        (NO_GROUPS,) if found is None else found.sentences,
+        (NO_GROUPS,) if found is None else (*found.sentences, *_compared(record)),
         ledger_sentences(record, about),
         _unprotected(record),
         _checks(record),
@@ -167,6 +167,18 @@ def _is_balance(ledger: dict[str, Any]) -> bool:
 
 def _down(value: float) -> str:
     return words.number(float(value), 4, "ROUND_FLOOR")
+
+
+def _compared(record: FitRecord) -> tuple[str, ...]:
+    """What was compared and what else there is to look at, where the columns are named."""
+    named = record.data.get("protected")
+    if not named:
+        return ()
+    names = named if isinstance(named, str) else ", ".join(named)
+    return (
+        f"Only {names} was compared. How often a group is right is one side of it: the errors within each true class "
+        "and the other gaps are further down, each with whether it may be chance.",
+    )
 
 
 def _unprotected(record: FitRecord) -> tuple[str, ...]:
