@@ -39,7 +39,7 @@ def describe_unit(unit: PrivacyUnit) -> str | None:
         return None
     rest = "are left out" if unit.missing == "null" else "count each by itself, and are protected as rows only"
     return (
-        f"Each {unit.name} is one unit: at most {unit.rows} of its rows, drawn in secret, train the model, as their "
+        f"Each {unit.name} is one unit: as many of its rows as may count, drawn in secret, train the model, as their "
         "mean. The health check, whatever is bought, and the figures read one row of each, drawn in secret: they are "
         f"figures per {unit.name}. Rows without a {unit.name} {rest}."
     )

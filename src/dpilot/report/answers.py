@@ -176,8 +176,8 @@ def _compared(record: FitRecord) -> tuple[str, ...]:
         return ()
     names = named if isinstance(named, str) else ", ".join(named)
     return (
-        f"Only {names} was compared. How often a group is right is one side of it: the errors within each true class "
-        "and the other gaps are further down, each with whether it may be chance.",
+        f"Only {names} was compared. How often a group is right is one side of it: who is given which class, and "
+        "the errors within each true class, are further down with their intervals.",
     )
 
 
