@@ -135,7 +135,7 @@ def users(library: str) -> set[str]:
 COMPUTED_NAMES = {
     "transfer/__init__.py",  # names that load on first use, from its own modules
     "tune/__init__.py",
-    "cli/doctor.py",  # the user's model
+    "cli/named.py",  # the user's model
 }
 
 
