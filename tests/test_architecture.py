@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dpilot"
 
 LAYERS = [
     {"errors", "_validate", "_arrays", "_html", "__init__", "__version__"},
-    {"tape"},
+    {"tape", "hardened"},
     {"keys"},
     {"noise"},
     {"numerics", "privacy"},

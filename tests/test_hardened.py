@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 from scipy.special import ndtri
+from torch.utils.data import TensorDataset
 
+from dpilot import Budget, Plan, Trainer, audit, statistics
 from dpilot.errors import InvalidInput
-from dpilot.hardened import HardenedNoise, _decide, _round, grid_size, rounded_gaussian
+from dpilot.hardened import _decide, _round, grid_size, keyed_streams, rounded_gaussian
+from dpilot.keys import Chain
 from dpilot.mechanism import release
+from dpilot.noise import HARDENED, HardenedNoise, KeyedNoise
 from dpilot.privacy.events import ExponentialMechanism, Gaussian
 from dpilot.privacy.receipt import Receipt
+from dpilot.train.run import Run
 from tests.distributions import REJECT, frequency_p_value, normal_p_value
 
 
@@ -50,11 +55,10 @@ def test_the_inverse_in_floating_point_is_right_to_far_more_than_is_allowed_for(
 def test_the_quick_way_and_the_long_one_agree(scale: float) -> None:
     words = np.random.default_rng(1).integers(0, 2**64, 200, dtype=np.uint64)
     words[:3] = 0, 1, 2**64 - 1
-    ones = count(0)
-    quick = np.abs(_round(words, scale, lambda: 2**63 + next(ones)))
-    ones = count(0)
-    long = [_decide(int(word >> np.uint64(1)), scale, lambda: 2**63 + next(ones)) for word in words]
-    assert quick[3:].tolist() == long[3:]
+    middle = (2**63).to_bytes(8, "little")
+    quick = np.abs(_round(200, scale, lambda size: words.tobytes() if size > 8 else middle))
+    long = [_decide(int(word >> np.uint64(1)), scale, lambda size: middle) for word in words]
+    assert quick.tolist() == long
     assert quick[0] >= 9 * scale - 1  # the first bits are all zero: far out, decided by further ones
 
 
@@ -64,15 +68,8 @@ def test_a_doubtful_number_is_decided_by_more_bits() -> None:
 
     with mp.workdps(60):
         first = int(ncdf(-mpf(1) / 2 / mpf(1000)) * mpf(2) ** 64)
-    asked = []
-
-    def more(word: int) -> int:
-        asked.append(word)
-        return word
-
-    assert _decide(first, 1000.0, lambda: more(0)) == 1  # further in the tail
-    assert _decide(first, 1000.0, lambda: more(2**64 - 1)) == 0
-    assert len(asked) == 2
+    assert _decide(first, 1000.0, lambda size: bytes(size)) == 1  # further in the tail
+    assert _decide(first, 1000.0, lambda size: b"\xff" * size) == 0
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
@@ -87,19 +84,35 @@ def test_what_is_released_lies_on_the_grid_whatever_the_sum(kind: type) -> None:
     assert (np.mod(tensor.double().numpy(), grid) == 0).all()
 
 
-def test_two_sums_that_round_alike_release_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def keyed() -> KeyedNoise:
+    return KeyedNoise(Chain(bytes(32)), hardened=True)
+
+
+def test_two_sums_that_round_alike_release_alike() -> None:
     """With the same noise only the rounded sum decides: nothing below the grid is in a release."""
-    monkeypatch.setattr("dpilot.hardened.os.urandom", lambda n: np.random.default_rng(0).bytes(n))
     grid = grid_size(1.0, 1.0)
     one, other = (np.array([3.0 + shift * grid]) for shift in (-0.4, 0.4))
-    released = [HardenedNoise().gaussian([each], bound=1.0, noise_multiplier=1.0)[0] for each in (one, other)]
+    released = [keyed().gaussian([each], bound=1.0, noise_multiplier=1.0)[0] for each in (one, other)]
     assert released[0] == released[1]
+
+
+def test_keyed_noise_repeats_itself_from_its_key_and_no_block_repeats_another() -> None:
+    assert (
+        rounded_gaussian(200_000, 5.0, keyed_streams(b"k")) == rounded_gaussian(200_000, 5.0, keyed_streams(b"k"))
+    ).all()
+    blocks = rounded_gaussian(2 << 16, 1e6, keyed_streams(b"k")).reshape(2, -1)
+    assert abs(np.corrcoef(blocks)[0, 1]) < 0.03
+    source = keyed()
+    assert source.stamp == source.spawn().stamp == HARDENED
+    assert source.choice(np.zeros(3)) in (0, 1, 2)
+    noisy = keyed().gaussian([np.zeros(100_000)], bound=1.0, noise_multiplier=3.0)[0]
+    assert normal_p_value(noisy, 3.0) > REJECT
 
 
 def test_the_noise_allows_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     scales = []
     monkeypatch.setattr(
-        "dpilot.hardened.rounded_gaussian", lambda n, scale: scales.append(scale) or np.zeros(n, dtype=np.int64)
+        "dpilot.hardened.rounded_gaussian", lambda n, scale, _: scales.append(scale) or np.zeros(n, dtype=np.int64)
     )
     HardenedNoise().gaussian([np.zeros(30), np.zeros((7, 10))], bound=2.0, noise_multiplier=1.5)
     grid = grid_size(2.0, 1.5)
@@ -121,3 +134,85 @@ def test_choices_follow_their_law() -> None:
 def test_an_accelerator_is_refused() -> None:
     with pytest.raises(InvalidInput, match="expected the CPU"):
         HardenedNoise().gaussian([torch.zeros(2, device="meta")], bound=1.0, noise_multiplier=1.0)
+
+
+def runs(noise: str, **options: object) -> Run:
+    data = TensorDataset(torch.randn(40, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3)
+    plan = Plan.calibrate(Budget(2.0, 1e-5), size=40, batch_size=10, steps=6, clipping="quantile")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    loss = torch.nn.CrossEntropyLoss(reduction="none")
+    return Trainer(model, loss, plan, lr=0.5, noise=noise, test_seed=3, **options).fit(data)
+
+
+def test_a_hardened_run_costs_and_learns_as_another(tmp_path: Path) -> None:
+    hard, plain = runs("hardened"), runs("float")
+    assert (hard.epsilon, hard.record.plan) == (plain.epsilon, plain.record.plan)
+    assert hard.record.options["noise"] == "hardened"
+    stored = runs("hardened", checkpoint=tmp_path / "run")
+    assert all((stored.model.state_dict()[k] == v).all() for k, v in hard.model.state_dict().items())
+
+
+def test_each_record_of_a_hardened_run_is_rounded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is handed to the door is a sum of multiples of the grid, in float64."""
+    sums = []
+    sound = KeyedNoise.gaussian
+
+    def listen(self: KeyedNoise, values: list, *, bound: float, noise_multiplier: float) -> list:
+        sums.append(([np.asarray(v) for v in values], grid_size(bound, noise_multiplier)))
+        return sound(self, values, bound=bound, noise_multiplier=noise_multiplier)
+
+    monkeypatch.setattr(KeyedNoise, "gaussian", listen)
+    runs("hardened")
+    assert len(sums) == 6
+    for values, grid in sums:
+        assert all(v.dtype == np.float64 and (np.mod(v, grid) == 0).all() for v in values)
+    assert any(v.any() for v in sums[0][0])
+
+
+def test_the_sums_of_a_hardened_run_do_not_depend_on_the_order_of_the_records(replay: object) -> None:
+    def run(data: tuple) -> object:
+        rows = TensorDataset(*(torch.from_numpy(part) for part in data))
+        plan = Plan.calibrate(Budget(2.0, 1e-5), size=9, batch_size=9, steps=2, clipping="constant")
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        loss = torch.nn.CrossEntropyLoss(reduction="none")
+        return Trainer(model, loss, plan, lr=0.5, noise="hardened").fit(rows).thresholds
+
+    x = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    y = np.zeros(9, dtype=np.int64)
+    turned = audit.replay(run, (x, y), (x[::-1].copy(), y))
+    assert turned.differences == ()
+    assert turned.largest == 0
+    replay(run, (x, y), tolerance=1e-5)  # rounding each number of a record
+
+
+def test_what_hardened_training_cannot_do_is_refused() -> None:
+    for options in ({"chunk_size": 8}, {"amp": True}, {"engine": "vmap"}):
+        with pytest.raises(InvalidInput, match="computed and rounded alone"):
+            runs("hardened", **options)
+    with pytest.raises(InvalidInput, match="noise"):
+        runs("soft")
+
+
+def test_statistics_are_hardened_by_default() -> None:
+    rows = np.random.default_rng(0).normal(size=(500, 3))
+    domain = statistics.Ball(2.0)
+    noisy = statistics.mean(rows, domain=domain, size=1, noise_multiplier=2.0, receipt=Receipt(Gaussian(2.0)))
+    assert (np.mod(noisy, grid_size(2.0, 2.0)) == 0).all()
+    totals = {statistics_sum(each) for each in (rows, rows[::-1])}
+    assert len(totals) == 1
+
+
+def statistics_sum(rows: np.ndarray) -> tuple[float, ...]:
+    """The exact sum that a mean releases, with the noise taken off."""
+    receipt = Receipt(Gaussian(2.0))
+    made = statistics.mean(
+        rows, domain=statistics.Ball(2.0), size=1, noise_multiplier=2.0, receipt=receipt, noise=Silent()
+    )
+    return tuple(made.tolist())
+
+
+class Silent(HardenedNoise):
+    def gaussian(self, values: list, *, bound: float, noise_multiplier: float) -> list:
+        return [np.asarray(value) for value in values]

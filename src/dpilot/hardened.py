@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import shake_256
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpilot._arrays import Floats
+from dpilot._arrays import Floats, is_tensor
 from dpilot.errors import InvalidInput
-from dpilot.noise import Leaf, is_tensor
 
-__all__ = ["HARDENED", "HardenedNoise", "grid_size", "rounded_gaussian"]
-
-HARDENED: Final = "hardened noise: an exact law on a grid"
+__all__ = ["Streams", "add_on_grid", "exact_choice", "grid_size", "keyed_streams", "rounded_gaussian", "system_streams"]
 
 _FINE: Final = 20  # the grid has 2^20 to 2^21 points in one standard deviation
 _BLOCK: Final = 1 << 16
@@ -35,34 +35,26 @@ _DOUBT: Final = 1e-12  # relative, by which an inverse of the normal law may be 
 _DIGITS: Final = 60
 
 
-class HardenedNoise:
-    """Gaussian noise on a grid, exact, from the operating system's generator; a fresh draw for every release.
+Read = Callable[[int], bytes]
+"""The next so many random bytes."""
+Streams = Callable[[int], Read]
+"""The stream of a block of numbers, by the block's place: blocks are drawn side by side."""
 
-    Guarantee:
-        What is released is a function of the Gaussian mechanism, at the same price, applied to the sum rounded to the
-        grid; no low-order bit of sum or noise is in it. The bound is widened by what rounding a sum of that many
-        coordinates can add, so the noise is larger by a factor of 1 + noise_multiplier sqrt(d) 2^-20 at most.
-        Sums whose records were each rounded to ``grid_size`` first are exact, and nothing of a record is in their order
-        either; other sums carry the rounding of their own addition.
 
-    Edge cases:
-        values on an accelerator    refused: sums there have no fixed order
-        resume                      there is no state to resume from
-    """
+def system_streams(block: int) -> Read:
+    """The operating system's generator, for every block."""
+    del block
+    return os.urandom
 
-    __slots__ = ()
-    stamp: Final[str] = HARDENED
 
-    def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
-        grid = grid_size(bound, noise_multiplier)
-        numbers = sum(int(np.prod(np.shape(value))) for value in values)
-        scale = noise_multiplier * (bound + grid * math.sqrt(numbers))
-        return [_add_on_grid(value, grid, scale) for value in values]
+def keyed_streams(key: bytes) -> Streams:
+    """SHAKE-256 of the key, the block and how often it was read: nobody tells it from chance without the key."""
 
-    def choice(self, log_weights: Floats) -> int:
-        """An index by one uniform number; its law is right to 2^-50."""
-        shares = np.cumsum(np.exp(log_weights - np.max(log_weights)))
-        return int(np.searchsorted(shares, shares[-1] * (_words(1)[0] >> np.uint64(11)) * 2.0**-53, side="right"))
+    def stream(block: int) -> Read:
+        reads = count()
+        return lambda size: shake_256(key + struct.pack("<QQ", block, next(reads))).digest(size)
+
+    return stream
 
 
 def grid_size(bound: float, noise_multiplier: float) -> float:
@@ -74,8 +66,8 @@ def grid_size(bound: float, noise_multiplier: float) -> float:
     return math.ldexp(1.0, math.frexp(noise_multiplier * bound)[1] - 1 - _FINE)
 
 
-def rounded_gaussian(count: int, scale: float) -> NDArray[np.int64]:
-    """``count`` numbers round(Y), Y ~ N(0, scale^2) continuous: exact, however many bits that takes.
+def rounded_gaussian(size: int, scale: float, streams: Streams = system_streams) -> NDArray[np.int64]:
+    """``size`` numbers round(Y), Y ~ N(0, scale^2) continuous: exact, however many bits that takes.
 
     Each is the inverse of the normal law at a uniform number of which 64 bits are drawn first. Where these bits, or the
     error of the inverse in floating point, leave two integers open, more bits are drawn and the law itself is computed
@@ -85,12 +77,12 @@ def rounded_gaussian(count: int, scale: float) -> NDArray[np.int64]:
     >>> bool(abs(drawn.std() / 1000 - 1) < 0.05), drawn.dtype.name
     (True, 'int64')
     """
-    drawn = np.empty(count, dtype=np.int64)
+    drawn = np.empty(size, dtype=np.int64)
 
     def fill(start: int) -> None:
-        drawn[start : start + _BLOCK] = _round(_words(min(_BLOCK, count - start)), scale)
+        drawn[start : start + _BLOCK] = _round(min(_BLOCK, size - start), scale, streams(start // _BLOCK))
 
-    starts = range(0, count, _BLOCK)
+    starts = range(0, size, _BLOCK)
     if len(starts) < 2:
         list(map(fill, starts))
     else:
@@ -99,31 +91,31 @@ def rounded_gaussian(count: int, scale: float) -> NDArray[np.int64]:
     return drawn
 
 
-def _words(count: int) -> NDArray[np.uint64]:
-    return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+def exact_choice(log_weights: Floats, read: Read = os.urandom) -> int:
+    """An index with probability proportional to exp(log_weights), by one uniform number; right to 2^-50."""
+    shares = np.cumsum(np.exp(log_weights - np.max(log_weights)))
+    (word,) = struct.unpack("<Q", read(8))
+    return min(int(np.searchsorted(shares, shares[-1] * (word >> 11) * 2.0**-53, side="right")), shares.size - 1)
 
 
-def _round(words: NDArray[np.uint64], scale: float, more: Callable[[], int] | None = None) -> NDArray[np.int64]:
-    """The integers of uniform 64-bit words: one bit is the sign, 63 are the first of the tail probability."""
+def _round(size: int, scale: float, read: Read) -> NDArray[np.int64]:
+    """Integers by uniform 64-bit words: one bit is the sign, 63 are the first of the tail probability."""
     from scipy.special import ndtri
 
+    words = np.frombuffer(read(8 * size), dtype="<u8")
     tail = (words >> np.uint64(1)).astype(np.float64) + 0.5  # of 2^64: in (0, 1/2)
     distance = -ndtri(tail * 2.0**-64)
-    size = scale * distance
-    nearest = np.rint(size)
+    far = scale * distance
+    nearest = np.rint(far)
     # the first bits leave the tail probability open by 1 / tail of itself, that is the distance by as much at most
     doubt = scale * (_DOUBT * (1 + distance) + 1 / tail)
-    for place in np.flatnonzero(0.5 - np.abs(size - nearest) <= doubt):
-        nearest[place] = _decide(int(words[place] >> np.uint64(1)), scale, more or _next_word)
-    negative = (words & np.uint64(1)).astype(bool)
-    return np.where(negative, -nearest, nearest).astype(np.int64)
+    for place in np.flatnonzero(0.5 - np.abs(far - nearest) <= doubt):
+        nearest[place] = _decide(int(words[place] >> np.uint64(1)), scale, read)
+    signed: NDArray[np.int64] = np.where((words & np.uint64(1)).astype(bool), -nearest, nearest).astype(np.int64)
+    return signed
 
 
-def _next_word() -> int:
-    return int(_words(1)[0])
-
-
-def _decide(bits: int, scale: float, more: Callable[[], int]) -> int:
+def _decide(bits: int, scale: float, read: Read) -> int:
     """The integer of a tail probability with these first bits (of 64, the first one 0), more being drawn as needed.
 
     k is the number of half-integers j + 1/2 that the size exceeds, and it does where the probability is below
@@ -144,25 +136,37 @@ def _decide(bits: int, scale: float, more: Callable[[], int]) -> int:
                 least, most = (middle + 1, most) if high <= edge else (least, middle)
             if least >= most:
                 return least
-            bits, known = (bits << 64) | more(), known + 64
+            bits, known = (bits << 64) | int.from_bytes(read(8), "little"), known + 64
 
 
-def _add_on_grid(value: Any, grid: float, scale: float) -> Any:
-    """The value rounded to the grid plus noise on it, in the value's own type."""
-    if is_tensor(value):
-        if value.device.type != "cpu":
-            raise InvalidInput(
-                f"hardened noise is asked for on {value.device}: expected the CPU, where sums have a fixed order. "
-                'Train on device="cpu", or leave out noise="hardened".'
-            )
-        import torch
+def add_on_grid(values: Sequence[Any], *, bound: float, noise_multiplier: float, streams: Streams) -> list[Any]:
+    """Each value, rounded to the grid, plus noise on it, in the value's own type and new memory.
 
-        noisy = torch.from_numpy(_add_numbers(value.detach().double().numpy(), grid, scale))
-        return noisy.to(value.dtype)
-    return np.asarray(_add_numbers(value.astype(np.float64), grid, scale).astype(value.dtype))
+    Guarantee:
+        The Gaussian mechanism of ``noise_multiplier`` on the rounded values, then a function of that alone. The bound
+        is widened by what rounding so many coordinates can add: noise grows by noise_multiplier sqrt(d) 2^-20 at most.
+    """
+    grid = grid_size(bound, noise_multiplier)
+    numbers = sum(math.prod(value.shape) for value in values)
+    scale = noise_multiplier * (bound + grid * math.sqrt(numbers))
+    drawn = rounded_gaussian(numbers, scale / grid, streams)
+    ends = np.cumsum([math.prod(value.shape) for value in values])
+    return [_add(value, part, grid) for value, part in zip(values, np.split(drawn, ends[:-1]), strict=True)]
 
 
-def _add_numbers(value: Floats, grid: float, scale: float) -> Floats:
-    noise = rounded_gaussian(value.size, scale / grid).reshape(value.shape)
+def _add(value: Any, noise: NDArray[np.int64], grid: float) -> Any:
+    if not is_tensor(value):
+        return np.asarray(_add_numbers(value.astype(np.float64), noise, grid).astype(value.dtype))
+    if value.device.type != "cpu":
+        raise InvalidInput(
+            f"hardened noise is asked for on {value.device}: expected the CPU, where sums have a fixed order. "
+            'Train on device="cpu", or leave out noise="hardened".'
+        )
+    import torch
+
+    return torch.from_numpy(_add_numbers(value.detach().double().numpy(), noise, grid)).to(value.dtype)
+
+
+def _add_numbers(value: Floats, noise: NDArray[np.int64], grid: float) -> Floats:
     with np.errstate(all="ignore"):  # a sum of any size and kind is released without a word
-        return np.asarray((np.rint(value / grid) + noise) * grid)
+        return np.asarray((np.rint(value / grid) + noise.reshape(value.shape)) * grid)

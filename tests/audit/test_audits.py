@@ -57,7 +57,7 @@ def test_a_run_that_releases_nothing_is_no_success() -> None:
 def test_the_noise_and_the_batches_of_this_machine_hold(capsys: pytest.CaptureFixture[str]) -> None:
     code, shown = found(["mechanism", "--samples", "20000", "--confidence", "0.999999"], capsys)
     assert (code, shown["held"]) == (0, True)
-    assert len(shown["checks"]) == 16
+    assert len(shown["checks"]) == 22
 
 
 def test_half_the_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.audit.check import Check
 from dpilot.mechanism import Noise, choose, release
-from dpilot.noise import KeyedNoise, SystemNoise
+from dpilot.noise import HardenedNoise, KeyedNoise, SystemNoise
 from dpilot.privacy.events import ExponentialMechanism, Gaussian, Repeated
 from dpilot.privacy.receipt import Receipt
 from dpilot.sampling import PoissonSampler
@@ -25,7 +25,11 @@ from dpilot.sampling import PoissonSampler
 __all__ = ["audit_mechanism"]
 
 _BOUND, _MULTIPLIER = 2.0, 1.5
-_SOURCES: Final[tuple[tuple[str, Callable[[], Noise]], ...]] = (("system", SystemNoise), ("keyed", KeyedNoise))
+_SOURCES: Final[tuple[tuple[str, Callable[[], Noise]], ...]] = (
+    ("system", SystemNoise),
+    ("keyed", KeyedNoise),
+    ("hardened", HardenedNoise),
+)
 _RATE, _STEPS = 0.05, 200
 
 

@@ -5,6 +5,7 @@ What is sensitive stays inside ``private_sum``; everything after it was released
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from dpilot._arrays import Indices
 from dpilot.clipping import State, update_from_release
 from dpilot.engine.base import empty as no_gradients
 from dpilot.engine.base import trainable
+from dpilot.hardened import grid_size
 from dpilot.keys import Chain
 from dpilot.mechanism import Draws, Noise
 from dpilot.private_sum import Clip, PerSampleGradients, private_sum
@@ -66,7 +68,7 @@ class Planted(Protocol):
 class StepContext:
     """What stays the same through a run: the plan, the model, how gradients are had, and what pays and adds noise.
 
-    ``clip`` is the plan's own rule where that is replayed.
+    ``clip`` is the plan's own rule where that is replayed; ``hardened`` rounds each record to the grid of the noise.
     """
 
     plan: Plan
@@ -78,6 +80,7 @@ class StepContext:
     groups: Sequence[Sequence[str]] | None = None
     clip: Clip | None = None
     canaries: Planted | None = None
+    hardened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +106,15 @@ def private_step(
     """
     plan, groups = context.plan, context.groups
     parameters, batch_size = trainable(context.model), plan.expected_batch_size
-    kinds = _sum_types(parameters, batch_size)
+    grid = grid_size(float(state.bound), plan.noise_multiplier) if context.hardened else None
+    kinds = _sum_types(parameters, math.inf if context.hardened else batch_size)
     canaries = () if context.canaries is None else context.canaries.gradients(planted, state)
     with ignore_warnings():
         released, extras = private_sum(
-            (_ChunkGradients(each, groups, kinds) for each in chain(map(context.per_sample, chunks), canaries)),
-            _widen_extras(context.clip or plan.clipping.clip, kinds),
+            (_ChunkGradients(each, groups, kinds, grid) for each in chain(map(context.per_sample, chunks), canaries)),
+            _widen_extras(context.clip or plan.clipping.clip, kinds, grid),
             state,
-            empty=_ChunkGradients(no_gradients(parameters, "none", "no records"), groups, kinds),
+            empty=_ChunkGradients(no_gradients(parameters, "none", "no records"), groups, kinds, grid),
             noise_multiplier=plan.noise_multiplier,
             sample_rate=plan.sample_rate,
             receipt=context.receipt,
@@ -140,11 +144,16 @@ def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | Non
 @final
 @dataclass(frozen=True, slots=True)
 class _ChunkGradients(PerSampleGradients):
-    """The gradients of one chunk, in the groups of the run, summed in the precision in which they are released."""
+    """The gradients of one chunk, in the groups of the run, summed in the precision in which they are released.
+
+    With a ``grid``, for chunks of one record, its contribution is rounded to multiples of it: of these, sums in float64
+    are exact, whatever their order (up to 2^32 records of a bound each).
+    """
 
     gradients: engine.PerSample
     groups: Sequence[Sequence[str]] | None
     kinds: Mapping[str, torch.dtype]
+    grid: float | None
 
     @property
     def norms(self) -> Tensor:
@@ -154,16 +163,20 @@ class _ChunkGradients(PerSampleGradients):
         """The sums as they are released: a complex one as its real and imaginary parts, the coordinates that the norm
         and the noise are about."""
         sums = self.gradients.weighted_sum(weights, self.groups)
-        return {name: _real(sums[name]).to(kind) for name, kind in self.kinds.items()}
+        return {name: _round(_real(sums[name]).to(kind), self.grid) for name, kind in self.kinds.items()}
 
 
-def _widen_extras(rule: Clip, kinds: Mapping[str, torch.dtype]) -> Clip:
-    """The rule, its extras in the precision of the sums."""
+def _round(values: Tensor, grid: float | None) -> Tensor:
+    return values if grid is None else torch.round(values / grid) * grid
+
+
+def _widen_extras(rule: Clip, kinds: Mapping[str, torch.dtype], grid: float | None) -> Clip:
+    """The rule, its extras in the precision of the sums, and on their grid."""
     kind = next(iter(kinds.values()))
 
     def clip(norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         weights, extras = rule(norms, state)
-        return weights, extras.to(kind)
+        return weights, _round(extras.to(kind), grid)
 
     return clip
 

@@ -27,7 +27,7 @@ from dpilot.train.checkpoint.secret import Secret, SecretFile, run_key
 from dpilot.train.checkpoint.store import MANIFEST, CheckpointWriter, Manifest, StoredRun
 from dpilot.train.job import Job, check_plan
 from dpilot.train.optimizers import OWN, MakeOptimizer
-from dpilot.train.options import Average, Options, Schedule
+from dpilot.train.options import FLOAT, Average, Options, Schedule
 from dpilot.train.options import average as average_of
 from dpilot.train.options import schedule as schedule_of
 from dpilot.train.payment import LEDGER, Paying, Payment, Purpose
@@ -52,8 +52,9 @@ class Trainer:
     to ``secret``, a file outside it. ``public_validation`` is data that you declare public: the model is scored on it
     as often (or about 20 times), exactly, and the record keeps the figures and says so. ``audit`` are canaries, half
     of which take part: ``run.audit()`` is the lower bound on epsilon that they prove. ``callback`` is called with the
-    record of each step, ``progress`` with that and the time. ``test_seed`` fixes noise and batches, and stamps the
-    record as not private.
+    record of each step, ``progress`` with that and the time. ``noise`` "hardened" draws it exactly, on a grid to which
+    each record is rounded first: on the CPU, one record at a time (docs/trust.md). ``test_seed`` fixes noise and
+    batches, and stamps the record as not private.
 
     ``units`` protects persons (devices, documents) instead of rows: one id for each row of the data set. A unit is then
     one record of every step, with at most ``rows_per_unit`` of its rows; its gradient is the mean (``unit_gradient``
@@ -125,6 +126,7 @@ class Trainer:
         secret: str | Path | None = None,
         public_validation: Any = None,
         audit: Canaries | None = None,
+        noise: str = FLOAT,
         callback: Callback | None = None,
         progress: Progress | None = None,
         test_seed: int | None = None,
@@ -145,6 +147,7 @@ class Trainer:
             device=device,
             groups=None if groups is None else tuple(tuple(group) for group in groups),
             unit_gradient=unit_gradient,
+            noise=noise,
         )
         check_plan(plan)
         self._plan, plan = plan, plan.with_unit(units is not None, rows_per_unit, missing_unit)
@@ -171,6 +174,7 @@ class Trainer:
             secret=None if secret is None else Path(secret),
             test_seed=test_seed,
             audit=audit,
+            hardened=options.hardened,
         )
         self._fitted = False
 
@@ -267,7 +271,8 @@ class Trainer:
         with closing(file.log):
             file.log.open(fresh=False)
             kept = _own_secret(where, manifest, stored, file).at(stored.steps_taken)
-            noise = KeyedNoise(kept.noise, stamp=manifest.stamp, witness=file.log)
+            harden = manifest.options.hardened
+            noise = KeyedNoise(kept.noise, stamp=manifest.stamp, witness=file.log, hardened=harden)
             sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=kept.sampling)
             taken = stored.steps_taken
             with payment.resume_payment(job.plan, book, *place, taken) as paid, annotate_errors(book, where):
@@ -415,6 +420,7 @@ class RunTerms:
     secret: Path | None = None
     test_seed: int | None = None
     audit: Canaries | None = None
+    hardened: bool = False
 
     def __post_init__(self) -> None:
         _validate.count(checkpoint_every=self.every)
@@ -444,9 +450,9 @@ class RunTerms:
     def noise(self, witness: Witness | None = None) -> KeyedNoise:
         """Fresh noise from the system, or the stamped noise of a test."""
         if self.test_seed is None:
-            return KeyedNoise(witness=witness)
+            return KeyedNoise(witness=witness, hardened=self.hardened)
         seeded = seeded_noise(self.test_seed)
-        return KeyedNoise(seeded.state, stamp=seeded.stamp, witness=witness)
+        return KeyedNoise(seeded.state, stamp=seeded.stamp, witness=witness, hardened=self.hardened)
 
     def coins(self) -> Chain | None:
         """The batches of a test are those of its seed; otherwise the sampler finds its own key."""
