@@ -33,7 +33,7 @@ class Writer:
     def add_scalar(self, name, value, step, **_):
         self.scalars.setdefault(name.removeprefix("dpilot/"), {})[step] = value
 
-    def add_text(self, name, text, step):
+    def add_text(self, name, text, step, **_):
         self.texts[name] = text
 
 
