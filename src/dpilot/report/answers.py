@@ -157,11 +157,10 @@ def ledger_sentences(record: FitRecord, about: About) -> tuple[str, ...]:
     amounts = f"of its total of epsilon {words.number(total)}, {words.upward(spent)} is spent and {rest} is left"
     if ledger.get("own"):
         more = float(record.privacy["epsilon"]) - ledger["spent"]["epsilon"]
-        apart = (
-            f" The figures on this page were paid apart: epsilon {words.upward(more, 3)} more." if more > 1e-6 else ""
-        )
+        apart = f"The figures on this page were paid apart: epsilon {words.upward(more, 3)} more."
         return (
-            f"The run was paid in a ledger of its own: {amounts}. It lies in the run's folder, where there is one.{apart}",
+            f"The run was paid in a ledger of its own: {amounts}. It lies in the run's folder, where there is one.",
+            *([apart] if more > 1e-6 else []),
             "It counts this run alone. What else is done with the same data adds up only in a ledger that all share.",
         )
     keeper = about.texts.get("ledger_keeper") or "not filled in"
