@@ -215,9 +215,9 @@ def _checks(record: FitRecord) -> tuple[str, ...]:
     head = str(record.privacy.get("head") or "")
     return (
         "Ask for the run's folder (called RUN here), and let somebody who has dpilot type these commands.",
-        "Where the folder holds a statement.json, as those of fits and trained models do, dpilot verify RUN compares every "
-        "file with its fingerprint of when the run ended, recomputes epsilon from the list of what was paid for, and says "
-        "who signed, if anybody did: it ends with an error if anything differs.",
+        "Where the folder holds a statement.json, as those of fits and trained models do, dpilot verify RUN compares "
+        "every file with its fingerprint of when the run ended, recomputes epsilon from the list of what was paid for, "
+        "and says who signed, if anybody did: it ends with an error if anything differs.",
         "dpilot report RUN writes this page anew from the run's record: it must be the same.",
         *_head(head),
         "All this shows that the page, the files and the ledger agree, not that nothing else was done with the data: "
