@@ -222,6 +222,30 @@ def test_vectors_lie_in_a_file_beside_the_table(ending: str, tmp_path: Path) -> 
     assert np.mean(whole == table["label"]) > 0.9
 
 
+def test_a_range_of_columns_is_fitted_saved_and_predicted_as_the_rows_it_holds(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1200, 5))
+    label = np.where(rows[:, 0] > 0, "pos", "neg")
+    rows[7, 2] = np.nan
+    table = pd.DataFrame(rows, columns=[f"e{place}" for place in range(5)]).assign(label=label)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    target = {"type": "categorical", "categories": ["neg", "pos"], "role": "target"}
+    schema = Schema.from_dict({"columns": {"v": {"type": "vector", "columns": "e0..e4"}, "label": target}})
+    how = {"epsilon": 3.0, "delta": 1e-5, "test_seed": 0}
+    model = fit_table(tmp_path / "t.csv", schema, **how)
+    inside = fit_table({"v": rows, "label": label}, vector_schema(file=None), **how)
+    weights = model.predictor.state()[1]["weights"]
+    assert np.array_equal(weights, inside.predictor.state()[1]["weights"])
+    model.save(tmp_path / "run")
+    found = dpilot.load(tmp_path / "run").predict(table.iloc[:, ::-1])
+    assert found[7] is None
+    assert np.mean(found == label) > 0.9
+    fitted = AutoClassifier(epsilon=3.0, schema=schema, random_state=0).fit(table.drop(columns="label"), label)
+    assert fitted.predict(table.drop(columns="label")).shape == (1200,)
+    plan = plan_fit(declare_fit(table, schema, epsilon=3.0, delta=1e-5)[0], "basic")
+    assert rehearse(plan).features == 6
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [

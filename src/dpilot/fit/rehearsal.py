@@ -112,7 +112,12 @@ def synthetic_records(schema: Schema, rows: int, each: int = 1, seed: int = 0) -
     """Records drawn evenly from what the schema declares, target and groups too; ``each`` of one unit, if there are."""
     rng = np.random.default_rng(seed)
     ids = {} if schema.unit is None else {schema.unit.name: np.arange(rows) // each}
-    return {**{column.name: type_of(column).draw(column, rows, rng) for column in schema.used}, **ids}
+    drawn: dict[str, Any] = {}
+    for column in schema.used:
+        cells = type_of(column).draw(column, rows, rng)
+        apart = [cells] if column.columns is None else np.stack(list(cells), axis=1)
+        drawn |= dict(zip(column.sources, apart, strict=True))
+    return {**drawn, **ids}
 
 
 def _assumed(unit: PrivacyUnit) -> tuple[str, ...]:
