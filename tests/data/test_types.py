@@ -257,7 +257,7 @@ def test_an_entry_of_its_own_wins_over_a_range_and_two_places_are_refused() -> N
     target = {"type": "boolean", "role": "target"}
     declared = {"v": {"type": "vector", "columns": "a..c"}, "b": target}
     assert Schema.from_dict({"columns": declared}).resolve(["a", "b", "c"]).columns["v"].sources == ("a", "c")
-    with pytest.raises(InvalidInput, match="is meant by the wildcards 'c.' and 'v'"):
+    with pytest.raises(InvalidInput, match=r"is meant by the wildcards 'c.' and 'v'"):
         Schema.from_dict({"columns": {**declared, "c*": {"type": "numeric", "bounds": [0, 1]}}}).resolve(
             ["a", "b", "c"]
         )
