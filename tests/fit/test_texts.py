@@ -240,10 +240,14 @@ def test_a_range_of_columns_is_fitted_saved_and_predicted_as_the_rows_it_holds(t
     found = dpilot.load(tmp_path / "run").predict(table.iloc[:, ::-1])
     assert found[7] is None
     assert np.mean(found == label) > 0.9
+    age = {"type": "numeric", "bounds": [0, 1]}  # beside other columns, whose effect is told
+    schema = Schema.from_dict({"columns": {"v": {"type": "vector", "columns": "e0..e4"}, "age": age, "label": target}})
+    table["age"] = rng.random(1200)
     fitted = AutoClassifier(epsilon=3.0, schema=schema).fit(table.drop(columns="label"), label)
+    assert [each.column for each in fitted.record_.influences] == ["age"]
     assert fitted.predict(table.drop(columns="label")).shape == (1200,)
     plan = plan_fit(declare_fit(table, schema, epsilon=3.0, delta=1e-5)[0], "basic")
-    assert rehearse(plan).features == 6
+    assert rehearse(plan).features == 8
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class Table:
                 yield columns if self._vector_files else _frame(columns, roots)
                 none = False
             if none:
-                yield _frame({column.name: objects(()) for column in self.schema.needed}, roots)
+                yield _frame({name: objects(()) for each in self.schema.needed for name in each.sources}, roots)
         except OSError as problem:
             reason = problem.strerror or "damaged"
             raise InvalidInput(f"{self.path.name} cannot be read to its end ({reason}).") from None

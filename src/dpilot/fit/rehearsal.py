@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dpilot.data.column_types import type_of
+from dpilot.data.column_types import draw_cells
 from dpilot.data.schema import Schema
 from dpilot.data.sparse import SparseRows
 from dpilot.errors import BudgetExceeded
@@ -114,9 +114,7 @@ def synthetic_records(schema: Schema, rows: int, each: int = 1, seed: int = 0) -
     ids = {} if schema.unit is None else {schema.unit.name: np.arange(rows) // each}
     drawn: dict[str, Any] = {}
     for column in schema.used:
-        cells = type_of(column).draw(column, rows, rng)
-        apart = [cells] if column.columns is None else np.stack(list(cells), axis=1)
-        drawn |= dict(zip(column.sources, apart, strict=True))
+        drawn |= draw_cells(column, rows, rng)
     return {**drawn, **ids}
 
 

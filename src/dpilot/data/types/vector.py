@@ -85,9 +85,8 @@ class Vector:
     def describe(self, column: Column) -> str:
         if column.columns is None:
             return f"lists of {column.width:,} numbers, each over its own length"
-        named = (
-            repr(column.columns) if isinstance(column.columns, str) else f"{column.columns[0]} to {column.columns[-1]}"
-        )
+        names = column.columns.split("..") if isinstance(column.columns, str) else column.columns
+        named = f"{names[0]} to {names[-1]}" if len(names) > 1 else names[0]
         return f"the columns {named} as one list of numbers, over its own length"
 
     def describe_outside(self, column: Column) -> str:
