@@ -17,6 +17,7 @@ from dpilot.cli.main import main
 from dpilot.data.files import Table
 from dpilot.data.sentences import shared_encoder
 from dpilot.errors import InvalidInput
+from dpilot.fit.arrays import class_schema
 from dpilot.fit.declaration import declare_fit
 from dpilot.fit.pipeline import plan_fit
 from dpilot.fit.rehearsal import rehearse
@@ -193,6 +194,14 @@ def test_the_command_line_takes_texts_without_a_schema(
     assert main(["predict", "run", "reviews.csv", "--out", "found.csv", "--public", "--json"]) == 0
     figures = {each["name"]: each["value"] for each in json.loads(capsys.readouterr().out)["metrics"]}
     assert figures["accuracy"] > 0.9
+
+
+def test_many_columns_whose_bounds_are_bought_are_told_of_vectors() -> None:
+    for columns, told in ((100, False), (101, True)):
+        schema = class_schema([f"x{place}" for place in range(columns)], 2)
+        table = {name: [0.0] for name in schema.columns}
+        reasons = plan_fit(declare_fit(table, schema, epsilon=3.0, size=1000)[0], "basic").purchases.reasons
+        assert any('rows="unit"' in each for each in reasons) == told
 
 
 # vectors beside a table
