@@ -8,10 +8,10 @@ from dpilot.privacy.lower_bounds import one_run
 from dpilot.records import FitRecord
 from dpilot.report.words import number, percent
 
-__all__ = ["audited"]
+__all__ = ["canary_bounds"]
 
 
-def audited(record: FitRecord) -> dict[str, Any] | None:
+def canary_bounds(record: FitRecord) -> dict[str, Any] | None:
     """Numbers and places of the picture, in percent of its width; None of a run without canaries."""
     if record.audit is None:
         return None
