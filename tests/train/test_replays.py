@@ -9,7 +9,7 @@ from torch import nn
 from dpilot import PrivateStep, engine, poisson_loader
 from dpilot.errors import InvalidInput
 from dpilot.numerics.devices import use_policy
-from dpilot.train.gradients import even_rows, null_on_error
+from dpilot.train.gradients import draw_places, even_rows, null_on_error, usual_chunks
 from dpilot.train.records.reader import RecordChunk
 from tests.devices import recording
 from tests.engine.test_graphed import Again
@@ -98,15 +98,43 @@ def test_a_chunk_that_raises_is_taken_record_by_record_without_replays(graphs):
     assert all(torch.allclose(total[name], expected[name]) for name in expected)
 
 
+def test_records_stand_in_random_rows_and_keep_them_where_one_raises():
+    net, x = model(), torch.randn(5, 4)
+    labels, seen = torch.tensor([0, 1, 7, 0, 1]), list[dict[float, int]]()  # 7 is no class
+    graphed = engine.Graphed(net, LOSS, rows=8, replayed=False)
+
+    def gradients(batch, places=None):
+        seen.append(dict(zip(batch[0][:, 0].tolist(), places.tolist(), strict=True)))
+        return graphed(batch, places)
+
+    chunk = RecordChunk((x, labels), lambda: [(x[i : i + 1], labels[i : i + 1]) for i in range(5)], 5)
+    torch.manual_seed(0)
+    found = null_on_error(gradients, net, rows=8)(chunk)
+    assert torch.isfinite(found.norms).sum() == 4
+    assert sorted(seen[0].values()) != [0, 1, 2, 3, 4]
+    assert all(place == seen[0][record] for each in seen[1:] for record, place in each.items())
+    first = [null_on_error(graphed, net, rows=8)(chunk).norms[:2] for _ in range(2)]
+    assert torch.allclose(*first)
+
+
+def test_a_full_chunk_and_a_public_number_of_draws():
+    torch.manual_seed(0)
+    assert draw_places(8, 8) is None
+    after = torch.get_rng_state()
+    torch.manual_seed(0)
+    assert len(set(draw_places(3, 8).tolist())) == 3
+    assert torch.equal(torch.get_rng_state(), after)
+
+
 @pytest.mark.parametrize(
     ("expected", "rate", "most"), [(64, 0.01, 512), (1000, 0.1, 256), (5, 0.5, 2048), (300, 1.0, 7)]
 )
 def test_chunks_hold_a_large_batch_and_little_more(expected, rate, most):
     rows = even_rows(expected, rate, most)
     spread = (expected * (1 - rate)) ** 0.5
-    pieces = -(-(expected + 2 * spread) // rows)
+    pieces = usual_chunks(expected, rate, rows)
     assert rows <= most
-    assert pieces * rows <= expected + 2 * spread + 8 * pieces + 1
+    assert expected + max(1, 2 * spread) <= pieces * rows <= expected + 2 * spread + 8 * pieces + 1
     assert even_rows(expected, rate, rows) == rows
     low = even_rows(expected, rate, most, low_memory=True)
     assert low <= min(rows, (expected + 2 * spread) / 2 + 9)

@@ -304,7 +304,6 @@ def _take_steps(
     noise: KeyedNoise, writer: CheckpointWriter | None,
 ) -> None:  # fmt: skip
     """Every step that is left: claim its batch, take it, store it where that is due, and report it."""
-    assert job.options.chunk_size is not None
     cost = paid.cost
     report = job.observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
     if job.validation is not None and not state.validation:
@@ -312,7 +311,7 @@ def _take_steps(
     for batch in sampler.batches(len(reader)):
         chain = sampler.state
         sampler.claim(batch)
-        record = state.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
+        record = state.step(chain, reader.chunks(job.pieces(batch)))
         if job.validation is not None and job.validation.due(state.steps_taken) and state.steps_taken < job.plan.steps:
             state.validation.append(job.validation.score(state.steps_taken))
         if writer is not None and writer.due(state):

@@ -149,12 +149,11 @@ class TrialRun:
 
     def run_steps(self, report: Callable[[StepRecord], None] | None = None) -> None:
         """All its steps, each on the next batch of its own sampler; ``report`` is called with the record of each."""
-        assert self.job.options.chunk_size is not None
         reader = self.job.reader(self.dataset, self.job.form(self.dataset))
         for batch in self.sampler.batches(len(reader)):
             chain = self.sampler.state
             self.sampler.claim(batch)
-            record = self.state.step(chain, reader.chunks(batch.chunks(self.job.options.chunk_size)))
+            record = self.state.step(chain, reader.chunks(self.job.pieces(batch)))
             if report is not None:
                 report(record)
 
