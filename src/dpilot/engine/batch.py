@@ -198,7 +198,7 @@ def fill_up(batch: Any, n: int, count: int, places: Tensor) -> Any:
     source[places] = torch.arange(n, device=places.device)
 
     def fill(t: Tensor) -> Tensor:
-        return t[source] if holds_samples(t, n) else t
+        return t.index_select(0, source) if holds_samples(t, n) else t
 
     return rebuild(batch, fill)
 

@@ -175,7 +175,10 @@ def _tensors(dataset: Any, indices: Indices) -> Any:
     if type(dataset) is Subset:
         places = try_quietly(lambda: np.asarray(dataset.indices, dtype=np.int64)[indices])
         return None if places is None else _tensors(dataset.dataset, places)
-    return try_quietly(lambda: dataset[torch.from_numpy(indices)]) if type(dataset) is TensorDataset else None
+    if type(dataset) is not TensorDataset:
+        return None
+    rows = torch.from_numpy(indices)  # a subscript takes three times as long as index_select to gather what lies apart
+    return try_quietly(lambda: tuple(tensor.index_select(0, rows) for tensor in dataset.tensors))
 
 
 def _as_numbers(part: Any) -> Any:
