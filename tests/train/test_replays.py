@@ -91,7 +91,7 @@ def test_a_chunk_that_raises_is_taken_record_by_record_without_replays(graphs):
         return [(good[i : i + 1], bad[i : i + 1]) for i in range(3)]
 
     run = null_on_error(replayed, net, lambda chunk: engine.per_sample(net, LOSS, chunk))
-    found = run(RecordChunk((good, bad), rows))
+    found = run(RecordChunk((good, bad), rows, 3))
     assert torch.isfinite(found.norms).tolist() == [True, True, False]
     total = found.weighted_sum(torch.tensor([0.5, 0.25, 1.0]))
     expected = engine.per_sample(net, LOSS, (good[:2], bad[:2])).weighted_sum(torch.tensor([0.5, 0.25]))

@@ -33,17 +33,13 @@ Indices = NDArray[np.int64]
 TRIES: Final = 100
 
 
-def _nothing() -> list[Any]:
-    return []
-
-
 @dataclass(frozen=True, slots=True)
 class RecordChunk:
     """Records collated together, how each is had alone (a chunk of one, or None for the null record), and how many."""
 
     whole: Any
-    alone: Callable[[], list[Any]] = _nothing
-    count: int = 0
+    alone: Callable[[], list[Any]]
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
