@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-from collections import Counter
+from collections import defaultdict
 from fractions import Fraction
 from itertools import permutations, product
 
@@ -112,15 +112,25 @@ class Order:
 
 
 def law(count: int, extra: int | None) -> dict[object, Fraction]:
-    """How likely the records other than ``extra`` go together in which way, in two chunks of two, exactly."""
-    found: Counter[object] = Counter()
+    """How likely records other than ``extra`` have which places, in two chunks of two, exactly.
+
+    Those of a full chunk stand in its order; one that is alone in a chunk has either place (``draw_places``).
+    """
+    found: dict[object, Fraction] = defaultdict(Fraction)
     for order, slots in product(permutations(range(count)), permutations(range(4))):
-        chunks = scatter(count, 2, 2, Order(order, slots))
-        kept = (
-            frozenset(i - (extra is not None and i > extra) for i in chunk.tolist() if i != extra) for chunk in chunks
-        )
-        found[frozenset(filter(None, kept))] += 1
-    return {way: Fraction(times, found.total()) for way, times in found.items()}
+        chunks = [chunk.tolist() for chunk in scatter(count, 2, 2, Order(order, slots))]
+        ways = list(product(*([each] if len(each) == 2 else [[each[0], None], [None, each[0]]] for each in chunks)))
+        for way in ways:
+            others = (tuple(renumber(i, extra) for i in chunk) for chunk in way)
+            found[frozenset(chunk for chunk in others if chunk != (None, None))] += Fraction(1, len(ways))
+    return {way: times / sum(found.values()) for way, times in found.items()}
+
+
+def renumber(record: int | None, extra: int | None) -> int | None:
+    """The number of a record in the data without ``extra``; None for ``extra`` itself and for a place of nobody."""
+    if record is None or extra is None:
+        return record
+    return None if record == extra else record - (record > extra)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

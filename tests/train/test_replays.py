@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,7 +10,10 @@ from torch import nn
 from dpilot import PrivateStep, engine, poisson_loader
 from dpilot.errors import InvalidInput
 from dpilot.numerics.devices import use_policy
+from dpilot.sampling import PoissonSampler
 from dpilot.train.gradients import draw_places, even_rows, null_on_error, usual_chunks
+from dpilot.train.job import Job
+from dpilot.train.options import Options
 from dpilot.train.records.reader import RecordChunk
 from tests.devices import recording
 from tests.engine.test_graphed import Again
@@ -124,6 +128,17 @@ def test_a_full_chunk_and_a_public_number_of_draws():
     torch.manual_seed(0)
     assert len(set(draw_places(3, 8).tolist())) == 3
     assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_records_are_spread_over_the_chunks_of_the_plan():
+    """A plan of 18 records a batch in chunks of 8: four of them, each with two of eight records, most often."""
+    job = Job.create(model(), LOSS, plan(), Options(chunk_size=8))
+    assert job.options.chunk_size == 8
+    full = PoissonSampler(1.0, 20).batches(8)
+    pieces = [list(job.pieces(batch)) for batch in full]
+    assert max(map(len, pieces)) == usual_chunks(18.0, 0.3, 8) == 4
+    assert all(sorted(np.concatenate(each)) == list(range(8)) for each in pieces)
+    assert len({tuple(map(len, each)) for each in pieces}) > 1
 
 
 @pytest.mark.parametrize(
