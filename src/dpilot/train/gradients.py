@@ -49,9 +49,14 @@ def per_sample_of(
 
     def gradients(chunk: Any, places: Tensor | None = None) -> engine.PerSample:
         with torch.autocast(device.type, dtype=torch.bfloat16) if options.amp else nullcontext():
-            return run(chunk) if places is None else run(chunk, places)
+            return run_at(places, run, chunk)
 
     return gradients
+
+
+def run_at(places: Tensor | None, run: PerSampleOf, chunk: Any) -> PerSample:
+    """The gradients of a chunk with its records in the rows ``places``, or where they are put if nothing is said."""
+    return run(chunk) if places is None else run(chunk, places)
 
 
 def by_shape(whole: PerSampleOf, few: PerSampleOf, form: Any, per_batch: bool) -> PerSampleOf:
@@ -60,7 +65,7 @@ def by_shape(whole: PerSampleOf, few: PerSampleOf, form: Any, per_batch: bool) -
 
     def gradients(chunk: Any, places: Tensor | None = None) -> engine.PerSample:
         if own is None or shapes(chunk) == own:
-            return whole(chunk, places)
+            return run_at(places, whole, chunk)
         n = batches.size(chunk, per_batch)
         return concatenate_handles([few(piece) for piece, _ in split_chunk(chunk, n, _FEW)])
 
@@ -150,7 +155,7 @@ def null_on_error(
     def gradients(chunk: RecordChunk) -> PerSample:
         places = None if rows is None else draw_places(chunk.count, rows)
         try:
-            return per_sample(chunk.whole) if places is None else per_sample(chunk.whole, places)
+            return run_at(places, per_sample, chunk.whole)
         except STOPS:
             raise
         except BaseException:
