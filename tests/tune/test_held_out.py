@@ -41,6 +41,13 @@ def outcomes(ids):
     return np.concatenate(found), model.shapes
 
 
+def test_the_order_of_scored_records_is_drawn():
+    first, second = (held_out.draw_order(50) for _ in range(2))
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, np.arange(50))
+
+
 @pytest.mark.parametrize("place", [0, 5, 300, SIZE - 1])
 def test_a_record_that_does_not_compute_moves_no_other(place):
     ids = torch.arange(SIZE) % 10
