@@ -52,10 +52,11 @@ class TrialKeys:
 
     @classmethod
     def draw(cls, noise: Noise) -> TrialKeys:
-        """Fresh keys, and of keyed noise a source of the trial's own; that of a test fixes the initial weights too."""
-        own = noise.spawn() if isinstance(noise, KeyedNoise) else noise
-        weights = own.state if isinstance(own, KeyedNoise) else Chain(fresh_key("initial weights"))
-        return cls(weights, Chain(fresh_key("sampling")), own)
+        """Fresh keys, and of keyed noise a source of the trial's own; that of a test fixes weights and batches too."""
+        if not isinstance(noise, KeyedNoise):
+            return cls(Chain(fresh_key("initial weights")), Chain(fresh_key("sampling")), noise)
+        own = noise.spawn()
+        return cls(own.state, own.state, own)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
