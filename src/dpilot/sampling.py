@@ -26,7 +26,7 @@ import numpy as np
 from dpilot import _validate
 from dpilot._arrays import Indices
 from dpilot.errors import InvalidInput
-from dpilot.keys import Chain, fresh_key
+from dpilot.keys import KEY_BYTES, Chain, fresh_key
 
 _LEAST_RATE: Final = 1e-12
 _BLOCK: Final = 1 << 16  # coins tossed at a time: they stay in cache, and memory does not grow with the data
@@ -42,7 +42,7 @@ class Batch:
     indices: Indices
     step: int
     sampler: str
-    seed: int = 0
+    seed: bytes = bytes(KEY_BYTES)
 
     def chunks(self, size: int) -> Iterator[Indices]:
         """The same batch in physical pieces of at most ``size``, in random order; the mechanism sees their sum."""
@@ -51,7 +51,7 @@ class Batch:
     def scatter(self, count: int, size: int, usual: int = 0) -> Iterator[Indices]:
         """Which of ``count`` records of this batch go together, by its own secret."""
         size = _validate.count(size=size)
-        return scatter(count, size, _validate.count(least=0, usual=usual), np.random.default_rng(self.seed))
+        return scatter(count, size, _validate.count(least=0, usual=usual), Chain(self.seed).generator("places"))
 
     def __repr__(self) -> str:
         return f"Batch(step={self.step})"
@@ -109,7 +109,7 @@ class PoissonSampler:
         self._check_process()
         if self._state.position >= self.steps:
             raise InvalidInput(f"steps is {self.steps}: all batches were issued. Plan more steps before the run.")
-        seed = int(self._state.generator("places").integers(2**63))
+        seed = self._state.generator("places").bytes(KEY_BYTES)
         batch = Batch(self._coins(_validate.count(least=0, length=length)), self._state.position, self._id, seed)
         self._ahead.append(self._state)
         self._state = self._state.next()
@@ -171,7 +171,7 @@ class PoissonSampler:
         return np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
 
 
-def scatter(count: int, size: int, usual: int, generator: np.random.Generator) -> Iterator[Indices]:
+def scatter(count: int, size: int, usual: int, generator: Any) -> Iterator[Indices]:
     """Which of ``count`` records go together, in random order, at most ``size`` a chunk: chunks with none are left out.
 
     On a CPU the last bit of what a kernel computes may depend on the place of a row in its chunk. If records took
@@ -185,9 +185,9 @@ def scatter(count: int, size: int, usual: int, generator: np.random.Generator) -
         of at most one other record, which moves to the last chunk.
 
     Example:
-        >>> [sorted(chunk.tolist()) for chunk in scatter(3, 4, 1, np.random.default_rng(0))]
+        >>> [sorted(chunk.tolist()) for chunk in scatter(3, 4, 1, Chain(bytes(32)).generator("places"))]
         [[0, 1, 2]]
-        >>> [chunk.size for chunk in scatter(9, 4, 1, np.random.default_rng(0))]
+        >>> [chunk.size for chunk in scatter(9, 4, 1, Chain(bytes(32)).generator("places"))]
         [4, 4, 1]
     """
     order, room = generator.permutation(count), size * usual

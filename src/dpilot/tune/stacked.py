@@ -114,10 +114,9 @@ def _gradients(
         more takes the place of at most one other, as in ``sampling.scatter``.
     """
     union = np.unique(np.concatenate([batch.indices for batch in issued]))
-    union = union[np.random.default_rng(issued[0].seed).permutation(union.size)]
     models, size = [runner.model for runner in runners], _piece_rows(runners)
-    for start in range(0, len(union), size):
-        indices = union[start : start + size]
+    for places in issued[0].scatter(union.size, size):
+        indices = union[places]
         masks = [np.isin(indices, batch.indices) for batch in issued]
         filled = torch.from_numpy(np.pad(indices, (0, size - len(indices)), mode="edge"))
         rows = tuple(each.to(device).contiguous() for each in dataset[filled])  # as copies of a record lie
