@@ -16,6 +16,8 @@ pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
+from huggingface_hub import ModelCard  # noqa: E402
+
 from dpilot import Budget, Ledger, Plan, PrivateStep, audit, poisson_loader  # noqa: E402
 from dpilot.audit.verify import verify  # noqa: E402
 from dpilot.errors import BudgetExceeded, InvalidInput  # noqa: E402
@@ -142,16 +144,63 @@ def test_records_that_were_not_called_public_are_not_evaluated(tmp_path: Path) -
     with pytest.raises(InvalidInput, match="eval_public=True"):
         made.evaluate()
     assert not [name for log in made.state.log_history for name in log if name.startswith("eval")]
-    with pytest.raises(InvalidInput, match="is train_dataset"):
+    with pytest.raises(InvalidInput, match="are train_dataset"):
         (public := trainer(tmp_path, eval_dataset=records(2), eval_public=True)).evaluate(public.train_dataset)
+    with pytest.raises(InvalidInput, match="are train_dataset"):
+        public.predict(public.train_dataset)
+    with pytest.raises(InvalidInput, match="eval_public=True"):
+        made.predict(records(2))
+    assert public.predict(records(2)).predictions.shape == (2, LENGTH, 20)
 
 
-def test_a_checkpoint_of_transformers_is_not_resumed_and_a_run_that_has_not_begun_says_so(tmp_path: Path) -> None:
+def test_a_run_that_has_not_begun_and_a_folder_without_keys_are_refused(tmp_path: Path) -> None:
     made = trainer(tmp_path)
-    with pytest.raises(InvalidInput, match="does not hold the keys"):
+    with pytest.raises(InvalidInput, match="holds no checkpoint"):
         made.train(resume_from_checkpoint=True)
+    with pytest.raises(InvalidInput, match="holds no private run"):
+        made.train(resume_from_checkpoint=str(tmp_path))
     with pytest.raises(InvalidInput, match="has not begun"):
         _ = made.epsilon
+
+
+class _Stop(transformers.TrainerCallback):
+    """Ends the process, as far as a run can tell, after ``step`` steps."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    how = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 2, "test_seed": 3, "save_total_limit": 1}
+    whole = trainer(tmp_path / "whole", **how)
+    whole.train()
+    cut = trainer(tmp_path / "cut", callbacks=[_Stop(4)], **how)  # the checkpoint after step 4 is not written any more
+    with pytest.raises(KeyboardInterrupt):
+        cut.train()
+    assert (tmp_path / ".cut.secret").exists()
+    again = trainer(tmp_path / "cut", **how)
+    again.train(resume_from_checkpoint=True)
+    one, other = whole.model.state_dict(), again.model.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert again.state.log_history == whole.state.log_history
+    assert [log["epoch"] for log in whole.state.log_history][:6] == pytest.approx([place / 3 for place in range(1, 7)])
+    assert len(Ledger.read(tmp_path / "cut" / "ledger").entries()) == 1
+    assert not list(tmp_path.glob(".cut.secret*"))
+    with pytest.raises(InvalidInput, match="ledger of an earlier run"):
+        trainer(tmp_path / "cut", **how).train()
+
+
+def test_nothing_goes_on_without_the_secret(tmp_path: Path) -> None:
+    how = {"save_strategy": "steps", "save_steps": 1}
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path / "cut", callbacks=[_Stop(2)], **how).train()
+    (tmp_path / ".cut.secret").unlink()
+    with pytest.raises(InvalidInput, match="without the run's secret"):
+        trainer(tmp_path / "cut", **how).train(resume_from_checkpoint=True)
 
 
 def test_what_is_saved_loads_and_generates(tmp_path: Path) -> None:
@@ -164,6 +213,22 @@ def test_what_is_saved_loads_and_generates(tmp_path: Path) -> None:
     assert saved["epsilon"] == made.epsilon
     folder = made.run.save(tmp_path / "run")
     assert verify(folder).held
+
+
+def test_a_folder_to_push_has_a_card_that_says_the_promise_and_a_statement_of_all_files(tmp_path: Path) -> None:
+    made = trainer(tmp_path / "out")
+    made.train()
+    made.save_model(str(tmp_path / "model"))
+    card = ModelCard.load(tmp_path / "model" / "README.md")
+    assert card.data.library_name == "peft"
+    assert "differential-privacy" in card.data.tags
+    assert "(epsilon 7.99" in card.text
+    assert verify(tmp_path / "model").held
+    made.create_model_card(model_name="letters")
+    assert "# letters" in (tmp_path / "out" / "README.md").read_text()
+    weights = tmp_path / "model" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert not verify(tmp_path / "model").held
 
 
 def test_a_classifier_of_sequences_with_public_validation(tmp_path: Path) -> None:
