@@ -194,6 +194,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_and_ends_as_one_that
         trainer(tmp_path / "cut", **how).train()
 
 
+@pytest.mark.slow
 def test_nothing_goes_on_without_the_secret(tmp_path: Path) -> None:
     how = {"save_strategy": "steps", "save_steps": 1}
     with pytest.raises(KeyboardInterrupt):
@@ -285,3 +286,58 @@ def test_texts_become_records_of_one_length() -> None:
 
     found = tokenize(["ab", "abcdef"], Tokenizer(), 4)
     assert [each["attention_mask"].tolist() for each in found] == [[1, 1, 0, 0], [1, 1, 1, 1]]
+
+
+def llama() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=20, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=LENGTH, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)  # type: ignore[no-any-return]
+
+
+def quantized(model: nn.Module) -> nn.Module:
+    """The model with its linear layers in four bits, as QLoRA has them."""
+    bnb = pytest.importorskip("bitsandbytes")
+    for name, layer in [(n, m) for n, m in model.named_modules() if type(m) is nn.Linear and n != "lm_head"]:
+        made = bnb.nn.Linear4bit(layer.in_features, layer.out_features, bias=False, quant_type="nf4")
+        made.weight = bnb.nn.Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
+        model.set_submodule(name, made.to("cpu"))
+    return model.requires_grad_(False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of bitsandbytes, about its kernels
+@pytest.mark.parametrize("kind", ["dora", "qlora"])
+def test_adapters_of_weights_and_of_a_base_in_four_bits_train_and_generate(tmp_path: Path, kind: str) -> None:
+    base = quantized(llama()) if kind == "qlora" else llama()
+    how = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], use_dora=kind == "dora")
+    model = peft.get_peft_model(base, how)
+    before = {name: each.clone() for name, each in model.named_parameters()}
+    made = trainer(tmp_path, model=model)
+    made.train()
+    moved = {name for name, each in model.named_parameters() if not torch.equal(each, before[name])}
+    assert moved
+    assert moved <= {name for name, each in model.named_parameters() if each.requires_grad}
+    assert any("lora" in name for name in moved)
+    if kind == "dora":
+        assert any("magnitude" in name for name in moved)
+    asked = {"input_ids": torch.tensor([[1, 2]]), "attention_mask": torch.ones(1, 2, dtype=torch.long)}
+    assert model.generate(**asked, max_new_tokens=3, min_new_tokens=3, do_sample=False).shape == (1, 5)
+
+
+def test_a_loop_of_accelerate_takes_private_steps() -> None:
+    import accelerate
+    from torch.utils.data import TensorDataset
+
+    data = TensorDataset(torch.randn(64, 3), torch.arange(64) % 2)
+    plan = Plan.calibrate(BUDGET, size=64, batch_size=8, steps=3)
+    model = nn.Linear(3, 2)
+    prepared = accelerate.Accelerator(cpu=True).prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), poisson_loader(data, plan)
+    )
+    step = PrivateStep(model, nn.CrossEntropyLoss(reduction="none"), prepared[1], plan)
+    for batch in prepared[2]:
+        step(batch)
+    assert len(step.record.steps) == 3
