@@ -200,3 +200,17 @@ def test_an_epoch_is_as_many_batches_as_it_is_said_to_be():
         seen.append(3)
     assert seen == [1] + [2] * (STEPS - 2) + [3]
     assert same(net, fit("slack").model)
+
+
+def test_a_schedule_of_torch_moves_the_optimizer_of_the_step():
+    chosen, net = plan(), model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
+    step = PrivateStep(net, LOSS, optimizer, chosen)
+    seen = []
+    for batch in poisson_loader(data(), chosen):
+        before = [p.detach().clone() for p in net.parameters()]
+        step(batch)
+        schedule.step()
+        seen.append(all(torch.equal(one, other) for one, other in zip(before, net.parameters(), strict=True)))
+    assert seen == [False] + [True] * (STEPS - 1)
