@@ -13,7 +13,7 @@ class PrivateNet(NeuralNetClassifier):
 
     budget, ledger = Budget(3.0, 1e-4), None
 
-    def fit_loop(self, X, y=None, epochs=None, **params):
+    def fit_loop(self, X, y=None, epochs=None):
         data, epochs = self.get_dataset(X, y), epochs or self.max_epochs
         plan = Plan.calibrate(self.budget, size=len(data), batch_size=self.batch_size, epochs=epochs)
         loss = type(self.criterion_)(reduction="none")
