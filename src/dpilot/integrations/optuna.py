@@ -35,8 +35,8 @@ from optuna.trial import TrialState, create_trial
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.linear.fitting import noise_of
-from dpilot.linear.problem import Privacy
-from dpilot.tune.paid_trials import COMPOSED, SELECTION, PaidTrials, ScoredFit, made_up, total_privacy
+from dpilot.linear.problem import Privacy, state_total
+from dpilot.tune.paid_trials import COMPOSED, SELECTION, PaidTrials, ScoredFit, made_up
 from dpilot.tune.search import score_receipts, search_terms
 
 __all__ = ["Found", "search"]
@@ -109,7 +109,12 @@ def search(
     assert best is not None  # both laws run at least one trial
     if plan.is_secret:
         made.add_trial(_shown(best[1], best[0].score))
-    return Found(total_privacy(best[0].estimator, costs[0]), made, costs[0], plan.epsilon)
+    return Found(
+        state_total(best[0].estimator.set_params(epsilon=epsilon, ledger=ledger), costs[0]),
+        made,
+        costs[0],
+        plan.epsilon,
+    )
 
 
 class _Draws:

@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -319,17 +319,3 @@ def _check_estimator(estimator: Any) -> None:
         raise InvalidInput(
             f"classes is {estimator.classes!r}: expected the list of them, as the search splits records."
         )
-
-
-def total_privacy(fitted: Any, privacy: Privacy) -> Any:
-    """The selected estimator, which says what the whole search cost."""
-    fitted.privacy_ = privacy
-    fitted.set_params(epsilon=privacy.budget.epsilon, ledger=None)
-    record = getattr(fitted, "record_", None)
-    if record is not None:
-        spent = {"epsilon": privacy.spent.epsilon, "delta": privacy.spent.delta, "tuning": "inside"}
-        ledger = tuple(entry.as_dict() for entry in privacy.entries)
-        told = {**record.privacy, **spent, "ledger": privacy.paid_in}
-        fitted.record_ = replace(record, privacy=told, ledger=ledger)
-        fitted.fitted_ = replace(fitted.fitted_, record=fitted.record_)
-    return fitted

@@ -14,9 +14,10 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.linear.fitting import noise_of
+from dpilot.linear.problem import state_total
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian
-from dpilot.tune.paid_trials import SELECTION, PaidTrials, ScoredFit, SearchTerms, Trials, made_up, total_privacy
+from dpilot.tune.paid_trials import SELECTION, PaidTrials, ScoredFit, SearchTerms, Trials, made_up
 
 __all__ = ["PrivateSearchCV"]
 
@@ -96,7 +97,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         best = max(range(len(kept)), key=lambda place: kept[place][1].score)
         self.best_params_, chosen = kept[best]
         self.best_score_, self.epsilon_per_trial_ = chosen.score, plan.epsilon
-        self.best_estimator_ = total_privacy(chosen.estimator, self.privacy_)
+        told = chosen.estimator.set_params(epsilon=self.epsilon, ledger=self.ledger)
+        self.best_estimator_ = state_total(told, self.privacy_)
         self.cv_results_ = results_of(kept)
         return self
 
