@@ -98,6 +98,7 @@ def _silent(
     from dpilot.train.dry_run import squares, synthetic_records
     from dpilot.train.plan import Plan
     from dpilot.train.silent import TRIED, Outlook, still_parameters, what_moves
+    from dpilot.train.step import count_trained
 
     made_up = synthetic_records((sample, sample.new_zeros(1).float()), TRIED, per_batch=False)
     gradients = partial(per_sample, model, _loss)
@@ -107,7 +108,7 @@ def _silent(
     plan = Plan.calibrate(
         Budget(epsilon, default_delta(size)), size=size, batch_size=batch_size or max(1, size / 10), epochs=epochs
     )
-    outlook = Outlook.of(plan, sum(p.numel() for p in model.parameters() if p.requires_grad))
+    outlook = Outlook.of(plan, count_trained(model))
     return [*found, outlook.sentence()] if outlook.hopeless else found
 
 

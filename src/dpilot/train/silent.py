@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dpilot.engine.base import trainable
 from dpilot.privacy.calibrate import noise_multiplier
 from dpilot.train.plan import Plan
+from dpilot.train.step import count_trained
 
 __all__ = ["TRIED", "Outlook", "silent_failures", "still_parameters", "what_moves"]
 
@@ -93,7 +94,7 @@ def silent_failures(
         found.append(f"the optimizer does not hold {_names(left)}: trained, paid for, and never moved. Make it after.")
     if said := _too_slow(trained, optimizer, plan, bound):
         found.append(said)
-    outlook = Outlook.of(plan, sum(p.numel() for p in trained.values()))
+    outlook = Outlook.of(plan, count_trained(model))
     return [*found, outlook.sentence()] if outlook.hopeless else found
 
 
