@@ -45,6 +45,7 @@ def test_in_selection_only_the_selected_trial_is_shown(tmp_path: Any, capfd: Any
     assert all(not trial.study.trials[0].state.is_finished() for trial in asked)  # none is told of a score
 
 
+@pytest.mark.slow
 def test_composed_trials_are_all_shown_and_samplers_learn_from_them() -> None:
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=1))
     study.set_user_attr("pruner", "none")

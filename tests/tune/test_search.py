@@ -34,7 +34,7 @@ def event_of(entries, part):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("mode", ["selection", "composed"])
+@pytest.mark.parametrize("mode", ["selection", pytest.param("composed", marks=pytest.mark.slow)])
 def test_it_is_paid_once_and_its_total_covers_everything(tmp_path, mode):
     path = tmp_path / "a.ledger"
     Ledger.open(path, dataset="d", budget=Budget(3.0, 1e-4))
@@ -82,6 +82,7 @@ def test_a_search_says_nothing_of_its_trials(capfd):
     assert not [name for name, value in vars(found).items() if isinstance(value, list) and len(value) > 1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_errors_of_numbers_are_clipped_to_declared_bounds():
     target = X @ [1.0, 2.0, 0.0]
