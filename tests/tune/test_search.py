@@ -14,7 +14,7 @@ from dpilot.linear import LinearRegression, LogisticRegression
 from dpilot.privacy import Budget, accountant
 from dpilot.privacy.events import Composed, Gaussian, RepeatAndSelect
 from dpilot.tune import PrivateSearchCV
-from dpilot.tune.paid_trials import PaidTrials, SearchTerms, made_up
+from dpilot.tune.paid_trials import PaidTrials, SearchTerms, _covers, made_up
 from tests.thin import thin
 
 RNG = np.random.default_rng(0)
@@ -157,3 +157,9 @@ def test_a_record_more_changes_no_release_by_more_than_its_bound(replay, mode):
         search(mode=mode, size=40, delta=1e-3).fit(table[:, :3], (table[:, 3] > 0).astype(int).tolist())
 
     replay(run, pairs=audit.neighbours(np.random.default_rng(0).normal(size=(40, 4)))[:1])
+
+
+def test_a_trial_that_costs_more_than_was_planned_is_not_covered():
+    assert _covers(Gaussian(2.0), Composed([Gaussian(4.0)] * 4))
+    assert not _covers(Gaussian(2.0), Gaussian(1.9))
+    assert not _covers(Gaussian(2.0), RepeatAndSelect(Gaussian(9.0), 2.0))
