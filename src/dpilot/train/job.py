@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -19,6 +19,7 @@ from dpilot.mechanism import Draws, Noise
 from dpilot.sampling import Batch
 from dpilot.train import dry_run, optimizers
 from dpilot.train.gradients import (
+    OUT_OF_MEMORY,
     PerSampleOf,
     even_rows,
     null_on_error,
@@ -36,6 +37,7 @@ from dpilot.train.progress import Observers
 from dpilot.train.records.reader import Collate, Reader, check_one_row, declared_form, first_record, move_to
 from dpilot.train.records.unit_chunk import MEAN, repeat_rows, row_form, unit_losses
 from dpilot.train.records.unit_reader import UnitReader, Units, first_row, group_units, rows_of
+from dpilot.train.silent import TRIED, silent_failures
 from dpilot.train.step import StepContext, TrainingState, initial_state
 from dpilot.train.validation import PublicValidation
 
@@ -149,6 +151,8 @@ class Job:
                     "gradients are computed one record at a time (%s), which takes several times as long: %s. "
                     "`dpilot doctor` measures it.", tried.engine, tried.reason,
                 )  # fmt: skip
+            if not quietly:
+                self._say_silent_failures(per_sample, form)
             settled = self
             if self.options.chunk_size is None:
                 expected, rows = self.plan.expected_batch_size, self.plan.unit.rows or 1
@@ -157,6 +161,21 @@ class Job:
                 settled = self._in_chunks(-(-size // 2) if halved else size)
             settled.refuse_mixing(form)
         return settled
+
+    def _say_silent_failures(self, per_sample: PerSampleOf, form: Any) -> None:
+        """Warn of what would train nothing, as made-up records and declared numbers tell; where memory suffices."""
+
+        def squares() -> Mapping[str, Tensor]:
+            made_up = dry_run.synthetic_records(form, TRIED, per_batch=self.per_batch)
+            return dry_run.squares(per_sample, made_up, self.model)
+
+        bound = float(initial_state(self.plan, self.model).bound.square().sum().sqrt())
+        try:
+            found = silent_failures(self.model, squares, self.optimizer, self.plan, bound)
+        except OUT_OF_MEMORY:
+            return
+        for sentence in found:
+            _log.warning("this run may learn nothing: %s `dpilot doctor` looks closer.", sentence)
 
     def refuse_mixing(self, form: Any) -> None:
         """Refuse a model that combines records in chunks of the size that will be used."""

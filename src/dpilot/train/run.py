@@ -138,9 +138,12 @@ class Run:
 
         ``evaluation``: figures that ``evaluate`` released of it. ``options``: see ``FitRecord.write_report``.
         """
+        return self.fit_record(evaluation).write_report(path, **options)
+
+    def fit_record(self, evaluation: Evaluation | None = None) -> FitRecord:
+        """The run as reports and cards see it, with figures that ``evaluate`` released of it."""
         figures = None if evaluation is None else evaluation.to_dict()
-        record = self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
-        return record.write_report(path, **options)
+        return self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
 
     def _repr_html_(self) -> str:
         return self.record.to_fit(paid_in=self._paid_in()).summary_table(type(self.model).__name__)
