@@ -211,14 +211,20 @@ def test_a_record_moves_a_comparison_by_no_more_than_its_bound(share):
     models = [(tables[k], np.zeros((design.beside, 2))) for k in (0, 1, 1)]
     residual = ClassResidual(np.array([0]), 3, (1e9, 1.0, 1.0))
     seen = NoiseFree()
-    with tape(seen):
-        release_comparison(
+
+    def compare():
+        return release_comparison(
             TableRows(rows.codes, np.full(1, share), rows.dense), residual, design, models,
             noise_multiplier=2.0, receipt=Receipt(Gaussian(2.0)), noise=SystemNoise(),
         )  # fmt: skip
+
+    with tape(seen):
+        exact = compare()
     (entry,) = seen.entries
     assert entry.bound == math.sqrt(2)
     assert np.linalg.norm(entry.inputs[0]) == pytest.approx(share * math.sqrt(2))
+    assert exact == pytest.approx(entry.inputs[0] / 4)
+    assert abs(compare() - exact).min() > 1e-9, "what is chosen by is what was released"
 
 
 def test_a_longer_walk_is_taken_where_classes_do_not_overlap():
