@@ -15,7 +15,7 @@ from dpilot.engine import batch as batches
 from dpilot.engine.made_up import check_values_first, need_checks
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.train.gradients import OUT_OF_MEMORY, PerSampleOf
-from dpilot.train.step import cuda_devices
+from dpilot.train.randomness import cuda_devices
 
 _SMALLEST: Final = 32
 _LARGEST: Final = 2048

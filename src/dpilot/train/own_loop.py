@@ -28,6 +28,7 @@ from dpilot.train.optimizers import OWN
 from dpilot.train.options import Options
 from dpilot.train.payment import Paying, PlanUse, Purpose, begin_use, check_unused, use_of
 from dpilot.train.plan import Plan
+from dpilot.train.randomness import step_randomness
 from dpilot.train.records.reader import (
     Collate,
     Reader,
@@ -41,7 +42,7 @@ from dpilot.train.records.reader import (
 from dpilot.train.records.unit_chunk import MEAN
 from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units
 from dpilot.train.run import Run
-from dpilot.train.step import record_of, step_randomness
+from dpilot.train.step import record_of
 
 DEFAULT_CHUNK = 256
 

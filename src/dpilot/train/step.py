@@ -5,13 +5,10 @@ What is sensitive stays inside ``private_sum``; everything after it was released
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +25,7 @@ from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
 from dpilot.train.payment import Payment
 from dpilot.train.plan import Plan
+from dpilot.train.randomness import step_randomness
 from dpilot.train.records.reader import ignore_warnings
 
 Gradients = dict[str, Tensor]
@@ -256,36 +254,3 @@ def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
         options=state.options.to_dict(),
         validation=tuple(state.validation),
     )
-
-
-@contextmanager
-def step_randomness(chain: Chain) -> Iterator[None]:
-    """Seed torch, numpy and random from this position of the chain, and put back what was there when it ends.
-
-    Guarantee:
-        A resumed step draws what the first one drew. Nothing needs to be stored for it: the position of a global
-        generator would tell how many records a batch had.
-    """
-    seeds = chain.generator("model").integers(2**32, size=3)
-    before = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=cuda_devices()):
-            _seed_torch(int(seeds[0]))
-            np.random.seed(int(seeds[1]))
-            random.seed(int(seeds[2]))
-            yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-
-
-def _seed_torch(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a small step
-    if cuda_devices():
-        torch.cuda.manual_seed_all(seed)
-
-
-def cuda_devices() -> list[int]:
-    """The CUDA devices whose generators a step may move; none in a process that never used one."""
-    started = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-    return list(range(torch.cuda.device_count())) if started else []
