@@ -146,7 +146,7 @@ def write_average(mean: Mapping[str, Tensor], model: nn.Module) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Optimizer, schedule, averaging, engine and chunks of a run.
+    """Optimizer, schedule, averaging, engine and chunks of a run; ``exact_sums`` are those of ranks (``train.sums``).
 
     Example:
         >>> options = Options(optimizer="adam", lr=0.01, schedule="cosine", average="ema")
@@ -168,6 +168,7 @@ class Options:
     device: str | None = None
     groups: Groups | None = None
     unit_gradient: str = MEAN
+    exact_sums: bool = False
 
     def __post_init__(self) -> None:
         _validate.one_of((*names(), OWN), "A callable that takes the parameters works too.", optimizer=self.optimizer)
@@ -190,13 +191,15 @@ class Options:
         plain["groups"] = self.groups and [list(group) for group in self.groups]
         if self.unit_gradient == MEAN:  # as stored by those who knew of no units
             del plain["unit_gradient"]
+        if not self.exact_sums:  # as stored by those who knew of one process
+            del plain["exact_sums"]
         return plain
 
     @classmethod
     def from_dict(cls, data: object) -> Options:
         """The inverse of to_dict; nothing in the data is executed."""
         expected = {each.name for each in fields(cls)}
-        if not isinstance(data, dict) or {*data, "unit_gradient"} != expected:
+        if not isinstance(data, dict) or {*data, "unit_gradient", "exact_sums"} != expected:
             raise InvalidInput(
                 "the options of the run are not what to_dict wrote: another dpilot may have stored them."
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -26,9 +26,10 @@ from dpilot.train.checkpoint.secret import run_key
 from dpilot.train.job import Job, check_plan
 from dpilot.train.optimizers import OWN
 from dpilot.train.options import Options
-from dpilot.train.payment import Paying, PlanUse, Purpose, begin_use, check_unused, use_of
+from dpilot.train.payment import Paying, Payment, PlanUse, Purpose, begin_use, check_unused, use_of
 from dpilot.train.plan import Plan
 from dpilot.train.randomness import step_randomness
+from dpilot.train.ranks import Ranks, find_ranks
 from dpilot.train.records.reader import (
     Collate,
     Reader,
@@ -40,7 +41,7 @@ from dpilot.train.records.reader import (
     split_chunk,
 )
 from dpilot.train.records.unit_chunk import MEAN
-from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units
+from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units, unit_key
 from dpilot.train.run import Run
 from dpilot.train.step import record_of
 
@@ -97,7 +98,7 @@ class PrivateStep:
         test_seed: int | None = None,
     ) -> None:
         check_plan(plan)
-        given, plan = plan, replace(plan, unit=use_of(plan).unit)
+        given, plan, ranks = plan, replace(plan, unit=use_of(plan).unit), find_ranks()
         options = Options(
             optimizer=OWN,
             engine=engine,
@@ -106,25 +107,38 @@ class PrivateStep:
             amp=amp,
             groups=None if groups is None else tuple(tuple(group) for group in groups),
             unit_gradient=unit_gradient,
+            exact_sums=ranks.size > 1,
         )
-        self._job = Job.create(model, loss_fn, plan, options, optimizer, example=example)
-        form = None if example is None else self._job.chunk_form(example)
+        self._job = Job.create(model, loss_fn, plan, options, optimizer, example=example, ranks=ranks)
+        with ranks.watch():
+            self._begin(given, ledger, Purpose(purpose, part, split), data_id, test_seed)
+
+    def _begin(self, given: Plan, ledger: Paying, purpose: Purpose, data_id: str | None, test_seed: int | None) -> None:
+        """Pay, on rank 0, and stand before the first step."""
+        job, ranks = self._job, self._job.ranks
+        plan, example = job.plan, job.example
+        form = None if example is None else job.chunk_form(example)
         if form is not None:
-            self._job.dry_run(form)
+            job.dry_run(form)
         check_unused(given, own_ledger=ledger is None)
-        book = payment.open_ledger(ledger, plan, data_id) or payment.own_ledger(plan, None, data_id)
+        job.join((), test_seed)
         noise = KeyedNoise() if test_seed is None else seeded_noise(test_seed)
         self._stamp = noise.stamp
         self._open = ExitStack()
-        event = payment.price(plan, own=ledger is None)
-        self._paid = self._open.enter_context(payment.pay(plan, book, event, Purpose(purpose, part, split)))
+
+        def pay_here() -> AbstractContextManager[Payment]:
+            book = payment.open_ledger(ledger, plan, data_id) or payment.own_ledger(plan, None, data_id)
+            return payment.pay(plan, book, payment.price(plan, own=ledger is None), purpose)
+
+        self._paid = self._open.enter_context(payment.pay_once(ranks, plan, pay_here))
         self._use = begin_use(given, None if test_seed is None else seeded_noise(test_seed).state)
-        self._use.key = run_key(noise)
+        self._use.key = ranks.once(lambda: unit_key(run_key(noise)))
+        self._use.ranks = ranks
         if example is None:
             self._use.rehearse = weakref.WeakMethod(self._rehearse)
         else:
-            self._use.form = first_record(example, batches.size(example, per_batch))
-        self._state = self._job.start(noise, self._paid.receipt, form)
+            self._use.form = first_record(example, batches.size(example, job.options.per_batch))
+        self._state = job.start(noise, self._paid.receipt, form)
 
     def __call__(self, batch: LoadedBatch) -> StepRecord:
         """Take the next step on the plan's next batch; the record of what it used."""
@@ -134,9 +148,10 @@ class PrivateStep:
                 "Poisson batches cost what the plan says."
             )
         chain = self._use.sampler.state
-        self._use.sampler.claim(batch.issued)
-        self._state.rates = [group["lr"] for group in self._job.optimizer.param_groups]  # the loop's own schedule
-        record = self._state.step(chain, self._chunks(batch))
+        with self._job.ranks.watch():
+            self._use.sampler.claim(batch.issued)
+            self._state.rates = [group["lr"] for group in self._job.optimizer.param_groups]  # the loop's own schedule
+            record = self._state.step(chain, self._chunks(batch))
         if self._state.steps_taken == self._job.plan.steps:
             self.finish()
         return record
@@ -155,7 +170,8 @@ class PrivateStep:
         return self._paid.cost.delta
 
     @property
-    def ledger(self) -> Ledger | Committed:
+    def ledger(self) -> Ledger | Committed | None:
+        """Where the run was paid; None on other ranks than the first, which paid."""
         return self._paid.ledger
 
     @property
@@ -166,7 +182,7 @@ class PrivateStep:
     @property
     def run(self) -> Run:
         """The run so far as a Trainer would return it: to save, report or evaluate it."""
-        return Run(self._job.model, self.record, self.ledger)
+        return Run(self._job.model, self.record, self.ledger, self._job.ranks.leads)
 
     def _rehearse(self, form: Any) -> None:
         """Try the model on made-up records in a public form, as a loader begins: which batch has records is secret."""
@@ -272,13 +288,15 @@ class _Issued:
                 "its price, and iterate after."
             )
         _check_paid_for(use, self._loaded.unit)
-        self._loaded.find_form(use.form)  # before workers begin, which copy it
-        self._loaded.group(use.key)
-        rehearse = None if use.rehearse is None else use.rehearse()
-        if rehearse is not None and self._loaded.form is not None:
-            rehearse(self._loaded.form)
-            use.rehearse = None
-        issued = use.rewind().batches(len(self._loaded))
+        with use.ranks.watch():
+            self._loaded.find_form(use.form, use.ranks)  # before workers begin, which copy it
+            self._loaded.group(use.key)
+            rehearse = None if use.rehearse is None else use.rehearse()
+            if rehearse is not None and self._loaded.form is not None:
+                rehearse(self._loaded.form)
+                use.rehearse = None
+        whole = use.rewind().batches(len(self._loaded) if use.ranks.leads else 0)
+        issued = map(use.ranks.deal_records, whole)
         return self._with_coins(issued) if self._here else issued
 
     def _with_coins(self, issued: Iterator[Batch]) -> Iterator[Batch]:
@@ -308,12 +326,12 @@ class _Loaded:
         self.coins: Chain | None = None
         self._units: Units | None = None
 
-    def find_form(self, declared: Any) -> None:
+    def find_form(self, declared: Any, ranks: Ranks) -> None:
         """Settle the form: as declared, as the data set's types tell, or that of the first record."""
         if declared is not None:
             self.form = declared
         elif self.form is None:
-            self.form = first_row(self._dataset, self._ids, self.unit, self._collate)
+            self.form = ranks.once(lambda: first_row(self._dataset, self._ids, self.unit, self._collate))
 
     def group(self, key: bytes) -> None:
         """Settle which rows are one unit's, by a secret of the run; those of a run are grouped once."""

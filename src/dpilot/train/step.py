@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -23,21 +23,18 @@ from dpilot.records import PUBLIC_VALIDATION, RunRecord, StepRecord, ValidationR
 from dpilot.train import options, payment
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
-from dpilot.train.payment import Payment
+from dpilot.train.payment import PaidElsewhere, Payment
 from dpilot.train.plan import Plan
 from dpilot.train.randomness import step_randomness
 from dpilot.train.records.reader import ignore_warnings
-
-Gradients = dict[str, Tensor]
-
-_MANY: Final = 4096  # records of a batch, from which on the roundings of a float32 sum would show beside the bound
+from dpilot.train.sums import FloatSums, Gradients, Sums, sum_types
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
     """What stays the same through a run: the plan, the model, how gradients are had, and what pays and adds noise.
 
-    ``clip`` is the plan's own rule where that is replayed.
+    ``clip`` is the plan's own rule where that is replayed; ``sums`` says who adds up and releases.
     """
 
     plan: Plan
@@ -48,6 +45,7 @@ class StepContext:
     receipt: Draws
     groups: Sequence[Sequence[str]] | None = None
     clip: Clip | None = None
+    sums: Sums = field(default_factory=FloatSums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +68,19 @@ def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> t
     """
     plan, groups = context.plan, context.groups
     parameters, batch_size = trainable(context.model), plan.expected_batch_size
-    kinds = _sum_types(parameters, batch_size)
+    kinds, sums = sum_types(parameters, batch_size), context.sums
     with ignore_warnings():
         released, extras = private_sum(
-            (_ChunkGradients(context.per_sample(chunk), groups, kinds) for chunk in chunks),
+            (sums.piece(_ChunkGradients(context.per_sample(chunk), groups, kinds)) for chunk in chunks),
             _widen_extras(context.clip or plan.clipping.clip, kinds),
             state,
-            empty=_ChunkGradients(no_gradients(parameters, "none", "no records"), groups, kinds),
+            empty=sums.piece(_ChunkGradients(no_gradients(parameters, "none", "no records"), groups, kinds)),
             noise_multiplier=plan.noise_multiplier,
             sample_rate=plan.sample_rate,
             receipt=context.receipt,
             noise=context.noise,
             add=_add,
+            door=sums.release,
         )
     length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(released.values()))))
     _move(parameters, context.optimizer, released, batch_size, frozen=state.frozen)
@@ -152,19 +151,6 @@ def _move(
     if not frozen:
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-
-
-def _sum_types(parameters: Mapping[str, nn.Parameter], batch_size: float) -> dict[str, torch.dtype]:
-    """The precision in which sums are added up and released: float32 or better.
-
-    A batch that is expected to be large is summed, and released, in float64: in float32 each addition rounds by the
-    length of the sum, and what one record changes in those roundings grows with the batch.
-    """
-    double, large = (torch.float64, torch.complex128), batch_size > _MANY
-    return {
-        name: torch.float64 if p.dtype in double or (large and p.device.type != "mps") else torch.float32
-        for name, p in parameters.items()  # mps has no float64
-    }
 
 
 def _real(gradient: Tensor) -> Tensor:
@@ -241,7 +227,7 @@ def _numbers(values: Tensor) -> tuple[float, ...]:
     return tuple(values.detach().float().flatten().tolist())
 
 
-def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
+def record_of(state: TrainingState, paid: Payment | PaidElsewhere, stamp: str) -> RunRecord:
     """What a run released so far, and what it costs."""
     cost, plan = paid.cost, state.context.plan
     return RunRecord(
