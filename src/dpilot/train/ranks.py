@@ -18,6 +18,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
@@ -360,8 +361,23 @@ def _words(problem: BaseException | None) -> str:
     return f"{type(problem).__name__}: {problem}"
 
 
+_CHOSEN: ContextVar[Ranks | None] = ContextVar("dpilot_ranks", default=None)
+
+
+@contextmanager
+def use_ranks(ranks: Ranks) -> Iterator[None]:
+    """Let the runs that begin inside take part as these ranks, whatever the process was started as."""
+    token = _CHOSEN.set(ranks)
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
+
+
 def find_ranks() -> Ranks:
     """The ranks that this process is one of; it joins those that torchrun started, if nobody did before."""
+    if (chosen := _CHOSEN.get()) is not None:
+        return chosen
     size, _ = world_size()
     return ALONE if size == 1 else _join()
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
-from dpilot.keys import Chain
+from dpilot.keys import Chain, fresh_key
 from dpilot.noise import KeyedNoise, SystemNoise, Witness, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.receipt import Receipt
@@ -301,7 +301,8 @@ def _follow(job: Job, stored: StoredRun, dataset: Any) -> Run:
         stored.restore_into(state)
         return _finish(job, state, None, "", None)
     with payment.pay_once(job.ranks, job.plan, payment.refuse_to_pay) as paid:
-        sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps)
+        at = Chain(fresh_key("sampling"), stored.steps_taken)  # it counts steps: what it draws is of no record
+        sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=at)
         state = _go_on(job, stored, paid, dataset, b"", sampler, KeyedNoise(), None)
     return _finish(job, state, paid, "", None)
 

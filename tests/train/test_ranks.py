@@ -1,0 +1,141 @@
+"""Ranks: one payment, one draw, one noise; every failure is everybody's."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+
+import pytest
+import torch
+
+from dpilot import Ledger, PrivateStep, Trainer, poisson_loader
+from dpilot.errors import InvalidInput
+from dpilot.train.ranks import RankLost
+from tests.train import helpers
+from tests.train.helpers import LOSS, data, model, plan, same
+from tests.train.threads import run_on_ranks
+
+fit = partial(helpers.fit, engine="loop")  # other engines look at the generators of the process, which threads share
+
+
+@pytest.mark.parametrize("rule", ["constant", "slack"])
+def test_two_ranks_are_one_process(rule, tmp_path):
+    alone = fit(rule)
+    book = tmp_path / "people.ledger"
+    first, second = run_on_ranks(2, lambda rank: fit(rule, ledger=str(book) if rank == 0 else "never opened"))
+    assert same(first.model, second.model)
+    gap = max(
+        float((a - b).abs().max()) for a, b in zip(first.model.parameters(), alone.model.parameters(), strict=True)
+    )
+    assert gap < 1e-6
+    assert first.epsilon == second.epsilon == alone.epsilon
+    assert first.record == second.record
+    assert len(Ledger.read(book).entries()) == 1
+    assert second.ledger is None
+
+
+def test_ranks_without_records_send_zeros():
+    """Most batches of one record are empty, and two of three ranks never see it."""
+    alone = fit(dataset=data(1), chunk_size=1)
+    for other in run_on_ranks(3, lambda rank: fit(dataset=data(1), chunk_size=1)):
+        assert other.thresholds == alone.thresholds
+        assert len(other.record.steps) == len(alone.record.steps)
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs(other, alone))
+
+
+def pairs(one, other):
+    return zip(one.model.parameters(), other.model.parameters(), strict=True)
+
+
+def strange(size=60):
+    """Records of which some do not compute: labels that are no class."""
+    made = data(size)
+    made.tensors[1][::7] = 9
+    return made
+
+
+def test_null_records_stop_no_rank():
+    alone = fit(dataset=strange(), chunk_size=4)
+    for other in run_on_ranks(2, lambda rank: fit(dataset=strange(), chunk_size=4)):
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs(other, alone))
+
+
+class Once:
+    """Fails at the call of this number; what counts is nothing that a step could put back."""
+
+    def __init__(self, at):
+        self.calls, self.at = count(), at
+
+    def __call__(self, *arguments):
+        if next(self.calls) == self.at:
+            raise MemoryError("none left")
+        return LOSS(*arguments) if len(arguments) == 2 else None  # a loss, or a hook of three
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("computing", [True, False])
+def test_a_failure_of_one_rank_stops_all_and_stays_paid(failing, computing, tmp_path):
+    def work(rank):
+        fails = rank == failing
+        options = {"ledger": str(tmp_path / "book"), "chunk_size": 4, "engine": "loop"}
+        trainer = Trainer(model(), Once(40) if computing and fails else LOSS, plan(), **options)
+        if fails and not computing:
+            trainer._job.optimizer.register_step_post_hook(Once(3))
+        return trainer.fit(data())
+
+    results = run_on_ranks(2, work, fails=True)
+    own, other = results[failing], results[1 - failing]
+    assert isinstance(own, MemoryError), own
+    assert isinstance(other, RankLost), other
+    assert "MemoryError: none left" in str(other)
+    (entry,) = Ledger.read(tmp_path / "book").entries()
+    assert entry.state == "reserved"
+
+
+def test_other_plans_are_refused_on_all_ranks_unpaid(tmp_path):
+    def work(rank):
+        return fit(plan=plan(epsilon=5.0 - rank), ledger=str(tmp_path / "book"))
+
+    told, own = run_on_ranks(2, work, fails=True)
+    assert isinstance(own, InvalidInput)
+    assert "rank 1 has another plan than rank 0" in str(own)
+    assert isinstance(told, RankLost)
+    assert "rank 1 failed (InvalidInput: rank 1 has another plan" in str(told)
+    assert not Ledger.read(tmp_path / "book").entries()
+
+
+def test_a_run_of_two_ranks_goes_on_bit_for_bit_on_any_number(tmp_path):
+    def stop(record):
+        if record.step == 5:
+            raise KeyboardInterrupt
+
+    def begin(folder, watch):
+        options = {"checkpoint": folder, "checkpoint_every": 2, "callback": watch, "chunk_size": 4}
+        return lambda rank: fit("slack", **options)
+
+    whole = run_on_ranks(2, begin(tmp_path / "whole", None))[0]
+    for ranks in (1, 2, 3):
+        folder = tmp_path / f"{ranks}"
+        stopped = run_on_ranks(2, begin(folder, stop), fails=True)
+        assert [type(each) for each in stopped] == [KeyboardInterrupt, RankLost]
+        done = run_on_ranks(ranks, lambda rank, folder=folder: Trainer.resume(folder, model(1), LOSS, data()))
+        assert all(same(each.model, whole.model) for each in done), done
+        assert len(Ledger.read(folder / "ledger").entries()) == 1
+
+
+def test_own_loops_on_two_ranks(tmp_path):
+    def work(rank):
+        net, chosen = model(), plan("slack")
+        loader = poisson_loader(data(), chosen)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        options = {"test_seed": 7, "ledger": str(tmp_path / "book"), "chunk_size": 8, "engine": "loop"}
+        step = PrivateStep(net, LOSS, optimizer, chosen, **options)
+        for batch in loader:
+            step(batch)
+        assert step.run.save(tmp_path / "run") == tmp_path / "run"
+        return step.run
+
+    first, second = run_on_ranks(2, work)
+    assert same(first.model, second.model)
+    assert first.record == second.record
+    assert [entry.state for entry in Ledger.read(tmp_path / "book").entries()] == ["committed"]
