@@ -8,13 +8,15 @@ from itertools import count
 import pytest
 import torch
 
-from dpilot import Ledger, PrivateStep, Trainer, poisson_loader
+from dpilot import Ledger, PrivateStep, Trainer, audit, poisson_loader
 from dpilot.errors import InvalidInput
 from dpilot.train.ranks import RankLost
 from tests.train import helpers
+from tests.train import test_replay as replays
 from tests.train.helpers import LOSS, data, model, plan, same
 from tests.train.threads import run_on_ranks
 
+PAIRS = replays.PAIRS
 fit = partial(helpers.fit, engine="loop")  # other engines look at the generators of the process, which threads share
 
 
@@ -139,3 +141,39 @@ def test_own_loops_on_two_ranks(tmp_path):
     assert same(first.model, second.model)
     assert first.record == second.record
     assert [entry.state for entry in Ledger.read(tmp_path / "book").entries()] == ["committed"]
+
+
+def trained(rule, chunk, leads):
+    def run(arrays):
+        net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+        with torch.no_grad():
+            for number, each in enumerate(net.parameters()):
+                each.copy_(torch.linspace(-1 - number, 1, each.numel()).reshape(each.shape))
+        heard = []
+        options = {"lr": 0.1, "engine": "loop", "chunk_size": chunk, "callback": heard.append}
+        if leads:
+            options["ledger"] = Ledger.open("book", dataset="people", budget=plan().budget)
+        run = Trainer(net, LOSS, plan(rule, rate=0.5, steps=3), **options).fit(replays.dataset(arrays))
+        entries = [{**entry.as_dict(), "time": ""} for entry in run.ledger.entries()] if leads else []
+        return run.model, run.record, run.thresholds, entries, heard
+
+    return run
+
+
+@pytest.mark.parametrize("rule", ["slack", "histogram-e"])
+@pytest.mark.parametrize("pair", [0, 3, *(pytest.param(j, marks=pytest.mark.slow) for j in range(4, len(PAIRS)))])
+def test_a_neighbour_moves_nothing_on_two_ranks(rule, pair):
+    """Replayed on rank 0; rank 1 follows both times, and what it hands out is the same too."""
+    one, other = PAIRS[pair].data, PAIRS[pair].neighbour
+
+    def work(rank):
+        if rank == 0:
+            return audit.replay(trained(rule, 2, True), one, other, opaque=("book*",))
+        return trained(rule, 2, False)(one), trained(rule, 2, False)(other)
+
+    seen, (first, second) = run_on_ranks(2, work)
+    assert seen.differences == ()
+    assert seen.releases == 3
+    assert seen.largest <= 1 + 1e-6
+    assert same(first[0], second[0])
+    assert first[1:] == second[1:]

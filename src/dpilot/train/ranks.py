@@ -111,7 +111,9 @@ class Ranks(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Alone(Ranks):
-    """One process: nothing is told to anybody."""
+    """One process: nothing is told to anybody. With ``as_ranks`` its randomness is that of ranks, chunk by chunk."""
+
+    as_ranks: bool = False
 
     @property
     def size(self) -> int:
@@ -137,6 +139,8 @@ class Alone(Ranks):
         pass
 
     def deal(self, chain: Chain, batch: Batch, chunk_size: int) -> Share:
+        if self.as_ranks:
+            return _seeded_share(_rank_key(chain), batch, chunk_size, 0, 1)
         return Share(chain, batch.chunks(chunk_size))
 
     def deal_records(self, batch: Batch) -> Batch:
@@ -217,20 +221,12 @@ class Together(Ranks):
     def deal(self, chain: Chain, batch: Batch, chunk_size: int) -> Share:
         rank, count = self._group.rank(), self.size
         if self.leads:
-            key, chunks = chain.generator("ranks").bytes(KEY_BYTES), list(batch.chunks(chunk_size))
-            mine = self._scatter(
-                [_join_rows(np.frombuffer(key, np.int64), *chunks[each::count]) for each in range(count)]
-            )
+            key, chunks = np.frombuffer(_rank_key(chain), np.int64), list(batch.chunks(chunk_size))
+            mine = self._scatter([_join_rows(key, *chunks[each::count]) for each in range(count)])
         else:
             mine = self._scatter()
-        own, taken = Chain(mine[:_KEY_WORDS].tobytes(), batch.step), replace(batch, indices=mine[_KEY_WORDS:])
-
-        def pieces() -> Iterator[Indices]:
-            for place, piece in enumerate(taken.chunks(chunk_size)):  # only the batch's last may be short
-                seed_generators(own, f"chunk {place * count + rank}")  # whichever rank computes it
-                yield piece
-
-        return Share(own, pieces())
+        taken = replace(batch, indices=mine[_KEY_WORDS:])
+        return _seeded_share(mine[:_KEY_WORDS].tobytes(), taken, chunk_size, rank, count)
 
     def deal_records(self, batch: Batch) -> Batch:
         count = self.size
@@ -351,6 +347,23 @@ class Together(Ranks):
             f"{why}. All ranks stop. What was reserved stays spent, and nothing was released twice; a run with a "
             "checkpoint can be resumed, on as many ranks as you like."
         ) from None
+
+
+def _rank_key(chain: Chain) -> bytes:
+    """What rank 0 tells the others of the randomness of a step: nothing of its batch or noise."""
+    return chain.generator("ranks").bytes(KEY_BYTES)
+
+
+def _seeded_share(key: bytes, taken: Batch, chunk_size: int, rank: int, count: int) -> Share:
+    """A share whose chunks draw from generators of their own, whichever rank computes them."""
+    own = Chain(key, taken.step)
+
+    def pieces() -> Iterator[Indices]:
+        for place, piece in enumerate(taken.chunks(chunk_size)):  # only the batch's last may be short
+            seed_generators(own, f"chunk {place * count + rank}")
+            yield piece
+
+    return Share(own, pieces())
 
 
 def _join_rows(*rows: Any) -> Indices:

@@ -31,7 +31,7 @@ from dpilot.train.options import schedule as schedule_of
 from dpilot.train.payment import LEDGER, PaidElsewhere, Paying, Payment, Purpose
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Callback, Observers, Progress
-from dpilot.train.ranks import find_ranks
+from dpilot.train.ranks import Alone, find_ranks
 from dpilot.train.records.reader import Collate, Reader
 from dpilot.train.records.unit_chunk import MEAN
 from dpilot.train.records.unit_reader import UnitReader, check_ids
@@ -242,6 +242,8 @@ class Trainer:
         observers = Observers(callback, progress)
         with ranks.watch():
             manifest = ranks.once(lambda: Manifest.read(where))
+            if manifest.options.exact_sums and ranks.size == 1:
+                ranks = Alone(as_ranks=True)
             _check_given_again(manifest, optimizer, example, units, public_validation)
             options = replace(manifest.options, exact_sums=manifest.options.exact_sums or ranks.size > 1)
             validation = _validation(public_validation, model, loss_fn, options, collate_fn, manifest.every)

@@ -20,6 +20,7 @@ _HOMES = {
     "LogUniform": "space",
     "ModuleTask": "module_task",
     "ProbeTask": "probe_task",
+    "RayExecutor": "ray_crew",
     "ScalingLaw": "law",
     "SearchBox": "candidate",
     "Space": "space",
