@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import partial
 from itertools import count
 
+import numpy as np
 import pytest
 import torch
 
 from dpilot import Ledger, PrivateStep, Trainer, audit, poisson_loader
 from dpilot.errors import InvalidInput
-from dpilot.train.ranks import RankLost
+from dpilot.keys import Chain
+from dpilot.sampling import Batch
+from dpilot.train.ranks import Alone, RankLost, find_ranks
 from tests.train import helpers
 from tests.train import test_replay as replays
 from tests.train.helpers import LOSS, data, model, plan, same
@@ -177,3 +180,18 @@ def test_a_neighbour_moves_nothing_on_two_ranks(rule, pair):
     assert seen.largest <= 1 + 1e-6
     assert same(first[0], second[0])
     assert first[1:] == second[1:]
+
+
+def test_one_process_that_goes_on_deals_as_ranks_do():
+    """Chunks, and the keys of their randomness, to the last bit."""
+    whole, chain = Batch(np.arange(10), 3, "x"), Chain(bytes(range(32)), 3)
+
+    def work(rank):
+        share = find_ranks().deal(chain, whole, 4)
+        return share.chain.key, [piece.tolist() for piece in share.pieces]
+
+    (key, first), (other, second) = run_on_ranks(2, work)
+    alone = Alone(as_ranks=True).deal(chain, whole, 4)
+    assert (first, second) == ([[0, 1, 2, 3], [8, 9]], [[4, 5, 6, 7]])
+    assert alone.chain.key == key == other
+    assert [piece.tolist() for piece in alone.pieces] == [first[0], *second, first[1]]

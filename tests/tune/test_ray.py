@@ -15,6 +15,7 @@ from dpilot.tune.pool import TrialLost
 from dpilot.tune.space import Always, LogUniform, Space
 from dpilot.tune.task import fixed_noise
 from tests.tune import pool_cases
+from tests.tune.helpers import dataset
 from tests.tune.test_pool import foretell, marked, same, sequences, task_of, trial
 
 pytestmark = [

@@ -367,7 +367,7 @@ def _seeded_share(key: bytes, taken: Batch, chunk_size: int, rank: int, count: i
 
 
 def _join_rows(*rows: Any) -> Indices:
-    return np.concatenate(rows).astype(np.int64)
+    return np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])  # joined with a float, all would round
 
 
 def _words(problem: BaseException | None) -> str:
