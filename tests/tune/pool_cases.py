@@ -115,5 +115,4 @@ class Deadly(nn.Module):
 
 
 def in_ray_worker():
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
+    return sys.argv[0].endswith("default_worker.py")

@@ -217,7 +217,7 @@ class Job:
             "version of torch": torch.__version__,
             "version of numpy": np.__version__,
             "plan": self.plan.to_json(),
-            "set of options": str({**self.options.to_dict(), "chunk_size": None}),
+            "set of options": str({**self.options.to_dict(), "chunk_size": None, "device": None}),
             "optimizer": f"{type(self.optimizer).__name__} {self.optimizer.defaults}",
             "model": [(name, str(each.dtype), tuple(each.shape)) for name, each in tensors if isinstance(each, Tensor)],
             "data set": (type(dataset).__name__, len(dataset)),

@@ -165,6 +165,7 @@ class Together(Ranks):
         self._group = group
         self._direct = direct
         self._votes = 0  # how often this rank is waited for: told to compute something, and not yet voted
+        self._releasing = False  # whether rank 0 is waited for instead: the sums are added, and not yet released
 
     @property
     def size(self) -> int:
@@ -247,6 +248,7 @@ class Together(Ranks):
 
     def add(self, sums: Tensor) -> Tensor:
         self._vote(None)
+        self._releasing = True
         moved = sums if self._direct else sums.cpu()
         self._do(lambda: self._group.reduce(moved, 0))
         return moved.to(sums.device)
@@ -260,14 +262,14 @@ class Together(Ranks):
             self._wait_for(_RELEASED)
             made = [torch.empty(shape, dtype=kind, device=device) for shape, kind, device in forms]
         moved = [each.contiguous() if self._direct else each.cpu().contiguous() for each in made]
-        for each in moved:
-            if each.numel():
-                self._do(lambda each=each: self._group.broadcast(each, 0))  # type: ignore[misc]
+        for content in (each.view(-1).view(torch.uint8) for each in moved if each.numel()):  # of whatever type
+            self._do(lambda content=content: self._group.broadcast(content, 0))  # type: ignore[misc]
+        self._releasing = False
         return made if self.leads else [each.to(device) for each, (_, _, device) in zip(moved, forms, strict=True)]
 
     def _fail(self, problem: BaseException) -> None:
         """Let the others know: in the vote that waits for this rank, or else at the next occasion."""
-        if self._votes:
+        if self._votes and not self._releasing:
             self._vote(problem)
         elif self.leads:
             self._announce(_STOPPED)
