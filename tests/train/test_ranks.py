@@ -8,12 +8,14 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import default_collate
 
-from dpilot import Ledger, PrivateStep, Trainer, audit, poisson_loader
+from dpilot import Ledger, PrivateStep, Trainer, audit, clipping, poisson_loader
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
 from dpilot.sampling import Batch
 from dpilot.train.ranks import Alone, RankLost, find_ranks
+from dpilot.train.sums import ExactSums
 from tests.train import helpers
 from tests.train import test_replay as replays
 from tests.train.helpers import LOSS, data, model, plan, same
@@ -27,7 +29,7 @@ fit = partial(helpers.fit, engine="loop")  # other engines look at the generator
 def test_two_ranks_are_one_process(rule, tmp_path):
     alone = fit(rule)
     book = tmp_path / "people.ledger"
-    first, second = run_on_ranks(2, lambda rank: fit(rule, ledger=str(book) if rank == 0 else "never opened"))
+    first, second = run_on_ranks(2, lambda rank: fit(rule, net=model(rank), ledger=str(book) if rank == 0 else "no"))
     assert same(first.model, second.model)
     gap = max(
         float((a - b).abs().max()) for a, b in zip(first.model.parameters(), alone.model.parameters(), strict=True)
@@ -130,7 +132,7 @@ def test_a_run_of_two_ranks_goes_on_bit_for_bit_on_any_number(tmp_path):
 
 def test_own_loops_on_two_ranks(tmp_path):
     def work(rank):
-        net, chosen = model(), plan("slack")
+        net, chosen = model(rank), plan("slack")
         loader = poisson_loader(data(), chosen)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
         options = {"test_seed": 7, "ledger": str(tmp_path / "book"), "chunk_size": 8, "engine": "loop"}
@@ -195,3 +197,30 @@ def test_one_process_that_goes_on_deals_as_ranks_do():
     assert (first, second) == ([[0, 1, 2, 3], [8, 9]], [[4, 5, 6, 7]])
     assert alone.chain.key == key == other
     assert [piece.tolist() for piece in alone.pieces] == [first[0], *second, first[1]]
+
+
+OPTIONS = {
+    "units": {"units": [row // 3 for row in range(60)], "rows_per_unit": 2},
+    "layers": {"rule": clipping.get("slack", groups=2)},
+    "measuring": {"rule": "one-shot"},
+    "adam": {"optimizer": "adam", "lr": 0.02, "average": "ema", "schedule": "cosine"},
+    "validation": {"public_validation": data(20), "checkpoint_every": 2},
+    "no form": {"collate_fn": default_collate},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_kind_of_run_is_that_of_one_process(name):
+    alone = fit(**OPTIONS[name])
+    for other in run_on_ranks(2, lambda rank: fit(net=model(rank), **OPTIONS[name])):
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs(other, alone))
+        assert other.thresholds == pytest.approx(alone.thresholds)
+        assert len(other.record.validation) == len(alone.record.validation)
+
+
+def test_the_grid_has_room_for_a_thousand_expected_batches():
+    for expected in (1.0, 512.0, 1e5, 1e8):
+        made = ExactSums.of(Alone(), model(), expected)
+        assert 2 ** (62 - made.bits) >= 1000 * expected
+        assert made.bits >= 24
