@@ -61,6 +61,7 @@ def strange(size=60):
     return made
 
 
+@pytest.mark.slow
 def test_null_records_stop_no_rank():
     alone = fit(dataset=strange(), chunk_size=4)
     for other in run_on_ranks(2, lambda rank: fit(dataset=strange(), chunk_size=4)):
@@ -111,7 +112,8 @@ def test_other_plans_are_refused_on_all_ranks_unpaid(tmp_path):
     assert not Ledger.read(tmp_path / "book").entries()
 
 
-def test_a_run_of_two_ranks_goes_on_bit_for_bit_on_any_number(tmp_path):
+@pytest.mark.parametrize("ranks", [1, *(pytest.param(j, marks=pytest.mark.slow) for j in (2, 3))])
+def test_a_run_of_two_ranks_goes_on_bit_for_bit_on_any_number(ranks, tmp_path):
     def stop(record):
         if record.step == 5:
             raise KeyboardInterrupt
@@ -121,13 +123,12 @@ def test_a_run_of_two_ranks_goes_on_bit_for_bit_on_any_number(tmp_path):
         return lambda rank: fit("slack", **options)
 
     whole = run_on_ranks(2, begin(tmp_path / "whole", None))[0]
-    for ranks in (1, 2, 3):
-        folder = tmp_path / f"{ranks}"
-        stopped = run_on_ranks(2, begin(folder, stop), fails=True)
-        assert [type(each) for each in stopped] == [KeyboardInterrupt, RankLost]
-        done = run_on_ranks(ranks, lambda rank, folder=folder: Trainer.resume(folder, model(1), LOSS, data()))
-        assert all(same(each.model, whole.model) for each in done), done
-        assert len(Ledger.read(folder / "ledger").entries()) == 1
+    folder = tmp_path / "stopped"
+    stopped = run_on_ranks(2, begin(folder, stop), fails=True)
+    assert [type(each) for each in stopped] == [KeyboardInterrupt, RankLost]
+    done = run_on_ranks(ranks, lambda rank: Trainer.resume(folder, model(1), LOSS, data()))
+    assert all(same(each.model, whole.model) for each in done)
+    assert len(Ledger.read(folder / "ledger").entries()) == 1
 
 
 def test_own_loops_on_two_ranks(tmp_path):
@@ -165,8 +166,8 @@ def trained(rule, chunk, leads):
     return run
 
 
-@pytest.mark.parametrize("rule", ["slack", "histogram-e"])
-@pytest.mark.parametrize("pair", [0, 3, *(pytest.param(j, marks=pytest.mark.slow) for j in range(4, len(PAIRS)))])
+@pytest.mark.parametrize("rule", ["slack", pytest.param("histogram-e", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pair", [0, *(pytest.param(j, marks=pytest.mark.slow) for j in range(1, len(PAIRS)))])
 def test_a_neighbour_moves_nothing_on_two_ranks(rule, pair):
     """Replayed on rank 0; rank 1 follows both times, and what it hands out is the same too."""
     one, other = PAIRS[pair].data, PAIRS[pair].neighbour

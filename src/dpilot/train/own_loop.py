@@ -59,6 +59,7 @@ class PrivateStep:
         ledger                   a Ledger, one commitment of it, or a path, as for a Trainer
         steps beyond the plan    refused
         stopping early           the price stays what was planned; ``finish()`` books the run as done
+        several ranks            the same loop on each: rank 0 pays, and its loader tells the others what to read
 
     Example:
         >>> from torch.utils.data import TensorDataset

@@ -76,6 +76,7 @@ class Trainer:
         row that cannot be read       left out of its unit, like one of another shape than the unit's first
         row that does not compute     its unit is null
         layer-wise rules              groups of parameters are shared out by the model's order, or given as ``groups``
+        several ranks (torchrun)      all take part; rank 0 pays, draws, calls back and writes (docs/scale.md)
 
     Example:
         >>> import torch
@@ -237,6 +238,10 @@ class Trainer:
         Guarantee:
             Nothing is paid again, because nothing new is released: the same noise is added to the same sums, which is
             checked. Where that cannot be (the secret is gone or ahead, a sum differs) it is refused: a new run pays.
+
+        Edge cases:
+            several ranks    what they began goes on bit for bit on any number of them; what one process began goes on
+                             on several only where the next step had not begun
         """
         where, ranks = Path(folder), find_ranks()
         observers = Observers(callback, progress)
