@@ -132,21 +132,23 @@ def test_a_run_of_two_ranks_goes_on_bit_for_bit_on_any_number(ranks, tmp_path):
 
 
 def test_own_loops_on_two_ranks(tmp_path):
-    def work(rank):
+    def work(rank, home=tmp_path):
         net, chosen = model(rank), plan("slack")
         loader = poisson_loader(data(), chosen)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-        options = {"test_seed": 7, "ledger": str(tmp_path / "book"), "chunk_size": 8, "engine": "loop"}
+        options = {"test_seed": 7, "ledger": str(home / "book"), "chunk_size": 8, "engine": "loop"}
         step = PrivateStep(net, LOSS, optimizer, chosen, **options)
         for batch in loader:
             step(batch)
-        assert step.run.save(tmp_path / "run") == tmp_path / "run"
+        assert step.run.save(home / "run") == home / "run"
         return step.run
 
     first, second = run_on_ranks(2, work)
     assert same(first.model, second.model)
     assert first.record == second.record
     assert [entry.state for entry in Ledger.read(tmp_path / "book").entries()] == ["committed"]
+    (tmp_path / "alone").mkdir()
+    assert max(float((a - b).abs().max()) for a, b in pairs(first, work(0, tmp_path / "alone"))) < 1e-6
 
 
 def trained(rule, chunk, leads):
