@@ -137,8 +137,20 @@ class ValidationRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """The canaries of a run: their ``kind``, which took part, and the score of each, higher for those that seem to.
+
+    Scores follow from what was released, and coins are about canaries alone: both may be shown.
+    """
+
+    kind: str
+    included: tuple[bool, ...] = field(repr=False)
+    scores: tuple[float, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run: plan and options as plain data, what it cost, the stamps of its noise, its steps and validation."""
+    """One run: plan and options as plain data, cost, the stamps of its noise, its steps, validation and audit."""
 
     plan: dict[str, Any]
     epsilon: float
@@ -148,6 +160,7 @@ class RunRecord:
     notes: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     validation: tuple[ValidationRecord, ...] = ()
+    audit: AuditRecord | None = None
 
     def to_fit(
         self,
@@ -206,8 +219,10 @@ class RunRecord:
         data = _load(text)
         steps = _read_steps(data.pop("steps"))
         validation = tuple(ValidationRecord(**each) for each in data.pop("validation", ()))
+        audited = data.pop("audit", None)
+        audit = audited and AuditRecord(audited["kind"], tuple(audited["included"]), tuple(audited["scores"]))
         stamps, notes = tuple(data.pop("stamps")), tuple(data.pop("notes"))
-        return cls(steps=steps, stamps=stamps, notes=notes, validation=validation, **data)
+        return cls(steps=steps, stamps=stamps, notes=notes, validation=validation, audit=audit, **data)
 
 
 @dataclass(frozen=True, slots=True)
