@@ -14,6 +14,7 @@ from dpilot import Ledger, PrivateStep, Trainer, audit, clipping, poisson_loader
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
 from dpilot.sampling import Batch
+from dpilot.train.canaries import Canaries
 from dpilot.train.ranks import Alone, RankLost, find_ranks
 from dpilot.train.sums import ExactSums
 from tests.train import helpers
@@ -227,3 +228,13 @@ def test_the_grid_has_room_for_a_thousand_expected_batches():
         made = ExactSums.of(Alone(), model(), expected)
         assert 2 ** (62 - made.bits) >= 1000 * expected
         assert made.bits >= 24
+
+
+def test_canaries_and_hardened_noise_are_for_one_process():
+    def work(rank):
+        with pytest.raises(InvalidInput, match="audit is given on 2 ranks: expected one process"):
+            Trainer(model(), LOSS, plan(), audit=Canaries(10))
+        with pytest.raises(InvalidInput, match='noise is "hardened" on several ranks'):
+            Trainer(model(), LOSS, plan(), noise="hardened")
+
+    run_on_ranks(2, work)
