@@ -70,6 +70,9 @@ def test_a_doubtful_number_is_decided_by_more_bits() -> None:
         first = int(ncdf(-mpf(1) / 2 / mpf(1000)) * mpf(2) ** 64)
     assert _decide(first, 1000.0, lambda size: bytes(size)) == 1  # further in the tail
     assert _decide(first, 1000.0, lambda size: b"\xff" * size) == 0
+    for further, expected in ((b"\x00" * 8, 1), (b"\xff" * 8, 0)):
+        words = iter([(2 * first).to_bytes(8, "little"), further])
+        assert _round(1, 1000.0, lambda size, words=words: next(words)).tolist() == [expected]
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])

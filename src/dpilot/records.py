@@ -207,6 +207,7 @@ class RunRecord:
                 ),
             },
             steps=self.steps,
+            audit=self.audit,
         )
 
     def to_json(self) -> str:
@@ -219,8 +220,7 @@ class RunRecord:
         data = _load(text)
         steps = _read_steps(data.pop("steps"))
         validation = tuple(ValidationRecord(**each) for each in data.pop("validation", ()))
-        audited = data.pop("audit", None)
-        audit = audited and AuditRecord(audited["kind"], tuple(audited["included"]), tuple(audited["scores"]))
+        audit = _read_audit(data)
         stamps, notes = tuple(data.pop("stamps")), tuple(data.pop("notes"))
         return cls(steps=steps, stamps=stamps, notes=notes, validation=validation, audit=audit, **data)
 
@@ -275,7 +275,8 @@ class FitRecord:
     clipping threshold of each step. ``ledger``: its entries as plain data. ``curves``: named series of points, such as
     the fitted step size against epsilon. ``unprotected``: what the guarantee does not cover, in words. ``health``: the
     noisy shares of usable records, in all and by column. ``steps``: what every step released. ``trials``: the noisy
-    scores of settings that were tried. ``influences``: what the released model does with its columns.
+    scores of settings that were tried. ``influences``: what the released model does with its columns. ``audit``: the
+    canaries of the run, coins and scores.
     """
 
     privacy: dict[str, Any]
@@ -292,6 +293,7 @@ class FitRecord:
     steps: tuple[StepRecord, ...] = ()
     trials: tuple[MetricRecord, ...] = ()
     influences: tuple[Influence, ...] = ()
+    audit: AuditRecord | None = None
 
     @classmethod
     def of(
@@ -382,7 +384,8 @@ class FitRecord:
         lists: dict[str, Any] = {
             name: tuple(data.pop(name)) for name in ("decisions", "thresholds", "ledger", "stamps", "unprotected")
         }
-        return cls(metrics=metrics, trials=trials, curves=curves, influences=influences, steps=steps, **lists, **data)
+        more: dict[str, Any] = {"influences": influences, "steps": steps, "audit": _read_audit(data)}
+        return cls(metrics=metrics, trials=trials, curves=curves, **more, **lists, **data)
 
 
 _EVALUATED: Final = ("the figures, a release of their own, added to it",)
@@ -406,6 +409,11 @@ def _validated(validation: Sequence[ValidationRecord]) -> tuple[MetricRecord, ..
     """The last accuracy on public records as an exact figure."""
     found = [each.accuracy for each in validation if each.accuracy is not None]
     return tuple(MetricRecord("accuracy", "", each, (each, each), (each, each), True) for each in found[-1:])
+
+
+def _read_audit(data: dict[str, Any]) -> AuditRecord | None:
+    found = data.pop("audit", None)
+    return found and AuditRecord(found["kind"], tuple(found["included"]), tuple(found["scores"]))
 
 
 def _read_steps(found: Any) -> tuple[StepRecord, ...]:
