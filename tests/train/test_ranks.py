@@ -13,7 +13,6 @@ from torch.utils.data import default_collate
 from dpilot import Ledger, PrivateStep, Trainer, audit, clipping, poisson_loader
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
-from dpilot.sampling import Batch
 from dpilot.train.canaries import Canaries
 from dpilot.train.ranks import Alone, RankLost, find_ranks
 from dpilot.train.sums import ExactSums
@@ -189,16 +188,16 @@ def test_a_neighbour_moves_nothing_on_two_ranks(rule, pair):
 
 
 def test_one_process_that_goes_on_deals_as_ranks_do():
-    """Chunks, and the keys of their randomness, to the last bit."""
-    whole, chain = Batch(np.arange(10), 3, "x"), Chain(bytes(range(32)), 3)
+    """Chunks, of whatever size, and the keys of their randomness, to the last bit."""
+    whole, chain = [np.arange(4), np.arange(4, 5), np.arange(5, 8)], Chain(bytes(range(32)), 3)
 
     def work(rank):
-        share = find_ranks().deal(chain, whole, 4)
+        share = find_ranks().deal(chain, 3, whole if rank == 0 else ())
         return share.chain.key, [piece.tolist() for piece in share.pieces]
 
     (key, first), (other, second) = run_on_ranks(2, work)
-    alone = Alone(as_ranks=True).deal(chain, whole, 4)
-    assert (first, second) == ([[0, 1, 2, 3], [8, 9]], [[4, 5, 6, 7]])
+    alone = Alone(as_ranks=True).deal(chain, 3, whole)
+    assert (first, second) == ([[0, 1, 2, 3], [5, 6, 7]], [[4]])
     assert alone.chain.key == key == other
     assert [piece.tolist() for piece in alone.pieces] == [first[0], *second, first[1]]
 

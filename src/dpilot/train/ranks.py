@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -91,8 +91,8 @@ class Ranks(Protocol):
         """Give every rank the parameters and buffers of rank 0."""
         ...
 
-    def deal(self, chain: Chain, batch: Batch, chunk_size: int) -> Share:
-        """This rank's share of rank 0's batch, in whole chunks: chunk c goes to rank c modulo their number."""
+    def deal(self, chain: Chain, step: int, pieces: Iterable[Indices]) -> Share:
+        """This rank's share of the pieces of rank 0's batch: piece c goes to rank c modulo their number."""
         ...
 
     def deal_records(self, batch: Batch) -> Batch:
@@ -138,10 +138,10 @@ class Alone(Ranks):
     def copy_weights(self, model: nn.Module) -> None:
         pass
 
-    def deal(self, chain: Chain, batch: Batch, chunk_size: int) -> Share:
+    def deal(self, chain: Chain, step: int, pieces: Iterable[Indices]) -> Share:
         if self.as_ranks:
-            return _seeded_share(_rank_key(chain), batch, chunk_size, 0, 1)
-        return Share(chain, batch.chunks(chunk_size))
+            return _seeded_share(_rank_key(chain), step, list(pieces), 0, 1)
+        return Share(chain, iter(pieces))
 
     def deal_records(self, batch: Batch) -> Batch:
         return batch
@@ -219,15 +219,18 @@ class Together(Ranks):
         for mine, theirs in zip(tensors, told, strict=True):
             mine.copy_(theirs)
 
-    def deal(self, chain: Chain, batch: Batch, chunk_size: int) -> Share:
+    def deal(self, chain: Chain, step: int, pieces: Iterable[Indices]) -> Share:
         rank, count = self._group.rank(), self.size
         if self.leads:
-            key, chunks = np.frombuffer(_rank_key(chain), np.int64), list(batch.chunks(chunk_size))
-            mine = self._scatter([_join_rows(key, *chunks[each::count]) for each in range(count)])
+            key, all_of_them = np.frombuffer(_rank_key(chain), np.int64), list(pieces)
+            shares = [all_of_them[each::count] for each in range(count)]
+            mine = self._scatter([_join_rows(key, [len(own)], [part.size for part in own], *own) for own in shares])
         else:
             mine = self._scatter()
-        taken = replace(batch, indices=mine[_KEY_WORDS:])
-        return _seeded_share(mine[:_KEY_WORDS].tobytes(), taken, chunk_size, rank, count)
+        parts = int(mine[_KEY_WORDS])
+        sizes, records = np.split(mine[_KEY_WORDS + 1 :], [parts])
+        own = np.split(records, np.cumsum(sizes)[:-1]) if parts else []
+        return _seeded_share(mine[:_KEY_WORDS].tobytes(), step, own, rank, count)
 
     def deal_records(self, batch: Batch) -> Batch:
         count = self.size
@@ -356,16 +359,16 @@ def _rank_key(chain: Chain) -> bytes:
     return chain.generator("ranks").bytes(KEY_BYTES)
 
 
-def _seeded_share(key: bytes, taken: Batch, chunk_size: int, rank: int, count: int) -> Share:
+def _seeded_share(key: bytes, step: int, pieces: Sequence[Indices], rank: int, count: int) -> Share:
     """A share whose chunks draw from generators of their own, whichever rank computes them."""
-    own = Chain(key, taken.step)
+    own = Chain(key, step)
 
-    def pieces() -> Iterator[Indices]:
-        for place, piece in enumerate(taken.chunks(chunk_size)):  # only the batch's last may be short
+    def seeded() -> Iterator[Indices]:
+        for place, piece in enumerate(pieces):
             seed_generators(own, f"chunk {place * count + rank}")
             yield piece
 
-    return Share(own, pieces())
+    return Share(own, seeded())
 
 
 def _join_rows(*rows: Any) -> Indices:

@@ -387,7 +387,6 @@ def _take_steps(
     noise: KeyedNoise, writer: CheckpointWriter | None,
 ) -> None:  # fmt: skip
     """Every step that is left: claim its batch, take it, store it where that is due, and report it."""
-    assert job.options.chunk_size is not None
     cost, ranks = paid.cost, job.ranks
     observers = job.observers if ranks.leads else Observers()
     report = observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
@@ -399,9 +398,10 @@ def _take_steps(
         key = sampler.state
         sampler.claim(batch)
         records, planted = batch.split(len(reader))
-        share = ranks.deal(key, records, size)
+        share = ranks.deal(key, records.step, job.pieces(records))
         chunks = reader.chunks(share.pieces)
         if canaries is not None:
+            assert size is not None
             chunks = chain(chunks, canaries.chunks(planted.indices - len(reader), size))
         record = state.step(share.chain, chunks, planted.indices - len(reader))
         if job.validation is not None and job.validation.due(state.steps_taken) and state.steps_taken < job.plan.steps:
