@@ -80,16 +80,16 @@ class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Fit on parquet files (a path, folder, pattern or list of them), streamed in constant memory.
 
         One pass for each scaling grid, two for the Gram matrix and its radius, one a step; noise is added to the sums.
-        Ids are read in one pass more, from the column that ``unit``, here or on the estimator, names, by way of a
-        temporary folder (``streaming.group_parquet``).
+        Ids are read in one pass more, from the column that ``unit``, here or on the estimator, names, by way of files
+        without names (``streaming.group_parquet``).
         """
         whom = self._unit(unit)
         rows, length, names = parquet_rows(where, target, None if whom.is_record else whom.name)
         self.n_features_in_, self.feature_names_in_ = len(names), np.asarray(names, dtype=object)
         if whom.is_record:
             return self._fit(rows, length=length)
-        with group_parquet(rows, length, whom, self._unit_key()) as (grouped, count):
-            return self._fit(grouped, length=count, unit=whom)
+        grouped, count = group_parquet(rows, length, whom, self._unit_key())
+        return self._fit(grouped, length=count, unit=whom)
 
     def predict(self, X: Any) -> Floats:
         """Predictions for each row, of a frame with or without ids; post-processing of what was released."""

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.data.cells import kind, plain_arrow
-from dpilot.data.units import UnitTable, UnitTableBuilder
+from dpilot.data.disk import DiskArray
+from dpilot.data.units import UnitTable, UnitTableBuilder, cut_units
 from dpilot.errors import InvalidInput
-from dpilot.linear.rows import Rows, UnitChunk, finite_rows
+from dpilot.linear.rows import Rows, UnitChunk, finite_rows, rechunk
 from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["MappedRows", "ParquetRows", "UnitTableRows", "group_parquet", "parquet_rows"]
+__all__ = ["DiskRows", "MappedRows", "ParquetRows", "UnitTableRows", "group_parquet", "parquet_rows"]
 
 BATCH = 1 << 16
 
@@ -86,6 +85,42 @@ class UnitTableRows:
         return MappedRows(self, function, columns)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DiskRows:
+    """Rows of features and targets that lie on disk, in the chunks of ``MemoryRows``; ``units`` ascend, if there are.
+
+    Guarantee:
+        That of ``ParquetRows``; sums over chunks are those of the same rows in memory, bit for bit.
+    """
+
+    features: DiskArray
+    target: DiskArray
+    units: Any = None
+
+    @property
+    def columns(self) -> int:
+        return self.features.shape[1] + 1
+
+    def chunks(self) -> Iterator[Floats]:
+        return (chunk.drawn for chunk in self.unit_chunks())
+
+    def unit_chunks(self) -> Iterator[UnitChunk]:
+        return rechunk(self._read())
+
+    def _read(self) -> Iterator[UnitChunk]:
+        length = max(len(self.target), 1)
+        blocks = (slice(start, min(start + BATCH, length)) for start in range(0, length, BATCH))
+        for place in blocks if self.units is None or not len(self.units) else cut_units(self.units, BATCH):
+            values = np.empty((len(self.target[place]), self.columns))
+            values[:, :-1], values[:, -1] = self.features[place], self.target[place]
+            finite = finite_rows(values)
+            starts = None if self.units is None else np.flatnonzero(np.diff(self.units[place][finite], prepend=-1))
+            yield UnitChunk(np.ascontiguousarray(values[finite]), starts)
+
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> MappedRows:
+        return MappedRows(self, function, columns)
+
+
 @dataclass(frozen=True, slots=True)
 class MappedRows:
     """Other rows, each put through ``function``, chunk by chunk as they are read."""
@@ -104,21 +139,19 @@ class MappedRows:
         return MappedRows(self, function, columns)
 
 
-@contextmanager
-def group_parquet(rows: ParquetRows, length: int, unit: PrivacyUnit, key: bytes) -> Iterator[tuple[UnitTableRows, int]]:
+def group_parquet(rows: ParquetRows, length: int, unit: PrivacyUnit, key: bytes) -> tuple[UnitTableRows, int]:
     """The rows grouped by the ids in the unit's column, in one pass, and the number of units.
 
     Guarantee:
-        What is grouped lies in a temporary folder of the user's own (mode 0700) until the body ends: numbers of all
-        rows, 8 bytes each, and digests of ids. TMPDIR says where.
+        What is grouped lies in files without names (``data.disk``) as long as the rows are held: numbers of all rows,
+        8 bytes each, and digests of ids. TMPDIR says on which disk.
     """
-    with TemporaryDirectory(prefix="dpilot-units-") as folder:
-        builder = UnitTableBuilder(unit, key, Path(folder), length, rows.columns)
-        for batch in rows.batches([unit.name]):
-            ids = plain_arrow(batch.column(batch.schema.get_field_index(unit.name)))
-            builder.add(ids, _values(batch, rows.names))
-        table = builder.build()
-        yield UnitTableRows(table), table.count
+    builder = UnitTableBuilder(unit, key, length, rows.columns)
+    for batch in rows.batches([unit.name]):
+        ids = plain_arrow(batch.column(batch.schema.get_field_index(unit.name)))
+        builder.add(ids, _values(batch, rows.names))
+    table = builder.build()
+    return UnitTableRows(table), table.count
 
 
 def parquet_rows(where: Any, target: str, unit: str | None = None) -> tuple[ParquetRows, int, tuple[str, ...]]:
