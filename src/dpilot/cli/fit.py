@@ -29,7 +29,10 @@ _FOLDER: Final = Path("out/fit")
 
 def fit(
     data: Annotated[
-        Path | None, typer.Argument(help="A csv or parquet file, or a folder of pictures.", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="A csv or parquet file, a folder or pattern of parquet files, or one of pictures.", show_default=False
+        ),
     ] = None,
     schema: Annotated[
         Path | None,
@@ -103,7 +106,9 @@ def fit(
             raise InvalidInput("DATA is given beside --resume: expected one of them, as the run folder names its data.")
         _go_on(resume, json=json)
         return
-    is_folder = data is not None and data.is_dir()
+    from dpilot.data.files import is_picture_folder
+
+    is_folder = data is not None and is_picture_folder(data)
     if data is None or (schema is None and not is_folder and not text) or epsilon is None:
         absent = [
             name for name, given in (("DATA", data), ("--schema", schema), ("--epsilon", epsilon)) if given is None

@@ -36,11 +36,10 @@ _MOST_BUCKETS: Final = 1 << 10
 _PIECE: Final = 1 << 16  # rows of a bucket that are read at a time
 
 
-class _Unnamed:
-    """A file without a name, closed and gone with this."""
+class _Owned:
+    """A file that is closed with this; one without a name is gone then."""
 
-    def __init__(self) -> None:
-        file: Any = TemporaryFile(prefix="dpilot-", buffering=0)  # noqa: SIM115, as it stays open
+    def __init__(self, file: Any) -> None:
         self.fileno, self.write = file.fileno, file.write
         weakref.finalize(self, file.close)
 
@@ -61,6 +60,11 @@ class DiskArray:
     def __init__(self, file: Any, dtype: DTypeLike, shape: tuple[int, ...], offset: int = 0) -> None:
         self._file, self._offset = file, offset
         self.dtype, self.shape = np.dtype(dtype), shape
+
+    @classmethod
+    def open(cls, path: str, dtype: DTypeLike, shape: tuple[int, ...], offset: int = 0) -> DiskArray:
+        """Rows that lie in a file of the caller's, from ``offset`` on."""
+        return cls(_Owned(open(path, "rb", buffering=0)), dtype, shape, offset)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -122,7 +126,7 @@ class DiskArrayBuilder:
     """Rows that are appended to a file without a name; ``shape`` is that of a row."""
 
     def __init__(self, dtype: DTypeLike, shape: tuple[int, ...] = ()) -> None:
-        self._file = _Unnamed()
+        self._file = _Owned(TemporaryFile(prefix="dpilot-", buffering=0))  # noqa: SIM115, as it stays open
         self._dtype, self._shape, self._length = np.dtype(dtype), shape, 0
 
     def __len__(self) -> int:
@@ -219,7 +223,7 @@ def _bytes(rows: NDArray[Any]) -> memoryview:
     return memoryview(rows.reshape(-1).view(np.uint8).data) if rows.nbytes else memoryview(b"")
 
 
-def _write(file: _Unnamed, rows: NDArray[Any]) -> None:
+def _write(file: _Owned, rows: NDArray[Any]) -> None:
     view = _bytes(rows)
     try:
         while len(view):

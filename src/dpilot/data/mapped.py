@@ -81,8 +81,7 @@ def _open(array: Any) -> Any:
     if not isinstance(array, np.memmap) or array.base is None or not array.flags.c_contiguous or not array.size:
         return np.asarray(array)
     start = array.ctypes.data - _origin(array).ctypes.data  # of a slice of a mapped array
-    file = open(str(array.filename), "rb", buffering=0)  # noqa: SIM115, as it stays open
-    return DiskArray(file, array.dtype, array.shape, _origin(array).offset + start)
+    return DiskArray.open(str(array.filename), array.dtype, array.shape, _origin(array).offset + start)
 
 
 def _origin(array: np.memmap[Any, Any]) -> Any:

@@ -25,12 +25,13 @@ from dpilot.privacy.unit import PrivacyUnit
 
 __all__ = ["RecordsOnDisk", "count_units", "is_too_large"]
 
-_VALUES: Final = 1 << 26  # encoded, of 4 bytes: a larger table goes to disk
+_VALUES: Final = 1 << 25  # of 4 bytes: a larger table goes to disk
+_ID: Final = 32  # values: what the id of a row takes in memory
 _NO_KEY: Final = bytes(KEY_BYTES)  # which rows count is not asked for
 
 
 def is_too_large(source: RecordSource) -> TypeGuard[TableSource]:
-    """Whether the records go to disk: tables in files of more than 2^26 encoded values, 256 MiB.
+    """Whether the records go to disk: tables in files of which memory would hold more than 128 MiB, roughly.
 
     Hashed texts, whose rows are sparse, and pictures stay in memory. The length of the file decides even where it is
     protected: nothing but time and memory tells one way from the other.
@@ -46,7 +47,8 @@ def is_too_large(source: RecordSource) -> TypeGuard[TableSource]:
         return False
     known = schema.inputs_only()
     width = Encoder(known.with_bounds(dict.fromkeys(known.to_buy, (0.0, 1.0)))).width
-    return source.length() * width > _VALUES
+    shapes = 9 * sum(column.type == "numeric" for column in known.features)  # of numbers that are widened
+    return source.length() * (width + shapes + _ID * (schema.unit is not None)) > _VALUES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -130,7 +130,7 @@ class TableSource:
         else:
             return cls(given, Frame.of(given).resolve(schema), IN_MEMORY)
         resolved = schema.resolve(column_names(path, **how), source=path.name)
-        return cls(Table.open(path, resolved, **how), resolved, path.stem)
+        return cls(Table.open(path, resolved, **how), resolved, path.stem if path.exists() else path.parent.name)
 
     def length(self) -> int:
         """The number of records, null ones too."""

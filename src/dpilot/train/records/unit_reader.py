@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from dpilot._arrays import Indices
-from dpilot.data.mapped import MappedDataset
+from dpilot.data.parquet import ON_DISK
 from dpilot.data.units import UnitRows, group_rows
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
@@ -113,7 +113,7 @@ def check_ids(dataset: Any, ids: Any, unit: PrivacyUnit) -> None:
     if unit.is_record:
         return
     if ids is None:
-        if type(base_of(dataset)) in (TensorDataset, MappedDataset):
+        if type(base_of(dataset)) in (TensorDataset, *ON_DISK):
             raise InvalidInput(
                 f"the plan's unit is {unit.name!r}, and units are missing: expected units=, one id for each row of the "
                 "data set, or a data set whose items are lists of the rows of one unit."
