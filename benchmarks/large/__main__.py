@@ -25,6 +25,42 @@ import pandas as pd
 
 from dpilot.data.bundled import adult
 
+_TRAIN = """
+import json, os, sys, time
+import numpy as np
+import torch
+from torch import nn
+from dpilot import Budget, Plan, Trainer
+from dpilot.data import MappedDataset
+from dpilot.sampling import PoissonSampler
+folder, rows, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.set_num_threads(1)
+data = MappedDataset(folder + "/x.npy", folder + "/y.npy")
+sampler, rate = PoissonSampler(1e4 / rows, steps), 1e4 / rows
+start = time.perf_counter(), time.process_time()
+drawn = [batch.indices for batch in sampler.batches(rows)]
+drawing = time.perf_counter() - start[0], time.process_time() - start[1]
+start = time.perf_counter(), time.process_time()
+for places in drawn:
+    data.read(places)
+reading = time.perf_counter() - start[0], time.process_time() - start[1]
+records = sum(map(len, drawn))
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(20, 2)
+    def forward(self, x):
+        return self.layer(x.float() / 255)
+plan = Plan.calibrate(Budget(1.0, 1e-10), size=rows, batch_size=10_000, steps=steps, clipping="constant")
+start = time.perf_counter(), time.process_time()
+run = Trainer(Model(), nn.CrossEntropyLoss(reduction="none"), plan, optimizer="sgd", lr=0.5, chunk_size=2048).fit(data)
+training = time.perf_counter() - start[0], time.process_time() - start[1]
+peak = [int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
+each = {"drawing": drawing, "reading": reading, "training": training}
+told = {name: {"rows a second": round(records / clock), "of a processor": round(records / own)} for name, (clock, own) in each.items()}
+print(json.dumps({"peak_MiB": peak[0], "records": records, **told}))
+"""
+
 NARROW = ("age", "education-num", "hours-per-week")
 
 _FIT = """
@@ -122,6 +158,30 @@ def fits(chosen: argparse.Namespace) -> None:
             path.unlink()
 
 
+def trainer(rows: list[int], steps: int) -> None:
+    """Steps of an expected 10,000 of ``rows`` records of 20 bytes and a label."""
+    with tempfile.TemporaryDirectory() as folder:
+        for count in rows:
+            rng = np.random.default_rng(0)
+            for name, shape in (("x", (count, 20)), ("y", (count,))):
+                path = Path(folder) / f"{name}.npy"
+                made = np.lib.format.open_memmap(
+                    path, mode="w+", dtype=np.uint8 if name == "x" else np.int64, shape=shape
+                )
+                for start in range(0, count, 1 << 20):
+                    some = made[start : start + (1 << 20)]
+                    some[:] = rng.integers(0, 256 if name == "x" else 2, some.shape, dtype=made.dtype)
+                del made
+            command = [sys.executable, "-c", _TRAIN, folder, str(count), str(steps)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            print(
+                json.dumps({"trainer": count, **json.loads(done.stdout.strip().splitlines()[-1])})
+                if not done.returncode
+                else done.stderr,
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 3_000_000, 10_000_000])
@@ -132,12 +192,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--source", help="Adult as csv, where parquet cannot be read")
     parser.add_argument("--narrow", action="store_true", help="three numbers as parquet")
+    parser.add_argument("--trainer", type=int, nargs="*", help="numbers of records")
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.rows, chosen.models = [100_000], ["logistic"]
-    fits(chosen)
+    if chosen.trainer:
+        trainer(chosen.trainer, chosen.steps)
+    else:
+        fits(chosen)
 
 
 if __name__ == "__main__":

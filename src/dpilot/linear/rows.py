@@ -22,7 +22,7 @@ from dpilot._arrays import Floats, Indices
 from dpilot.data.units import UnitRows
 from dpilot.numerics.products import products
 
-__all__ = ["MemoryRows", "Rows", "UnitChunk", "finite_rows", "rechunk", "total", "unit_total", "whiten"]
+__all__ = ["MappedRows", "MemoryRows", "Rows", "UnitChunk", "finite_rows", "rechunk", "total", "unit_total", "whiten"]
 
 
 CHUNK: Final = 1 << 16
@@ -143,6 +143,24 @@ class MemoryRows:
         return MemoryRows(self.chunk.map(function))
 
 
+@dataclass(frozen=True, slots=True)
+class MappedRows:
+    """Other rows, each put through ``function``, chunk by chunk as they are read."""
+
+    rows: Rows
+    function: Callable[[Floats], Floats]
+    columns: int
+
+    def chunks(self) -> Iterator[Floats]:
+        return map(self.function, self.rows.chunks())
+
+    def unit_chunks(self) -> Iterator[UnitChunk]:
+        return (chunk.map(self.function) for chunk in self.rows.unit_chunks())
+
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> MappedRows:
+        return MappedRows(self, function, columns)
+
+
 def rechunk(chunks: Iterator[UnitChunk]) -> Iterator[UnitChunk]:
     """The same units, those whose first row is among the same 2^16 rows in one chunk: however they come, sums round
     alike. One chunk at least, if there is one.
@@ -189,7 +207,14 @@ def total(rows: Rows, function: Callable[[Floats], Floats]) -> Floats:
 
 
 def unit_total(rows: Rows, function: Callable[[UnitChunk], Floats]) -> Floats:
-    """The sum of ``function`` over chunks of whole units, of which it bounds each: for the door only."""
+    """The sum of ``function`` over chunks of whole units, of which it bounds each: for the door only.
+
+    Rows in partitions are added up where they lie, each partition once (``linear.partitions``).
+    """
+    if isinstance(rows, MappedRows):
+        return unit_total(rows.rows, lambda chunk: function(chunk.map(rows.function)))
+    if (sum_chunks := getattr(rows, "sum_chunks", None)) is not None:
+        return np.asarray(sum_chunks(function), dtype=np.float64)
     return np.asarray(sum(function(chunk) for chunk in rows.unit_chunks()), dtype=np.float64)
 
 

@@ -15,10 +15,10 @@ from dpilot.data.disk import DiskArray
 from dpilot.data.parquet import check_numeric, numeric_values, table_files
 from dpilot.data.units import UnitTable, UnitTableBuilder, cut_units
 from dpilot.errors import InvalidInput
-from dpilot.linear.rows import Rows, UnitChunk, finite_rows, rechunk
+from dpilot.linear.rows import MappedRows, UnitChunk, finite_rows, rechunk
 from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["DiskRows", "MappedRows", "ParquetRows", "UnitTableRows", "group_parquet", "parquet_rows"]
+__all__ = ["DiskRows", "ParquetRows", "UnitTableRows", "group_parquet", "parquet_rows"]
 
 BATCH = 1 << 16
 
@@ -116,24 +116,6 @@ class DiskRows:
             finite = finite_rows(values)
             starts = None if self.units is None else np.flatnonzero(np.diff(self.units[place][finite], prepend=-1))
             yield UnitChunk(np.ascontiguousarray(values[finite]), starts)
-
-    def map(self, function: Callable[[Floats], Floats], columns: int) -> MappedRows:
-        return MappedRows(self, function, columns)
-
-
-@dataclass(frozen=True, slots=True)
-class MappedRows:
-    """Other rows, each put through ``function``, chunk by chunk as they are read."""
-
-    rows: Rows
-    function: Callable[[Floats], Floats]
-    columns: int
-
-    def chunks(self) -> Iterator[Floats]:
-        return map(self.function, self.rows.chunks())
-
-    def unit_chunks(self) -> Iterator[UnitChunk]:
-        return (chunk.map(self.function) for chunk in self.rows.unit_chunks())
 
     def map(self, function: Callable[[Floats], Floats], columns: int) -> MappedRows:
         return MappedRows(self, function, columns)
