@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from dpilot.audit.neighbours import Pair
+from dpilot.cli.main import main
 from dpilot.data import disk, units
 from dpilot.errors import InvalidInput
 from dpilot.fit import on_disk, pipeline, population
@@ -22,7 +23,6 @@ from dpilot.fit.table import fit_table
 from tests.fit.helpers import SCHEMA, frame, numeric_frame, numeric_schema
 from tests.fit.test_replay import GOOD, OPAQUE, run
 from tests.fit.test_units import NEWCOMERS, UNIT, joined, persons
-from tests.thin import thin
 
 
 @pytest.fixture
@@ -51,20 +51,26 @@ def both(source, schema, monkeypatch, **options):
 
 
 CASES = [
-    ("additive", {}, frame, SCHEMA),
     ("additive", UNIT, frame, SCHEMA),
+    ("auto", UNIT, numeric_frame, numeric_schema()),
+]
+MORE = [
+    ("additive", {}, frame, SCHEMA),
     ("grids", UNIT, frame, SCHEMA),
     ("logistic", {"class_weight": "balanced"}, frame, SCHEMA),
     ("logistic", {**UNIT, "missing_unit": "row"}, frame, SCHEMA),
     ("mlp", {**UNIT, "rows_per_unit": "buy"}, frame, SCHEMA),
     ("auto", {}, numeric_frame, numeric_schema()),
-    ("auto", UNIT, numeric_frame, numeric_schema()),
     ("linear", UNIT, numeric_frame, numeric_schema()),
     ("grids", {}, numeric_frame, numeric_schema()),
 ]
 
 
-@pytest.mark.parametrize(("model", "options", "make", "schema"), CASES)
+def slow(*cases):
+    return [pytest.param(*each, marks=pytest.mark.slow) for each in cases]
+
+
+@pytest.mark.parametrize(("model", "options", "make", "schema"), [*CASES, *slow(*MORE)])
 @pytest.mark.filterwarnings("ignore:.*outside")
 def test_a_fit_on_disk_is_that_in_memory(model, options, make, schema, tmp_path, monkeypatch, small_pieces):
     data = persons(400, 90, make)
@@ -89,19 +95,21 @@ def plain(fitted):
     return facts
 
 
-@pytest.mark.parametrize("name", thin(NEWCOMERS, 4))
-@pytest.mark.parametrize("model", ["additive", "grids", "logistic"])
+@pytest.mark.parametrize("name", ["hostile rows", *slow(*((name,) for name in NEWCOMERS if name != "hostile rows"))])
+@pytest.mark.parametrize("model", ["additive", *slow(("grids",), ("logistic",))])
 def test_a_whole_unit_more_moves_releases_on_disk_by_no_more_than_one_bound(to_disk, replay, name, model):
     pair = Pair(name, persons(), joined(persons(), NEWCOMERS[name]))
     replay(partial(run, model=model, epochs=3 if model == "logistic" else 5, **UNIT), pairs=[pair], opaque=OPAQUE)
 
 
-@pytest.mark.parametrize("who", thin(["new", 7, 7.0, 2**60, b"x", None, float("nan"), "", object(), [1]], 4))
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["new", 7, 7.0, 2**60, b"x", None, float("nan"), "", object(), [1]])
 def test_ids_of_every_type_move_nothing_else_on_disk(to_disk, replay, who):
     pair = Pair(str(who), persons(), joined(persons(), [GOOD] * 4, who))
     replay(partial(run, model="logistic", epochs=2, **UNIT), pairs=[pair], opaque=OPAQUE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["additive", "logistic"])
 def test_a_record_more_moves_releases_on_disk_by_no_more_than_a_bound(to_disk, replay, model):
     data = frame(120)
@@ -158,3 +166,68 @@ def test_rows_are_sorted_as_in_memory(seed, small_pieces):
     order = np.argsort(keys, kind="stable")
     assert found == list(zip(keys[order].tolist(), order.tolist(), strict=True))
     assert sort._buckets.count > 10
+
+
+@pytest.mark.slow
+def test_a_fit_that_was_stopped_goes_on_from_the_table(to_disk, tmp_path, monkeypatch):
+    """Files without names are gone: they are written again, the same, so nothing is paid or drawn anew."""
+    monkeypatch.chdir(tmp_path)
+    persons(300, 80).to_csv("table.csv", index=False)
+    given = {"epsilon": 5.0, "delta": 1e-4, "model": "additive", "test_seed": 4, **UNIT}
+    expected = fit_table("table.csv", SCHEMA, run_folder="whole", **given)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(text):
+        if "final run" in text:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        fit_table("table.csv", SCHEMA, run_folder="run", tell=stop, **given)
+    found = fit_table("table.csv", SCHEMA, run_folder="run", resume=True, **given)
+    data = persons(300, 80)
+    assert np.array_equal(found.outputs(data), expected.outputs(data))
+    assert found.record.privacy["epsilon"] == expected.record.privacy["epsilon"]
+
+
+@pytest.mark.parametrize("named", ["visits", *slow(("visits/*.parquet",))])
+def test_parquet_in_pieces_is_one_table(named, to_disk, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    data = persons(300, 80)
+    (tmp_path / "visits").mkdir()
+    data[:130].to_parquet("visits/a.parquet")
+    data[130:].to_parquet("visits/b.parquet")
+    (tmp_path / "schema.toml").write_text(SCHEMA.to_toml())
+    data.to_csv("table.csv", index=False)
+    whole = fit_table("table.csv", SCHEMA, epsilon=3.0, delta=1e-4, model="additive", test_seed=3, **UNIT)
+    pieces = fit_table(named, SCHEMA, epsilon=3.0, delta=1e-4, model="additive", test_seed=3, **UNIT)
+    assert np.array_equal(whole.outputs(data), pieces.outputs(data))
+    how = [
+        "--schema",
+        "schema.toml",
+        "--epsilon",
+        "3",
+        "--delta",
+        "1e-4",
+        "--unit",
+        "patient_id",
+        "--model",
+        "additive",
+    ]
+    assert main(["fit", named, *how, "--out", "run", "--json"]) == 0
+    assert "patient_id" in json.loads(capsys.readouterr().out)["unit"]
+    assert [path.name for path in tmp_path.glob("*.ledger")] == ["visits.ledger"]
+    assert main(["fit", named, *how[:6], "--out", "rows"]) == 2, "the ledger is one of persons"
+    assert main(["predict", "run", named, "--out", "found.csv"]) == 0
+    assert len(pd.read_csv("found.csv")) == 300
+
+
+def test_pieces_of_other_columns_or_types_are_refused(tmp_path):
+    frame(20).to_parquet(tmp_path / "a.parquet")
+    frame(20).drop(columns="kind").to_parquet(tmp_path / "b.parquet")
+    with pytest.raises(InvalidInput, match="other columns"):
+        TableSource.of(tmp_path, SCHEMA)
+    (tmp_path / "b.parquet").write_text("number\n1\n")
+    with pytest.raises(InvalidInput, match="no parquet file"):
+        TableSource.of(tmp_path / "*.parquet", SCHEMA)
