@@ -94,7 +94,7 @@ class Table:
                 yield columns if self._vector_files else _frame(columns, roots)
                 none = False
             if none:
-                yield _frame({column.name: objects(()) for column in self.schema.needed}, roots)
+                yield _frame({name: objects(()) for each in self.schema.needed for name in each.sources}, roots)
         except OSError as problem:
             reason = problem.strerror or "damaged"
             raise InvalidInput(f"{self.path.name} cannot be read to its end ({reason}).") from None
@@ -131,7 +131,7 @@ class Table:
     @property
     def _own(self) -> list[str]:
         """The columns that are read from the table itself."""
-        return [column.name for column in self.schema.needed if not column.file]
+        return [name for column in self.schema.needed if not column.file for name in column.sources]
 
     def length(self) -> int:
         """The number of records: lines after the header, blank ones too, or rows."""
@@ -258,7 +258,8 @@ def _check_types(files: tuple[Path, ...], schema: Schema) -> None:
         if sorted(types.names) != names:
             raise InvalidInput(f"{path.name} has other columns than {files[0].name}: expected one table in pieces.")
         for column in (each for each in schema.used if not each.file):
-            check_kind(kind(types.field(types.get_field_index(column.name)).type), column)
+            for name in column.sources:
+                check_kind(kind(types.field(types.get_field_index(name)).type), column)
 
 
 def _open_array(path: Path) -> Any:
