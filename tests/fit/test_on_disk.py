@@ -15,6 +15,7 @@ import pytest
 from dpilot.audit.neighbours import Pair
 from dpilot.cli.main import main
 from dpilot.data import disk, units
+from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit import on_disk, pipeline, population
 from dpilot.fit.learners import networks
@@ -218,7 +219,11 @@ def test_parquet_in_pieces_is_one_table(named, to_disk, tmp_path, monkeypatch, c
     assert main(["fit", named, *how, "--out", "run", "--json"]) == 0
     assert "patient_id" in json.loads(capsys.readouterr().out)["unit"]
     assert [path.name for path in tmp_path.glob("*.ledger")] == ["visits.ledger"]
-    assert main(["fit", named, *how[:6], "--out", "rows"]) == 2, "the ledger is one of persons"
+    rows = SCHEMA.to_dict()
+    rows["columns"]["patient_id"] = {"role": "ignored"}
+    (tmp_path / "rows.toml").write_text(Schema.from_dict(rows).to_toml())
+    assert main(["fit", named, "--schema", "rows.toml", *how[2:6], "--out", "rows"]) == 2
+    assert "patient_id" in capsys.readouterr().err, "the ledger is one of persons"
     assert main(["predict", "run", named, "--out", "found.csv"]) == 0
     assert len(pd.read_csv("found.csv")) == 300
 

@@ -31,8 +31,9 @@ from dpilot.errors import InvalidInput
 
 __all__ = ["Buckets", "DiskArray", "DiskArrayBuilder", "DiskSort", "blocks_of", "map_rows"]
 
-_BUCKET: Final = 1 << 25  # bytes of a bucket, about, up to
+_BUCKET: Final = 1 << 24  # bytes of a bucket, about, up to
 _MOST_BUCKETS: Final = 1 << 10
+_MOST_READ: Final = 1 << 24  # bytes
 _PIECE: Final = 1 << 16  # rows of a bucket that are read at a time
 
 
@@ -98,27 +99,32 @@ class DiskArray:
 
     def _read(self, start: int, count: int) -> NDArray[Any]:
         found = np.empty((count, *self.shape[1:]), self.dtype)
-        view, place = _bytes(found), 0
-        while place < len(view):
-            done = os.preadv(self._file.fileno(), [view[place:]], self._offset + start * self._size + place)
-            if not done:
-                raise OSError("a file ends before its rows")
-            place += done
+        self._fill(_bytes(found), start * self._size)
         return found
 
     def _gather(self, places: Indices) -> NDArray[Any]:
         if places.size and not 0 <= places.min() <= places.max() < len(self):
             raise IndexError(f"a row beyond {len(self)}")
         found = np.empty((len(places), *self.shape[1:]), self.dtype)
-        starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)  # of runs that lie side by side
         if not found.size:
             return found
-        view, size, number = _bytes(found), self._size, self._file.fileno()
+        starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)  # of runs that lie side by side
+        view, size = _bytes(found), self._size
         ends = np.append(starts[1:], len(places))
         runs = zip((starts * size).tolist(), (ends * size).tolist(), (places[starts] * size).tolist(), strict=True)
         for start, end, offset in runs:
-            os.preadv(number, [view[start:end]], self._offset + offset)
+            self._fill(view[start:end], offset)
         return found
+
+    def _fill(self, view: memoryview, offset: int) -> None:
+        """Read what fills ``view``, from ``offset`` on in the rows."""
+        number, place = self._file.fileno(), 0
+        while place < len(view):
+            some = os.pread(number, min(len(view) - place, _MOST_READ), self._offset + offset + place)
+            if not some:
+                raise OSError("a file ends before its rows")
+            view[place : place + len(some)] = some
+            place += len(some)
 
 
 @final
@@ -174,7 +180,7 @@ class Buckets:
 class DiskSort:
     """Rows in the order of whole numbers from 0 to ``end`` (not included); rows of one number in the order they came.
 
-    ``rows`` is about how many there will be: memory holds a bucket of 32 MiB, of up to 1,024.
+    ``rows`` is about how many there will be: memory holds a bucket of 16 MiB, of up to 1,024.
     """
 
     def __init__(self, end: int, *, rows: int, dtype: np.dtype[Any]) -> None:

@@ -27,6 +27,7 @@ __all__ = ["HELD_OUT", "TRAIN", "Parts", "RecordsByUnit", "describe_unit", "grou
 TRAIN: Final = "train"
 HELD_OUT: Final = "held-out"
 _ROWS: Final = 1 << 16  # at a time
+_SCORED: Final = 1 << 13  # the same, widened
 
 
 def describe_unit(unit: PrivacyUnit) -> str | None:
@@ -77,7 +78,7 @@ class Parts:
     def held_out_blocks(self) -> Iterator[Any]:
         """The features of ``held_out``: those in memory whole, those on disk some at a time."""
         rows: Any = self.held_out.features
-        yield from blocks_of(rows, _ROWS) if isinstance(rows, DiskArray) else (rows,)
+        yield from blocks_of(rows, _SCORED) if isinstance(rows, DiskArray) else (rows,)
 
     def drawn_targets(self) -> Iterator[Floats]:
         """The target of one row of each unit of ``train``, some at a time, as a column."""
