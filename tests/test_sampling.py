@@ -58,7 +58,7 @@ def test_skips_do_not_move_with_the_length(rate, draws, monkeypatch):
     monkeypatch.setattr(sampling, "_DRAWS", draws)
     (long,) = indices(rate, 1, min(3_000_000, int(2_000 / rate)))
     assert len(long) > 0
-    for length in (0, 1, long[0], long[0] + 1, long[-1], long[-1] + 1, 1_000_001):
+    for length in (0, 1, long[0], long[0] + 1, long[len(long) // 2], long[-1], long[-1] + 1):
         assert indices(rate, 1, length) == [[place for place in long if place < length]]
 
 

@@ -287,7 +287,7 @@ def test_only_moments_and_steps_ask_for_all_rows():
     folder = Path(dpilot.linear.__file__).parent
     called = re.compile(r"unit_(chunks|total)")
     asking = {path.stem for path in folder.glob("*.py") if called.search(path.read_text())}
-    assert asking == {"rows", "streaming", "gram_matrix", "row_gradients"}
+    assert asking == {"rows", "streaming", "partitions", "gram_matrix", "row_gradients"}
 
 
 @pytest.mark.parametrize("seed", range(4))
