@@ -1,9 +1,9 @@
 """python -m benchmarks large [--rows N ...] [--models NAME ...] [--quick] [--trainer N]: time and peak memory.
 
-Fits: Adult, repeated in random order, each row with the id of a random person (four rows a person on average), as a csv
-file, or with ``--narrow`` three of its numbers as parquet; with units (at most 8 rows) and without; each fit in a process of its own. ``--memory`` holds everything in
-memory instead, where it fits. Peak memory is the most that was resident at a time (VmHWM), code included; that of
-loading code alone is the line of 0 rows.
+Fits: Adult, repeated in random order, each row with the id of a random person (four rows a person on average), as a
+csv file, or with ``--narrow`` three of its numbers as parquet; with units (at most 8 rows) and without; each fit in a
+process of its own. ``--memory`` holds everything in memory instead, where it fits. Peak memory is the most that was
+resident at a time (VmHWM), code included; that of loading code alone is the line of 0 rows.
 
 Trainer: records of 20 bytes in a file, steps of an expected 10,000 records by true Poisson sampling.
 """
@@ -57,7 +57,10 @@ run = Trainer(Model(), nn.CrossEntropyLoss(reduction="none"), plan, optimizer="s
 training = time.perf_counter() - start[0], time.process_time() - start[1]
 peak = [int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
 each = {"drawing": drawing, "reading": reading, "training": training}
-told = {name: {"rows a second": round(records / clock), "of a processor": round(records / own)} for name, (clock, own) in each.items()}
+told = {
+    name: {"rows a second": round(records / clock), "of a processor": round(records / own)}
+    for name, (clock, own) in each.items()
+}
 print(json.dumps({"peak_MiB": peak[0], "records": records, **told}))
 """
 
