@@ -265,7 +265,8 @@ def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor
     Guarantee:
         The model sees batches whose sizes follow from the place alone, the last one filled up with copies of a record:
         if it treats each record on its own, one record more behind them changes no bit of another's output. Batches of
-        protected inputs have one size: one in front of them changes no more than a last bit, by its place (engine.md).
+        protected inputs have one size: one in front of them changes no more than a last bit, by its place. Whoever
+        counts records puts them in a secret order (``map_records``).
 
     Example:
         >>> from torch import nn

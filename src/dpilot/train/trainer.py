@@ -318,7 +318,6 @@ def _take_steps(
     noise: KeyedNoise, writer: CheckpointWriter | None,
 ) -> None:  # fmt: skip
     """Every step that is left: claim its batch, take it, store it where that is due, and report it."""
-    assert job.options.chunk_size is not None
     cost = paid.cost
     report = job.observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
     if job.validation is not None and not state.validation:
@@ -328,8 +327,9 @@ def _take_steps(
         key = sampler.state
         sampler.claim(batch)
         records, planted = batch.split(len(reader))
-        chunks = reader.chunks(records.chunks(size))
+        chunks = reader.chunks(job.pieces(records))
         if canaries is not None:
+            assert size is not None
             chunks = chain(chunks, canaries.chunks(planted.indices - len(reader), size))
         record = state.step(key, chunks, planted.indices - len(reader))
         if job.validation is not None and job.validation.due(state.steps_taken) and state.steps_taken < job.plan.steps:
