@@ -61,16 +61,18 @@ def main() -> None:
 
 def grid(names: list[str], options: argparse.Namespace) -> None:
     """Measure what the tables lack, one after the other, in one pool of processes."""
-    tables = [table.only(options.row) for name in names for table in chosen_of(name, options.table)]
+    tables = [table.only(options.row) for name in names for table in chosen_of(name, options.table, len(names) > 1)]
     target = options.lines or lines.HERE / f"{'-'.join(names)}.jsonl"
     known = {**lines.read(), **lines.read(target.parent)}
     workers = options.workers or runner.default_workers(options.device)
     runner.run(tables, target, device=options.device, workers=workers, minutes=options.minutes, known=known)
 
 
-def chosen_of(name: str, wanted: list[str]) -> list[Table]:
-    found = [table for table in tables_of(name) if not wanted or table.name in wanted]
-    if not found:
+def chosen_of(name: str, wanted: list[str], some: bool = False) -> list[Table]:
+    """The tables of a paper that are wanted, in the order in which they were named; ``some``: it need not have one."""
+    known = {table.name: table for table in tables_of(name)}
+    found = [known[each] for each in (wanted or known) if each in known]
+    if not found and not some:
         names = ", ".join(table.name for table in tables_of(name))
         raise SystemExit(f"table is {', '.join(wanted)!r}: expected one of {names}.")
     return found
