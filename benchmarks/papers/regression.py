@@ -20,19 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.linear.common import Array, coefficients, fitted, paper
+from benchmarks.linear.made_up import Array, paper
 from benchmarks.papers.cell import Cell
 from benchmarks.papers.lines import Figures
 from dpilot import Budget, privacy
-from dpilot.linear.adaclip import AdaClip
-from dpilot.linear.adassp import AdaSSP
-from dpilot.linear.boosted import BoostedAdaSSP
-from dpilot.linear.bsgs import BSGS
-from dpilot.linear.dpgd import Dpgd
-from dpilot.linear.fitting import Method
-from dpilot.linear.fixed import FixedClip
-from dpilot.linear.methods import METHODS
-from dpilot.linear.ssp import SSP
 from dpilot.privacy import gdp_mu
 from dpilot.privacy.receipt import Receipt
 from dpilot.statistics import log_grid, quantile, quantile_event
@@ -41,10 +32,6 @@ DELTA = 1e-5
 EPOCHS, PARTS, RATE = 200, 100, 0.01
 BLOCKS = 40
 GRID = log_grid(2.0**-12, 2.0**12, per_octave=4)
-OURS: dict[str, Method] = {
-    "dpgd": Dpgd(), "fixed, 0.1": FixedClip(0.1), "fixed, 1": FixedClip(1.0), "fixed, 10": FixedClip(10.0), "adaclip": AdaClip(),
-    "bsgs": BSGS(), "ssp": SSP(), "adassp": AdaSSP(), "boosted": BoostedAdaSSP(), "auto": METHODS["auto"],
-}  # fmt: skip
 
 
 def measure(cell: Cell, device: str) -> Figures:
@@ -68,9 +55,7 @@ def measure(cell: Cell, device: str) -> Figures:
         found["threshold"] = _search(_norms(X, y), gdp_mu(Budget(share * cell.epsilon, DELTA / 2)))
         guess = descend(X, y, found["threshold"], (1 - share) * cell.epsilon, epochs, cell.seed, DELTA / 2)
     else:
-        bounds = cell.settings.get("bounds")
-        fit = fitted(OURS[cell.method], X, y, cell.epsilon, bounds=bounds, intercept=bounds is None)
-        guess = coefficients(fit)
+        guess = _ours(cell.method, X, y, cell.epsilon, cell.settings.get("bounds"))
     return {"error": float(np.linalg.norm(guess - weights)), **found}
 
 
