@@ -59,6 +59,17 @@ def measure(cell: Cell, device: str) -> Figures:
     return {"error": float(np.linalg.norm(guess - weights)), **found}
 
 
+def _ours(name: str, X: Array, y: Array, epsilon: float, bounds: str | None) -> Array:
+    """A method of the library; "fixed, C" names its threshold."""
+    from benchmarks.linear.common import coefficients, fitted
+    from dpilot.linear.fixed import FixedClip
+    from dpilot.linear.methods import METHODS
+
+    kind, _, threshold = name.partition(", ")
+    method = FixedClip(float(threshold)) if threshold else METHODS[kind]
+    return coefficients(fitted(method, X, y, epsilon, bounds=bounds, intercept=bounds is None))
+
+
 def descend(
     X: Array, y: Array, threshold: float, epsilon: float, epochs: int, seed: int, delta: float = DELTA
 ) -> Array:
