@@ -1,7 +1,7 @@
 """The tables of five papers, and ours beside them.
 
-DPILOT_DATA=folder [DPILOT_WEIGHTS=folder] python -m benchmarks papers NAME ... [--table T ...] [--quick] [--device cuda]
-                                                              [--minutes M] [--workers W] [--lines FILE]
+DPILOT_DATA=folder [DPILOT_WEIGHTS=folder] python -m benchmarks papers NAME ... [--table T ...] [--row R ...] [--quick]
+                                                   [--device cuda] [--minutes M] [--workers W] [--lines FILE]
 
 | NAME | what |
 |---|---|
@@ -10,8 +10,8 @@ DPILOT_DATA=folder [DPILOT_WEIGHTS=folder] python -m benchmarks papers NAME ... 
 | report | RESULTS.md and the figures, from the lines that are there |
 | keep | writes data sets (--table NAME) in the form of cells into the folder that DPILOT_CACHE names |
 
-Each cell that is measured is one line of measured/*.jsonl; the next call goes on where this one stopped. ``--quick`` runs
-the smallest form of every table, prints it, and writes nothing.
+Each cell that is measured is one line of measured/*.jsonl; the next call goes on where this one stopped. ``--quick``
+runs the smallest form of every table, and writes nothing.
 """
 
 from __future__ import annotations
@@ -19,20 +19,12 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from importlib import import_module
 from pathlib import Path
 
 from benchmarks.datasets import Missing
 from benchmarks.papers import data, lines, report, runner
+from benchmarks.papers.report import PAPERS, tables_of
 from benchmarks.papers.table import Table
-
-PAPERS = ("slaclip", "zhao", "rehn", "panda", "provan", "best", "autopilot")
-
-
-def tables_of(paper: str) -> list[Table]:
-    """The tables of a paper, in the order in which they are worth measuring."""
-    found: list[Table] = import_module(f"benchmarks.papers.{paper}").tables()
-    return found
 
 
 def main() -> None:

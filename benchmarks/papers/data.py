@@ -3,7 +3,7 @@
 | name | inputs |
 |---|---|
 | mnist, fashion-mnist, skewed-mnist, cifar-10 | pixels in [0, 1] |
-| the same with ", standardised" | moved and scaled by the mean and deviation of all pixels, as Zou et al. do (not paid) |
+| the same with ", standardised" | by the mean and deviation of all pixels, as Zou et al. do (not paid) |
 | names | letters by number, padded in front, so that the last step of a recurrent layer is the name's last letter |
 | imdb | word pieces by number, padded at the end |
 | adult, dutch | numbers scaled by declared bounds, the rest one-hot; ``groups`` is the sex (1: female) |

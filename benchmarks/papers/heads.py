@@ -1,15 +1,13 @@
-"""One linear head on unit rows of public features, full batch: a recipe of a grid, or a way of tuning with everything paid.
+"""One linear head on unit rows of public features, full batch: a recipe of a grid, or a way of tuning, all paid.
 
 | method | what | settings |
 |---|---|---|
 | recipe | one run with the whole budget; choosing it is not paid | walk (C r / (mu n)), steps; or lr, steps |
 | linear_scaling, autopilot, data-free | the library's, tuning inside the budget | |
-| paper | linear scaling with the constants of Panda et al.: threshold 1, a line in epsilon over the whole box | shares, degree, stages |
+| paper | linear scaling as Panda et al.: threshold 1, a line in epsilon, the whole box | epsilons, degree |
 | random | one run of a draw from three decades | |
-| train_at | a law that was paid for once, at "searched" (another epsilon), then one run at the cell's epsilon: each pays for itself | searched |
+| train_at | one run at the cell's epsilon, by a law that was paid for at another; each pays for itself | searched |
 | not private | logistic regression | |
-
-"blur" scores the head on test pictures moved through a blur, where features of such are kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of lines: one JSON object a measured cell, only ever appended to. Tables and figures are made from these alone."""
+"""Files of lines: one JSON object a measured cell, only appended to. Tables and figures are made from these alone."""
 
 from __future__ import annotations
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -38,7 +40,7 @@ class MeanOfWords(nn.Module):
         return self.last(self.first(mean).relu())  # type: ignore[no-any-return]
 
 
-def cnn_2(inputs: Tensor, classes: int) -> nn.Module:
+def cnn_2(classes: int) -> nn.Module:
     """LeNet-style, 26,010 parameters: Papernot et al. 2021, used by Zou et al."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1)),
@@ -47,13 +49,11 @@ def cnn_2(inputs: Tensor, classes: int) -> nn.Module:
     )
 
 
-def cnn_4(inputs: Tensor, classes: int) -> nn.Module:
+def cnn_4(classes: int) -> nn.Module:
     """Four convolutions, average pooling, global average pooling: Zou et al. for CIFAR-10."""
     widths = (3, 32, 64, 64)
     blocks = [
-        layer
-        for a, b in zip(widths, widths[1:], strict=False)
-        for layer in (nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2))
+        layer for a, b in pairwise(widths) for layer in (nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2))
     ]
     return nn.Sequential(
         *blocks,
@@ -65,7 +65,7 @@ def cnn_4(inputs: Tensor, classes: int) -> nn.Module:
     )
 
 
-def two_layer_cnn(inputs: Tensor, classes: int) -> nn.Module:
+def two_layer_cnn(classes: int) -> nn.Module:
     """Two convolutions of 64 filters, three linear layers: Zhao et al., A.3."""
     return nn.Sequential(
         *(nn.Conv2d(1, 64, 3), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.MaxPool2d(3, 2)),
@@ -73,19 +73,31 @@ def two_layer_cnn(inputs: Tensor, classes: int) -> nn.Module:
     )
 
 
-NETWORKS: dict[str, Callable[[Tensor, int], nn.Module]] = {
+def linear(width: int, classes: int) -> nn.Module:
+    """A head without bias, started at zero."""
+    model = nn.Linear(width, classes, bias=False)
+    nn.init.zeros_(model.weight)
+    return model
+
+
+_NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "cnn-2": cnn_2,
     "cnn-4": cnn_4,
     "two-layer-cnn": two_layer_cnn,
-    "char-lstm": lambda inputs, classes: Recurrent(59, classes),
-    "mean-of-words": lambda inputs, classes: MeanOfWords(30_522, classes),
-    "logistic": lambda inputs, classes: nn.Linear(inputs.shape[1], classes),
+    "char-lstm": partial(Recurrent, 59),
+    "mean-of-words": partial(MeanOfWords, 30_522),
 }
+_LINEAR: dict[str, Callable[[int, int], nn.Module]] = {"linear": linear, "logistic": nn.Linear}
 _OTHERS = {"head": "heads", "least-squares": "regression"}
+
+
+def make(name: str, inputs: Tensor, classes: int) -> nn.Module:
+    """A fresh network for such inputs."""
+    return _LINEAR[name](inputs.shape[1], classes) if name in _LINEAR else _NETWORKS[name](classes)
 
 
 def measure(cell: Cell, device: str) -> Figures:
     """The figures of one cell."""
-    place = "networks" if cell.model in NETWORKS else _OTHERS[cell.model]
+    place = _OTHERS.get(cell.model, "networks")
     found: Figures = import_module(f"benchmarks.papers.{place}").measure(cell, device)
     return found

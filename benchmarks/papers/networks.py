@@ -1,4 +1,4 @@
-"""One private run of a small network: by a clipping rule with given settings, by the data-free default, or tuned and paid.
+"""One private run of a small network: by a clipping rule with given settings, the data-free default, or tuned and paid.
 
 Settings of a cell, beside its rule's own in "clipping":
 
@@ -6,13 +6,13 @@ Settings of a cell, beside its rule's own in "clipping":
 |---|---|
 | batch, epochs or steps | expected batch size, length of the run |
 | sigma | the noise multiplier, where it is the paper's; else ours, by PLD from epsilon and delta |
-| lr, momentum, decay, schedule | of SGD |
+| lr, momentum, decay, schedule | of SGD; optimizer: or of another |
 | normalized | gradients in units of the threshold |
 | watch | score the test part every so many steps |
 | quick | the smallest form: 256 records, two steps |
 
-Methods beside the rules: "default" (data-free step size, bounded slack; nothing is chosen, so nothing is paid beside the
-run), "autopilot" (tuned inside the budget), "non-private". The test part is public, figures are exact.
+Methods beside the rules: "default" (data-free step size, bounded slack; nothing is chosen, so nothing is paid beside
+the run), "autopilot" (tuned inside the budget), "non-private". The test part is public, figures are exact.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.papers import data as sets
 from benchmarks.papers.cell import Cell
 from benchmarks.papers.data import Data
 from benchmarks.papers.lines import Figures
-from benchmarks.papers.models import NETWORKS
+from benchmarks.papers.models import make
 from dpilot import Budget, Plan, Trainer, clipping, tune
 from dpilot.privacy.budget import Cost
 from dpilot.tune.defaults import module_lr
@@ -60,14 +60,15 @@ def _private(cell: Cell, settings: dict[str, Any], train: Data, test: Data, devi
     plan = plan_of(cell, settings, len(train))
     batch, steps = plan.expected_batch_size, plan.steps
     lr = module_lr(noise_multiplier=plan.noise_multiplier, batch_size=batch, steps=steps) if default else settings["lr"]
-    momentum, decay = settings.get("momentum", 0.9), settings.get("decay", 0.0)
+    optimizer, own = settings.get("optimizer", "sgd"), {"weight_decay": settings.get("decay", 0.0)}
+    if optimizer == "sgd":
+        own["momentum"] = settings.get("momentum", 0.9)
     more: dict[str, Any] = {}
     if "watch" in settings:
         more = {"public_validation": _dataset(cell, test), "checkpoint_every": settings["watch"]}
-    model = NETWORKS[cell.model](train.inputs, _outputs(cell, train))
+    model = make(cell.model, train.inputs, _outputs(cell, train))
     trainer = Trainer(
-        model, _loss(cell), plan, optimizer="sgd", lr=lr,
-        optimizer_options={"momentum": momentum, "weight_decay": decay},
+        model, _loss(cell), plan, optimizer=optimizer, lr=lr, optimizer_options=own,
         schedule=settings.get("schedule", "cosine" if default else "constant"),
         device=device, **more,
     )  # fmt: skip
@@ -100,7 +101,7 @@ def plan_of(cell: Cell, settings: Mapping[str, Any], size: int) -> Plan:
 def _autopilot(cell: Cell, settings: dict[str, Any], train: Data, test: Data, device: str) -> Figures:
     budget = Budget(cell.epsilon, settings.get("delta", DELTA))
     tuned = tune.autopilot(
-        lambda: NETWORKS[cell.model](train.inputs, _outputs(cell, train, two=True)),
+        lambda: make(cell.model, train.inputs, _outputs(cell, train, two=True)),
         TensorDataset(train.inputs, train.labels), budget, classes=train.classes,
         epochs=min(settings.get("epochs", EPOCHS), settings.get("steps", 1 << 30)), device=device,
     )  # fmt: skip
@@ -110,7 +111,7 @@ def _autopilot(cell: Cell, settings: dict[str, Any], train: Data, test: Data, de
 
 def _plain(cell: Cell, settings: dict[str, Any], train: Data, test: Data, device: str) -> Figures:
     """Without privacy: Adam, the same number of epochs."""
-    model = NETWORKS[cell.model](train.inputs, _outputs(cell, train)).to(device)
+    model = make(cell.model, train.inputs, _outputs(cell, train)).to(device)
     optimizer, loss = torch.optim.Adam(model.parameters(), lr=settings.get("lr", 1e-3)), _loss(cell)
     inputs, labels = (each.to(device) for each in _dataset(cell, train).tensors)
     batch, epochs = settings.get("batch", BATCH), 1 if "steps" in settings else settings.get("epochs", EPOCHS)

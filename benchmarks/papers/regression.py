@@ -5,9 +5,10 @@ spread of the target ten times as large from the middle on (section 7).
 
 | method | what |
 |---|---|
-| mini-batch | 200 epochs of batches of n/100 (Poisson), step size 0.01 down a cosine; settings: threshold, or "quantile" at the start, looked up without paying (his "Opt C") |
-| mini-batch, searched | the same after a valid private median of the norms at the start; settings: share, of epsilon |
-| once, every, follow | in blocks: the threshold searched in the first, in every block, or followed by the noisy fraction above it |
+| mini-batch | 200 epochs of batches of n/100 (Poisson), step size 0.01 down a cosine, at a threshold |
+| the same with "quantile" | the threshold looked up at the start, without paying (his "Opt C") |
+| mini-batch, searched | the threshold is a valid private median of the norms at the start, for a share of epsilon |
+| once, every, follow | in blocks: the threshold searched in the first, searched in all, or moved in every step |
 | the others | ``dpilot.linear``; settings: bounds ("standardised": declared; none: everything bought) |
 """
 

@@ -59,7 +59,8 @@ def run(
         found[cell.key] = figures
         files.write(target, cell, figures, seconds, stamp)
         tell(
-            f"{seconds:6.1f} s {cell.data} {cell.method} {cell.epsilon:g} {dict(cell.settings)} {cell.seed} {_short(figures)}"
+            f"{seconds:6.1f} s {cell.data} {cell.method} {cell.epsilon:g} {dict(cell.settings)} {cell.seed}: "
+            f"{_short(figures)}"
         )
 
     if workers == 1:
