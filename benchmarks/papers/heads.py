@@ -1,5 +1,7 @@
 """One linear head on unit rows of public features, full batch: a recipe of a grid, or a way of tuning, all paid.
 
+With "groups" figures are by group too.
+
 | method | what | settings |
 |---|---|---|
 | recipe | one run with the whole budget; choosing it is not paid | walk (C r / (mu n)), steps; or lr, steps |
@@ -21,6 +23,7 @@ import torch
 from benchmarks.papers import data as sets
 from benchmarks.papers.cell import Cell
 from benchmarks.papers.lines import Figures
+from benchmarks.papers.networks import scores
 from dpilot import Budget, tune
 from dpilot.privacy import gdp_mu
 from dpilot.privacy.receipt import Receipt
@@ -42,7 +45,11 @@ def measure(cell: Cell, device: str) -> Figures:
 
         return {"accuracy": plain(train, test)}
     weights, found = _WAYS[cell.method](train, budget, dict(cell.settings))
-    return {"accuracy": accuracy(test, weights), **found}
+    found = {"accuracy": accuracy(test, weights), **found}
+    if cell.settings.get("groups"):
+        part = sets.load(cell.data, "test").first(len(test))
+        found |= scores(predict(test, torch.as_tensor(weights).to(test.values.device)).cpu(), part)
+    return found
 
 
 @lru_cache(maxsize=4)

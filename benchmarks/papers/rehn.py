@@ -11,7 +11,8 @@ from dpilot import Budget, privacy
 
 FEATURES = "cifar-10/resnet-20"
 SIZE, EPOCHS, DELTA = 50_000, 8, 1e-5
-BATCHES = (256, 1_024, 4_096, 16_384)
+BATCHES = (1_024, 4_096, 16_384)
+LARGEST = BATCHES[-1]
 THRESHOLDS = (0.01, 0.1, 1.0, 10.0)
 STEP_SIZES = (0.003, 0.01, 0.03)
 EPSILONS = (0.5, 8.0)
@@ -57,10 +58,10 @@ def thresholds() -> Table:
         row = f"epsilon {epsilon:g}"
         for threshold in THRESHOLDS:
             entries.append(
-                Entry(row, f"C = {threshold:g}", _grid("constant", epsilon, 4_096, {"threshold": threshold}))
+                Entry(row, f"C = {threshold:g}", _grid("constant", epsilon, LARGEST, {"threshold": threshold}))
             )
         for rule in ("auto-s", "mse"):
-            entries.append(Entry(row, rule, _grid(rule, epsilon, 4_096, {}), decides=False))
+            entries.append(Entry(row, rule, _grid(rule, epsilon, LARGEST, {}), decides=False))
     return Table("threshold", tuple(entries), _threshold)
 
 

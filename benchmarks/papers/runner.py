@@ -23,6 +23,10 @@ from benchmarks.papers.table import Table
 Answer = tuple[Cell, Figures | None, float, str]
 
 
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
 def run(
     tables: Sequence[Table],
     target: Path,
@@ -31,7 +35,7 @@ def run(
     workers: int = 1,
     minutes: float | None = None,
     known: dict[str, Figures] | None = None,
-    tell: Callable[[str], None] = print,
+    tell: Callable[[str], None] = _say,
 ) -> dict[str, Figures]:
     """Measure what ``tables`` still lack, append it to ``target``, and return all that is known.
 
