@@ -51,6 +51,10 @@ def measure(cell: Cell, device: str) -> Figures:
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(cell.seed)
+    if cell.method == "group":
+        from benchmarks.papers import by_group
+
+        return by_group.measure(cell, settings, train, test)
     ways = {"non-private": _plain, "autopilot": _autopilot}
     return ways.get(cell.method, _private)(cell, settings, train, test, device)
 
@@ -134,10 +138,10 @@ def _dataset(cell: Cell, data: Data) -> TensorDataset:
 
 
 def _loss(cell: Cell) -> Any:
-    return _binary if cell.model == "logistic" else nn.CrossEntropyLoss(reduction="none")
+    return binary_loss if cell.model == "logistic" else nn.CrossEntropyLoss(reduction="none")
 
 
-def _binary(outputs: Tensor, labels: Tensor) -> Tensor:
+def binary_loss(outputs: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], labels, reduction="none")
 
 
