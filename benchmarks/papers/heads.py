@@ -30,6 +30,7 @@ from dpilot.privacy.receipt import Receipt
 from dpilot.transfer.features import Features
 from dpilot.transfer.probe import predict
 from dpilot.tune.candidate import Candidate
+from dpilot.tune.defaults import TUNING_SHARE
 from dpilot.tune.outlays import whole_outlay
 
 DELTA = 1e-5
@@ -113,8 +114,7 @@ def train_at(train: Features, budget: Budget, settings: dict[str, Any]) -> tuple
 
 
 def _autopilot(train: Features, budget: Budget, settings: dict[str, Any]) -> tuple[Any, Figures]:
-    del settings
-    result = tune.autopilot(train, budget=budget)
+    result = tune.autopilot(train, budget=budget, tuning_share=settings.get("tuning_share", TUNING_SHARE))
     return result.model, _said(result.tuned)
 
 

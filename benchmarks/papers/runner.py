@@ -40,7 +40,7 @@ def run(
     """Measure what ``tables`` still lack, append it to ``target``, and return all that is known.
 
     Edge cases:
-        minutes are over     cells that are under way are given up; the next call begins them again
+        minutes are over     cells under way are given up, and begun again by the next call; one worker ends its own
         a cell that raises   is told, written nowhere, and left out until the next call
     """
     found = files.read(target.parent) if known is None else known
