@@ -1,7 +1,8 @@
-"""python -m benchmarks texts [--quick] [--seeds N] [--features K] [--encoder NAME] [--data NAME ...]: texts in tables.
+"""python -m benchmarks texts [--quick] [--seeds N] [--features K] [--encoder NAME [--finetune]] [--data NAME ...]
 
     private     fit_table with one column of type text, everything included in (epsilon, 1e-6); with --encoder, of the
                 rows that the encoder gives, computed once and declared as vectors, which are the same rows
+    finetune    fit_table with model="finetune" on the texts themselves (--finetune)
     autopilot   tune.autopilot on the same rows, encoded beforehand and made unit rows, at the same budget
     logistic    scikit-learn's LogisticRegression (C = 1) on the same rows, without privacy
 
@@ -62,10 +63,13 @@ def run(
 ) -> None:
     train, test = DATA[name]("train"), DATA[name]("test")
     codes, tested = train.labels.numpy(), test.labels.numpy()
+    shown = np.random.default_rng(1).permutation(len(tested))[: given.most_tested]
+    tested, written = tested[shown], [test.inputs[place] for place in shown]
     rows = np.random.default_rng(0).permutation(len(codes))[:most]
     chosen, codes = [train.inputs[place] for place in rows], codes[rows]
     schema = schema_of(train, features)
-    read: dict[str, Any] = {"train": np.array(chosen, dtype=object), "test": np.array(test.inputs, dtype=object)}
+    read: dict[str, Any] = {"train": np.array(chosen, dtype=object), "test": np.array(written, dtype=object)}
+    texts_of = dict(read)
     if given.encoder is not None:
         read = {part: read_by(given.encoder, given.length, list(texts_)) for part, texts_ in read.items()}
         vectors = {"type": "vector", "width": read["train"].shape[1]}
@@ -95,6 +99,15 @@ def run(
             line = {**about, "way": "private", "epsilon": epsilon, "seed": seed}
             say({**line, **figures(found, tested), "cpu_s": spent})
             del model
+            if given.finetune:
+                start = time.process_time()
+                declared = {"type": "text", "encoder": given.encoder, "length": given.length, "missing": "null"}
+                columns = {"text": declared, "label": schema.to_dict()["columns"]["label"]}
+                how = {"epsilon": epsilon, "delta": DELTA, "test_seed": seed, "model": "finetune"}
+                tuned = fit_table({**table, "text": texts_of["train"]}, Schema.from_dict({"columns": columns}), **how)
+                spent = time.process_time() - start
+                found = np.argmax(tuned.outputs({"text": texts_of["test"]}), axis=1)
+                say({**line, "way": "finetune", **figures(found, tested), "cpu_s": spent})
             known = Features.of(wide.widen(encoded), codes, len(train.classes)).unit()
             head = autopilot(known, None, Budget(epsilon, DELTA), size=len(codes)).model
             unit = Features.of(wide.widen(encoded_test), tested, len(train.classes)).unit().values
@@ -109,6 +122,8 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=2048)
     parser.add_argument("--encoder", default=None, help="a sentence encoder in place of hashed columns, as minilm")
     parser.add_argument("--length", type=int, default=128, help="tokens of a text that it reads")
+    parser.add_argument("--finetune", action="store_true", help="train adapters on the encoder too")
+    parser.add_argument("--most-tested", type=int, default=None, help="records to test on, drawn once")
     parser.add_argument("--epsilon", type=float, nargs="*", default=[1.0, 3.0])
     parser.add_argument("--most", type=int, default=None, help="records to train on, drawn once")
     parser.add_argument("--data", nargs="*", choices=list(DATA), default=list(DATA))

@@ -9,7 +9,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
-from itertools import chain, islice, repeat
+from itertools import chain, count, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -197,8 +197,8 @@ class RunRecord:
         )
 
     def to_json(self) -> str:
-        """One JSON document, with the version of its format; its steps are columns (see ``_plain``)."""
-        return _dump(replace(self, steps=()), steps=_plain_steps(self.steps))
+        """One JSON document, with the version of its format; its steps are columns (see ``_plain_steps``)."""
+        return _dump(replace(self, steps=()), steps=_plain_steps(self.steps, self.plan))
 
     @classmethod
     def from_json(cls, text: str) -> RunRecord:
@@ -354,7 +354,7 @@ class FitRecord:
 
     def to_json(self) -> str:
         """One JSON document, with the version of its format; its steps are columns, as those of a RunRecord."""
-        return _dump(replace(self, steps=()), steps=_plain_steps(self.steps) if self.steps else [])
+        return _dump(replace(self, steps=()), steps=_plain_steps(self.steps, self.plan) if self.steps else [])
 
     @classmethod
     def from_json(cls, text: str) -> FitRecord:
@@ -383,7 +383,8 @@ def _evaluation_entry(
     """The price of figures that stand in another ledger than the run's."""
     if evaluation and not any(entry.get("purpose") == "evaluation" for entry in entries):
         cost = {name: evaluation[name] for name in ("epsilon", "delta")}
-        yield {"purpose": "evaluation", "part": None, "cost": cost, "state": "committed"}
+        stage = {name: evaluation[name] for name in ("part", "split", "event") if name in evaluation}
+        yield {"purpose": "evaluation", "part": None, **stage, "cost": cost, "state": "committed"}
 
 
 def _validated(validation: Sequence[ValidationRecord]) -> tuple[MetricRecord, ...]:
@@ -395,57 +396,96 @@ def _validated(validation: Sequence[ValidationRecord]) -> tuple[MetricRecord, ..
 def _read_steps(found: Any) -> tuple[StepRecord, ...]:
     if isinstance(found, list):
         return tuple(StepRecord(**step) for step in found)
-    return steps_from_columns({name: _column(column) for name, column in found.items()})
+    columns = {name: _column(plain) for name, plain in found.items() if isinstance(plain, list) or "float32" in plain}
+    for name, plain in found.items():
+        if name not in columns:
+            columns[name] = _off_grid(plain, columns[f"{name}_count"], columns["bound"])
+    return steps_from_columns(columns)
+
+
+def _column(plain: list[Any] | Mapping[str, str]) -> NDArray[Any]:
+    if isinstance(plain, list):
+        return np.array(plain, dtype=np.float64 if None in plain else None)
+    return _unpacked(plain["float32"], "<f4")
 
 
 def _dump(record: RunRecord | FitRecord, **more: Any) -> str:
     return json.dumps({"format": FORMAT, **asdict(record), **more}, indent=1, allow_nan=False)
 
 
-_LARGE: Final = 18e6  # bytes of numbers in a record, beyond which they are rounded
-_OTHER_BITS: Final = 5  # of a noisy float32, in zlib: sign, exponent and what zlib loses
+_EXACT: Final = 4_000_000  # float32 in a record, up to which all their bits are kept
+_MOST: Final = 18e6  # characters that those of a larger one take
+_FINEST: Final = -5  # such numbers are rounded to 2^-5 of the noise's deviation at least
+_COARSEST: Final = 8
 
 
-def _mantissa_bits(count: int) -> int:
-    """How many bits of the mantissas of so many float32 are kept: all 23, or as many as ``_LARGE`` holds, at least 8.
+def _plain_steps(steps: Sequence[StepRecord], plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns as JSON. Bits of noise cannot be compressed: beyond ``_EXACT`` numbers are rounded until they fit.
 
-    Bits of noise cannot be compressed. Eight of them round by 0.2 % at most, far less than the noise of a sum.
-
-    >>> [_mantissa_bits(count) for count in (1_000_000, 6_000_000, 50_000_000)]
-    [23, 13, 8]
+    Noisy sums are rounded to a grid of 2^level times the deviation of their noise, sigma times the step's bound, which
+    moves a number by half of that at most; what follows from them, to 8 - level bits of mantissa, at least 8.
     """
-    room = 23 if not count else int(_LARGE * 8 * 3 / 4 / count) - _OTHER_BITS  # base64 takes 4 bytes for 3
-    return min(23, max(8, room))
+    columns = step_columns(steps)
+    numbers = {name: column for name, column in columns.items() if column.dtype == np.float32}
+    plain = {name: _list(column) for name, column in columns.items() if name not in numbers}
+    size = sum(column.size for column in numbers.values())
+    if size <= _EXACT:
+        return {**plain, **{name: {"float32": _packed(column)} for name, column in numbers.items()}}
+    first = _FINEST + int(max(0.0, 7.5 - 6 * _MOST / max(size, 1)))  # a level takes about a bit a number off
+    for level in count(first):
+        grid = {name: _on_grid(name, columns, level, plan.get("noise_multiplier")) for name in numbers}
+        if level > _COARSEST or sum(len(each["int32"]) for each in grid.values()) <= _MOST:
+            break
+    return {**plain, **grid}
+
+
+def _on_grid(name: str, columns: Mapping[str, NDArray[Any]], level: int, noise: Any) -> dict[str, Any]:
+    """A column as whole numbers, each less that of the step before: those of one coordinate are near one another."""
+    column, counts = columns[name], columns[f"{name}_count"]
+    lag = max(1, int(counts.max(initial=0)))
+    unit = 2.0**level * noise if name == "released" and isinstance(noise, int | float) else 0.0
+    with np.errstate(all="ignore"):
+        places = np.rint(column / (unit * np.repeat(columns["bound"], counts)))
+    if unit and bool((np.abs(places) < 2**31).all()):
+        whole = places.astype(np.int32)
+    else:  # bits of a float, which are in its order
+        unit, whole = 0.0, _round_mantissas(column, max(8, 8 - level)).view(np.int32)
+    steps = np.concatenate([whole[:lag], whole[lag:] - whole[:-lag]])
+    return {"int32": _packed((steps << 1) ^ (steps >> 31)), "lag": lag, "unit": unit}  # small ones have small bits
+
+
+def _off_grid(plain: Mapping[str, Any], counts: NDArray[Any], bounds: NDArray[Any]) -> NDArray[Any]:
+    """The inverse of ``_on_grid``."""
+    coded, lag = _unpacked(plain["int32"], "<u4"), plain["lag"]
+    found = (coded >> 1).view(np.int32) ^ -(coded & 1).view(np.int32)
+    rows = np.concatenate([found, np.zeros(-len(found) % lag, np.int32)]).reshape(-1, lag)
+    whole = rows.cumsum(axis=0, dtype=np.int32).reshape(-1)[: len(found)]
+    if not plain["unit"]:
+        return whole.view(np.float32)
+    return np.asarray(whole * (plain["unit"] * np.repeat(bounds, counts)), dtype=np.float32)
 
 
 def _round_mantissas(column: NDArray[Any], bits: int) -> NDArray[Any]:
     """The nearest float32 with so many bits of mantissa, and zeros behind them; what is not finite stays."""
-    if bits == 23:
-        return column
     unit = np.uint32(1 << (23 - bits))
     raised = (column.view(np.uint32) + unit // np.uint32(2)) & ~(unit - np.uint32(1))
     return np.where(np.isfinite(column) & np.isfinite(raised.view(np.float32)), raised.view(np.float32), column)
 
 
-def _plain_steps(steps: Sequence[StepRecord]) -> dict[str, Any]:
-    columns = step_columns(steps)
-    bits = _mantissa_bits(sum(column.size for column in columns.values() if column.dtype == np.float32))
-    return {name: _plain(column, bits) for name, column in columns.items()}
+def _list(column: NDArray[Any]) -> list[Any]:
+    return [None if number != number else number for number in column.tolist()]
 
 
-def _plain(column: NDArray[Any], bits: int) -> list[Any] | dict[str, str]:
-    """A list; of float32 base64 of zlib of all first bytes, then all second ones: noise gets a quarter smaller so."""
-    if column.dtype != np.float32:
-        return [None if number != number else number for number in column.tolist()]
-    planes = _round_mantissas(column, bits).astype("<f4").view(np.uint8).reshape(-1, 4).T
-    return {"float32": b64encode(zlib.compress(planes.tobytes(), 1)).decode()}
+def _packed(column: NDArray[Any]) -> str:
+    """Base64 of zlib of all first bytes of four, then all second ones: what is alike lies together."""
+    planes = column.astype(column.dtype.newbyteorder("<")).view(np.uint8).reshape(-1, 4).T
+    coder = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_RLE)  # noise repeats nothing: runs alone are looked for
+    return b64encode(coder.compress(planes.tobytes()) + coder.flush()).decode()
 
 
-def _column(plain: list[Any] | dict[str, str]) -> NDArray[Any]:
-    if isinstance(plain, list):
-        return np.array(plain, dtype=np.float64 if None in plain else None)
-    planes = np.frombuffer(zlib.decompress(b64decode(plain["float32"])), dtype=np.uint8).reshape(4, -1)
-    return np.ascontiguousarray(planes.T).view("<f4").reshape(-1)
+def _unpacked(text: str, kind: str) -> NDArray[Any]:
+    planes = np.frombuffer(zlib.decompress(b64decode(text)), dtype=np.uint8).reshape(4, -1)
+    return np.ascontiguousarray(planes.T).view(kind).reshape(-1)
 
 
 def _load(text: str) -> dict[str, Any]:

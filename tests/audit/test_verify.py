@@ -128,7 +128,11 @@ def test_a_run_with_noise_of_a_seed_does_not_verify_and_bought_figures_are_told(
         bought = run.evaluate(data(), epsilon=0.5)
     found = verify(run.save(tmp_path / "run", evaluation=bought))
     assert [check.name for check in found.checks if check.held is False] == ["noise"]
-    assert "cost epsilon 0.5 more" in found.statement["tuning"]
+    assert found.statement["epsilon"] == pytest.approx(run.epsilon + 0.5)
+    assert found.statement["delta"] == 2 * run.delta
+    assert [each["purpose"] for each in found.statement["events"]] == ["training", "evaluation"]
+    weights = verify(tmp_path / "run" / "model.safetensors").statement
+    assert (weights["epsilon"], len(weights["events"])) == (run.epsilon, 1)
 
 
 def test_a_ledger_that_does_not_go_on_from_the_head_is_found(copies: list[Path]) -> None:

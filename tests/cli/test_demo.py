@@ -115,6 +115,6 @@ def test_the_whole_demo_tunes_reaches_its_figures_and_is_quick(tmp_path, monkeyp
     figures = {each.name: each for each in record.metrics if not each.of}
     assert figures["accuracy"].sampling[1] > 0.85
     assert figures["AUC"].sampling[1] > 0.9
-    assert "step size against epsilon: fitted" in record.curves
+    assert "step size times steps (r) against mu: fitted" in record.curves
     page = (tmp_path / "out" / "demo" / "report.html").read_text()
-    assert "Step size against epsilon" in page
+    assert "Step size times steps (r) against mu" in page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from dpilot.data.folders import class_names, folder_schema
 from dpilot.data.pictures import FINE, OTHER_MODE, UNREADABLE, PictureFile, PictureForm, read_pictures
 from dpilot.data.schema import Schema
 from dpilot.data.states import record_states
+from dpilot.data.workers import WorkerPool, WorkerProcess
 from dpilot.errors import InvalidInput
 from tests.data.pictures import SIDE, bomb, encoded, folder_of, pixels, put_odd
 
@@ -93,25 +93,49 @@ worker.main()
 def test_a_file_that_ends_its_decoder_is_null_and_no_other_file_is(tmp_path, monkeypatch, capfd):
     script = tmp_path / "worker.py"
     script.write_text(STANDING_IN.format(worker=pictures.picture_worker.__file__))
-    monkeypatch.setattr(pictures.picture_worker, "__file__", str(script))
-    monkeypatch.setattr(pictures, "_started", {})
+    monkeypatch.setattr(pictures, "_pool", WorkerPool(str(script), 8))
     names = ["a.png", "crash.png", "b.png", "later.png", "stall.png", "e.png", "memory.png", "half.png", "d.png"]
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(encoded(pixels(number)))
     try:
         found, codes = read_pictures([PictureFile(str(tmp_path), name) for name in names], FORM)
     finally:
-        pictures._stop(*pictures._started.values())
+        pictures._pool.stop()
     fine = [name[0] in "abedl" for name in names]  # what dies in a used process alone is read by a fresh one
     assert (codes == FINE).tolist() == fine
     assert all(np.array_equal(found[place], pixels(place) * fine[place]) for place in range(len(names)))
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("how", ["by another", "as the system does again and again"])
+def test_a_worker_that_is_killed_from_outside_takes_no_file_with_it(tmp_path, monkeypatch, how):
+    monkeypatch.setattr(pictures, "_pool", WorkerPool(pictures.picture_worker.__file__, 1))
+    for number in range(2):
+        (tmp_path / f"{number}.png").write_bytes(encoded(pixels(number)))
+    files = [PictureFile(str(tmp_path), f"{number}.png") for number in range(2)]
+    start, started = WorkerProcess.start, []
+
+    def start_and_kill(worker):
+        ready = start(worker)
+        started.append(worker)
+        if how != "by another" or len(started) < 4:  # before its first answer
+            worker.process.kill()
+            worker.process.wait()
+        return ready
+
+    monkeypatch.setattr(WorkerProcess, "start", start_and_kill)
+    try:
+        found, codes = read_pictures(files, FORM)
+    finally:
+        pictures._pool.stop()
+    fine = how == "by another"
+    assert codes.tolist() == [FINE if fine else UNREADABLE] * 2
+    assert np.array_equal(found, [pixels(number) * fine for number in range(2)])
+
+
 def test_a_worker_that_cannot_start_is_told_and_leaves_with_its_parent(monkeypatch, tmp_path):
     (tmp_path / "worker.py").write_text("raise SystemExit(1)")
-    monkeypatch.setattr(pictures.picture_worker, "__file__", str(tmp_path / "worker.py"))
-    monkeypatch.setattr(pictures, "_started", {})
+    monkeypatch.setattr(pictures, "_pool", WorkerPool(str(tmp_path / "worker.py"), 8))
     with pytest.raises(InvalidInput, match="cannot start"):
         read_pictures([PictureFile(".", "a.png")], FORM)
 
@@ -121,7 +145,7 @@ def test_a_script_without_a_main_guard_reads_pictures_and_leaves_no_process(tmp_
     code = (
         "from dpilot.data.pictures import *\nimport dpilot.data.pictures as p\n"
         f"print(read_pictures([PictureFile({str(tmp_path)!r}, 'a.png')], PictureForm(8, 8, 3))[1].tolist())\n"
-        "print([w.process.pid for ws in p._started.values() for w in ws][0])"
+        "print([w.process.pid for w in p._pool.workers][0])"
     )
     (tmp_path / "script.py").write_text(code)
     done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True)
@@ -209,4 +233,4 @@ def test_a_large_bomb_takes_little_memory_and_time(tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert read_pictures([PictureFile(str(tmp_path), "a.png")], FORM)[1].tolist() == [UNREADABLE]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
-    assert os.getpid() in pictures._started
+    assert pictures._pool.workers

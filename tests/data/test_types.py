@@ -200,6 +200,71 @@ def test_a_vector_of_another_length_or_without_numbers_is_null() -> None:
     assert states("vector", lists[1:]) == ["MISSING", "UNREADABLE", "UNREADABLE"]
 
 
+def members(columns: Any, names: Any = ("e0", "e1", "e2", "y"), **more: Any) -> Schema:
+    declared = {"v": {"type": "vector", "columns": columns, **more}, "y": {"type": "boolean", "role": "target"}}
+    return Schema.from_dict({"columns": declared}).resolve(names)
+
+
+def as_table(rows: Any, make: Any = pd.DataFrame) -> Any:
+    return make({"y": [True] * len(rows), **{f"e{place}": each for place, each in enumerate(zip(*rows, strict=True))}})
+
+
+@pytest.mark.parametrize("columns", ["e0..e2", "e*", ["e0", "e1", "e2"]])
+def test_a_range_of_columns_is_a_vector(columns: Any, tmp_path: Path) -> None:
+    schema = members(columns)
+    assert schema.columns["v"].sources == ("e0", "e1", "e2")
+    assert schema == Schema.from_dict(schema.to_dict()) == Schema.parse(schema.to_toml())
+    assert schema == schema.resolve(["y", "e2", "e1", "e0"])  # the names are known by now, whatever their order
+    whole = Encoder(schema.inputs_only())
+    for make in (pd.DataFrame, pl.DataFrame, pa.table, dict):
+        assert np.allclose(whole.encode_features(as_table(ROWS, make))[:, :3], UNIT)
+    path = tmp_path / "t.csv"
+    as_table(ROWS).to_csv(path, index=False)
+    (frame,) = Table.open(path, schema).frames()
+    assert np.allclose(Encoder(schema).encode(frame).features[:, :3], UNIT)
+
+
+def test_one_cell_of_a_range_makes_its_own_record_null_and_moves_no_other() -> None:
+    schema = members("e0..e2")
+    for cell in (np.nan, None, "", "x", np.inf, [1.0], 1j, object(), b"\xff", 10**400):
+        table = as_table([*ROWS, [1.0, cell, 2.0], [None] * 3])
+        found = record_states(schema, table).columns["v"].tolist()
+        assert [CellState(each).name for each in found] == ["FINE"] * 4 + ["UNREADABLE", "MISSING"], cell
+        assert np.allclose(Encoder(schema).encode(table).features[:4, :3], UNIT)
+    assert np.allclose(Encoder(schema).encode(as_table([*ROWS, ["3", True, 0]])).features[:4, :3], UNIT)
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "message"),
+    [
+        ("e0..e9", {}, r"\['e0\.\.e9'\] of the schema are not in"),
+        ("z*", {}, r"\['z\*'\] of the schema are not in"),
+        ("e0", {}, "columns are 'e0': expected"),
+        (["e0", "e0"], {}, "names of different columns"),
+        (["e0", "y"], {}, "have 'y', which has an entry of its own"),
+        (["e0", "e9"], {}, r"\['e9'\] of the schema are not in"),
+        ("e*", {"width": 4}, "width is 4, but it has 3 columns"),
+        ("e*", {"file": "x.npy"}, "beside a file"),
+        ("e0..e1", {}, r"columns \['e2'\] of the table have no entry"),
+    ],
+)
+def test_a_range_that_is_no_vector_is_refused_by_names_alone(columns: Any, more: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        members(columns, **more)
+
+
+def test_an_entry_of_its_own_wins_over_a_range_and_two_places_are_refused() -> None:
+    target = {"type": "boolean", "role": "target"}
+    declared = {"v": {"type": "vector", "columns": "a..c"}, "b": target}
+    assert Schema.from_dict({"columns": declared}).resolve(["a", "b", "c"]).columns["v"].sources == ("a", "c")
+    with pytest.raises(InvalidInput, match=r"is meant by the wildcards 'c.' and 'v'"):
+        Schema.from_dict({"columns": {**declared, "c*": {"type": "numeric", "bounds": [0, 1]}}}).resolve(
+            ["a", "b", "c"]
+        )
+    with pytest.raises(InvalidInput, match="only vector columns have it"):
+        Column("x", "text", columns="a..c")
+
+
 def test_only_vectors_may_be_lists_and_arrays_of_two_dimensions(tmp_path: Path) -> None:
     schema = Schema.from_dict({"columns": {"x": {"type": "numeric", "bounds": [0, 1]}}})
     with pytest.raises(InvalidInput, match="array of 2 dimensions"):

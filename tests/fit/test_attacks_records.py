@@ -102,6 +102,20 @@ def test_a_hostile_cell_of_every_type_moves_only_sums(replay, name, column):
     replay(run, pairs=[Pair(name, data, {"x": [*data["x"], CELLS[name]], "outcome": [*data["outcome"], True]})])
 
 
+@pytest.mark.parametrize("name", ["hostile", "hostile text", "digits", "array"])
+def test_a_hostile_cell_of_a_range_of_columns_moves_only_sums(replay, name):
+    columns = {"x": {"type": "vector", "columns": "a..b"}, "outcome": {"type": "boolean", "role": "target"}}
+    schema = Schema.from_dict({"columns": columns})
+
+    def run(data):
+        made = fit_table(data, schema, epsilon=2.0, delta=1e-5, size=40, stop_below=0.0)
+        return made.record.metrics, made.record.plan, made.health, made.predictor.state()
+
+    data = {"a": [1.0, 2] * 20, "b": [None, 3.0] * 20, "outcome": [True, False] * 20}
+    more = {"a": [*data["a"], 1.0], "b": [*data["b"], CELLS[name]], "outcome": [*data["outcome"], True]}
+    replay(run, pairs=[Pair(name, data, more)])
+
+
 @pytest.mark.parametrize("kind", [AutoClassifier, AutoRegressor])
 @pytest.mark.parametrize("name", CELLS)
 def test_a_hostile_cell_of_an_array_moves_only_sums(replay, name, kind):

@@ -17,6 +17,7 @@ from dpilot.cli.main import main
 from dpilot.data.files import Table
 from dpilot.data.sentences import shared_encoder
 from dpilot.errors import InvalidInput
+from dpilot.fit.arrays import class_schema
 from dpilot.fit.declaration import declare_fit
 from dpilot.fit.pipeline import plan_fit
 from dpilot.fit.rehearsal import rehearse
@@ -195,6 +196,14 @@ def test_the_command_line_takes_texts_without_a_schema(
     assert figures["accuracy"] > 0.9
 
 
+def test_many_columns_whose_bounds_are_bought_are_told_of_vectors() -> None:
+    for columns, told in ((100, False), (101, True)):
+        schema = class_schema([f"x{place}" for place in range(columns)], 2)
+        table = {name: [0.0] for name in schema.columns}
+        reasons = plan_fit(declare_fit(table, schema, epsilon=3.0, size=1000)[0], "basic").purchases.reasons
+        assert any('rows="unit"' in each for each in reasons) == told
+
+
 # vectors beside a table
 
 
@@ -220,6 +229,34 @@ def test_vectors_lie_in_a_file_beside_the_table(ending: str, tmp_path: Path) -> 
     whole = np.concatenate([model.predict(each) for each in Table.open(path, vector_schema()).frames(500)])
     assert whole[7] is None
     assert np.mean(whole == table["label"]) > 0.9
+
+
+def test_a_range_of_columns_is_fitted_saved_and_predicted_as_the_rows_it_holds(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1200, 5))
+    label = np.where(rows[:, 0] > 0, "pos", "neg")
+    rows[7, 2] = np.nan
+    table = pd.DataFrame(rows, columns=[f"e{place}" for place in range(5)]).assign(label=label)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    target = {"type": "categorical", "categories": ["neg", "pos"], "role": "target"}
+    schema = Schema.from_dict({"columns": {"v": {"type": "vector", "columns": "e0..e4"}, "label": target}})
+    how = {"epsilon": 3.0, "delta": 1e-5, "test_seed": 0}
+    model = fit_table(tmp_path / "t.csv", schema, **how)
+    inside = fit_table({"v": rows, "label": label}, vector_schema(file=None), **how)
+    weights = model.predictor.state()[1]["weights"]
+    assert np.array_equal(weights, inside.predictor.state()[1]["weights"])
+    model.save(tmp_path / "run")
+    found = dpilot.load(tmp_path / "run").predict(table.iloc[:, ::-1])
+    assert found[7] is None
+    assert np.mean(found == label) > 0.9
+    age = {"type": "numeric", "bounds": [0, 1]}  # beside other columns, whose effect is told
+    schema = Schema.from_dict({"columns": {"v": {"type": "vector", "columns": "e0..e4"}, "age": age, "label": target}})
+    table["age"] = rng.random(1200)
+    fitted = AutoClassifier(epsilon=3.0, schema=schema).fit(table.drop(columns="label"), label)
+    assert [each.column for each in fitted.record_.influences] == ["age"]
+    assert fitted.predict(table.drop(columns="label")).shape == (1200,)
+    plan = plan_fit(declare_fit(table, schema, epsilon=3.0, delta=1e-5)[0], "basic")
+    assert rehearse(plan).features == 8
 
 
 @pytest.mark.parametrize(

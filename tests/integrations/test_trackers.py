@@ -33,7 +33,7 @@ class Writer:
     def add_scalar(self, name, value, step, **_):
         self.scalars.setdefault(name.removeprefix("dpilot/"), {})[step] = value
 
-    def add_text(self, name, text, step):
+    def add_text(self, name, text, step, **_):
         self.texts[name] = text
 
 
@@ -135,6 +135,8 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
     assert logged.pop("epsilon") == {0: run.epsilon}
     assert logged.pop("delta") == {0: run.delta}
     assert is_frame(logged, run.steps())
+    times = {each.wall_time for tag in read.Tags()["tensors"] for each in read.Tensors(tag) if "threshold" in tag}
+    assert len(times) == 1  # how long a step took would tell the size of its batch
 
 
 @pytest.fixture
@@ -162,6 +164,8 @@ def test_mlflow_reads_what_was_logged(store):
     assert logged.pop("epsilon") == {0: run.epsilon}
     assert logged.pop("delta") == {0: run.delta}
     assert is_frame(logged, run.steps())
+    steps = store.MlflowClient().get_metric_history(active.info.run_id, "threshold")
+    assert len({each.timestamp for each in steps}) == 1
     text = store.artifacts.load_text(f"runs:/{active.info.run_id}/{mlflow.ARTIFACT}")
     assert RunRecord.from_json(text) == run.record
     parameters = store.MlflowClient().get_run(active.info.run_id).data.params

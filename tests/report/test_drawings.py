@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpilot.metrics.counts import Counts, Layout
+from dpilot.metrics.scores import scores
 from dpilot.privacy import events as known
-from dpilot.records import FitRecord, MetricRecord
+from dpilot.records import FitRecord, MetricRecord, StepRecord
 from dpilot.report import curves, entries
 from dpilot.report.confusion import confusion
 from dpilot.report.course import course
+from dpilot.report.curves import tradeoff
+from dpilot.report.entries import spending
 from dpilot.report.figures import families
+from dpilot.report.groups import groups
 from dpilot.report.scale import Scale
 from tests.report.samples import STEP, metric, metrics
 
@@ -126,7 +132,7 @@ def test_figures_on_other_scales_do_not_share_an_axis() -> None:
 
 def test_the_names_that_scores_writes_are_known() -> None:
     titles = [family.title for family in families(metrics(("a", "b"), ("x", "y")))]
-    assert titles == ["Overall", "Accuracy by group", "Demographic parity", "Recall by class"]
+    assert titles == ["Overall", "Accuracy by group", "Between groups", "By class"]
 
 
 def test_a_confusion_table_has_each_cell_in_its_place() -> None:
@@ -247,11 +253,85 @@ def test_every_event_has_words() -> None:
 
 def test_several_attributes_share_the_tables_of_their_figures() -> None:
     names = ("group accuracy", "worst-group accuracy", "demographic parity", "equal opportunity gap")
-    groups = {"group accuracy": ("sex = f", "sex = m", "race = x")}
-    found = families([metric(name, 0.8, of) for name in names for of in groups.get(name, ("sex", "race"))])
+    groups, both = {"group accuracy": ("sex = f", "sex = m", "race = x")}, ("sex", "race")
+    found = families([metric(name, 0.8, of) for name in names for of in groups.get(name, both)])
     assert [(family.title, [row.label for row in family.rows]) for family in found] == [
         ("Accuracy by group", ["sex = f", "sex = m", "race = x"]),
-        ("Worst group", ["sex", "race"]),
-        ("Demographic parity", ["sex", "race"]),
-        ("Equal opportunity gap", ["sex", "race"]),
+        (
+            "Between groups",
+            [f"{name}: {of}" for name in ("Worst group", "Demographic parity", "Equal opportunity gap") for of in both],
+        ),
     ]
+
+
+def gap(name: str, of: str, value: float, room: float = 0.02) -> MetricRecord:
+    around = (value - room, value + room)
+    return MetricRecord(name, of, value, around, around)
+
+
+def test_every_real_gap_names_its_side_and_an_attribute_without_one_what_noise_leaves_open() -> None:
+    found = groups(
+        [
+            gap("group against others", "sex = f", 0.1),
+            gap("group against others", "sex = m", -0.1),
+            gap("group against others", "race = x", 0.05, 0.3),
+            gap("group against others", "race = y", -0.05, 0.3),
+            gap("predicted against others", "sex = f, class ill", -0.2),
+            gap("predicted against others", "sex = m, class ill", 0.2),
+            gap("predicted against others", "race = x, class ill", 0.01),
+            gap("predicted against others", "race = y, class ill", -0.01),
+        ]
+    )
+    assert found is not None
+    assert found.real
+    male, female, race, sides = found.sentences
+    assert male.startswith("sex = m: right 10 points less often than all others (8 to 12), to its disadvantage.")
+    assert female.startswith("sex = f: predicted “ill” 20 points less often than all others (18 to 22).")
+    assert race.startswith("race: no difference can be told from chance.")
+    assert "up to 35 points" in race
+    assert sides.startswith("Whether being predicted “ill” helps or harms somebody depends on what it is used for")
+    assert [cell.real for cell in found.rows[0].cells] == [True, True]
+    assert [cell.real for cell in found.rows[2].cells] == [False, False]
+
+
+def test_the_pareto_line_goes_from_the_model_to_what_treats_all_alike() -> None:
+    top = [metric("accuracy", 0.86), metric("share of the most common class", 0.76)]
+    drawn = tradeoff([*top, gap("false positive gap", "sex", 0.08), gap("equal opportunity gap", "sex", 0.1, 0.2)])
+    assert drawn is not None
+    assert [series.name for series in drawn.series] == ["false positive gap, sex"]
+    assert "from 0.76 at gap between groups (0 is equal) 0 to 0.86" in drawn.summary
+    assert tradeoff([*top, gap("false positive gap", "sex", 0.01)]) is None  # noise alone
+
+
+def test_a_lottery_with_the_common_class_lies_on_the_line() -> None:
+    """What the page says of the line, on a table: giving a share p the first class makes a gap 1 - p times as large."""
+    table, p = np.array([[[50.0, 10], [5, 35]], [[30, 30], [4, 16]]]), 0.3
+    mixed = np.stack([table[..., 0] + p * table[..., 1], (1 - p) * table[..., 1]], axis=-1)
+    first, second = (
+        {each.name: each.value for each in scores(Counts(Layout(("no", "yes"), ("f", "m"), "sex"), each, 0.0))}
+        for each in (table, mixed)
+    )
+    for name in ("equal opportunity gap", "false positive gap", "selection gap"):
+        assert second[name] == pytest.approx((1 - p) * first[name])
+    common = first["share of the most common class"]
+    assert second["accuracy"] == pytest.approx((1 - p) * first["accuracy"] + p * common)
+
+
+def test_the_health_check_is_a_share_of_epsilon_where_epsilons_add_up_and_the_rest_shares_the_rest() -> None:
+    paid = [("health of fit 1", 0.02), ("final run", 0.5), ("trial 1.2", 0.5)]
+    ledger = [{"purpose": name, "part": None, "cost": {"epsilon": each, "delta": 1e-6}} for name, each in paid]
+    assert [(each.purpose, each.share) for each in spending(ledger, 1.0)] == [
+        ("health check", "2 % of epsilon"), ("final run", "about 50 %"), ("trial", "about 50 %"),
+    ]  # fmt: skip
+    assert all(each.share.startswith("about") for each in spending(ledger, None))
+
+
+def test_the_length_of_noise_alone_is_that_of_the_mechanism_and_the_signal_what_is_left() -> None:
+    steps = tuple(StepRecord(step, 1.0, 2.0, False, length=50.0) for step in range(10))
+    plan = {"parameters": 100, "noise_multiplier": 1.5, "sample_rate": 0.1, "size": 1000}
+    found = course(FitRecord({"epsilon": 1.0, "delta": 1e-6}, {}, plan, (), (), (), (), (), (), steps=steps))
+    assert found is not None
+    (drawn,) = [each for each in found.charts if each.title.startswith("Noise beside signal")]
+    assert "Released: from 50 at" in drawn.summary
+    assert "Noise alone: from 30 at" in drawn.summary  # 1.5 x 2 x sqrt(100)
+    assert "Signal: what is left without the noise: from 40 at" in drawn.summary

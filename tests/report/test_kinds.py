@@ -133,7 +133,8 @@ def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> 
     assert tuning.startswith("Not known" if kind in ("trained", "own_loop", "probe") else "Yes.")
     figures = {"regression", "own_loop", "probe", "tuned"}
     assert ("No figure was released" in quality) == (kind in figures)
-    assert "without privacy" in quality
+    assert "cannot say what privacy cost" in quality
+    assert "--baseline FIGURE" in quality
     assert "No groups were compared" in group or kind == "table"
     assert re.search(r"of its total of epsilon \d[\d.]*, [\d.]+ is spent and ([\d.]+|nothing) is left", left)
     assert ("ward.ledger" in left or "table.ledger" in left) == (kind == "table")

@@ -140,9 +140,10 @@ def test_the_record_explains_each_decision_and_can_be_shown():
     assert told == pytest.approx(100 * share, abs=0.06)
     assert any("Stage 2, 3 trials" in each for each in record.decisions)
     assert {name.partition(": ")[2] for name in record.curves} == {"fitted", "trials", "final run"}
-    assert len(record.curves["step size against epsilon: trials"]) == 6
-    ((epsilon, lr),) = record.curves["step size against epsilon: final run"]
-    assert (epsilon, lr) == pytest.approx((fitted.tuned.epsilon, fitted.tuned.candidate.lr))
+    assert len(record.curves["step size times steps (r) against mu: trials"]) == 6
+    ((mu, r),) = record.curves["step size times steps (r) against mu: final run"]
+    total = Budget(fitted.tuned.epsilon, LOUD.delta)
+    assert (mu, r) == pytest.approx((gdp_mu(total), fitted.tuned.candidate.r))
     assert record.privacy["head"]
     assert record.privacy["unit"] == "one record, added or removed"
     assert "dpilot" in record.privacy["versions"]

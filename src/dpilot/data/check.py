@@ -11,11 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from dpilot.data import toml, values
-from dpilot.data.cells import UNREADABLE, plain
+from dpilot.data.cells import UNREADABLE
 from dpilot.data.codebook import Codebook, CodebookEntry
 from dpilot.data.column import Column
 from dpilot.data.column_types import CellState
 from dpilot.data.files import Table
+from dpilot.data.frames import Frame
 from dpilot.data.invented import invent_rows
 from dpilot.data.schema import Schema
 from dpilot.data.states import null_cells, record_states
@@ -128,7 +129,7 @@ def measure_sample(table: Table) -> SampleShares:
             null = null_cells(column, found.columns[column.name])
             nulls[column.name] += int(null.sum())
             bad = np.flatnonzero(null & (found.columns[column.name] != CellState.MISSING))
-            _count_cells(wrong[column.name], plain(frame[column.name])[bad].tolist())
+            _count_cells(wrong[column.name], Frame.of(frame).cells(column)[bad].tolist())
     total = max(records, 1)
     columns = tuple(
         ColumnShares(

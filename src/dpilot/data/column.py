@@ -32,7 +32,7 @@ Bounds = tuple[float, float] | Literal["buy"] | None
 _ALIASES: Final = {"classes": "categories", "values": "categories", "limits": "bounds", "dimension": "width"}
 _OWN: Final = (
     "bounds", "categories", "range", "levels", "ordered", "features", "length", "encoder", "fingerprint", "width",
-    "file", "size", "mode", "folder", "backbone",
+    "file", "columns", "size", "mode", "folder", "backbone",
 )  # fmt: skip
 """Keys that belong to some types alone."""
 
@@ -52,6 +52,7 @@ class Column:
     | fingerprint | text | the files that the encoder must have (``data.sentences.fingerprint``) |
     | width | vector | how many numbers each list has |
     | file | vector | an .npy file beside the table that holds them, a row for each record |
+    | columns | vector | the columns that are its numbers: "e*", "e0..e383" in the table's order, or their names |
     | size, mode | image | (width, height) in pixels; "RGB" or "L" |
     | folder | image | where the files are, from the folder of the table on |
     | backbone | image | "scattering", "pixels", or a pretrained network by name or path |
@@ -85,6 +86,7 @@ class Column:
     encoder: str | None = None
     fingerprint: str | None = None
     file: str | None = None
+    columns: str | tuple[str, ...] | None = None
     size: tuple[int, int] | None = None
     mode: str | None = None
     folder: str | None = None
@@ -114,7 +116,7 @@ class Column:
             raise InvalidInput(f"column {name!r} is {declared!r}: expected a table of its type, bounds and so on.")
         known = [field.name for field in fields(cls) if field.name != "name"]
         for key in declared:
-            if key in ("columns", "defaults", "missing_values"):
+            if key in ("defaults", "missing_values") or (key == "columns" and isinstance(declared[key], Mapping)):
                 raise InvalidInput(f"column {name!r}: {key!r} is inside it: expected it at the top, above all columns.")
             if key not in known:
                 others = f"; known are {', '.join(known)}."
@@ -133,6 +135,8 @@ class Column:
             declared["range"] = list(self.range)
         if self.size is not None:
             declared["size"] = list(self.size)
+        if self.columns is not None:
+            declared["columns"] = self.columns if isinstance(self.columns, str) else list(self.columns)
         own = ("levels", "width", "file", "encoder", "fingerprint", *(("features",) if self.encoder else ()))
         declared |= {key: getattr(self, key) for key in own if getattr(self, key) is not None}
         if self.role != "feature":
@@ -159,6 +163,11 @@ class Column:
         return self.role != "ignored"
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns of a table that it is read from, once names are known: its own, or those of a vector."""
+        return self.columns if isinstance(self.columns, tuple) else (self.name,)
+
+    @property
     def null_states(self) -> tuple[CellState, ...]:
         """What a cell of it makes the whole record null by being."""
         missing = (CellState.MISSING,) if self.missing == "null" else ()
@@ -174,9 +183,10 @@ class Column:
         return self.bounds
 
     def _bare(self) -> Column:
-        own = {"range": self.range, "levels": self.levels, "width": self.width, "size": self.size}
+        own: dict[str, Any] = {"range": self.range, "levels": self.levels, "width": self.width, "size": self.size}
         own |= {"encoder": self.encoder, "features": self.features} if self.encoder else {}
-        return Column(self.name, self.type, self.bounds, self.categories, self.role, **own)  # type: ignore[arg-type]
+        own |= {"columns": self.columns} if self.columns else {}
+        return Column(self.name, self.type, self.bounds, self.categories, self.role, **own)
 
     def _check_name(self) -> None:
         try:

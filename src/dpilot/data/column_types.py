@@ -13,7 +13,10 @@ A new type is a class in ``data/types`` and a line in ``TYPES``; schema, encoder
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.random import Generator
 
 from dpilot.data.types.base import NULL, Block, CellState, ColumnType, Embedding, Reading, States
 from dpilot.data.types.categorical import BOOLEAN, Categorical, Hashed
@@ -35,6 +38,7 @@ __all__ = [
     "Embedding",
     "Reading",
     "States",
+    "draw_cells",
     "piece_rows",
     "type_of",
 ]
@@ -56,6 +60,13 @@ _CELLS: Final = 1 << 22  # cells and what they become, held at a time: a wide ta
 def type_of(column: Column) -> ColumnType:
     """The type of a column that is used; categories that nobody lists are read otherwise than those that are."""
     return TYPES[column.type or ""] if column.levels is None else _HASHED
+
+
+def draw_cells(column: Column, rows: int, rng: Generator) -> dict[str, Any]:
+    """Made-up cells, all fine, by the columns of a table that they stand in: from the declaration alone."""
+    cells = type_of(column).draw(column, rows, rng)
+    apart = [cells] if column.columns is None else np.stack(list(cells), axis=1)
+    return dict(zip(column.sources, apart, strict=True))
 
 
 def piece_rows(columns: Iterable[Column], others: int = 0) -> int:

@@ -25,10 +25,10 @@ from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.column_types import CellState, Embedding, Reading, type_of
 from dpilot.data.frames import Frame
+from dpilot.data.hashing import hash_texts
 from dpilot.data.schema import Schema
 from dpilot.data.sparse import SparseRows, null_out
 from dpilot.data.states import null_cells, read_column, read_pieces
-from dpilot.data.types.text import hash_texts
 from dpilot.errors import InvalidInput
 
 _SPARSE_FROM: Final = 512  # hashed columns; fewer take no less as entries
@@ -163,7 +163,7 @@ class Encoder:
             part = dense[:, start : start + width + len(_indicators(column))]
             for piece, reading in read_pieces(column, table, self.schema):
                 if sparse:
-                    pieces.append(hash_texts(reading.values, column))
+                    pieces.append(hash_texts(reading.values.tolist(), column.features or 0, column.length or 0))
                 else:
                     self._fill(part[piece, :width], reading, column)
                 for place, state in enumerate(_indicators(column), width):

@@ -90,7 +90,7 @@ class Table:
                 yield columns if self._vector_files else _frame(columns, roots)
                 none = False
             if none:
-                yield _frame({column.name: objects(()) for column in self.schema.needed}, roots)
+                yield _frame({name: objects(()) for each in self.schema.needed for name in each.sources}, roots)
         except OSError as problem:
             reason = problem.strerror or "damaged"
             raise InvalidInput(f"{self.path.name} cannot be read to its end ({reason}).") from None
@@ -127,7 +127,7 @@ class Table:
     @property
     def _own(self) -> list[str]:
         """The columns that are read from the table itself."""
-        return [column.name for column in self.schema.needed if not column.file]
+        return [name for column in self.schema.needed if not column.file for name in column.sources]
 
     def length(self) -> int:
         """The number of records: lines after the header, blank ones too, or rows."""
@@ -222,7 +222,8 @@ def _check_distinct(names: tuple[str, ...], source: str) -> None:
 def _check_types(path: Path, schema: Schema) -> None:
     types = _arrow_schema(path)
     for column in (each for each in schema.used if not each.file):
-        check_kind(kind(types.field(types.get_field_index(column.name)).type), column)
+        for name in column.sources:
+            check_kind(kind(types.field(types.get_field_index(name)).type), column)
 
 
 def _open_array(path: Path) -> Any:

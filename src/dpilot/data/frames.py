@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dpilot.data.cells import Cells, kind, objects, plain
 from dpilot.data.column import Column
 from dpilot.data.schema import Schema
@@ -59,30 +61,33 @@ class Frame:
         resolved = schema.resolve([*(name for name in self.names if isinstance(name, str)), *apart])
         for column in resolved.needed:
             if column.name not in apart:
-                self._single(column)
+                for name in column.sources:
+                    self._single(name, column)
         return resolved
 
     def cells(self, column: Column) -> Cells:
-        """The plain cells of one declared column."""
-        return plain(self._single(column))
+        """The plain cells of one declared column; those of a vector of columns as an array of two dimensions."""
+        if column.columns is None:
+            return plain(self._single(column.name, column))
+        return np.column_stack([plain(self._single(name, column)) for name in column.sources])
 
-    def _single(self, column: Column) -> Any:
-        """The column as the table holds it: once, and of a type that can hold what is declared."""
-        if self.names[column.name] != 1:
-            found = "more than once" if self.names[column.name] else "not"
-            raise InvalidInput(f"column {column.name!r} of the schema is {found} in the table: expected it once.")
-        values = self.table[column.name]
+    def _single(self, name: str, column: Column) -> Any:
+        """A column as the table holds it: once, and of a type that can hold what is declared."""
+        if self.names[name] != 1:
+            found = "more than once" if self.names[name] else "not"
+            raise InvalidInput(f"column {name!r} of the schema is {found} in the table: expected it once.")
+        values = self.table[name]
         check_kind(kind(values), column)
-        if getattr(values, "ndim", 1) != 1 and column.type != "vector":
+        if getattr(values, "ndim", 1) != 1 and (column.type != "vector" or column.columns is not None):
             raise InvalidInput(
-                f"column {column.name!r} is an array of {values.ndim} dimensions: expected one value for every record."
+                f"column {name!r} is an array of {values.ndim} dimensions: expected one value for every record."
             )
         return values
 
 
 def check_kind(found: str, column: Column) -> None:
     """Refuse a column whose type as a whole cannot hold what is declared."""
-    if column.type == "vector" and found == "nested":
+    if column.type == "vector" and column.columns is None and found == "nested":
         return
     if found == "nested" or (found == "time" and column.type in ("numeric", "vector")):
         holds = "lists or records" if found == "nested" else "dates or times"

@@ -2,30 +2,25 @@
 
 A worker reads one file at a time (``picture_worker``). If it dies over a file, by a crash, for want of memory or
 because ten seconds of the processor were not enough, the file is given to a fresh worker; if that one dies over it too,
-the file cannot be read. So what a file is read as follows from the file alone.
+the file cannot be read. A worker that somebody else killed has not died over a file. So what a file is read as follows
+from the file alone.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-import selectors
-import subprocess
-import sys
-import threading
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpilot.data import picture_worker
-from dpilot.data.picture_worker import FINE, OTHER_MODE, READY, REQUEST, UNREADABLE
+from dpilot.data.picture_worker import FINE, OTHER_MODE, REQUEST, UNREADABLE
+from dpilot.data.workers import WorkerPool, WorkerProcess
 from dpilot.errors import InvalidInput
 
 __all__ = ["FINE", "OTHER_MODE", "UNREADABLE", "PictureFile", "PictureForm", "read_pictures"]
@@ -34,7 +29,7 @@ _WORKERS: Final = 8
 _AHEAD: Final = 1 << 15  # bytes of requests that wait for an answer: fewer than a pipe holds, so that nobody waits
 _LONGEST: Final = 1 << 12  # bytes of a root, or a name
 _FEW: Final = 16  # files that one worker alone reads
-_SILENCE: Final = 300.0  # seconds by the clock without an answer: a file system that hangs
+_KILLS: Final = 5  # times that the system may end a worker over one file, as where memory is short
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +68,8 @@ def read_pictures(files: Sequence[PictureFile], form: PictureForm) -> tuple[NDAr
     waiting = [(place, request) for place, request in requests if request is not None]
     if not waiting:
         return pixels, codes
-    with _pool_lock:
-        workers = _pool(1 if len(waiting) <= _FEW else _WORKERS)
+    with _pool.lock:
+        workers = _pool.take(1 if len(waiting) <= _FEW else _WORKERS) or _refuse_start()
         shares = [deque(waiting[start :: len(workers)]) for start in range(len(workers))]
         with ThreadPoolExecutor(len(workers)) as threads:
             for _ in threads.map(_read_share, workers, shares, [pixels] * len(workers), [codes] * len(workers)):
@@ -96,9 +91,10 @@ def _request(root: bytes, name: str, form: PictureForm) -> bytes | None:
 Waiting = deque[tuple[int, bytes]]
 
 
-def _read_share(worker: _Worker, waiting: Waiting, pixels: NDArray[np.uint8], codes: NDArray[np.uint8]) -> None:
+def _read_share(worker: WorkerProcess, waiting: Waiting, pixels: NDArray[np.uint8], codes: NDArray[np.uint8]) -> None:
     """Have one worker read what is waiting, each file into its own place."""
     asked: Waiting = deque()
+    kills: Counter[int] = Counter()
     ahead = 0
     while asked or waiting:
         while waiting and (not asked or ahead + len(waiting[0][1]) <= _AHEAD):
@@ -107,11 +103,13 @@ def _read_share(worker: _Worker, waiting: Waiting, pixels: NDArray[np.uint8], co
             asked.append(request)
             ahead += len(request[1])
         place, request_bytes = asked[0]
-        answered = worker.answer(pixels[place])
+        answered = _answer(worker, pixels[place])
         if answered is None:  # it died: all that was asked is asked of a fresh one, unless this was such a one
-            fresh = worker.answers == 0
-            worker.restart()
-            if fresh:
+            killed, fresh = worker.was_killed(), worker.answers == 0
+            kills[place] += killed
+            if not worker.start():
+                _refuse_start()
+            if (fresh and not killed) or kills[place] >= _KILLS:
                 asked.popleft()
             waiting.extendleft(reversed(asked))
             asked.clear()
@@ -122,90 +120,23 @@ def _read_share(worker: _Worker, waiting: Waiting, pixels: NDArray[np.uint8], co
         ahead -= len(request_bytes)
 
 
-@dataclass(slots=True)
-class _Worker:
-    """One process that decodes; ``answers`` are those it has given since it was started."""
-
-    process: Any = None
-    answers: int = 0
-    _selector: Any = field(default=None, repr=False)
-
-    def start(self) -> None:
-        paths = os.pathsep.join(each for each in sys.path if each)
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(picture_worker.__file__))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": paths},
-        )
-        self.answers, self._selector = 0, selectors.DefaultSelector()
-        self._selector.register(self.process.stdout, selectors.EVENT_READ)
-        if self._take(memoryview(bytearray(1))) != READY:
-            self.stop()
-            raise InvalidInput(
-                "the process that decodes pictures cannot start: expected a Python that can run and import Pillow "
-                "(pip install 'dpilot[images]')."
-            )
-
-    def ask(self, request: bytes) -> None:
-        with suppress(OSError):  # it died: ``answer`` will say so
-            self.process.stdin.write(request)
-            self.process.stdin.flush()
-
-    def answer(self, pixels: NDArray[np.uint8]) -> int | None:
-        """The code of the next file, its pixels written to ``pixels``; None where the worker died over it."""
-        code = self._take(memoryview(bytearray(1)))
-        if code is None:
-            return None
-        if code[0] != UNREADABLE and self._take(pixels.reshape(-1).data) is None:
-            pixels[:] = 0
-            return None
-        self.answers += 1
-        return code[0]
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def stop(self) -> None:
-        self._selector.close()
-        self.process.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with suppress(OSError):
-                pipe.close()
-        self.process.wait()
-
-    def _take(self, room: memoryview) -> bytes | None:
-        """Fill ``room`` from what the process writes; None where it ends, or is silent, before."""
-        filled = 0
-        while filled < len(room):
-            there = self._selector.select(_SILENCE)
-            count = self.process.stdout.raw.readinto(room[filled:]) if there else 0
-            if not count:
-                return None
-            filled += count
-        return bytes(room[:1])
+def _answer(worker: WorkerProcess, pixels: NDArray[np.uint8]) -> int | None:
+    """The code of the next file, its pixels written to ``pixels``; None where the worker died over it."""
+    code = worker.take(1)
+    if code is None:
+        return None
+    if code[0] != UNREADABLE and not worker.fill(pixels.reshape(-1).data):
+        pixels[:] = 0
+        return None
+    worker.answers += 1
+    return code[0]
 
 
-_pool_lock = threading.Lock()
-_started: dict[int, list[_Worker]] = {}  # by process: a fork has workers of its own
+def _refuse_start() -> NoReturn:
+    raise InvalidInput(
+        "the process that decodes pictures cannot start: expected a Python that can run and import Pillow "
+        "(pip install 'dpilot[images]')."
+    )
 
 
-def _pool(most: int) -> list[_Worker]:
-    """Workers of this process, started where they are missing: as many as there are processors, and ``most``."""
-    workers = _started.setdefault(os.getpid(), [])
-    wanted = min(most, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    while len(workers) < wanted:
-        worker = _Worker()
-        worker.start()
-        workers.append(worker)
-    return workers[:wanted]
-
-
-def _stop(workers: Iterable[_Worker]) -> None:
-    for worker in workers:
-        worker.stop()
-
-
-atexit.register(lambda: _stop(_started.pop(os.getpid(), [])))
+_pool = WorkerPool(picture_worker.__file__, _WORKERS)

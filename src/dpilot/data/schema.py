@@ -96,12 +96,22 @@ class Schema:
             raise InvalidInput("the schema has no columns: expected one [columns.NAME] table for each column.")
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "missing_values", _texts(self.missing_values))
+        self._check_members()
         for role in ("target", "unit"):
             held = [column.name for column in columns.values() if column.role == role]
             if len(held) > 1:
                 raise InvalidInput(
                     f"{role} columns are {held[:5]!r}: expected one at most. Give the others another role."
                 )
+
+    def _check_members(self) -> None:
+        """Refuse a column that is listed in a vector and has an entry of its own, or a place in two vectors."""
+        seen = dict.fromkeys(self.columns, "has an entry of its own")
+        for column in self.columns.values():
+            for name in column.columns if isinstance(column.columns, tuple) else ():
+                if name in seen:
+                    column.refuse(f"its columns have {name!r}, which {seen[name]}: expected it in one place")
+                seen[name] = f"is in {column.name!r}"
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
-from dpilot.sampling import blocks
+from dpilot.numerics.threads import map_blocks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,17 +75,28 @@ class TextBackbone:
 
         step, before = _validate.count(chunk=chunk), self.model.training
         values = torch.full((len(texts), self.width), torch.nan)
+        grouped = self._by_length(texts).items()
+        parts = [
+            (padded, rows[start : start + step]) for padded, rows in grouped for start in range(0, len(rows), step)
+        ]
+
+        def read(padded: int, part: list[tuple[int, list[int]]]) -> Tensor:
+            tokens = [ids for _, ids in part] + [part[0][1]] * (step - len(part))  # of one size, filled up
+            return self._read(tokens, padded)[: len(part)]
+
         self.model.eval()
         try:
             with torch.inference_mode():
-                for padded, rows in self._by_length(texts).items():
-                    for start, size in blocks(len(rows), step, step):
-                        part = rows[start : start + size]
-                        tokens = [ids for _, ids in part] + [part[0][1]] * (size - len(part))
-                        values[[place for place, _ in part]] = self._read(tokens, padded)[: len(part)]
+                found = map_blocks(lambda each: read(*each), parts) if self._is_on_cpu else [read(*p) for p in parts]
+                for (_, part), rows in zip(parts, found, strict=True):
+                    values[[place for place, _ in part]] = rows
         finally:
             self.model.train(before)
         return values
+
+    @property
+    def _is_on_cpu(self) -> bool:
+        return bool(next(self.model.parameters()).device.type == "cpu")
 
     def tokens(self, texts: Sequence[Any]) -> list[list[int]]:
         """The tokens of each text, at most ``length``; none of what is no text."""

@@ -31,11 +31,17 @@ def is_wildcard(name: str) -> bool:
 
 
 def expand(columns: Mapping[str, Column], names: Iterable[str]) -> dict[str, Column]:
-    """The columns with every wildcard replaced by the ``names`` it stands for, at its place, in the table's order."""
+    """The columns with every wildcard replaced by the ``names`` it stands for, at its place, in the table's order.
+
+    One of a vector's ``columns`` is replaced inside the vector.
+    """
     matches = _matches(columns, names)
     expanded: dict[str, Column] = {}
     for key, column in columns.items():
-        if key in matches:
+        if isinstance(column.columns, str):
+            found = tuple(matches.get(key, ()))
+            expanded[key] = dataclasses.replace(column, columns=found) if found else column
+        elif key in matches:
             expanded |= {name: dataclasses.replace(column, name=name) for name in matches[key]}
         else:
             expanded[key] = column
@@ -66,9 +72,23 @@ def check_single(columns: Mapping[str, Column], names: Iterable[str]) -> None:
 def _matches(columns: Mapping[str, Column], names: Iterable[str]) -> dict[str, list[str]]:
     """The names that each wildcard stands for; a key that is itself one of the names is no wildcard."""
     there = dict.fromkeys(names)
-    free = [name for name in there if name not in columns]
+    listed = {name for column in columns.values() if isinstance(column.columns, tuple) for name in column.columns}
+    free = [name for name in there if name not in columns and name not in listed]
     wild = [key for key in columns if key not in there and is_wildcard(key)]
-    return {key: [name for name in free if fnmatchcase(name, key)] for key in wild}
+    found = {key: [name for name in free if fnmatchcase(name, key)] for key in wild}
+    vectors = {key: column.columns for key, column in columns.items() if isinstance(column.columns, str)}
+    return found | {key: _members(columns_, list(there), set(free)) for key, columns_ in vectors.items()}
+
+
+def _members(declared: str, names: list[str], free: set[str]) -> list[str]:
+    """The columns of a vector: those of a wildcard, or from the first to the last of "e0..e383", entries of their own
+    left out."""
+    if is_wildcard(declared):
+        return [name for name in names if name in free and fnmatchcase(name, declared)]
+    first, _, last = declared.partition("..")
+    if first not in names or last not in names:
+        return []
+    return [name for name in names[names.index(first) : names.index(last) + 1] if name in free]
 
 
 def check_there(
@@ -76,11 +96,17 @@ def check_there(
 ) -> None:
     """Refuse a column of the schema that is used and not in the table, and a wildcard that stands for none."""
     known = set(names)
-    missing = [name for name, column in expanded.items() if column.needed and not column.file and name not in known]
+    read = [column for column in expanded.values() if column.needed and not column.file]
+    unknown = [column.columns for column in read if isinstance(column.columns, str)]  # a range that is not there
+    missing = [name for each in read for name in each.sources if name not in known and each.columns not in unknown]
+    missing += unknown
     empty = [
         key
         for key, column in declared.items()
-        if column.needed and key not in expanded and not any(fnmatchcase(name, key) for name in names)
+        if column.needed
+        and column.columns is None
+        and key not in expanded
+        and not any(fnmatchcase(name, key) for name in names)
     ]
     if not missing and not empty:
         return
@@ -94,7 +120,8 @@ def check_there(
 
 def check_declared(columns: Mapping[str, Column], names: Sequence[str], source: str) -> None:
     """Refuse a column of the table that has no entry in the schema, with the lines to add."""
-    strange = [name for name in names if name not in columns]
+    named = {source for column in columns.values() for source in (column.name, *column.sources)}
+    strange = [name for name in names if name not in named]
     if not strange:
         return
     lines = ['defaults.others = "ignored"', *(toml.line(name, {"role": "ignored"}) for name in strange[:_SHOWN])]

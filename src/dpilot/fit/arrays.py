@@ -148,7 +148,8 @@ def join_target(frame: Any, y: Any, schema: Schema) -> tuple[dict[str, Any], Sch
     """
     table, target = Frame.of(frame), schema.target.name
     resolved = table.resolve(schema, beside=() if y is None else (target,))
-    columns = {column.name: frame[column.name] for column in resolved.needed if y is None or column.name != target}
+    needed = [column for column in resolved.needed if y is None or column.name != target]
+    columns = {name: frame[name] for column in needed for name in column.sources}
     if y is None:
         return columns, resolved
     if len(y) != table.length:

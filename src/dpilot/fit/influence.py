@@ -8,7 +8,7 @@ import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
-from dpilot.data.column_types import type_of
+from dpilot.data.column_types import draw_cells
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import FitTask
@@ -64,7 +64,8 @@ def find_influences(model: _Asked) -> tuple[Influence, ...]:
     if not 0 < len(columns) <= _MOST or any(column.bounds == "buy" for column in columns):
         return ()
     rng = public_generator(0)
-    base = {column.name: np.asarray(type_of(column).draw(column, _ROWS, rng), dtype=object) for column in columns}
+    drawn = [draw_cells(column, _ROWS, rng) for column in columns]
+    base = {name: np.asarray(cells, dtype=object) for each in drawn for name, cells in each.items()}
     asked = [(name, cell) for name, cells in values.items() for cell in cells]
     if not asked:
         return ()

@@ -265,7 +265,7 @@ def _record(
             "bought_bounds": list(declared.schema.to_buy),
         },
         plan={"model": declared.options.model, **trained.plan, **weights.plain()},
-        decisions=_decisions(plan, trained, weights, health, unit),
+        decisions=_decisions(plan, trained, weights, health, unit, payments.book.bound),
         metrics=tuple(metric.record() for metric in metrics),
         thresholds=trained.thresholds,
         ledger=tuple(entry.as_dict() for entry in entries),
@@ -279,7 +279,7 @@ def _record(
 
 
 def _decisions(
-    plan: FitPlan, trained: Trained, weights: ClassWeights, health: Health, unit: PrivacyUnit
+    plan: FitPlan, trained: Trained, weights: ClassWeights, health: Health, unit: PrivacyUnit, bound: str
 ) -> tuple[str, ...]:
     """The choices of the fit in the order they were made, after what the learner says in short, if it does."""
     first, *others = trained.decisions
@@ -291,7 +291,7 @@ def _decisions(
             [f"Rows per unit: {unit.rows} were bought, as about nine units of ten have no more."]
             * plan.declared.buys_rows
         ),
-        f"{SHARE:.0%} of the budget went to the health check. {health.sentences()[0]}",
+        f"{SHARE:.0%} of {'mu²' if bound == 'gdp' else 'epsilon'} went to the health check. {health.sentences()[0]}",
         *plan.purchases.reasons,
         *weights.reasons,
         *rest,

@@ -27,6 +27,7 @@ SIZE: Final = "size"
 ROWS: Final = "rows per unit"
 BOUNDS: Final = "bounds"
 COUNTS: Final = "class counts"
+_MANY: Final = 100  # columns whose bounds are bought
 _SIZE_SHARE: Final = 0.005
 _ROWS_SHARE: Final = 0.005
 _COUNTS_SHARE: Final = 0.01
@@ -73,7 +74,14 @@ class Purchases:
     @property
     def reasons(self) -> tuple[str, ...]:
         """What they take, in a sentence; none where nothing is bought."""
-        return (f"{self.share:.1%} of the budget buys the {' and the '.join(self.events)}.",) if self.events else ()
+        said = [f"{self.share:.1%} of the budget buys the {' and the '.join(self.events)}."] if self.events else []
+        if self.bounds_noise is not None and len(self.schema.to_buy) > _MANY:
+            said.append(
+                f"{len(self.schema.to_buy):,} columns share what their bounds cost, so each is known badly: where they "
+                'are one embedding, declare one vector of them (type = "vector" with columns), or rows="unit", which '
+                "need no bounds."
+            )
+        return tuple(said)
 
     def stages(self, split: str) -> list[Stage]:
         """Those on all records, and the class counts on the part "train" of ``split``."""

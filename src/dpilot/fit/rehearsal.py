@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dpilot.data.column_types import type_of
+from dpilot.data.column_types import draw_cells
 from dpilot.data.schema import Schema
 from dpilot.data.sparse import SparseRows
 from dpilot.errors import BudgetExceeded
@@ -112,7 +112,10 @@ def synthetic_records(schema: Schema, rows: int, each: int = 1, seed: int = 0) -
     """Records drawn evenly from what the schema declares, target and groups too; ``each`` of one unit, if there are."""
     rng = np.random.default_rng(seed)
     ids = {} if schema.unit is None else {schema.unit.name: np.arange(rows) // each}
-    return {**{column.name: type_of(column).draw(column, rows, rng) for column in schema.used}, **ids}
+    drawn: dict[str, Any] = {}
+    for column in schema.used:
+        drawn |= draw_cells(column, rows, rng)
+    return {**drawn, **ids}
 
 
 def _assumed(unit: PrivacyUnit) -> tuple[str, ...]:

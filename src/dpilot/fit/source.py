@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats, Indices
 from dpilot.data.bounds import raw_numbers
-from dpilot.data.cells import Cells
+from dpilot.data.cells import Cells, plain
 from dpilot.data.column import Column
 from dpilot.data.column_types import CellState, type_of
 from dpilot.data.encoder import Encoded
@@ -147,7 +147,7 @@ class TableSource:
             table = Frame.of(frame)
             first, last = np.searchsorted(self.kept, [start, start + table.length])
             places, start = self.kept[first:last] - start, start + table.length
-            yield {column.name: table.cells(column)[places] for column in self.schema.needed}
+            yield {name: plain(table.table[name])[places] for each in self.schema.needed for name in each.sources}
 
     @property
     def is_file(self) -> bool:

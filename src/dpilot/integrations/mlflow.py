@@ -37,12 +37,13 @@ def callback(run_id: str | None = None) -> Callable[[StepRecord], None]:
     many steps, ``log_record`` alone is quicker.
 
     Guarantee:
-        A step's record holds released values only, and all of them are logged.
+        A step's record holds released values only, and all of them are logged. All steps bear the time at which this
+        was called: how long a step took would tell how many records were in its batch.
     """
-    client, found = _client(), _run_id(run_id)
+    client, found, at = _client(), _run_id(run_id), _now()
 
     def log(record: StepRecord) -> None:
-        _log_metrics(client, found, [(name, value, record.step) for name, value in step_numbers(record).items()])
+        _log_metrics(client, found, [(name, value, record.step) for name, value in step_numbers(record).items()], at)
 
     return log
 
@@ -60,7 +61,7 @@ def log_record(source: Any, run_id: str | None = None, *, series: bool = True) -
     numbers = [(name, value, 0) for name, value in fields.figures.items()]
     if series:
         numbers += [(name, value, step) for step, each in fields.series for name, value in each.items()]
-    _log_metrics(client, found, numbers)
+    _log_metrics(client, found, numbers, _now())
     short = rename(fields.parameters, _NAMES)
     from mlflow.entities import Param
 
@@ -72,12 +73,16 @@ def log_record(source: Any, run_id: str | None = None, *, series: bool = True) -
         client.log_text(found, record.to_json(), ARTIFACT)
 
 
-def _log_metrics(client: Any, run_id: str, numbers: Iterable[tuple[str, float, int]]) -> None:
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _log_metrics(client: Any, run_id: str, numbers: Iterable[tuple[str, float, int]], at: int) -> None:
     from mlflow.entities import Metric
 
-    given, now = list(numbers), int(time.time() * 1000)
+    given = list(numbers)
     short = rename((name for name, *_ in given), _NAMES)
-    metrics = [Metric(short(name), value, now, step) for name, value, step in given]
+    metrics = [Metric(short(name), value, at, step) for name, value, step in given]
     for some in _pieces(metrics, _MOST[0]):
         client.log_batch(run_id, metrics=some)
 

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,11 +30,13 @@ def callback(writer: Any) -> Callable[[StepRecord], None]:
     ``writer`` is a SummaryWriter, which stays yours to close.
 
     Guarantee:
-        A step's record holds released values only, and all of them are logged.
+        A step's record holds released values only, and all of them are logged. All steps bear the time at which this
+        was called: how long a step took would tell how many records were in its batch.
     """
+    at = time.time()
 
     def log(record: StepRecord) -> None:
-        _add_scalars(writer, record.step, step_numbers(record))
+        _add_scalars(writer, record.step, step_numbers(record), at)
 
     return log
 
@@ -43,16 +46,16 @@ def log_record(source: Any, writer: Any, *, series: bool = True) -> None:
 
     ``source`` is a record (of a run, or of a fit), or a run, an estimator or a tuned model that has one.
     """
-    fields = record_fields(source)
-    _add_scalars(writer, 0, fields.figures)
-    writer.add_text("record", _table(fields.parameters), 0)
+    fields, at = record_fields(source), time.time()
+    _add_scalars(writer, 0, fields.figures, at)
+    writer.add_text("record", _table(fields.parameters), 0, walltime=at)
     for step, numbers in fields.series if series else ():
-        _add_scalars(writer, step, numbers)
+        _add_scalars(writer, step, numbers, at)
 
 
-def _add_scalars(writer: Any, step: int, numbers: Mapping[str, float]) -> None:
+def _add_scalars(writer: Any, step: int, numbers: Mapping[str, float], at: float) -> None:
     for name, value in numbers.items():
-        writer.add_scalar(f"dpilot/{name}", value, step, new_style=True, double_precision=True)
+        writer.add_scalar(f"dpilot/{name}", value, step, walltime=at, new_style=True, double_precision=True)
 
 
 def _table(parameters: Mapping[str, str]) -> str:

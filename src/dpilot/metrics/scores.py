@@ -45,7 +45,7 @@ def _fairness(counts: Counts, of: str = "") -> list[Metric]:
     if len(counts.layout.groups) < 2:
         return []
     found = [*group_accuracies(counts), *group_differences(counts), *group_recalls(counts), worst_group(counts, of)]
-    return [*found, parity(counts), *gaps(counts)] if counts.layout.has_scores else found
+    return [*found, parity(counts), *gaps(counts), *positive_differences(counts)] if counts.layout.has_scores else found
 
 
 def accuracy(counts: Counts) -> Metric:
@@ -202,20 +202,20 @@ def parity(counts: Counts) -> Metric:
     return metric("demographic parity", counts.layout.attribute, value, counts.deviation, ends)
 
 
-def gaps(counts: Counts) -> tuple[Metric, Metric]:
-    """Equal opportunity and false positives: how far apart the groups' shares predicted the second class are.
+def gaps(counts: Counts) -> tuple[Metric, ...]:
+    """How far apart the groups' shares predicted the second class are.
 
-    The first of records that are of the second class (true positive rates), the other of those that are not.
+    Of records that are of the second class (equal opportunity), of those that are not (false positives), and of all.
 
     Edge cases:
         Noise makes a gap look larger than it is; the interval allows for it.
     """
-    names = {"equal opportunity gap": 1, "false positive gap": 0}
-    return tuple(_gap(name, counts, place) for name, place in names.items())  # type: ignore[return-value]
+    names = {"equal opportunity gap": [1], "false positive gap": [0], "selection gap": [0, 1]}
+    return tuple(_gap(name, counts, true) for name, true in names.items())
 
 
-def _gap(name: str, counts: Counts, true: int) -> Metric:
-    rates = [Proportion(float(table[true, 1]), float(table[true, 0])) for table in counts.predictions]
+def _gap(name: str, counts: Counts, true: list[int]) -> Metric:
+    rates = [_predicted_second(table[None, true]) for table in counts.predictions]
     value = max(rate.value for rate in rates) - min(rate.value for rate in rates)
 
     def ends(spread: Spread) -> Interval:
@@ -223,6 +223,33 @@ def _gap(name: str, counts: Counts, true: int) -> Metric:
         return interval.hull(value, (max(0.0, max(lows) - min(highs)), max(highs) - min(lows)))
 
     return metric(name, counts.layout.attribute, value, counts.deviation, ends)
+
+
+def positive_differences(counts: Counts) -> list[Metric]:
+    """How much more often the second class is predicted in each group than in all others: the sides of every gap.
+
+    Of all records, of those that are of the second class, and of those that are not. Intervals as group_differences'.
+    """
+    layout, found = counts.layout, []
+    kinds = {
+        "predicted against others": [0, 1],
+        "true positives against others": [1],
+        "false positives against others": [0],
+    }
+    for name, true in kinds.items():
+        for place, group in enumerate(layout.groups):
+            tables = counts.predictions[[place]], np.delete(counts.predictions, place, axis=0)
+            own, others = (_predicted_second(each[:, true]) for each in tables)
+            ends = partial(interval.difference, own, others, comparisons=len(layout.groups))
+            of = f"{layout.attribute} = {group}, class {layout.classes[1]}"
+            found.append(metric(name, of, own.value - others.value, counts.deviation, ends))
+    return found
+
+
+def _predicted_second(table: Floats) -> Proportion:
+    """The share predicted the second of two classes in a table of (groups, classes, predictions)."""
+    cells = table.shape[0] * table.shape[1]
+    return Proportion(float(table[:, :, 1].sum()), float(table[:, :, 0].sum()), cells, cells)
 
 
 def _worst(name: str, counts: Counts, rates: list[Proportion], of: str = "") -> Metric:
@@ -247,11 +274,7 @@ def _by_group(counts: Counts) -> list[Proportion]:
 
 def _positive(counts: Counts) -> list[Proportion]:
     """Of each group, the share that is predicted the second class."""
-    classes = len(counts.layout.classes)
-    return [
-        Proportion(float(table[:, 1].sum()), float(table.sum() - table[:, 1].sum()), classes, classes * (classes - 1))
-        for table in counts.predictions
-    ]
+    return [_predicted_second(table[None]) for table in counts.predictions]
 
 
 def _right(table: Floats, first: int = 0) -> Proportion:

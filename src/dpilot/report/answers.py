@@ -32,6 +32,8 @@ _TUNING: Final = {
     "given": "Not known. The settings were given to this run. If they were chosen by trying others on the same "
     "records, those tries count only if they stand in the same ledger.",
 }
+_YES: Final = "Yes, there are differences that are real, that is more than chance."
+_NO: Final = "Not that one could tell."
 _SILENT: Final = "The record does not say. The list of costs names everything that is inside the total."
 
 
@@ -50,7 +52,7 @@ def answers(record: FitRecord, promise: Promise, about: About) -> tuple[Answer, 
         _strength(record, promise),
         (_TUNING.get(str(record.privacy.get("tuning")), _SILENT), *_tuning_share(record)),
         _quality(record, about),
-        (NO_GROUPS,) if found is None else (*found.sentences, *_compared(record)),
+        (NO_GROUPS,) if found is None else (_YES if found.real else _NO, *found.sentences, *_compared(record)),
         ledger_sentences(record, about),
         _unprotected(record),
         _checks(record),
@@ -80,6 +82,12 @@ def _protected(record: FitRecord) -> tuple[str, ...]:
 
 def who(record: FitRecord) -> str:
     return str(record.privacy.get("unit_name") or "record")
+
+
+def unit_text(record: FitRecord) -> str:
+    """Whom one promise is about, in a few words."""
+    name, rows = record.privacy.get("unit_name"), record.privacy.get("rows_per_unit")
+    return "one record (a row)" if name is None else f"one {name} with all rows, of which {words.number(rows)} count"
 
 
 def _strength(record: FitRecord, promise: Promise) -> tuple[str, ...]:
@@ -123,8 +131,9 @@ def baseline_sentence(record: FitRecord, about: About) -> str:
     """How good a model without privacy is, as far as somebody supplied it."""
     if about.baseline is None:
         return (
-            "How good a model without privacy would be was not supplied. It is never computed from the records, which "
-            "would reveal them; a figure from public data can be supplied."
+            "This page cannot say what privacy cost, that is how good the same model would be without it: nobody "
+            "supplied such a figure, and it must not be computed from these records, which would reveal them. Whoever "
+            "knows one from public or similar data can add it: dpilot report RUN --baseline FIGURE."
         )
     first = next((metric for metric in record.metrics if metric.of == ""), None)
     say = kind(first.name).say if first is not None else words.number
@@ -147,8 +156,11 @@ def ledger_sentences(record: FitRecord, about: About) -> tuple[str, ...]:
     rest = left_text(left, total)
     amounts = f"of its total of epsilon {words.number(total)}, {words.upward(spent)} is spent and {rest} is left"
     if ledger.get("own"):
+        more = float(record.privacy["epsilon"]) - ledger["spent"]["epsilon"]
+        apart = f"The figures on this page were paid apart: epsilon {words.upward(more, 3)} more."
         return (
             f"The run was paid in a ledger of its own: {amounts}. It lies in the run's folder, where there is one.",
+            *([apart] if more > 1e-6 else []),
             "It counts this run alone. What else is done with the same data adds up only in a ledger that all share.",
         )
     keeper = about.texts.get("ledger_keeper") or "not filled in"
@@ -170,15 +182,13 @@ def _down(value: float) -> str:
 
 
 def _compared(record: FitRecord) -> tuple[str, ...]:
-    """What was compared and what else there is to look at, where the columns are named."""
+    """What was compared, where the columns are named."""
     named = record.data.get("protected")
     if not named:
         return ()
-    names = named if isinstance(named, str) else ", ".join(named)
-    return (
-        f"Only {names} was compared. How often a group is right is one side of it: who is given which class, and "
-        "the errors within each true class, are further down with their intervals.",
-    )
+    names = [named] if isinstance(named, str) else list(named)
+    were = " and ".join([", ".join(names[:-1]), names[-1]]) + " were" if len(names) > 1 else f"{names[0]} was"
+    return (f"Only {were} compared; intervals, and the errors of each group within each class, are further down.",)
 
 
 def _unprotected(record: FitRecord) -> tuple[str, ...]:
@@ -202,12 +212,26 @@ def left_text(left: float, total: float) -> str:
 
 
 def _checks(record: FitRecord) -> tuple[str, ...]:
-    head = record.privacy.get("head")
-    proof = f" --head {head}" if head else ""
+    head = str(record.privacy.get("head") or "")
     return (
-        "Ask for the run's folder (RUN). dpilot verify RUN recomputes epsilon from what was paid, and finds files that "
-        "were altered. dpilot report RUN writes this page anew from what the run wrote down: it must be the same. "
-        f"dpilot ledger verify with the ledger's path{proof} shows that no line of the ledger was altered.",
-        "This shows that the page fits what was written down, not that this is all that was done: that rests on who "
-        "ran it, and that the noise was drawn at random rests on the program, whose source is open.",
+        "Ask for the run's folder (called RUN here), and let somebody who has dpilot type these commands.",
+        "Where the folder holds a statement.json, as those of fits and trained models do, dpilot verify RUN compares "
+        "every file with its fingerprint of when the run ended, recomputes epsilon from the list of what was paid for, "
+        "and says who signed, if anybody did: it ends with an error if anything differs.",
+        "dpilot report RUN writes this page anew from the run's record: it must be the same.",
+        *_head(head),
+        "All this shows that the page, the files and the ledger agree, not that nothing else was done with the data: "
+        "for that you must trust whoever ran it, and for the noise the program, whose source is open.",
+    )
+
+
+def _head(head: str) -> tuple[str, ...]:
+    """What the head of a ledger is, and what it is for."""
+    rows, _, mark = head.partition(":")
+    if not mark:
+        return ("dpilot ledger verify FILE, with the ledger's path, shows that no line of the ledger was altered.",)
+    return (
+        f"The ledger had {rows} lines when this run ended, and their common fingerprint (its head) begins with "
+        f"{mark[:8]}: if one of these lines were altered, removed or put in later, the fingerprint "
+        "would be another. dpilot ledger verify compares it; command and head stand in full at the end of this page.",
     )

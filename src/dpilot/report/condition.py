@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dpilot.report import words
@@ -10,6 +10,8 @@ from dpilot.report.verdict import WIDEST
 
 _LOUD: Final = 0.1
 """Of the records: a flaw that is surely above this, or unusable records, are said loudly."""
+_SHARED: Final = 1.7
+"""Half-widths of a 95 % interval: of some forty lines that noise alone makes, not one is further from 0 mostly."""
 _FIELDS: Final = ("value", "low", "high")
 
 
@@ -24,13 +26,12 @@ class Flaw(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """The usable share in words, and the flaws, the largest first; ``more`` are left out, none above ``most``."""
+    """The usable share in words, the flaws that are more than noise, the largest first, and a sentence on the rest."""
 
     sentence: str
     loud: bool
     flaws: tuple[Flaw, ...]
-    more: int
-    most: str
+    rest: str
 
     @property
     def alarms(self) -> tuple[str, ...]:
@@ -54,10 +55,20 @@ def condition(health: Mapping[str, Any] | None, shown: int = 20) -> Condition | 
         return None
     usable, judged = health["usable"], bool(health.get("judged", True))
     found = sorted(health["columns"], key=lambda each: (-each["value"], -each["high"]))
-    flaws, rest = tuple(map(_flaw, found[:shown])), found[shown:]
+    sure = [each for each in found if each["value"] > _SHARED * (each["high"] - each["value"])][:shown]
+    rest = [each for each in found if each not in sure]
     loud = usable["high"] < 1 - _LOUD
-    most = words.at_most(max((each["high"] for each in rest), default=0.0))
-    return Condition(_usable(usable, judged=judged, loud=loud), loud, flaws, len(rest), most)
+    return Condition(_usable(usable, judged=judged, loud=loud), loud, tuple(map(_flaw, sure)), _rest(rest, bool(sure)))
+
+
+def _rest(found: Sequence[Mapping[str, Any]], others: bool) -> str:
+    if not found:
+        return ""
+    what, most = f"{len(found):,} {'more ' if others else ''}kinds of flaws", max(found, key=lambda each: each["high"])
+    return (
+        f"{what} were counted that may be noise alone, or are smaller; none is in more than "
+        f"{words.at_most(most['high'])} of the records ({most['column']}: {most['what']})."
+    )
 
 
 def is_health(health: object) -> bool:

@@ -62,7 +62,7 @@ def course(record: FitRecord) -> Course | None:
     if not steps and not record.thresholds:
         return None
     clipped = _fraction_clipped(record)
-    drawn = (_thresholds(record), _layers(steps), *clipped, _epsilon(record))
+    drawn = (_thresholds(record), _layers(steps), *clipped, _lengths(record), _epsilon(record))
     return Course(tuple(each for each in drawn if each is not None), _ridge(record), _noise(record))
 
 
@@ -247,6 +247,32 @@ def _epsilons(noise: float, rate: float, steps: int, delta: float) -> tuple[tupl
     event = Gaussian(noise) if rate == 1 else PoissonSampled(rate, Gaussian(noise))
     counts = sorted({max(1, round(steps * place / _POINTS)) for place in range(1, _POINTS + 1)} | {1})
     return tuple((float(count), accountant.epsilon(Repeated(event, count), delta)) for count in counts)
+
+
+def _lengths(record: FitRecord) -> Chart | None:
+    """The length of what a step released, of its noise alone, and of the signal that is left when that is taken off.
+
+    ::
+
+        E length^2 = signal^2 + d (sigma bound)^2,   d numbers that were trained
+    """
+    dimension, sigma = record.plan.get("parameters"), record.plan.get("noise_multiplier")
+    steps = [step for step in record.steps if step.length is not None and not step.measuring]
+    if not steps or not is_finite(dimension) or not is_finite(sigma):
+        return None
+    squares = np.array([step.length for step in steps], dtype=np.float64) ** 2
+    noise = float(dimension) * (float(sigma) * np.array([step.bound for step in steps])) ** 2  # type: ignore[arg-type]
+    window = max(1, len(steps) // 60)
+    smooth = [np.convolve(each, np.ones(window) / window, mode="valid") for each in (squares, noise)]
+    lengths = {
+        "released": smooth[0],
+        "noise alone": smooth[1],
+        "signal: what is left without the noise": np.maximum(smooth[0] - smooth[1], 0.0),
+    }
+    at = [steps[place + window // 2].step + 1 for place in range(len(smooth[0]))]
+    named = {name: list(zip(at, np.sqrt(each).tolist(), strict=True)) for name, each in lengths.items()}
+    over = f", mean of {window} steps" if window > 1 else ""
+    return chart(f"Noise beside signal: length of the sum of gradients{over}", "step", "length", named)
 
 
 def _noise(record: FitRecord) -> str:

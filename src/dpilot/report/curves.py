@@ -7,8 +7,9 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from dpilot.records import MetricRecord
-from dpilot.report.kinds import key
+from dpilot.report.kinds import key, kind
 from dpilot.report.scale import Scale, Tick
+from dpilot.report.verdict import find_untold
 from dpilot.report.words import is_finite, label, number
 
 Points = Sequence[tuple[float, float]]
@@ -21,6 +22,7 @@ _SHAPES: Final = (  # distinguished by shape and dash, not by colour alone
 )
 _DASHES: Final = ("none", "7 4", "2 4", "9 3 2 3")
 _POINTS_ALONE: Final = ("point", "trial", "tried", "measured", "observed", "scored")
+_GAPS: Final = ("equal_opportunity_gap", "false_positive_gap", "selection_gap")
 _RATES: Final = ("false_positive_rate", "true_positive_rate")
 
 
@@ -58,6 +60,25 @@ def roc(metrics: Sequence[MetricRecord]) -> Chart | None:
     curve = [(0.0, 0.0), *((x, y) for (x, _), y in zip(points, heights, strict=True)), (1.0, 1.0)]
     named = {"model": curve, "guessing": [(0.0, 0.0), (1.0, 1.0)]}
     return chart("ROC: true positives against false positives", "false positives", "true positives", named)
+
+
+def tradeoff(metrics: Sequence[MetricRecord]) -> Chart | None:
+    """Accuracy and fairness: the model's gaps between groups, and what can be had on the way to no gap at all.
+
+    Predicting the most common class for a share p of people, drawn by lot, makes every gap 1 - p times as large, and
+    the accuracy the mean of the model's and that class's share. Gaps that noise hides are left out.
+    """
+    found = {key(each.name): each.value for each in metrics if each.of == ""}
+    top, common = found.get("accuracy"), found.get("share_of_the_most_common_class")
+    untold = find_untold(metrics)
+    gaps = [each for each in metrics if key(each.name) in _GAPS and each not in untold and each.sampling[0] > 0]
+    if top is None or common is None or not gaps:
+        return None
+    named: dict[str, Points] = {}
+    for each in gaps:
+        what = f"{kind(each.name).title.lower()}, {each.of}" if each.of else kind(each.name).title.lower()
+        named[what] = [(0.0, common), (each.value, top)]
+    return chart("Pareto of accuracy and fairness", "gap between groups (0 is equal)", "accuracy", named)
 
 
 def calibration(metrics: Sequence[MetricRecord], widest: float) -> Chart | None:

@@ -18,8 +18,9 @@ _STATES: Final = {
     "committed": "paid and done",
     "settled": "done for less than was reserved",
 }
+HEALTH: Final = "health check"
 _MOST: Final = 6
-_NUMBERED: Final = re.compile(r"[ ,]*\d+( of \d+)?$")  # "trial 2 of 6"
+_NUMBERED: Final = re.compile(r"[ ,]*\d+(\.\d+)?( of \d+)?$")  # "trial 2 of 6", "trial 2.1"
 _PURPOSES: Final = {
     "scale": "scale: how far the columns reach",
     "gram": "gram: the products of the columns, from which the model follows",
@@ -62,13 +63,16 @@ class SpentOn(NamedTuple):
     percent: float
 
 
-def spending(ledger: Sequence[Mapping[str, Any]]) -> tuple[SpentOn, ...]:
+def spending(ledger: Sequence[Mapping[str, Any]], total: float | None) -> tuple[SpentOn, ...]:
     """What the budget went to, by purpose and part of the records.
 
     Epsilons do not add up, the squares of mu do: each entry counts by the mu^2 of the Gaussian that would cost as much
-    alone. What touches all records counts in every part.
+    alone. What touches all records counts in every part. The health check is a commitment of its own, before
+    all that: where epsilons of commitments add up to ``total``, its share is that of epsilon. In a ledger that adds
+    Gaussians ``total`` is None.
     """
     found: dict[str, dict[str, float]] = {}
+    first = []
     for entry in ledger:
         cost = entry.get("cost")
         given = [cost.get(name) for name in ("epsilon", "delta")] if isinstance(cost, Mapping) else [None]
@@ -78,10 +82,14 @@ def spending(ledger: Sequence[Mapping[str, Any]]) -> tuple[SpentOn, ...]:
         if not 0 < epsilon < 1e4 or not 0 < delta < 1:
             continue
         part, purpose = entry.get("part"), _NUMBERED.sub("", row(entry).purpose)
+        if purpose == HEALTH and total:
+            share = epsilon / total
+            first.append(SpentOn(purpose, "all", f"{percent(round(share, 3))} of epsilon", min(100.0, 100 * share)))
+            continue
         place = found.setdefault("" if part is None else str(part), {})
         place[purpose] = place.get(purpose, 0.0) + gdp_mu(Budget(epsilon, delta, allow_large_delta=True)) ** 2
     whole = found.pop("", {})
-    made = []
+    made = first
     for part, spent in (found or {"all": {}}).items():
         together = {name: whole.get(name, 0.0) + spent.get(name, 0.0) for name in {**whole, **spent}}
         total = sum(together.values())
@@ -110,7 +118,7 @@ def _purpose(text: str) -> str:
     >>> _purpose("health of fit 35a1e9ea89df6585"), _purpose("final run")
     ('health check', 'final run')
     """
-    return "health check" if text.startswith("health of fit ") else _PURPOSES.get(text, text)
+    return HEALTH if text.startswith("health of fit ") else _PURPOSES.get(text, text)
 
 
 def _amount(value: object) -> str:

@@ -8,11 +8,22 @@ from typing import Final, NamedTuple
 from dpilot.records import MetricRecord
 from dpilot.report import words
 from dpilot.report.confusion import cells_of
-from dpilot.report.kinds import DRAWN, is_known, key, kind
+from dpilot.report.kinds import AGAINST_OTHERS, DRAWN, is_known, key, kind
 from dpilot.report.scale import Scale, Tick
 from dpilot.report.verdict import find_untold, value_text
 
 Span = tuple[float, float]
+
+_TOGETHER: Final = {
+    "recall": "By class",
+    "precision": "By class",
+    "worst_group": "Between groups",
+    "demographic_parity": "Between groups",
+    "equal_opportunity_gap": "Between groups",
+    "false_positive_gap": "Between groups",
+    "selection_gap": "Between groups",
+}
+"""Figures that share a table, by its title."""
 
 NOT_KNOWN: Final = "not known"
 """The interval of an exact figure of which nobody knows how many records it is of."""
@@ -50,12 +61,17 @@ class Family(NamedTuple):
 
 
 def families(metrics: Sequence[MetricRecord]) -> tuple[Family, ...]:
-    """Overall shares together, then a family for each other name; cells of confusion tables are drawn elsewhere."""
+    """Overall shares together, figures by class, between groups, and a family for each other name.
+
+    Cells of confusion tables, and what sections of their own show, are left out.
+    """
     grouped: dict[str, list[MetricRecord]] = {}
     cells, untold = set(cells_of(metrics).values()), find_untold(metrics)
+    shown = {*DRAWN, *(["group_accuracy"] if any(key(each.name) in AGAINST_OTHERS for each in metrics) else [])}
     for metric in metrics:
-        if metric not in cells and key(metric.name) not in DRAWN:
-            grouped.setdefault("" if _overall(metric) else key(metric.name), []).append(metric)
+        name = key(metric.name)
+        if metric not in cells and name not in shown:
+            grouped.setdefault("" if _overall(metric) else _TOGETHER.get(name, name), []).append(metric)
     return tuple(_family(name, grouped[name], untold) for name in sorted(grouped, key=lambda name: name != ""))
 
 
@@ -73,11 +89,16 @@ def _overall(metric: MetricRecord) -> bool:
 
 def _family(name: str, metrics: Sequence[MetricRecord], untold: frozenset[MetricRecord]) -> Family:
     ends = (end for metric in metrics for end in (metric.value, *metric.noise, *metric.sampling))
-    axis = Scale.over(ends)
-    title, meaning = (kind(metrics[0].name).title, kind(metrics[0].name).meaning) if name else ("Overall", "")
+    axis, named = Scale.over(ends), not name or name in _TOGETHER.values()
+    title, meaning = (name or "Overall", "") if named else (kind(metrics[0].name).title, kind(metrics[0].name).meaning)
     share = not name or all(kind(metric.name).share for metric in metrics)
     ticks = axis.ticks(words.percent if share else words.number)
-    return Family(title, meaning, ticks, tuple(_row(metric, axis, untold, names=not name) for metric in metrics))
+    rows, told = [], set[str]()
+    for metric in metrics:
+        row = _row(metric, axis, untold, names=named)
+        rows.append(row._replace(meaning="") if key(metric.name) in told else row)  # once a kind
+        told.add(key(metric.name))
+    return Family(title, meaning, ticks, tuple(rows))
 
 
 def _row(metric: MetricRecord, axis: Scale, untold: frozenset[MetricRecord], *, names: bool) -> FigureRow:

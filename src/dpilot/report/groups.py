@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dpilot.records import MetricRecord
 from dpilot.report import words
-from dpilot.report.kinds import key
+from dpilot.report.kinds import AGAINST_OTHERS, key
 from dpilot.report.verdict import UNTOLD, WIDEST
 
-__all__ = ["NO_GROUPS", "GroupErrors", "GroupRow", "GroupView", "groups"]
+__all__ = ["NO_GROUPS", "GroupCell", "GroupErrors", "GroupRow", "GroupView", "groups"]
 
 NO_GROUPS = (
     "No groups were compared: no protected column was named, so whether it is worse for a group cannot be told from "
@@ -18,15 +18,21 @@ NO_GROUPS = (
 )
 
 
+class GroupCell(NamedTuple):
+    """A figure of a group less that of all others, its interval for the population, and whether it is no chance."""
+
+    value: str
+    between: str
+    verdict: str
+    real: bool
+
+
 class GroupRow(NamedTuple):
     """One group against all others, in words."""
 
     name: str
     value: str
-    gap: str
-    between: str
-    verdict: str
-    real: bool
+    cells: tuple[GroupCell, ...]
 
 
 class GroupErrors(NamedTuple):
@@ -40,9 +46,15 @@ class GroupView(NamedTuple):
     """What is known of the groups: sentences first, then a row a group, and errors within each class."""
 
     sentences: tuple[str, ...]
+    columns: tuple[str, ...]
     rows: tuple[GroupRow, ...]
     classes: tuple[str, ...]
     errors: tuple[GroupErrors, ...]
+
+    @property
+    def real(self) -> bool:
+        """Whether any difference is."""
+        return any(cell.real for row in self.rows for cell in row.cells)
 
 
 def groups(metrics: Sequence[MetricRecord]) -> GroupView | None:
@@ -50,66 +62,130 @@ def groups(metrics: Sequence[MetricRecord]) -> GroupView | None:
 
     >>> gap = MetricRecord("group against others", "sex = F", 0.11, (0.1, 0.12), (0.09, 0.13))
     >>> groups([gap]).sentences[0]
-    'sex = F: right 11 points more often than all others (9 to 13). The difference is real, in favour of sex = F.'
+    'sex = F: right 11 points more often than all others (9 to 13), to its advantage. This is real.'
     """
-    gaps = [each for each in metrics if key(each.name) == "group_against_others"]
-    residuals = [each for each in metrics if key(each.name) == "group_mean_residual"]
-    if not gaps and not residuals:
+    found: dict[str, dict[str, MetricRecord]] = {}
+    for each in metrics:
+        found.setdefault(key(each.name), {})[each.of.rpartition(", class ")[0] or each.of] = each
+    residuals = found.get("group_mean_residual", {})
+    against: dict[str, dict[str, MetricRecord]] = {name: found[name] for name in AGAINST_OTHERS if name in found}
+    if not against and not residuals:
         return None
-    rates = {each.of: each for each in metrics if key(each.name) == "group_accuracy"}
-    rows = tuple(_row(gap, rates.get(gap.of)) for gap in gaps) or tuple(map(_residual_row, residuals))
     classes, errors = _errors([each for each in metrics if key(each.name) == "group_recall"])
-    return GroupView(_sentences(gaps, residuals), rows, classes, errors)
+    second = _second(against)
+    if not against:
+        rows = tuple(GroupRow(of, "", (_residual_cell(each),)) for of, each in residuals.items())
+        return GroupView(_residual_sentences(residuals), ("Too high by",), rows, classes, errors)
+    rates, names = found.get("group_accuracy", {}), list(next(iter(against.values())))
+    rows = tuple(
+        GroupRow(of, _rate(rates.get(of)), tuple(_cell(each[of]) for each in against.values() if of in each))
+        for of in names
+    )
+    titles = {
+        "group_against_others": "Right more often by",
+        "predicted_against_others": f"Predicted {second} more often by",
+        "true_positives_against_others": f"the same, of those truly {second}",
+        "false_positives_against_others": f"the same, of those truly not {second}",
+    }
+    return GroupView(_sentences(against, second), tuple(titles[name] for name in against), rows, classes, errors)
 
 
-def _row(gap: MetricRecord, rate: MetricRecord | None) -> GroupRow:
-    low, high = gap.sampling
-    wide = rate is None or rate.sampling[1] - rate.sampling[0] > WIDEST
-    value = UNTOLD if wide or rate is None else words.percent(rate.value)
-    said = "real: better for it" if low > 0 else "real: worse for it" if high < 0 else "may be chance"
-    return GroupRow(gap.of, value, f"{_points(gap.value)} points", f"{_between(gap)} points", said, low > 0 or high < 0)
+def _second(against: Mapping[str, Mapping[str, MetricRecord]]) -> str:
+    """The class that the differences in predictions are of."""
+    first = next(iter(against.get("predicted_against_others", {}).values()), None)
+    return "" if first is None else f"“{first.of.rpartition(', class ')[2]}”"
 
 
-def _residual_row(residual: MetricRecord) -> GroupRow:
+def _rate(rate: MetricRecord | None) -> str:
+    if rate is None:
+        return ""
+    low, high = rate.sampling
+    return UNTOLD if high - low > WIDEST else words.percent(rate.value)
+
+
+def _is_real(gap: MetricRecord) -> bool:
+    return gap.sampling[0] > 0 or gap.sampling[1] < 0
+
+
+def _cell(gap: MetricRecord) -> GroupCell:
+    wide, real = gap.sampling[1] - gap.sampling[0] > WIDEST, _is_real(gap)
+    value = UNTOLD if wide and not real else f"{_points(gap.value)} points"
+    return GroupCell(value, _between(gap), "real" if real else "may be chance", real)
+
+
+def _residual_cell(residual: MetricRecord) -> GroupCell:
     low, high = residual.sampling
     said = "real: too high" if low > 0 else "real: too low" if high < 0 else "may be chance"
-    between = words.between(low, high, words.number)
-    return GroupRow(residual.of, "", words.number(residual.value), between, said, low > 0 or high < 0)
+    return GroupCell(words.number(residual.value), words.between(low, high, words.number), said, _is_real(residual))
 
 
-def _sentences(gaps: Sequence[MetricRecord], residuals: Sequence[MetricRecord]) -> tuple[str, ...]:
-    real = [each for each in gaps if each.sampling[0] > 0 or each.sampling[1] < 0]
-    found = [_real_gap(each) for each in _once(real, gaps)]
-    for each in residuals:
+def _residual_sentences(residuals: Mapping[str, MetricRecord]) -> tuple[str, ...]:
+    found = []
+    for of, each in residuals.items():
         low, high = each.sampling
-        if low > 0 or high < 0:
+        if _is_real(each):
             side, size = ("high", low) if low > 0 else ("low", -high)
             found.append(
-                f"{each.of}: predictions are too {side} on average, by {words.number(abs(each.value))} (at least "
-                f"{words.number(size)}). The difference is real."
+                f"{of}: predictions are too {side} on average, by {words.number(abs(each.value))} (at least "
+                f"{words.number(size)}). This is real."
             )
-    if found:
-        return tuple(found)
-    most = max((max(abs(end) for end in each.sampling) for each in gaps), default=None)
-    room = (
-        "" if most is None else f" It may still be as large as {_points(most)} points: that is what noise leaves open."
+    return tuple(found) or ("No difference between groups can be told from chance.",)
+
+
+def _sentences(against: Mapping[str, Mapping[str, MetricRecord]], second: str) -> tuple[str, ...]:
+    """Each real difference, by attribute, with its side; of an attribute without one, what noise leaves open."""
+    attributes: dict[str, list[str]] = {}
+    for each in against.values():
+        for of in each:
+            attributes.setdefault(of.split(" = ")[0], [])
+    for name, gaps in against.items():
+        for of, gap in _once(gaps).items():
+            attributes[of.split(" = ")[0]].append(_real_gap(name, of, gap, second))
+    found = []
+    for attribute, said in attributes.items():
+        found += said or [_nothing_told(attribute, against)]
+    real = any(map(_is_real, against.get("predicted_against_others", {}).values()))
+    if real:
+        found.append(
+            f"Whether being predicted {second} helps or harms somebody depends on what it is used for, which this page "
+            "does not know: who is predicted it less often is worse off where it helps."
+        )
+    return tuple(found)
+
+
+def _nothing_told(attribute: str, against: Mapping[str, Mapping[str, MetricRecord]]) -> str:
+    rooms = {
+        of: max(map(abs, gap.sampling)) for of, gap in next(iter(against.values())).items()
+        if of.split(" = ")[0] == attribute
+    }  # fmt: skip
+    widest = max(rooms, key=lambda of: rooms[of], default="")
+    return (
+        f"{attribute}: no difference can be told from chance. That is no proof that there is none: noise leaves "
+        f"open up to {_points(rooms[widest])} points in how often a prediction is right ({widest})."
     )
-    return (f"No difference between groups can be told from chance.{room}",)
 
 
-def _once(real: Sequence[MetricRecord], gaps: Sequence[MetricRecord]) -> Sequence[MetricRecord]:
-    """Of two groups of one attribute the one that is worse off: the other says the same again."""
-    attributes = [each.of.split(" = ")[0] for each in gaps]
-    return [each for each in real if attributes.count(each.of.split(" = ")[0]) != 2 or each.value < 0] or real
+def _once(gaps: Mapping[str, MetricRecord]) -> dict[str, MetricRecord]:
+    """The real ones; of two groups of one attribute that with less: the other says the same again."""
+    attributes = [of.split(" = ")[0] for of in gaps]
+    return {
+        of: gap
+        for of, gap in gaps.items()
+        if _is_real(gap) and (attributes.count(of.split(" = ")[0]) != 2 or gap.value < 0)
+    }
 
 
-def _real_gap(gap: MetricRecord) -> str:
-    more = "more" if gap.value > 0 else "less"
-    favour = f"in favour of {gap.of}" if gap.value > 0 else f"to the disadvantage of {gap.of}"
+def _real_gap(name: str, of: str, gap: MetricRecord, second: str) -> str:
+    more, side = ("more", "advantage") if gap.value > 0 else ("less", "disadvantage")
     low, high = sorted(abs(end) for end in gap.sampling)
-    between = f"{_points(low)} to {_points(high)}"
-    size = _points(abs(gap.value))
-    return f"{gap.of}: right {size} points {more} often than all others ({between}). The difference is real, {favour}."
+    often = f"{_points(abs(gap.value))} points {more} often than all others ({_points(low)} to {_points(high)})"
+    said = {
+        "group_against_others": f"right {often}, to its {side}",
+        "predicted_against_others": f"predicted {second} {often}",
+        "true_positives_against_others": f"of those truly {second}, found {often}, to their {side}",
+        "false_positives_against_others": f"of those truly not {second}, wrongly predicted it {often}",
+    }
+    return f"{of}: {said[name]}. This is real."
 
 
 def _errors(recalls: Sequence[MetricRecord]) -> tuple[tuple[str, ...], tuple[GroupErrors, ...]]:
@@ -136,4 +212,4 @@ def _points(share: float) -> str:
 
 
 def _between(gap: MetricRecord) -> str:
-    return words.between(*gap.sampling, words.percent).removesuffix(" %")
+    return f"{words.between(*gap.sampling, words.percent).removesuffix(' %')} points"

@@ -53,6 +53,12 @@ _KNOWN: Final = {
         f"where it is smallest; {_MOST}",
         "share",
     ),
+    "selection_gap": Kind(
+        "Selection gap",
+        "the share predicted the second class in the group where it is largest less that where it is smallest; "
+        f"{_MOST}",
+        "share",
+    ),
     "macro": Kind(
         "Mean class accuracy", "the accuracy in each class, averaged, every class counting the same", "share"
     ),
@@ -74,6 +80,17 @@ _KNOWN: Final = {
     "confusion": Kind("Confusion", "of the records of a class, the share that is predicted as another", "share"),
     "group_against_others": Kind(
         "Group against others", "the accuracy of a group less that of all other records; below 0 it is worse", "share"
+    ),
+    "predicted_against_others": Kind(
+        "Predicted, against others", "how much more often a group is predicted the class than all others", "share"
+    ),
+    "true_positives_against_others": Kind(
+        "Found, against others",
+        "the same of records of the class; below 0 they are missed more often",
+        "share",
+    ),
+    "false_positives_against_others": Kind(
+        "Predicted wrongly, against others", "the same of records that are not of the class", "share"
     ),
     "group_recall": Kind("Recall by group and class", "the share of a group's records of a class got right", "share"),
     "true_positive_rate": Kind("True positives", "of the second class, the share that scores as high", "share"),
@@ -101,7 +118,14 @@ _KNOWN: Final = {
         "Mean residual by group", "how far predictions of a group are too high on average; below 0, too low", "other"
     ),
 }
-DRAWN: Final = ("true_positive_rate", "false_positive_rate", "calibration", "group_against_others", "group_recall")
+AGAINST_OTHERS: Final = (
+    "group_against_others",
+    "predicted_against_others",
+    "true_positives_against_others",
+    "false_positives_against_others",
+)
+"""Of each group, less that of all other records."""
+DRAWN: Final = ("true_positive_rate", "false_positive_rate", "calibration", "group_recall", *AGAINST_OTHERS)
 """Figures with a picture or a table of their own."""
 _ALIASES: Final = {
     "macro_accuracy": "macro",

@@ -28,11 +28,11 @@ from dpilot.metrics.interval import LEVEL
 from dpilot.records import FIT, RUN, FitRecord, Influence, MetricRecord
 from dpilot.report import entries, words
 from dpilot.report.about import About
-from dpilot.report.answers import Answer, answers, baseline_sentence, ledger_sentences, left_text, who
+from dpilot.report.answers import Answer, answers, left_text, unit_text, who
 from dpilot.report.comparison import RunComparison, rows
 from dpilot.report.condition import condition, is_health
 from dpilot.report.confusion import confusion
-from dpilot.report.curves import calibration, charts, roc
+from dpilot.report.curves import calibration, charts, roc, tradeoff
 from dpilot.report.facts import facts
 from dpilot.report.figures import families, headline
 from dpilot.report.groups import groups
@@ -174,20 +174,20 @@ def _about(page: _Page) -> View:
 def _quality(page: _Page) -> View:
     metrics = page.record.metrics
     return {
-        "verdict": verdict(metrics),
         "untold": UNTOLD,
         "families": families(metrics),
         "confusion": confusion(metrics),
         "level": words.percent(LEVEL),
         "measured": _HELD_OUT if words.is_finite(page.record.data.get("held_out")) else _GIVEN,
-        "baseline": baseline_sentence(page.record, page.about),
         "pictures": [each for each in (roc(metrics), calibration(metrics, WIDEST)) if each is not None],
     }
 
 
 def _groups(page: _Page) -> View:
     found = groups(page.record.metrics)
-    return None if found is None else {"groups": found, "level": words.percent(LEVEL)}
+    if found is None:
+        return None
+    return {"groups": found, "level": words.percent(LEVEL), "tradeoff": tradeoff(page.record.metrics)}
 
 
 def _influences(page: _Page) -> View:
@@ -205,12 +205,7 @@ def _influences(page: _Page) -> View:
 
 
 def _promise(page: _Page) -> View:
-    united = "unit_name" in page.record.privacy
-    unprotected = page.record.unprotected
-    return {
-        "promise": page.promise, "answers": page.answers, "who": who(page.record), "united": united,
-        "unprotected": unprotected,
-    }  # fmt: skip
+    return {"promise": page.promise, "who": who(page.record), "unprotected": page.record.unprotected}
 
 
 def _health(page: _Page) -> View:
@@ -219,11 +214,11 @@ def _health(page: _Page) -> View:
 
 
 def _ledger(page: _Page) -> View:
-    record = page.record
+    record, paid_in = page.record, page.record.privacy.get("ledger") or {}
+    total = None if paid_in.get("bound") == "gdp" else float(record.privacy["epsilon"])
     return {
         "promise": page.promise,
-        "left": ledger_sentences(record, page.about),
-        "spending": entries.spending(record.ledger),
+        "spending": entries.spending(record.ledger, total),
         "ledger": tuple(entries.row(entry) for entry in record.ledger),
     }
 
@@ -308,6 +303,7 @@ def _frame(page: _Page) -> dict[str, Any]:
         "headline": headline(record.metrics),
         "verdict": verdict(record.metrics),
         "about": page.about,
+        "unit": unit_text(record),
         "without": "" if baseline is None else say(baseline),
         "left": left_text(*amounts) if words.is_finite(amounts[0]) and words.is_finite(amounts[1]) else "",
         "total": words.number(amounts[1]),

@@ -23,6 +23,7 @@ from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
 from dpilot.metrics.figures import Figures
 from dpilot.metrics.scores import scores
 from dpilot.privacy.budget import Budget, Cost
+from dpilot.privacy.events import to_dict
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.privacy.ledger.ledger import commitment
@@ -43,10 +44,16 @@ class Evaluation:
 
     metrics: Figures
     cost: Cost
+    stage: Stage
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: the figures as records keep them, and their price."""
-        return {"metrics": [asdict(each.record()) for each in self.metrics], **asdict(self.cost)}
+        """Plain data: the figures as records keep them, their price, and what was paid for."""
+        return {"metrics": [asdict(each.record()) for each in self.metrics], **asdict(self.cost), **self.claim()}
+
+    def claim(self) -> dict[str, Any]:
+        """The release as statements name it: somebody else can compose it with the run."""
+        stage = self.stage
+        return {"purpose": stage.purpose, "part": stage.part, "split": stage.split, "event": to_dict(stage.event)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +160,15 @@ def evaluate(
     classes = None if form is None else count_classes(predict, form)
     unit = population.unit if population.unit.is_record else replace(population.unit, rows=1)
     event, purpose = counts_event(sigma), "evaluation"
-    stages = [Stage(purpose, event, part, split)]
-    paid = commitment(stages, budget, ledger, "the data of this evaluation", size=None, unit=unit)
+    stage = Stage(purpose, event, part, split)
+    paid = commitment([stage], budget, ledger, "the data of this evaluation", size=None, unit=unit)
     with paid as (made, cost), made.reserve(event, purpose=purpose, part=part, split=split) as receipt:
         with step_randomness(Chain(fresh_key("figures"))):
             form = population.first_form() if form is None else form
             classes = classes or count_classes(predict, form)
             scored = population.score(predict, form, classes)
         counts = noisy_counts(scored, population.layout(classes), noise_multiplier=sigma, receipt=receipt)
-    return Evaluation(Figures(scores(counts)), cost)
+    return Evaluation(Figures(scores(counts)), cost, stage)
 
 
 def count_classes(predict: Predict, form: Any) -> int:

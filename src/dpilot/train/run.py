@@ -6,7 +6,7 @@ The steps of a run are a frame too: of one that is finished, stopped or under wa
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -140,6 +140,8 @@ class Run:
     def save(self, folder: str | Path, *, evaluation: Evaluation | None = None) -> Path:
         """Write model, record, ledger, and figures that were released of it, to ``folder``: safetensors and JSON.
 
+        The statement of the folder claims both together, the weights' own the training alone.
+
         Edge cases:
             a ledger that was given     its entries are written, it stays where it is
             another run in the folder   refused
@@ -155,8 +157,7 @@ class Run:
         self._save_ledger(where)
         if evaluation is not None:
             files.write(where / EVALUATION, json.dumps(evaluation.to_dict(), indent=1).encode())
-            more = f"figures of it in {EVALUATION} cost epsilon {evaluation.cost.epsilon:g} more"
-            stated = {**stated, "tuning": f"{stated['tuning']}; {more} at delta {evaluation.cost.delta:g}"}
+            stated = _with_figures(stated, evaluation)
         files.write(where / RUN, written.encode())
         write_statement(where, stated)
         return where
@@ -177,6 +178,14 @@ class Run:
             return None
         own = isinstance(self.ledger, Ledger) and self.ledger.mode == "precommitted"
         return {"head": self.ledger.head(), **describe_ledger(self.ledger, own=own)}
+
+
+def _with_figures(stated: Mapping[str, Any], evaluation: Evaluation) -> dict[str, Any]:
+    """What is claimed of a folder that holds figures of the run as well: their price is composed into the total."""
+    cost = evaluation.cost
+    totals = {name: stated[name] + getattr(cost, name) for name in ("epsilon", "delta")}
+    tuning = f"not part of this run: its epsilon is of the training and of the figures in {EVALUATION}"
+    return {**stated, **totals, "tuning": tuning, "events": [*stated["events"], evaluation.claim()]}
 
 
 def _is_same(stored: Path, written: str) -> bool:

@@ -92,15 +92,19 @@ def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> t
 
 def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | None = None) -> State:
     """The clip state before the first step, from the plan and the number of trained real numbers."""
-    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
-    dimension = sum(parameter.numel() * (2 if parameter.is_complex() else 1) for parameter in trained)
     return plan.clipping.init(
         noise_multiplier=plan.noise_multiplier,
         expected_batch_size=plan.expected_batch_size,
-        dimension=dimension,
+        dimension=count_trained(model),
         steps=plan.steps,
         device=device,
     )
+
+
+def count_trained(model: nn.Module) -> int:
+    """How many real numbers are trained."""
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
+    return sum(parameter.numel() * (2 if parameter.is_complex() else 1) for parameter in trained)
 
 
 @final
@@ -253,7 +257,7 @@ def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
         steps=tuple(state.records),
         stamps=(stamp, PUBLIC_VALIDATION) if state.validation else (stamp,),
         notes=(payment.note(plan, paid),),
-        options=state.options.to_dict(),
+        options={**state.options.to_dict(), "parameters": count_trained(state.context.model)},
         validation=tuple(state.validation),
     )
 

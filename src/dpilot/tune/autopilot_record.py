@@ -81,14 +81,16 @@ def trials_of(outcome: Outcome) -> tuple[MetricRecord, ...]:
 
 
 def curves_of(plan: AutopilotPlan, outcome: Outcome) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Step size against epsilon, at the final number of steps: the law, the trials, and the final run."""
-    if not outcome.search.trials:
+    """r against mu: the law, every trial, and the final run."""
+    law, trials = outcome.search.law, outcome.search.trials
+    if not trials:
         return {}
-    steps, law = outcome.candidate.steps, outcome.search.law
     grid = np.geomspace(plan.scaling.epsilons[0] / 2, plan.budget.epsilon, 40)
-    name = "step size against epsilon"
-    return {
-        f"{name}: fitted": tuple((float(epsilon), law.predict(float(epsilon)) / steps) for epsilon in grid),
-        f"{name}: trials": tuple((each.epsilon, each.candidate.r / steps) for each in outcome.search.trials),
-        f"{name}: final run": ((plan.scaling.final_epsilon, outcome.candidate.r / steps),),
-    }
+    final = ((plan.scaling.final_epsilon, outcome.candidate.r),)
+    return law.drawn(
+        {
+            "fitted": tuple((float(epsilon), law.predict(float(epsilon))) for epsilon in grid),
+            "trials": tuple((each.epsilon, each.candidate.r) for each in trials),
+            "final run": final,
+        }
+    )

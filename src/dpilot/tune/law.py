@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -102,13 +103,16 @@ class ScalingLaw:
         least, most = self.points[0][0] / 2, max(1.0, 4 * self.points[-1][0])
         grid = [least * (most / least) ** (place / 39) for place in range(40)]
 
-        def mu(epsilon: float) -> float:
-            return gdp_mu(Budget(epsilon, self.delta))
+        fitted = tuple((epsilon, self.predict(epsilon)) for epsilon in grid)
+        return self.drawn({"fitted": fitted, "best trials": self.points})
 
-        name = "r (step size times steps) against mu"
+    def drawn(self, series: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, tuple[tuple[float, float], ...]]:
+        """Named series of (epsilon, r), at the mu that is that epsilon."""
         return {
-            f"{name}: fitted": tuple((mu(epsilon), self.predict(epsilon)) for epsilon in grid),
-            f"{name}: best trials": tuple((mu(epsilon), r) for epsilon, r in self.points),
+            f"step size times steps (r) against mu: {name}": tuple(
+                (gdp_mu(Budget(epsilon, self.delta)), r) for epsilon, r in points
+            )
+            for name, points in series.items()
         }
 
     def to_dict(self) -> dict[str, Any]:

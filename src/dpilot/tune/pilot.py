@@ -413,7 +413,7 @@ def _run_module(
             _MODULE_CLIPPING,
             f"{type(outcome.model).__name__}, {parameters:,} parameters",
             {"classes": count},
-            {"clipping": "bounded-slack", "optimizer": "momentum", "schedule": "cosine"},
+            {"clipping": "bounded-slack", "optimizer": "momentum", "schedule": "cosine", "parameters": parameters},
             steps=tuple(seen[-outcome.candidate.steps :]),
         )
 

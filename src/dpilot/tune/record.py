@@ -36,7 +36,8 @@ class TrialRecord:
     def figure(self) -> MetricRecord:
         """The score as a figure, with the 95 % interval of its noise; one that diverged has 0, for certain."""
         value, reach = (0.0, 0.0) if self.score.diverged else (self.score.value, quantile() * self.score.noise)
-        said = f"step size {self.candidate.lr:.3g}, {self.candidate.steps} steps, at epsilon {self.epsilon:.3g}"
+        tried = self.candidate
+        said = f"r {tried.r:.4g}: step size {tried.lr:.3g}, {tried.steps} steps, at epsilon {self.epsilon:.3g}"
         around = (value - reach, value + reach)
         return MetricRecord("score of a trial", said, value, around, around, exact=self.score.noise == 0)
 

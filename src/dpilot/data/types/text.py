@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.random import Generator
-from scipy.sparse import csr_array, hstack, vstack
 
 from dpilot.data import sentences, values
 from dpilot.data.cells import Cells, objects
+from dpilot.data.hashing import hash_texts
 from dpilot.data.reading import cell_keys, missing_keys
 from dpilot.data.types.base import NULL, Block, CellState, Reading
 
 if TYPE_CHECKING:
     from dpilot.data.column import Column
 
-__all__ = ["Text", "hash_texts"]
+__all__ = ["Text"]
 
 FEATURES: Final = 2048
 LENGTH: Final = 10_000
@@ -93,7 +92,8 @@ class Text:
             _embed(block, values, column)
             return
         for start in range(0, len(values), _ROWS):
-            block[start : start + _ROWS] = hash_texts(values[start : start + _ROWS], column).toarray()
+            some = slice(start, start + _ROWS)
+            block[some] = hash_texts(values[some].tolist(), column.features or 0, column.length or 0).toarray()
 
     def describe(self, column: Column) -> str:
         if column.encoder is not None:
@@ -138,31 +138,6 @@ def _embed(block: Block, values: Cells, column: Column) -> None:
     for start in range(0, len(values), _ROWS):
         found = encoder.features(values[start : start + _ROWS].tolist()).numpy()
         block[start : start + _ROWS] = np.nan_to_num(found, nan=0.0)  # None among the texts
-
-
-def hash_texts(values: Cells, column: Column) -> csr_array:
-    """The hashed counts of n-grams, each half over its length, as a sparse matrix: each row from its own text."""
-    from sklearn.preprocessing import normalize
-
-    width, made = column.features or 0, []
-    for start in range(0, max(len(values), 1), _ROWS):
-        texts = ["" if each is None else each[: column.length] for each in values[start : start + _ROWS].tolist()]
-        halves = []
-        for analyzer in ("word", "char_wb"):
-            found = _vectorizer(analyzer, width // 2).transform(texts) if texts else csr_array((0, width // 2))
-            found.data = np.sign(found.data) * np.sqrt(np.abs(found.data))
-            halves.append(normalize(found, copy=False) if texts else found)
-        made.append(hstack(halves, format="csr", dtype=np.float32))
-        made[-1].data *= np.float32(np.sqrt(0.5))
-    return vstack(made, format="csr", dtype=np.float32)
-
-
-@lru_cache(maxsize=8)
-def _vectorizer(analyzer: str, width: int) -> Any:
-    from sklearn.feature_extraction.text import HashingVectorizer
-
-    grams = (1, 1) if analyzer == "word" else (3, 4)
-    return HashingVectorizer(n_features=width, analyzer=analyzer, ngram_range=grams, norm=None, dtype=np.float32)
 
 
 def _storable(written: str) -> str:

@@ -194,7 +194,7 @@ class NetworkPlan:
             figures=self.figures,
             plan={
                 **plan.to_dict(), "lr": lr, "schedule": "cosine", "optimizer": "sgd",
-                "model": self.declared.options.model,
+                "model": self.declared.options.model, "parameters": numbers.parameters,
             },
             decisions=self._decisions(numbers, lr, least),
             steps=tuple(started.state.records),

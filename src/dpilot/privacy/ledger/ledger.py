@@ -411,7 +411,7 @@ def describe_ledger(ledger: Ledger | Committed, *, own: bool) -> dict[str, Any]:
     parts = {"total": Cost(budget.epsilon, budget.delta), "spent": book.spent(), "left": book.remaining()}
     amounts = {name: {"epsilon": part.epsilon, "delta": part.delta} for name, part in parts.items()}
     where = "" if own else str(book.path)
-    return {"own": own, "where": where, "dataset": book.dataset, **amounts}
+    return {"own": own, "where": where, "dataset": book.dataset, "bound": book.bound, **amounts}
 
 
 @contextmanager

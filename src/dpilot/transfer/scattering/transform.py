@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import group_norm, normalize, pad
 
 from dpilot import _validate
+from dpilot.numerics.threads import map_blocks
 from dpilot.transfer.features import Features, chunk_rows, extract_rows
 from dpilot.transfer.pixels import as_pixels, scale_pixels
 from dpilot.transfer.scattering.filters import Filters
@@ -18,6 +19,7 @@ from dpilot.transfer.scattering.filters import Filters
 __all__ = ["Scattering", "scatter", "scattered"]
 
 _AT_ONCE: Final = 16  # images on a CPU: what they take stays in a cache
+_IN_A_THREAD: Final = 64  # images that one thread works on, in such blocks
 _ACCELERATED: Final = 512  # on an accelerator: enough work to start its kernels for
 
 
@@ -151,4 +153,8 @@ def scatter(
     def features(some: Tensor) -> Tensor:
         return normalize(group_norm(fixed(scale_pixels(some, white)), groups).flatten(1))
 
-    return extract_rows(features, pictures, batch, device)
+    if device is not None and torch.device(device).type != "cpu":
+        return extract_rows(features, pictures, batch, device)
+    few = min(batch, _IN_A_THREAD)
+    parts = chunk_rows(pictures, few)
+    return torch.cat(map_blocks(lambda part: extract_rows(features, part, few, device), parts))
