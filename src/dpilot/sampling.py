@@ -17,7 +17,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Final, NoReturn
 
@@ -45,6 +45,11 @@ class Batch:
         size = _validate.count(size=size)
         for start in range(0, self.indices.size, size):
             yield self.indices[start : start + size]
+
+    def split(self, place: int) -> tuple[Batch, Batch]:
+        """The records before ``place`` and those from there on, as two parts of the batch."""
+        before = int(np.searchsorted(self.indices, place))
+        return replace(self, indices=self.indices[:before]), replace(self, indices=self.indices[before:])
 
     def __repr__(self) -> str:
         return f"Batch(step={self.step})"

@@ -75,6 +75,8 @@ class Job:
         else:
             optimizer = optimizers.build(own or options.optimizer, model, options.lr, options.optimizer_options)
         check_unit_gradient(options, plan)
+        if options.hardened and device.type != "cpu":
+            _validate.refuse("device", str(device), "the CPU with hardened noise", "Sums there have a fixed order.")
         check_together(options, optimizer, two_passes=two_passes(options, device))
         options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
         loss_fn = null_outside_classes(loss_fn, device)
@@ -180,6 +182,7 @@ class Job:
             noise=noise,
             receipt=receipt,
             groups=self.options.groups,
+            hardened=self.options.hardened,
             clip=GraphedClip(self.plan.clipping, rows) if replayed and rows is not None else None,
         )
         rates = [group["lr"] for group in self.optimizer.param_groups]

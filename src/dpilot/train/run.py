@@ -25,6 +25,7 @@ from dpilot.engine.record import Verdict
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Committed, Ledger, describe_ledger
+from dpilot.privacy.lower_bounds import LowerBound, one_run
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RUN, FitRecord, RunRecord, StepRecord
 from dpilot.sampling import blocks
@@ -75,6 +76,13 @@ class Run:
     def steps(self) -> pd.DataFrame:
         """One row a step, of everything that was released beside the gradient; see ``steps_frame``."""
         return steps_frame(self.record.steps)
+
+    def audit(self, *, confidence: float = 0.95) -> LowerBound:
+        """The lower bound on epsilon, at the run's delta, that its canaries prove; free. See ``Trainer(audit=)``."""
+        found = self.record.audit
+        if found is None:
+            raise InvalidInput("the run has no canaries: expected one of Trainer(..., audit=Canaries(1000)).")
+        return one_run(found.scores, found.included, delta=self.delta, confidence=confidence)
 
     def predict(self, inputs: Any) -> Tensor:
         """The model's outputs; see ``dpilot.train.predict``."""
