@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from benchmarks.papers.cell import Cell
@@ -70,8 +71,8 @@ def _threshold(table: Table, lines: Lines) -> str:
     for row in table.decided_rows(lines):
         means = table.means(row, lines)
         top = max(means, key=lambda label: means[label])
-        others = [
-            f"{rule} {100 * (means[top] - table.mean(row, rule, lines)):.2f} points below" for rule in ("auto-s", "mse")
-        ]
+        found = {rule: table.mean(row, rule, lines) for rule in ("auto-s", "mse")}
+        known = {rule: mean for rule, mean in found.items() if not math.isnan(mean)}
+        others = [f"{rule} {100 * (means[top] - mean):.2f} points below" for rule, mean in known.items()]
         said.append(f"{row}: best {top}, {', '.join(others)}")
     return "; ".join(said) + "." if said else "No row is decided yet."
