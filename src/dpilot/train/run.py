@@ -138,9 +138,12 @@ class Run:
 
         ``evaluation``: figures that ``evaluate`` released of it. ``options``: see ``FitRecord.write_report``.
         """
+        return self.fit_record(evaluation).write_report(path, **options)
+
+    def fit_record(self, evaluation: Evaluation | None = None) -> FitRecord:
+        """The run as reports and cards see it, with figures that ``evaluate`` released of it."""
         figures = None if evaluation is None else evaluation.to_dict()
-        record = self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
-        return record.write_report(path, **options)
+        return self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
 
     def _repr_html_(self) -> str:
         return self.record.to_fit(paid_in=self._paid_in()).summary_table(type(self.model).__name__)
@@ -265,7 +268,8 @@ def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor
     Guarantee:
         The model sees batches whose sizes follow from the place alone, the last one filled up with copies of a record:
         if it treats each record on its own, one record more behind them changes no bit of another's output. Batches of
-        protected inputs have one size: one in front of them changes no more than a last bit, by its place (engine.md).
+        protected inputs have one size: one in front of them changes no more than a last bit, by its place. Whoever
+        counts records puts them in a secret order (``map_records``).
 
     Example:
         >>> from torch import nn

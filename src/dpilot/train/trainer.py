@@ -263,14 +263,14 @@ class Trainer:
         check_ids(dataset, units, manifest.plan.unit)
         stored = StoredRun.read(where)
         stored.check_fits(model)
-        book = _same_ledger(where, manifest, reopen(ledger) if isinstance(ledger, str | Path) else ledger)
+        book = same_ledger(where, manifest, reopen(ledger) if isinstance(ledger, str | Path) else ledger)
         file = SecretFile(secret_path(where, Path(secret or manifest.secret)))
         if stored.steps_taken == job.plan.steps:
             return _close(where, manifest, job, stored, book, file)
         place = manifest.seq, manifest.stage
         with closing(file.log):
             file.log.open(fresh=False)
-            kept = _own_secret(where, manifest, stored, file).at(stored.steps_taken)
+            kept = own_secret(where, manifest, stored, file).at(stored.steps_taken)
             harden = manifest.options.hardened
             noise = KeyedNoise(kept.noise, stamp=manifest.stamp, witness=file.log, hardened=harden)
             sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=kept.sampling)
@@ -318,7 +318,6 @@ def _take_steps(
     noise: KeyedNoise, writer: CheckpointWriter | None,
 ) -> None:  # fmt: skip
     """Every step that is left: claim its batch, take it, store it where that is due, and report it."""
-    assert job.options.chunk_size is not None
     cost = paid.cost
     report = job.observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
     if job.validation is not None and not state.validation:
@@ -328,8 +327,9 @@ def _take_steps(
         key = sampler.state
         sampler.claim(batch)
         records, planted = batch.split(len(reader))
-        chunks = reader.chunks(records.chunks(size))
+        chunks = reader.chunks(job.pieces(records))
         if canaries is not None:
+            assert size is not None
             chunks = chain(chunks, canaries.chunks(planted.indices - len(reader), size))
         record = state.step(key, chunks, planted.indices - len(reader))
         if job.validation is not None and job.validation.due(state.steps_taken) and state.steps_taken < job.plan.steps:
@@ -352,7 +352,7 @@ def _finish(job: Job, state: TrainingState, paid: Payment, stamp: str, folder: P
 def _close(folder: Path, manifest: Manifest, job: Job, stored: StoredRun, book: Ledger, file: SecretFile) -> Run:
     """A run that was interrupted after its last step: book it, and leave no secret."""
     if file.path.exists():
-        _own_secret(folder, manifest, stored, file)
+        own_secret(folder, manifest, stored, file)
     file.delete()
     place = manifest.seq, manifest.stage
     if payment.is_interrupted(book, *place):
@@ -364,7 +364,7 @@ def _close(folder: Path, manifest: Manifest, job: Job, stored: StoredRun, book: 
     return _finish(job, state, Payment(receipt, book, *place), manifest.stamp, folder)
 
 
-def _own_secret(folder: Path, manifest: Manifest, stored: StoredRun, file: SecretFile) -> Secret:
+def own_secret(folder: Path, manifest: Manifest, stored: StoredRun, file: SecretFile) -> Secret:
     """The run's own secret, if manifest and checkpoint are those that were sealed under its key."""
     kept = file.read()
     if kept.run != manifest.run:
@@ -399,7 +399,7 @@ def _validation(
     return None if data is None else PublicValidation(data, model, loss_fn, options.per_batch, collate, every)
 
 
-def _same_ledger(folder: Path, manifest: Manifest, given: Ledger | None) -> Ledger:
+def same_ledger(folder: Path, manifest: Manifest, given: Ledger | None) -> Ledger:
     """The ledger the run was paid in, grown from what it was then."""
     path = folder / LEDGER if manifest.ledger is None else manifest.ledger
     seen = given or Ledger.read(path)
@@ -449,14 +449,19 @@ class RunTerms:
 
     def noise(self, witness: Witness | None = None) -> KeyedNoise:
         """Fresh noise from the system, or the stamped noise of a test."""
-        if self.test_seed is None:
-            return KeyedNoise(witness=witness, hardened=self.hardened)
-        seeded = seeded_noise(self.test_seed)
-        return KeyedNoise(seeded.state, stamp=seeded.stamp, witness=witness, hardened=self.hardened)
+        return run_noise(self.test_seed, witness, hardened=self.hardened)
 
     def coins(self) -> Chain | None:
         """The batches of a test are those of its seed; otherwise the sampler finds its own key."""
         return None if self.test_seed is None else seeded_noise(self.test_seed).state
+
+
+def run_noise(test_seed: int | None, witness: Witness | None = None, *, hardened: bool = False) -> KeyedNoise:
+    """Fresh noise from the system, or the stamped noise of a test; ``witness`` notes what each release covers."""
+    if test_seed is None:
+        return KeyedNoise(witness=witness, hardened=hardened)
+    seeded = seeded_noise(test_seed)
+    return KeyedNoise(seeded.state, stamp=seeded.stamp, witness=witness, hardened=hardened)
 
 
 def secret_path(folder: Path, given: Path | None) -> Path:
