@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VARIABLE = "DPILOT_DATA"
 
@@ -42,6 +45,13 @@ def file(*parts: str) -> Path:
     if not path.is_file():
         raise Missing(f"no file {'/'.join(parts)!r} in the folder that {VARIABLE} names: expected it there.")
     return path
+
+
+def frame_of(path: Path) -> pd.DataFrame:
+    """The table in a parquet file; pandas is loaded here, as arrays need none."""
+    import pandas as pd
+
+    return pd.read_parquet(path)
 
 
 def split(count: int, train: int, part: str) -> np.ndarray[Any, np.dtype[np.int64]]:

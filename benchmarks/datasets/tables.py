@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING
+
 import torch
 
-from benchmarks.datasets.part import Part, file, split
+from benchmarks.datasets.part import Part, file, frame_of, split
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REGRESSION = (
     "abalone", "ailerons", "california_housing", "cpu_act", "diamonds", "elevators", "fried", "house_16H", "insurance",
@@ -16,7 +20,7 @@ REGRESSION = (
 
 def adult(part: str) -> Part:
     """UCI Adult: 14 columns of 32,561 people to train and 16,281 to test; income up to 50K or above."""
-    frame = pd.read_parquet(file("adult", "adult.parquet"))
+    frame = frame_of(file("adult", "adult.parquet"))
     rows = frame[frame["split"] == part]
     classes = ("<=50K", ">50K")
     codes = rows["income"].astype(str).map({name: code for code, name in enumerate(classes)})
@@ -29,12 +33,12 @@ def dutch(part: str, share: float = 0.8) -> Part:
 
     Reference: Le Quy et al. 2022.
     """
-    return _divided(pd.read_parquet(file("dutch_census", "dutch.parquet")), "occupation", part, share, ("low", "high"))
+    return _divided(frame_of(file("dutch_census", "dutch.parquet")), "occupation", part, share, ("low", "high"))
 
 
 def regression(name: str, part: str, share: float = 0.8) -> Part:
     """A table whose last column is a number to predict; no split is published."""
-    return _divided(pd.read_parquet(file("regression", f"{name}.parquet")), "target", part, share, ())
+    return _divided(frame_of(file("regression", f"{name}.parquet")), "target", part, share, ())
 
 
 def _divided(frame: pd.DataFrame, target: str, part: str, share: float, classes: tuple[str, ...]) -> Part:

@@ -6,12 +6,15 @@ import string
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import torch
 from torch import Tensor
 
-from benchmarks.datasets.part import Part, file, split
+from benchmarks.datasets.part import Part, file, frame_of, split
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LETTERS = string.ascii_letters + " .,;'"
 """The alphabet of names, declared beforehand; 0 is padding, 1 any other character."""
@@ -30,14 +33,14 @@ def sst_2(part: str) -> Part:
 
 def sms_spam(part: str, train: int = 4_459) -> Part:
     """Text messages, ham or spam (13 %), 5,574 in all; no split is published."""
-    frame = pd.read_parquet(file("sms_spam", "sms_spam.parquet"))
+    frame = frame_of(file("sms_spam", "sms_spam.parquet"))
     rows = frame.iloc[split(len(frame), train, part)]
     return _part(rows["text"], (rows["label"] == "spam").astype(int), ("ham", "spam"))
 
 
 def newsgroups(part: str) -> Part:
     """Posts of 20 news groups, split by date, headers kept: 11,314 to train and 7,532 to test."""
-    frame = pd.read_parquet(file("20newsgroups", "20news_bydate.parquet"))
+    frame = frame_of(file("20newsgroups", "20news_bydate.parquet"))
     classes = tuple(sorted(frame["label"].unique()))
     rows = frame[frame["split"] == part]
     return _part(rows["text"], rows["label"].map({name: code for code, name in enumerate(classes)}), classes)
@@ -48,7 +51,7 @@ def surnames(part: str, train: int = 12_500) -> Part:
 
     12,500 to train is what the noise multipliers of Zou et al. 2026 (Table 2, delta 8e-5 = 1 / 12,500) are made for.
     """
-    frame = pd.read_parquet(file("names", "names.parquet"))
+    frame = frame_of(file("names", "names.parquet"))
     classes = tuple(sorted(frame["language"].unique()))
     rows = frame.iloc[split(len(frame), train, part)]
     return _part(rows["name"], rows["language"].map({name: code for code, name in enumerate(classes)}), classes)
@@ -81,7 +84,7 @@ def words(texts: Sequence[str], length: int = 256) -> Tensor:
 
 
 def _published(path: Path, part: str, column: str, classes: tuple[str, ...]) -> Part:
-    frame = pd.read_parquet(path)
+    frame = frame_of(path)
     rows = frame[frame["split"] == part]
     return _part(rows[column], rows["label"], classes)
 

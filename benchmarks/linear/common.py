@@ -8,20 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.linear.made_up import Array, paper
 from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, Method, PrivacyWarning, fit_rows, problem_of
 from dpilot.linear.rows import MemoryRows
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+__all__ = [
+    "DELTA",
+    "Array",
+    "coefficients",
+    "fitted",
+    "least_squares",
+    "middle",
+    "paper",
+    "predictions",
+    "r2",
+    "repeated",
+    "table",
+]
 
 DELTA = 1e-5
-
-
-def paper(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
-    """The data of Provan's section 5.1: x standard normal, w = 1 / sqrt(d), noise of standard deviation 0.1."""
-    rng = np.random.default_rng(10_000 + seed)
-    X, weights = rng.normal(size=(n, d)), np.ones(d) / np.sqrt(d)
-    return X, X @ weights + 0.1 * rng.normal(size=n), weights
 
 
 def fitted(

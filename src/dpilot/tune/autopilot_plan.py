@@ -79,7 +79,7 @@ def plan_heads(
     Example:
         >>> plan = plan_heads(Budget(1.0, 1e-5), size=48_842, classes=2, cells=1, options=AutopilotOptions())
         >>> len(plan.stages(None)), f"{plan.tuning_share:.1%}", round(plan.scaling.final_epsilon, 2)
-        (14, '5.8%', 0.97)
+        (14, '5.0%', 0.97)
         >>> plan_heads(Budget(0.1, 1e-5), size=500, classes=2, cells=1, options=AutopilotOptions()).scaling.rounds
         ()
     """

@@ -1,0 +1,1 @@
+"""The tables of five papers, each from one command; see README.md above."""
