@@ -136,7 +136,7 @@ def test_a_law_in_proportion_is_found_and_used():
     assert 300 < tuned.law.predict(1.0) < 3000
     assert tuned.candidate.r == pytest.approx(tuned.law.predict(tuned.epsilon))
     assert "extrapolated from" in tuned.decisions[-1]
-    assert "about 5.8 % of the budget" in tuned.decisions[-1]
+    assert "about 5.8 % of the training part's budget" in tuned.decisions[-1]
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -89,7 +89,7 @@ def _large(delta: float, data: Mapping[str, Any]) -> str:
         return ""
     return (
         f"Delta is larger than usual for {words.number(size)} records (usual: at most 1 in "
-        f"{words.number(10 * float(size))})"  # type: ignore[arg-type]
+        f"{words.number(round(10 * float(size)))})"  # type: ignore[arg-type]
     )
 
 
