@@ -74,7 +74,7 @@ def _protected(record: FitRecord, about: About) -> tuple[str, ...]:
     if name is None:
         first = ("Every single record, which is one row of the data: whether it is in the data, and what it says.",)
         one, three = (words.upward(rows * float(record.privacy["epsilon"])) for rows in (1, 3))
-        rest = (
+        rest: tuple[str, ...] = (
             "Whether a person has several rows here was not declared: ask the data keeper. If somebody has 3 rows, "
             f"read epsilon {three} instead of {one}, and a larger delta.",
         )
@@ -207,7 +207,7 @@ def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None =
         )
         kept = {None: "", True: " It is the file ledger in the run's folder.", False: " Its file was not kept."}
         return (
-            f"This run had a ledger of its own: {amounts}.{kept[folder and folder.ledger]}",
+            f"This run had a ledger of its own: {amounts}.{kept[None if folder is None else folder.ledger]}",
             *([apart] if more > 1e-6 else []),
             "No shared ledger: it counts this run alone, and nobody is counting here what else is done with the same "
             f"data. Who keeps it: {keeper or 'not filled in'}.",
@@ -263,14 +263,15 @@ def _compared(record: FitRecord, about: About, found: GroupView) -> Iterator[str
     if not names:
         yield "What the groups are was not declared."
         return
-    used = [name for name in names if name in (record.data.get("features") or ())]
-    inputs = (
-        f"The model reads {_and(used)}."
-        if used
-        else f"The model does not read {_and(names, 'or')}; other columns may stand in for them."
-        if record.data.get("features")
-        else ""
-    )
+    read = record.data.get("features")
+    inputs = ""
+    if isinstance(read, list | tuple):
+        used = [name for name in names if name in read]
+        inputs = (
+            f"The model reads {_and(used)}."
+            if used
+            else f"The model does not read {_and(names, 'or')}; other columns may stand in for them."
+        )
     yield f"Only {_and(names)} {'were' if len(names) > 1 else 'was'} compared. {inputs}".strip()
 
 

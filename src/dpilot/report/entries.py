@@ -127,14 +127,10 @@ def spent_on(record: FitRecord) -> tuple[SpentOn, ...]:
 
 def add_up(ledger: Sequence[Mapping[str, Any]], total: float) -> bool:
     """Whether the epsilons of several lines, which all touched all records, are the total."""
-    found = [(entry.get("cost") or {}).get("epsilon") for entry in ledger if isinstance(entry.get("cost"), Mapping)]
-    whole = all(entry.get("part") is None for entry in ledger)
-    return (
-        len(found) == len(ledger) > 1
-        and whole
-        and all(map(is_finite, found))
-        and abs(sum(found) - total) < 0.002 * total
-    )
+    costs = [entry["cost"] for entry in ledger if isinstance(entry.get("cost"), Mapping)]
+    found = [float(cost["epsilon"]) for cost in costs if is_finite(cost.get("epsilon"))]
+    several = len(found) == len(ledger) > 1 and all(entry.get("part") is None for entry in ledger)
+    return several and abs(sum(found) - total) < 0.002 * total
 
 
 def spending_note(record: FitRecord) -> str:

@@ -347,7 +347,8 @@ def _frame(page: _Page) -> dict[str, Any]:
 def _lead(record: FitRecord, about: About) -> str:
     """What the model is for, in a sentence: as its writer says, or as far as the record tells."""
     target, size = record.data.get("target"), record.data.get("size")
-    classes = [str(each) for each in record.data.get("classes") or ()]
+    named = record.data.get("classes")
+    classes = [str(each) for each in named] if isinstance(named, list | tuple) else []
     which = f" ({' or '.join(classes)})" if 1 < len(classes) < 5 else ""
     what = f"A model that predicts {target}{which}" if target else "A model"
     data = f" from {words.number(size)} {who(record)}s" if words.is_finite(size) else ""
