@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import _validate, engine
+from dpilot._arrays import Indices
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.mechanism import Draws, Noise
+from dpilot.sampling import Batch
 from dpilot.train import dry_run, optimizers
 from dpilot.train.gradients import (
+    OUT_OF_MEMORY,
     PerSampleOf,
     even_rows,
     null_on_error,
@@ -24,6 +27,7 @@ from dpilot.train.gradients import (
     per_sample_of,
     replays,
     two_passes,
+    usual_chunks,
 )
 from dpilot.train.graphed_clip import GraphedClip
 from dpilot.train.optimizers import MakeOptimizer, remembers
@@ -33,6 +37,7 @@ from dpilot.train.progress import Observers
 from dpilot.train.records.reader import Collate, Reader, check_one_row, declared_form, first_record, move_to
 from dpilot.train.records.unit_chunk import MEAN, repeat_rows, row_form, unit_losses
 from dpilot.train.records.unit_reader import UnitReader, Units, first_row, group_units, rows_of
+from dpilot.train.silent import TRIED, silent_failures
 from dpilot.train.step import StepContext, TrainingState, initial_state
 from dpilot.train.validation import PublicValidation
 
@@ -75,6 +80,8 @@ class Job:
         else:
             optimizer = optimizers.build(own or options.optimizer, model, options.lr, options.optimizer_options)
         check_unit_gradient(options, plan)
+        if options.hardened and device.type != "cpu":
+            _validate.refuse("device", str(device), "the CPU with hardened noise", "Sums there have a fixed order.")
         check_together(options, optimizer, two_passes=two_passes(options, device))
         options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
         loss_fn = null_outside_classes(loss_fn, device)
@@ -144,6 +151,8 @@ class Job:
                     "gradients are computed one record at a time (%s), which takes several times as long: %s. "
                     "`dpilot doctor` measures it.", tried.engine, tried.reason,
                 )  # fmt: skip
+            if not quietly:
+                self._say_silent_failures(per_sample, form)
             settled = self
             if self.options.chunk_size is None:
                 expected, rows = self.plan.expected_batch_size, self.plan.unit.rows or 1
@@ -152,6 +161,21 @@ class Job:
                 settled = self._in_chunks(-(-size // 2) if halved else size)
             settled.refuse_mixing(form)
         return settled
+
+    def _say_silent_failures(self, per_sample: PerSampleOf, form: Any) -> None:
+        """Warn of what would train nothing, as made-up records and declared numbers tell; where memory suffices."""
+
+        def squares() -> Mapping[str, Tensor]:
+            made_up = dry_run.synthetic_records(form, TRIED, per_batch=self.per_batch)
+            return dry_run.squares(per_sample, made_up, self.model)
+
+        bound = float(initial_state(self.plan, self.model).bound.square().sum().sqrt())
+        try:
+            found = silent_failures(self.model, squares, self.optimizer, self.plan, bound)
+        except OUT_OF_MEMORY:
+            return
+        for sentence in found:
+            _log.warning("this run may learn nothing: %s `dpilot doctor` looks closer.", sentence)
 
     def refuse_mixing(self, form: Any) -> None:
         """Refuse a model that combines records in chunks of the size that will be used."""
@@ -167,6 +191,16 @@ class Job:
             most = even_rows(expected, self.plan.sample_rate, most, low_memory=low)
         return replace(self, options=replace(self.options, chunk_size=most))
 
+    def scatter(self, batch: Batch, count: int) -> Iterator[Indices]:
+        """Which of ``count`` records of a batch go together."""
+        assert self.options.chunk_size is not None
+        usual = usual_chunks(self.plan.expected_batch_size, self.plan.sample_rate, self.options.chunk_size)
+        return batch.scatter(count, self.options.chunk_size, usual)
+
+    def pieces(self, batch: Batch) -> Iterator[Indices]:
+        """The records of a batch, those that go together in one piece."""
+        return (batch.indices[places] for places in self.scatter(batch, batch.indices.size))
+
     def start(self, noise: Noise, receipt: Draws, form: Any = None) -> TrainingState:
         """The run before its first step; ``form`` is a public chunk of the records' shapes."""
         rows, replayed = self.options.chunk_size, replays(self.options, self.device)
@@ -175,11 +209,12 @@ class Job:
         context = StepContext(
             plan=self.plan,
             model=self.model,
-            per_sample=null_on_error(per_sample, self.model, launched),
+            per_sample=null_on_error(per_sample, self.model, launched, rows),
             optimizer=self.optimizer,
             noise=noise,
             receipt=receipt,
             groups=self.options.groups,
+            hardened=self.options.hardened,
             clip=GraphedClip(self.plan.clipping, rows) if replayed and rows is not None else None,
         )
         rates = [group["lr"] for group in self.optimizer.param_groups]

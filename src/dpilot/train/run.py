@@ -25,6 +25,7 @@ from dpilot.engine.record import Verdict
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Committed, Ledger, describe_ledger
+from dpilot.privacy.lower_bounds import LowerBound, one_run
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RUN, FitRecord, RunRecord, StepRecord
 from dpilot.sampling import blocks
@@ -75,6 +76,13 @@ class Run:
     def steps(self) -> pd.DataFrame:
         """One row a step, of everything that was released beside the gradient; see ``steps_frame``."""
         return steps_frame(self.record.steps)
+
+    def audit(self, *, confidence: float = 0.95) -> LowerBound:
+        """The lower bound on epsilon, at the run's delta, that its canaries prove; free. See ``Trainer(audit=)``."""
+        found = self.record.audit
+        if found is None:
+            raise InvalidInput("the run has no canaries: expected one of Trainer(..., audit=Canaries(1000)).")
+        return one_run(found.scores, found.included, delta=self.delta, confidence=confidence)
 
     def predict(self, inputs: Any) -> Tensor:
         """The model's outputs; see ``dpilot.train.predict``."""
@@ -130,9 +138,12 @@ class Run:
 
         ``evaluation``: figures that ``evaluate`` released of it. ``options``: see ``FitRecord.write_report``.
         """
+        return self.fit_record(evaluation).write_report(path, **options)
+
+    def fit_record(self, evaluation: Evaluation | None = None) -> FitRecord:
+        """The run as reports and cards see it, with figures that ``evaluate`` released of it."""
         figures = None if evaluation is None else evaluation.to_dict()
-        record = self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
-        return record.write_report(path, **options)
+        return self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
 
     def _repr_html_(self) -> str:
         return self.record.to_fit(paid_in=self._paid_in()).summary_table(type(self.model).__name__)
@@ -257,7 +268,8 @@ def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor
     Guarantee:
         The model sees batches whose sizes follow from the place alone, the last one filled up with copies of a record:
         if it treats each record on its own, one record more behind them changes no bit of another's output. Batches of
-        protected inputs have one size: one in front of them changes no more than a last bit, by its place (engine.md).
+        protected inputs have one size: one in front of them changes no more than a last bit, by its place. Whoever
+        counts records puts them in a secret order (``map_records``).
 
     Example:
         >>> from torch import nn

@@ -19,6 +19,7 @@ _HOMES = {
     "AutopilotResult": "pilot",
     "LogUniform": "space",
     "ModuleTask": "module_task",
+    "PrivateSearchCV": "search",
     "ProbeTask": "probe_task",
     "ScalingLaw": "law",
     "SearchBox": "candidate",
