@@ -187,7 +187,7 @@ def test_what_was_filled_in_and_supplied_is_shown_and_the_rest_is_visibly_empty(
     assert main(["report", str(made), "--about", str(tmp_path / "about.toml"), "--baseline", "0.875"]) == 0
     words = seen((made / page.PAGE).read_text(encoding="utf-8"))
     assert "St. <Mary>" in words
-    assert words.count("not filled in") == len(FIELDS) - 2 + 1  # and the sentence that says what it means
+    assert words.count("not filled in") == len(FIELDS) - 2 + 3  # and what it means, the rows, and the keeper
     assert "Without privacy: 87.5 %, a figure from data declared public" in words
     (tmp_path / "about.toml").write_text('colour = "red"\n')
     assert main(["report", str(made), "--about", str(tmp_path / "about.toml")]) == 2

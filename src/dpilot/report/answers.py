@@ -215,7 +215,7 @@ def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None =
     where = ledger.get("where")
     path = f" ({where}, a path on the machine of whoever ran it)" if where else ""
     return (
-        f"The ledger of the data set {ledger.get('dataset')!r}, which other runs share, when this run ended: "
+        f"The ledger of the data set {ledger.get('dataset')!r}, which other runs may share, when this run ended: "
         f"{amounts}.",
         f"Who keeps it: {keeper or 'not filled in'}. To see what is left today, ask there, or run "
         f"dpilot ledger show with the ledger's path{path}.",

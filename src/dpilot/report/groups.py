@@ -150,7 +150,11 @@ def _sentences(
             attributes[of.split(" = ")[0]].append(_real_gap(name, of, gap, second))
     found = []
     for attribute, said in attributes.items():
-        found += [*said, *_not_found(attribute, against, second)] if said else [_nothing_told(attribute, against)]
+        found += (
+            [*said, *_not_found(attribute, against, second)]
+            if said
+            else [_nothing_told(attribute, against, few.get(attribute, []))]
+        )
         if few.get(attribute):
             found.append(
                 f"Too few records to tell: {', '.join(few[attribute])}. So gaps over all groups of {attribute} cannot "
@@ -201,12 +205,13 @@ def _apart(errors: Sequence[GroupErrors]) -> tuple[str, ...]:
     )
 
 
-def _nothing_told(attribute: str, against: Mapping[str, Mapping[str, MetricRecord]]) -> str:
+def _nothing_told(attribute: str, against: Mapping[str, Mapping[str, MetricRecord]], few: Sequence[str]) -> str:
     rooms = {
         of: max(map(abs, gap.sampling)) for of, gap in next(iter(against.values())).items()
         if of.split(" = ")[0] == attribute
     }  # fmt: skip
-    widest = max(rooms, key=lambda of: rooms[of], default="")
+    told = [of for of in rooms if of not in few] or list(rooms)
+    widest = max(told, key=lambda of: rooms[of], default="")
     return (
         f"{attribute}: no difference can be told from chance. That is no proof that there is none: noise leaves "
         f"open up to {_points(rooms[widest])} points in how often a prediction is right ({widest})."
