@@ -16,7 +16,7 @@ from dpilot.engine.base import trainable
 from dpilot.engine.made_up import check_values_first, need_checks
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.train.gradients import OUT_OF_MEMORY, PerSampleOf
-from dpilot.train.step import cuda_devices
+from dpilot.train.randomness import cuda_devices
 
 TRIED_ALONE: Final = 4
 _SMALLEST: Final = 32

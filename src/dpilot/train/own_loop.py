@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -29,8 +29,10 @@ from dpilot.train.checkpoint.store import Manifest, StoredRun
 from dpilot.train.job import Job, check_plan
 from dpilot.train.optimizers import OWN
 from dpilot.train.options import Options
-from dpilot.train.payment import Paying, PlanUse, Purpose, begin_use, check_unused, use_of
+from dpilot.train.payment import Paying, Payment, PlanUse, Purpose, begin_use, check_unused, use_of
 from dpilot.train.plan import Plan
+from dpilot.train.randomness import step_randomness
+from dpilot.train.ranks import Ranks, find_ranks
 from dpilot.train.records.reader import (
     Collate,
     Reader,
@@ -42,9 +44,9 @@ from dpilot.train.records.reader import (
     record_chunks,
 )
 from dpilot.train.records.unit_chunk import MEAN
-from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units
+from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units, unit_key
 from dpilot.train.run import Run
-from dpilot.train.step import record_of, step_randomness
+from dpilot.train.step import record_of
 from dpilot.train.step_secret import StepSecret
 from dpilot.train.trainer import run_noise, same_ledger
 
@@ -65,6 +67,8 @@ class PrivateStep:
                                  end of ``with PrivateStep(...) as step:``
         secret                   a file for the run's keys, beside its ledger: ``save_checkpoint`` then stores a run
                                  that ``PrivateStep.resume`` goes on with
+        several ranks            the same loop on each: rank 0 pays, and its loader tells the others what to read; there
+                                 is no ``secret`` then
 
     Example:
         >>> from torch.utils.data import TensorDataset
@@ -105,7 +109,9 @@ class PrivateStep:
         test_seed: int | None = None,
     ) -> None:
         check_plan(plan)
-        given, plan = plan, replace(plan, unit=use_of(plan).unit)
+        given, plan, ranks = plan, replace(plan, unit=use_of(plan).unit), find_ranks()
+        if secret is not None:
+            check_alone(ranks)
         options = Options(
             optimizer=OWN,
             engine=engine,
@@ -114,25 +120,46 @@ class PrivateStep:
             amp=amp,
             groups=None if groups is None else tuple(tuple(group) for group in groups),
             unit_gradient=unit_gradient,
+            exact_sums=ranks.size > 1,
         )
-        self._job = Job.create(model, loss_fn, plan, options, optimizer, example=example)
-        form = None if example is None else self._job.chunk_form(example)
+        self._job = Job.create(model, loss_fn, plan, options, optimizer, example=example, ranks=ranks)
+        with ranks.watch():
+            self._begin(given, ledger, Purpose(purpose, part, split), data_id, secret, test_seed)
+
+    def _begin(
+        self, given: Plan, ledger: Paying, purpose: Purpose, data_id: str | None, secret: str | Path | None,
+        test_seed: int | None,
+    ) -> None:  # fmt: skip
+        """Pay, on rank 0, and stand before the first step."""
+        job, ranks = self._job, self._job.ranks
+        plan, example = job.plan, job.example
+        form = None if example is None else job.chunk_form(example)
         if form is not None:
-            self._job.dry_run(form)
+            job.dry_run(form)
         check_unused(given, own_ledger=ledger is None)
-        book = payment.open_ledger(ledger, plan, data_id) or payment.own_ledger(plan, None, data_id)
-        event = payment.price(plan, own=ledger is None)
+        job.join((), test_seed)
+
+        def open_book() -> Ledger | Committed:
+            return payment.open_ledger(ledger, plan, data_id) or payment.own_ledger(plan, None, data_id)
+
         with ExitStack() as opened:
+            book = None if secret is None else open_book()
             self._kept = None if secret is None else StepSecret.begin(secret, None if ledger is None else book, opened)
             noise = run_noise(test_seed, None if self._kept is None else self._kept.log)
             self._stamp = noise.stamp
-            self._paid = opened.enter_context(payment.pay(plan, book, event, Purpose(purpose, part, split)))
+
+            def pay_here() -> AbstractContextManager[Payment]:
+                return payment.pay(plan, book or open_book(), payment.price(plan, own=ledger is None), purpose)
+
+            self._paid = opened.enter_context(payment.pay_once(ranks, plan, pay_here))
             self._use = begin_use(given, None if test_seed is None else seeded_noise(test_seed).state)
-            self._use.key = run_key(noise)
+            self._use.key = ranks.once(lambda: unit_key(run_key(noise)))
+            self._use.ranks = ranks
             self._ask_for_form(example)
-            self._state = self._job.start(noise, self._paid.receipt, form)
+            self._state = job.start(noise, self._paid.receipt, form)
             if self._kept is not None:
-                self._kept.keep_first(self._job, self._paid, noise, self._use)
+                assert isinstance(self._paid, Payment)  # a run that can be resumed is one process
+                self._kept.keep_first(job, self._paid, noise, self._use)
             self._open = opened.pop_all()
 
     @classmethod
@@ -159,6 +186,7 @@ class PrivateStep:
         Edge cases:
             a data set that draws, read by workers    refused where it comes to another sum: workers draw anew
         """
+        check_alone(find_ranks())
         where, step = Path(folder), cls.__new__(cls)
         manifest, stored = Manifest.read(where), StoredRun.read(where)
         given = manifest.plan if plan is None else plan
@@ -182,7 +210,8 @@ class PrivateStep:
             step._state = step._job.start(noise, step._paid.receipt, form)
             stored.restore_into(step._state)
             step._use = begin_use(given, kept.sampling)
-            step._use.key = step._use.draws = kept.seal
+            step._use.draws = kept.seal
+            step._use.key = unit_key(kept.seal)
             step._ask_for_form(example)
             step._open = opened.pop_all()
         if step._is_over:
@@ -204,11 +233,12 @@ class PrivateStep:
                 "Poisson batches cost what the plan says."
             )
         chain = self._use.sampler.state
-        self._use.sampler.claim(batch.issued)
-        if self._kept is not None:
-            self._kept.ratchet()
-        self._state.rates = [group["lr"] for group in self._job.optimizer.param_groups]  # the loop's own schedule
-        record = self._state.step(chain, self._chunks(batch))
+        with self._job.ranks.watch():
+            self._use.sampler.claim(batch.issued)
+            if self._kept is not None:
+                self._kept.ratchet()
+            self._state.rates = [group["lr"] for group in self._job.optimizer.param_groups]  # the loop's own schedule
+            record = self._state.step(chain, self._chunks(batch))
         if self._is_over and self._kept is None:
             self.finish()
         return record
@@ -262,7 +292,8 @@ class PrivateStep:
         return self._paid.cost.delta
 
     @property
-    def ledger(self) -> Ledger | Committed:
+    def ledger(self) -> Ledger | Committed | None:
+        """Where the run was paid; None on other ranks than the first, which paid."""
         return self._paid.ledger
 
     @property
@@ -273,7 +304,7 @@ class PrivateStep:
     @property
     def run(self) -> Run:
         """The run so far as a Trainer would return it: to save, report or evaluate it."""
-        return Run(self._job.model, self.record, self.ledger)
+        return Run(self._job.model, self.record, self.ledger, self._job.ranks.leads)
 
     def _rehearse(self, form: Any) -> None:
         """Try the model on made-up records in a public form, as a loader begins: which batch has records is secret."""
@@ -284,6 +315,15 @@ class PrivateStep:
         for part, count in zip(batch.parts, batch.counts, strict=True):
             pieces = self._job.scatter(batch.issued, count)
             yield from record_chunks(pick_chunks(part, count, pieces), self._job.device)
+
+
+def check_alone(ranks: Ranks) -> None:
+    """Refuse a loop of one's own that can be resumed, on several ranks."""
+    if ranks.size > 1:
+        raise InvalidInput(
+            f"there are {ranks.size} ranks, and a loop of one's own that can be resumed runs in one process: expected "
+            "no secret. Use a Trainer with checkpoint=, which resumes on any number of ranks."
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -415,14 +455,16 @@ class _Issued:
                 "its price, and iterate after."
             )
         _check_paid_for(use, self._loaded.unit)
-        self._loaded.find_form(use.form)  # before workers begin, which copy it
-        self._loaded.group(use.key)
-        rehearse = None if use.rehearse is None else use.rehearse()
-        if rehearse is not None and self._loaded.form is not None:
-            rehearse(self._loaded.form)
-            use.rehearse = None
+        with use.ranks.watch():
+            self._loaded.find_form(use.form, use.ranks)  # before workers begin, which copy it
+            self._loaded.group(use.key)
+            rehearse = None if use.rehearse is None else use.rehearse()
+            if rehearse is not None and self._loaded.form is not None:
+                rehearse(self._loaded.form)
+                use.rehearse = None
+        whole = use.rewind().batches(len(self._loaded) if use.ranks.leads else 0)
         left = self._epoch - use.sampler.position % self._epoch  # of an epoch that was begun before
-        issued = islice(use.rewind().batches(len(self._loaded)), left)
+        issued = islice(map(use.ranks.deal_records, whole), left)
         return self._with_coins(issued) if self._here else issued
 
     def _with_coins(self, issued: Iterator[Batch]) -> Iterator[Batch]:
@@ -458,12 +500,12 @@ class _Loaded:
         self.coins: Chain | None = None
         self._units: Units | None = None
 
-    def find_form(self, declared: Any) -> None:
+    def find_form(self, declared: Any, ranks: Ranks) -> None:
         """Settle the form: as declared, as the data set's types tell, or that of the first record."""
         if declared is not None:
             self.form = declared
         elif self.form is None:
-            self.form = first_row(self._dataset, self._ids, self.unit, self._collate)
+            self.form = ranks.once(lambda: first_row(self._dataset, self._ids, self.unit, self._collate))
 
     def group(self, key: bytes) -> None:
         """Settle which rows are one unit's, by a secret of the run; those of a run are grouped once."""

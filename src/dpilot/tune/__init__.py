@@ -21,6 +21,7 @@ _HOMES = {
     "ModuleTask": "module_task",
     "PrivateSearchCV": "search",
     "ProbeTask": "probe_task",
+    "RayExecutor": "ray_crew",
     "ScalingLaw": "law",
     "SearchBox": "candidate",
     "Space": "space",
