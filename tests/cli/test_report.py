@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_the_page_is_that_of_the_record(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run)]) == 0
-    assert (run / "report.html").read_text(encoding="utf-8") == page.render(fitted())
+    assert (run / "report.html").read_text(encoding="utf-8") == page.render(fitted(), folder=run)
     out, err = capsys.readouterr()
     assert "epsilon 0.9994" in out
     assert err == ""

@@ -98,4 +98,4 @@ def test_the_decisions_tell_the_run_in_short_then_the_health_check():
     first, second, *rest = fitted.record.decisions
     assert first.startswith("In short")
     assert "default" in second
-    assert any(each.startswith("2% of mu² went to the health check.") for each in rest)
+    assert any(each.startswith("2 % of mu² went to the health check.") for each in rest)

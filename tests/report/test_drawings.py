@@ -284,12 +284,12 @@ def test_every_real_gap_names_its_side_and_an_attribute_without_one_what_noise_l
     )
     assert found is not None
     assert found.real
-    male, female, race, sides = found.sentences
-    assert male.startswith("sex = m: right 10 points less often than all others (8 to 12), to its disadvantage.")
-    assert female.startswith("sex = f: predicted “ill” 20 points less often than all others (18 to 22).")
+    male, female, race = found.sentences
+    assert male == "Mistakes are more frequent for sex = m than for all others: by 10 points (8 to 12)."
+    assert female == "“ill” is predicted less often for sex = f than for all others: by 20 points (18 to 22)."
     assert race.startswith("race: no difference can be told from chance.")
     assert "up to 35 points" in race
-    assert sides.startswith("Whether being predicted “ill” helps or harms somebody depends on what it is used for")
+    assert (found.second, found.sided) == ("“ill”", True)
     assert [cell.real for cell in found.rows[0].cells] == [True, True]
     assert [cell.real for cell in found.rows[2].cells] == [False, False]
 
@@ -335,3 +335,36 @@ def test_the_length_of_noise_alone_is_that_of_the_mechanism_and_the_signal_what_
     assert "Released: from 50 at" in drawn.summary
     assert "Noise alone: from 30 at" in drawn.summary  # 1.5 x 2 x sqrt(100)
     assert "Signal: what is left without the noise: from 40 at" in drawn.summary
+
+
+def recall(of: str, true: str, *, told: bool) -> MetricRecord:
+    around = (0.75, 0.85) if told else (0.0, 1.0)
+    return MetricRecord("group recall", f"{of}, class {true}", 0.8, around, around)
+
+
+def test_groups_of_different_classes_are_said_to_be_and_those_that_share_one_are_not() -> None:
+    gaps = [gap("group against others", "group = a", 0.02), gap("group against others", "group = b", -0.02)]
+    apart = [recall(f"group = {name}", true, told=name == true) for name in "ab" for true in "ab"]
+    found, shared = groups([*gaps, *apart]), groups([*gaps, *apart[1:], recall("group = a", "b", told=True)])
+    assert found is not None
+    assert shared is not None
+    assert found.sentences[-1].startswith("In no class can two groups be compared")
+    assert not any("In no class" in each for each in shared.sentences)
+
+
+def test_what_cannot_be_told_of_a_group_is_said_beside_what_can() -> None:
+    rate = MetricRecord("group accuracy", "race = x", 0.8, (0.5, 1.0), (0.5, 1.0))
+    found = groups(
+        [
+            rate,
+            gap("group against others", "race = x", 0.1, 0.3),
+            gap("group against others", "race = y", -0.1, 0.3),
+            *[gap("group against others", f"sex = {name}", value) for name, value in (("f", 0.1), ("m", -0.1))],
+            *[gap("true positives against others", f"sex = {name}, class ill", value, 0.12) for name, value in
+              (("f", -0.05), ("m", 0.05))],
+        ]
+    )  # fmt: skip
+    assert found is not None
+    said = " ".join(found.sentences)
+    assert "Too few records to tell: race = x. So gaps over all groups of race cannot be told either." in said
+    assert "whether any group of sex is found less often cannot be told: sex = f 5 points less, but" in said

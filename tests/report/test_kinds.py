@@ -139,7 +139,12 @@ def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> 
     assert re.search(r"of its total of epsilon \d[\d.]*, [\d.]+ is spent and ([\d.]+|nothing) is left", left)
     assert ("ward.ledger" in left or "table.ledger" in left) == (kind == "table")
     assert "running time" in unprotected
-    assert "to their last digit" in unprotected
+    assert "the last digits of released numbers may tell more than promised" in unprotected
+    assert ("was declared beforehand, as public" in unprotected) == (kind in ("trained", "own_loop"))
+    assert ("does not say; if not, they are too good" in quality) == (kind == "trained")
+    stated = kind in ("table", "estimator", "regressor", "trained", "own_loop")
+    assert ("folder holds a statement.json, which nobody signed" in checks) == stated
+    assert ("folder holds no statement.json" in checks) == (not stated)
     assert "size=" not in unprotected
     assert "May be published" in unprotected
     assert "dpilot verify RUN" in checks
@@ -155,7 +160,7 @@ def test_every_page_stands_and_says_nothing_in_dialect(folder: Path, text: str) 
     words = seen(text)
     for dialect in ("of mu^2", "composed on each part", "no single record can show through", "Row "):
         assert dialect not in words
-    assert text == page.render(page.read(folder))
+    assert text == page.render(page.read(folder), folder=folder)
 
 
 @pytest.mark.parametrize("folder", ["table"], indirect=True)
@@ -182,7 +187,7 @@ def test_what_was_filled_in_and_supplied_is_shown_and_the_rest_is_visibly_empty(
     assert main(["report", str(made), "--about", str(tmp_path / "about.toml"), "--baseline", "0.875"]) == 0
     words = seen((made / page.PAGE).read_text(encoding="utf-8"))
     assert "St. <Mary>" in words
-    assert words.count("not filled in") == len(FIELDS) - 2 + 1  # and the sentence that says what it means
+    assert words.count("not filled in") == len(FIELDS) - 2 + 3  # and what it means, the rows, and the keeper
     assert "Without privacy: 87.5 %, a figure from data declared public" in words
     (tmp_path / "about.toml").write_text('colour = "red"\n')
     assert main(["report", str(made), "--about", str(tmp_path / "about.toml")]) == 2

@@ -29,5 +29,9 @@ def test_bounds_are_chances_around_the_belief_for_any_epsilon(before: float, eps
     assert before * (1 - 1e-12) <= found.most <= 1
 
 
-def test_a_bound_that_bounds_little_is_called_weak() -> None:
-    assert [promise.is_weak(epsilon) for epsilon in (0.1, 1.0, 4.5, 4.7, 1e6)] == [False, False, False, True, True]
+@given(st.floats(0, allow_nan=False))
+def test_every_epsilon_has_a_grade_and_a_larger_one_none_that_sounds_better(epsilon: float) -> None:
+    order = ["Strongly", "Moderately", "Weakly", "Hardly"]
+    grades = [order.index(promise.grade(each).split(":")[0].split(",")[0]) for each in (epsilon, 2 * epsilon + 1)]
+    assert grades == sorted(grades)
+    assert promise.is_weak(epsilon) == (grades[0] >= 2)

@@ -171,9 +171,10 @@ def test_any_other_stamp_is_an_alarm(stamp: str) -> None:
 
 def test_a_large_epsilon_and_a_large_delta_are_remarked() -> None:
     text = seen(page.render(fitted(privacy={"epsilon": 8.0, "delta": 1e-3})))
-    assert "At this epsilon the promise alone rules out little" in text
-    assert "is large for 32,561 records" in text
-    assert "At this epsilon the promise alone rules out little" not in seen(page.render(fitted()))
+    assert "Hardly: at this epsilon the promise alone rules out little" in text
+    assert "Delta is larger than usual for 32,561 records (usual: at most 1 in 325,610)." in text
+    assert "at this epsilon the promise alone" not in seen(page.render(fitted()))
+    assert "Weakly:" in seen(page.render(fitted(privacy={"epsilon": 3.5, "delta": 1e-6})))
 
 
 @pytest.mark.parametrize(

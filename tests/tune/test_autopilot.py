@@ -136,7 +136,7 @@ def test_the_record_explains_each_decision_and_can_be_shown():
     record = fitted.record
     assert len(fitted.tuned.trials) == 6
     share = squared_mu([e.event for e in fitted.tuned.entries if e.purpose.startswith("trial")]) / gdp_mu(LOUD) ** 2
-    told = float(re.search(r"about ([0-9.]+) % of the budget went on trying settings", record.decisions[0])[1])
+    told = float(re.search(r"trials took about ([0-9.]+) % of the training part's budget", record.decisions[0])[1])
     assert told == pytest.approx(100 * share, abs=0.06)
     assert any("Stage 2, 3 trials" in each for each in record.decisions)
     assert {name.partition(": ")[2] for name in record.curves} == {"fitted", "trials", "final run"}
@@ -148,7 +148,7 @@ def test_the_record_explains_each_decision_and_can_be_shown():
     assert record.privacy["unit"] == "one record, added or removed"
     assert "dpilot" in record.privacy["versions"]
     assert FitRecord.from_json(record.to_json()).decisions == record.decisions
-    assert "% of the budget went on trying settings, inside the total" in page.render(record)
+    assert "Trials took about " in page.render(record)
 
 
 def test_an_autopilot_run_prints_its_total_its_decisions_and_its_figures():

@@ -136,7 +136,7 @@ def test_a_law_in_proportion_is_found_and_used():
     assert 300 < tuned.law.predict(1.0) < 3000
     assert tuned.candidate.r == pytest.approx(tuned.law.predict(tuned.epsilon))
     assert "extrapolated from" in tuned.decisions[-1]
-    assert "about 5 % of the budget" in tuned.decisions[-1]
+    assert "about 5 % of the training part's budget" in tuned.decisions[-1]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -154,7 +154,7 @@ def test_trials_too_noisy_to_rank_are_left_out_and_the_fallback_is_said():
     tuned = linear_scaling(PretendedTask(), BUDGET, box=BOX, fallback=5.0)
     assert tuned.law.points == ()
     assert tuned.candidate.r == pytest.approx(5.0)
-    assert sum("no more than their noise" in each for each in tuned.decisions) == 2
+    assert sum("no score is told from the others" in each for each in tuned.decisions) == 2
     assert any("data-free" in each for each in tuned.decisions)
 
 

@@ -197,7 +197,10 @@ def declare_fit(
         unprotected=unprotected,
         unit=protects,
     )
-    return replace(declared, budget=fit_budget(ledger, declared.budget), buys_rows=buys_rows), table
+    budget = fit_budget(ledger, declared.budget)
+    lessened = f"Of the ledger's delta this fit takes its part alone: {budget.delta:.3g}."
+    notes = (*declared.notes, *[lessened] * (budget.delta < declared.budget.delta))
+    return replace(declared, budget=budget, notes=notes, buys_rows=buys_rows), table
 
 
 def declare(
@@ -226,8 +229,8 @@ def declare(
 
         embeddings_of(schema, options.device)
     budget = Budget.of_size(epsilon, delta, size, allow_large_delta=allow_large_delta)
-    rule = "min(1e-5, 1/(10 size))" if size is not None else "where the size is bought"
-    given = f"delta is the default, {rule}, or this fit's part of its ledger's." if delta is None else None
+    rule = "min(1e-5, 1/(10 size))" if size is not None else "what is usual where the size is bought"
+    given = f"delta was not given: {rule} was taken, {budget.delta:.3g}." if delta is None else None
     return Declaration(
         schema=schema,
         budget=budget,

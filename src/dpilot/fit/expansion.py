@@ -90,8 +90,8 @@ class WideRows:
     @property
     def shapes(self) -> str:
         """What becomes of the columns, in words."""
-        along = "" if self.levels is None else " along its private quantiles"
-        numbers = f"each number in ten shapes{along}" if self.expands else "numbers as they are"
+        along = "" if self.levels is None else " between its noisy quantiles"
+        numbers = f"each number widened to ten features{along}" if self.expands else "numbers as they are"
         kinds = {
             "text": "texts as hashed words and parts of them",
             "encoder": "texts as a sentence encoder reads them",

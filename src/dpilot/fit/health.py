@@ -31,6 +31,15 @@ _QUANTILE: Final = 1.96
 _CERTAIN: Final = 3.3  # standard deviations between a flawless table and the limit, or it is not judged
 
 
+def _percent(share: float) -> str:
+    """To one decimal, as on the page.
+
+    >>> _percent(0.9884), _percent(1.0)
+    ('98.8', '100')
+    """
+    return f"{100 * share:.1f}".removesuffix(".0")
+
+
 @dataclass(frozen=True, slots=True)
 class NoisyShare:
     """A released share of the records with its 95 % interval: ``what`` of ``column`` ("" for all)."""
@@ -42,7 +51,8 @@ class NoisyShare:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.0%} ({self.low:.0%} to {self.high:.0%})"
+        value, low, high = (_percent(each) for each in (self.value, self.low, self.high))
+        return f"{value} % ({low} to {high} %)"
 
 
 @dataclass(frozen=True, slots=True)

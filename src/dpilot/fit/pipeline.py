@@ -293,7 +293,8 @@ def _decisions(
             [f"Rows per unit: {unit.rows} were bought, as about nine units of ten have no more."]
             * plan.declared.buys_rows
         ),
-        f"{SHARE:.0%} of {'mu²' if bound == 'gdp' else 'epsilon'} went to the health check. {health.sentences()[0]}",
+        f"{100 * SHARE:.2g} % of {'mu²' if bound == 'gdp' else 'epsilon'} went to the health check. "
+        f"{health.sentences()[0]}",
         *plan.purchases.reasons,
         *weights.reasons,
         *rest,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from dpilot.records import FitRecord
-from dpilot.report import words
+from dpilot.records import FitRecord, MetricRecord
+from dpilot.report import entries, words
 from dpilot.report.about import About
 from dpilot.report.figures import NOT_KNOWN, headline
-from dpilot.report.groups import NO_GROUPS, groups
-from dpilot.report.kinds import kind
-from dpilot.report.promise import Promise, belief
-from dpilot.report.verdict import verdict
+from dpilot.report.folder import RunFolder
+from dpilot.report.groups import NO_GROUPS, GroupView, groups
+from dpilot.report.kinds import key, kind
+from dpilot.report.promise import SCALE, Promise, belief
+from dpilot.report.verdict import find_untold, verdict
 
-__all__ = ["QUESTIONS", "Answer", "answers", "baseline_sentence", "ledger_sentences"]
+__all__ = ["QUESTIONS", "Answer", "answers", "baseline_sentence", "ledger_sentences", "unprotected_names"]
 
 QUESTIONS: Final = (
     "What is protected?",
@@ -32,7 +34,7 @@ _TUNING: Final = {
     "given": "Not known. The settings were given to this run. If they were chosen by trying others on the same "
     "records, those tries count only if they stand in the same ledger.",
 }
-_YES: Final = "Yes, there are differences that are real, that is more than chance."
+_YES: Final = "Yes: there are differences that are more than chance (95 % sure)."
 _NO: Final = "Not that one could tell."
 _SILENT: Final = "The record does not say. The list of costs names everything that is inside the total."
 
@@ -44,40 +46,47 @@ class Answer(NamedTuple):
     sentences: tuple[str, ...]
 
 
-def answers(record: FitRecord, promise: Promise, about: About) -> tuple[Answer, ...]:
-    """Every question with its answer, in the order of ``QUESTIONS``; each has one for every kind of run."""
+def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder | None = None) -> tuple[Answer, ...]:
+    """Every question with its answer, in the order of ``QUESTIONS``; each has one for every kind of run.
+
+    ``folder``: that of the run, where the page lies in it.
+    """
     found = groups(record.metrics)
     said = (
-        _protected(record),
+        _protected(record, about),
         _strength(record, promise),
         (_TUNING.get(str(record.privacy.get("tuning")), _SILENT), *_tuning_share(record)),
         _quality(record, about),
-        (NO_GROUPS,) if found is None else (_YES if found.real else _NO, *found.sentences, *_compared(record)),
-        ledger_sentences(record, about),
-        _unprotected(record),
-        _checks(record),
+        (NO_GROUPS,) if found is None else (_YES if found.real else _NO, *_compared(record, about, found)),
+        ledger_sentences(record, about, folder),
+        tuple(_unprotected(record)),
+        _checks(record, about, folder),
     )
     return tuple(Answer(*each) for each in zip(QUESTIONS, said, strict=True))
 
 
-def _protected(record: FitRecord) -> tuple[str, ...]:
+def _protected(record: FitRecord, about: About) -> tuple[str, ...]:
     name, rows = record.privacy.get("unit_name"), record.privacy.get("rows_per_unit")
     seen = (
         "It holds against anybody who sees what was released, whatever else they know, now or later, but for what is "
         "not protected, below."
     )
     if name is None:
-        return (
-            "Every single record, which is one row of the data: whether it is in the data, and what it says.",
-            "A person with several rows is protected for each row, not as a whole: with k rows epsilon counts k times. "
-            "Find out whether people have several rows here.",
-            seen,
+        first = ("Every single record, which is one row of the data: whether it is in the data, and what it says.",)
+        one, three = (words.upward(rows * float(record.privacy["epsilon"])) for rows in (1, 3))
+        rest: tuple[str, ...] = (
+            "Whether a person has several rows here was not declared: ask the data keeper. If somebody has 3 rows, "
+            f"read epsilon {three} instead of {one}, and a larger delta.",
         )
-    return (
-        f"Every {name} with all their rows, of which at most {words.number(rows)} count: whether they are in the data, "
-        "and what their rows say.",
-        seen,
-    )
+    else:
+        first = (
+            f"Every {name} with all their rows, of which at most {words.number(rows)} count: whether they are in the "
+            "data, and what their rows say.",
+        )
+        rest = ()
+    origin = about.texts.get("data_origin")
+    data = () if origin else ("What the rows are about was not filled in: ask whoever ran it.",)
+    return (*first, *data, *rest, seen)
 
 
 def who(record: FitRecord) -> str:
@@ -94,15 +103,13 @@ def _strength(record: FitRecord, promise: Promise) -> tuple[str, ...]:
     epsilon, one = float(record.privacy["epsilon"]), who(record)
     content = words.at_most(belief(0.5, 2 * epsilon).most)
     return (
+        f"{promise.grade} {SCALE}",
         f"Somebody who thinks it an even chance that a certain {one} is in the data may become at most {promise.even} "
         f"sure of it (epsilon {promise.epsilon}: the odds move by a factor of at most {promise.factor}).",
         f"Somebody who knows that the {one} is there, and doubts evenly between two things it may say, may become at "
         f"most {content} sure (a factor of at most {promise.squared}).",
         f"For each {one} there is a chance of {promise.delta_in} (delta) that this does not hold.",
-        "At this epsilon the promise alone rules out little."
-        if promise.weak
-        else "Up to epsilon 1 is a common aim where a disclosure would harm; above 5 the promise alone rules out "
-        "little.",
+        *([f"{promise.large_delta}."] if promise.large_delta else []),
     )
 
 
@@ -110,30 +117,68 @@ def _tuning_share(record: FitRecord) -> tuple[str, ...]:
     share = record.plan.get("tuning_share")
     if record.privacy.get("tuning") != "inside" or not words.is_finite(share) or not share:
         return ()
+    scores = next((each.share for each in entries.spent_on(record) if each.purpose == "score"), "")
     return (
-        f"About {words.number(round(100 * float(share), 1))} % of what the training may cost went on trying settings; "
-        "their scores were read on records kept apart, whose own part of the budget is inside the total too.",
+        f"Trials took about {words.number(100 * float(share), 2)} % of the training part's budget"
+        + (f"; their scores took {scores} of the held-out part's, which are other records." if scores else "."),
     )
 
 
 def _quality(record: FitRecord, about: About) -> tuple[str, ...]:
     top, found = headline(record.metrics), verdict(record.metrics)
     if top is None:
-        first = ("No figure was released for this run: how good it is cannot be told from this page.",)
+        said: tuple[str, ...] = ("No figure was released for this run: how good it is cannot be told from this page.",)
     elif top.sampling == NOT_KNOWN:
-        first = (f"{top.label}: {top.value}, exact, on data declared public.",)
+        said = (f"{top.label}: {top.value}, exact, on data declared public.",)
     else:
-        first = (f"{top.label}: {top.value} (in the population {top.sampling}).",)
-    return (*first, *(() if found is None else (found.sentence,)), baseline_sentence(record, about))
+        said = (f"{top.label}: {top.value} (in the population {top.sampling}).",)
+    if top is not None and not top.exact and not is_held_out(record):
+        said = (
+            "What follows holds if the figures were measured on records that training did not use, which the record "
+            "does not say; if not, they are too good.",
+            *said,
+        )
+    verdicts = () if found is None else (found.sentence,)
+    return (*said, *verdicts, *_by_class(record), baseline_sentence(record, about))
+
+
+def is_held_out(record: FitRecord) -> bool:
+    """Whether the record says that its figures are of records that training did not use."""
+    return words.is_finite(record.data.get("held_out"))
+
+
+def _by_class(record: FitRecord) -> Iterator[str]:
+    """How many of each class are found; of more than two, the least and the most."""
+    untold = find_untold(record.metrics)
+    found = {each.of: each for each in record.metrics if key(each.name) == "recall" and each.of}
+    told = {of: each for of, each in found.items() if each not in untold}
+    if len(told) < 2:
+        return
+    if len(told) == len(found) == 2:
+        (first, other), (of, second) = told.items()
+        yield (
+            f"Of those truly “{of}” it finds {words.percent(second.value)}, of those truly “{first}” "
+            f"{words.percent(other.value)}."
+        )
+        return
+    least, most = (pick(told.values(), key=_value) for pick in (min, max))
+    missing = f"; for {len(found) - len(told)} more that cannot be told" if len(told) < len(found) else ""
+    yield (
+        f"By class it finds from {words.percent(least.value)} of those truly “{least.of}” to "
+        f"{words.percent(most.value)} of those truly “{most.of}”{missing}."
+    )
+
+
+def _value(metric: MetricRecord) -> float:
+    return metric.value
 
 
 def baseline_sentence(record: FitRecord, about: About) -> str:
     """How good a model without privacy is, as far as somebody supplied it."""
     if about.baseline is None:
         return (
-            "This page cannot say what privacy cost, that is how good the same model would be without it: nobody "
-            "supplied such a figure, and it must not be computed from these records, which would reveal them. Whoever "
-            "knows one from public or similar data can add it: dpilot report RUN --baseline FIGURE."
+            "This page cannot say what privacy cost: a figure without privacy, from public or similar data, was not "
+            "supplied (dpilot report RUN --baseline FIGURE), and it must not be computed from these records."
         )
     first = next((metric for metric in record.metrics if metric.of == ""), None)
     say = kind(first.name).say if first is not None else words.number
@@ -144,32 +189,53 @@ def baseline_sentence(record: FitRecord, about: About) -> str:
     )
 
 
-def ledger_sentences(record: FitRecord, about: About) -> tuple[str, ...]:
+def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None = None) -> tuple[str, ...]:
     """What is left of which ledger, where it is and who keeps it."""
     ledger: Any = record.privacy.get("ledger")
+    keeper = about.texts.get("ledger_keeper")
     if not isinstance(ledger, dict) or not _is_balance(ledger):
         return (
             "What the run wrote down names no ledger of the data set, so what is left of it is not known here. "
-            "Ask whoever keeps it: dpilot ledger show DATA.",
+            f"Ask {keeper or 'whoever keeps it'}: dpilot ledger show DATA.",
         )
-    total, spent, left = (ledger[name]["epsilon"] for name in ("total", "spent", "left"))
-    rest = left_text(left, total)
-    amounts = f"of its total of epsilon {words.number(total)}, {words.upward(spent)} is spent and {rest} is left"
+    amounts = _amounts(ledger)
     if ledger.get("own"):
         more = float(record.privacy["epsilon"]) - ledger["spent"]["epsilon"]
-        apart = f"The figures on this page were paid apart: epsilon {words.upward(more, 3)} more."
-        return (
-            f"The run was paid in a ledger of its own: {amounts}. It lies in the run's folder, where there is one.",
-            *([apart] if more > 1e-6 else []),
-            "It counts this run alone. What else is done with the same data adds up only in a ledger that all share.",
+        apart = (
+            f"Measuring the figures on this page was allowed and paid apart: epsilon {words.upward(more, 3)} more, "
+            f"{words.upward(record.privacy['epsilon'])} in all."
         )
-    keeper = about.texts.get("ledger_keeper") or "not filled in"
-    where = f"at {ledger['where']}" if ledger.get("where") else "not named"
+        kept = {None: "", True: " It is the file ledger in the run's folder.", False: " Its file was not kept."}
+        return (
+            f"This run had a ledger of its own: {amounts}.{kept[None if folder is None else folder.ledger]}",
+            *([apart] if more > 1e-6 else []),
+            "No shared ledger: it counts this run alone, and nobody is counting here what else is done with the same "
+            f"data. Who keeps it: {keeper or 'not filled in'}.",
+        )
+    where = ledger.get("where")
+    path = f" ({where}, a path on the machine of whoever ran it)" if where else ""
     return (
-        f"The ledger of the data set {ledger.get('dataset')!r}, when this run ended: {amounts}.",
-        f"The ledger is {where}. Who keeps it: {keeper}. What is left today: dpilot ledger show, with that path.",
+        f"The ledger of the data set {ledger.get('dataset')!r}, which other runs may share, when this run ended: "
+        f"{amounts}.",
+        f"Who keeps it: {keeper or 'not filled in'}. To see what is left today, ask there, or run "
+        f"dpilot ledger show with the ledger's path{path}.",
         "Where nothing is left, nothing more may be computed from these data under this total.",
     )
+
+
+def _amounts(ledger: dict[str, Any]) -> str:
+    """Spent and left, of epsilon and of delta."""
+    total, spent, left = (ledger[name] for name in ("total", "spent", "left"))
+    epsilon = (
+        f"of its total of epsilon {words.number(total['epsilon'])}, {words.upward(spent['epsilon'])} is spent and "
+        f"{left_text(left['epsilon'], total['epsilon'])} is left"
+    )
+    deltas = [part.get("delta") for part in (total, spent, left)]
+    if not all(map(words.is_finite, deltas)) or not deltas[0]:
+        return epsilon
+    rest = left_text(deltas[2], deltas[0], 3)
+    spent_delta = words.upward(deltas[1], 3)
+    return f"{epsilon}; of delta {words.number(deltas[0], 3)}, {spent_delta} is spent and {rest} is left"
 
 
 def _is_balance(ledger: dict[str, Any]) -> bool:
@@ -177,51 +243,103 @@ def _is_balance(ledger: dict[str, Any]) -> bool:
     return all(isinstance(part, dict) and words.is_finite(part.get("epsilon")) for part in parts)
 
 
-def _down(value: float) -> str:
-    return words.number(float(value), 4, "ROUND_FLOOR")
-
-
-def _compared(record: FitRecord) -> tuple[str, ...]:
-    """What was compared, where the columns are named."""
-    named = record.data.get("protected")
-    if not named:
-        return ()
-    names = [named] if isinstance(named, str) else list(named)
-    were = " and ".join([", ".join(names[:-1]), names[-1]]) + " were" if len(names) > 1 else f"{names[0]} was"
-    return (f"Only {were} compared; intervals, and the errors of each group within each class, are further down.",)
-
-
-def _unprotected(record: FitRecord) -> tuple[str, ...]:
-    named = [each.partition(" (size=")[0] for each in record.unprotected]  # without the words of a program
-    listed = "; ".join([*named, "what is true of people in general, and of groups"])
-    digits = (
-        "Noise is not hardened: somebody who sees released numbers to their last digit may learn more than promised.",
-    )
-    return (
-        f"Not protected: {listed}; the data themselves, from those who hold them or run the training.",
-        *(digits if any("not hardened" in stamp for stamp in record.stamps) else ()),
-        "May be published: the model, this page, the files of the run's folder and the lines of the ledger. To be kept "
-        "secret: the data, and the secret file of a run until the run has ended, when it is removed. The promise has "
-        "no end, and what is published cannot be called back.",
-    )
-
-
-def left_text(left: float, total: float) -> str:
+def left_text(left: float, total: float, digits: int = 4) -> str:
     """What is left of a total, rounded down; "nothing" where it is a mere rounding."""
-    return _down(left) if left > 1e-6 * total else "nothing"
+    return words.number(float(left), digits, "ROUND_FLOOR") if left > 1e-6 * total else "nothing"
 
 
-def _checks(record: FitRecord) -> tuple[str, ...]:
+def _compared(record: FitRecord, about: About, found: GroupView) -> Iterator[str]:
+    """The differences, what they mean for the purpose, and what was compared, where the columns are named."""
+    yield from found.sentences
+    if found.sided:
+        purpose = (about.texts.get("purpose") or "").rstrip(".")
+        stated = f"The stated purpose is “{purpose}”" if purpose else "No purpose was filled in"
+        yield (
+            f"{stated}: whether being predicted {found.second} helps or harms somebody under it is for you to judge. "
+            "Whether a difference is in the data or made by the model cannot be read from this."
+        )
+    named = record.data.get("protected")
+    names = [named] if isinstance(named, str) else list(named or ())
+    if not names:
+        yield "What the groups are was not declared."
+        return
+    read = record.data.get("features")
+    inputs = ""
+    if isinstance(read, list | tuple):
+        used = [name for name in names if name in read]
+        inputs = (
+            f"The model reads {_and(used)}."
+            if used
+            else f"The model does not read {_and(names, 'or')}; other columns may stand in for them."
+        )
+    yield f"Only {_and(names)} {'were' if len(names) > 1 else 'was'} compared. {inputs}".strip()
+
+
+def _and(names: list[str], word: str = "and") -> str:
+    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else names[0]
+
+
+def unprotected_names(record: FitRecord) -> list[str]:
+    """What the promise does not cover, without the words of a program."""
+    return [each.partition(" (size=")[0] for each in record.unprotected]
+
+
+def _unprotected(record: FitRecord) -> Iterator[str]:
+    listed = "; ".join([*unprotected_names(record), "what is true of people in general, and of groups"])
+    yield f"Not protected: {listed}; the data themselves, from those who hold them or run the training."
+    size = record.data.get("size")
+    if words.is_finite(size) and size == record.plan.get("size"):
+        yield f"The number of records on this page, {words.number(size)}, was declared beforehand, as public."
+    if any("not hardened" in stamp for stamp in record.stamps):
+        yield (
+            "Known weakness: the noise uses ordinary computer arithmetic, so the last digits of released numbers may "
+            "tell more than promised. The model's file holds all digits: publishing it carries this risk, which is "
+            "believed small and is not measured here."
+        )
+    yield (
+        "May be published, but for that: the model, this page, the files of the run's folder and the lines of the "
+        "ledger. To be kept secret: the data, and the secret file of a run until the run has ended, when it is "
+        "removed. The promise has no end, and what is published cannot be called back."
+    )
+
+
+def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[str, ...]:
     head = str(record.privacy.get("head") or "")
+    contact = about.texts.get("contact") or about.texts.get("controller")
+    version = (record.privacy.get("versions") or {}).get("dpilot")
+    program = f"dpilot, the Python program that made this run{f' (version {version})' if version else ''}"
     return (
-        "Ask for the run's folder (called RUN here), and let somebody who has dpilot type these commands.",
-        "Where the folder holds a statement.json, as those of fits and trained models do, dpilot verify RUN compares "
-        "every file with its fingerprint of when the run ended, recomputes epsilon from the list of what was paid for, "
-        "and says who signed, if anybody did: it ends with an error if anything differs.",
-        "dpilot report RUN writes this page anew from the run's record: it must be the same.",
+        f"Ask {contact or 'whoever ran it (no contact was filled in)'} for the run's folder, called RUN here, and let "
+        f"somebody who has {program} type these commands.",
+        _statement(folder),
+        "dpilot report RUN, with the same --about and --baseline if any were used, writes this page anew. Compare the "
+        "two files: they must be the same.",
         *_head(head),
         "All this shows that the page, the files and the ledger agree, not that nothing else was done with the data: "
-        "for that you must trust whoever ran it, and for the noise the program, whose source is open.",
+        "for that you must trust whoever ran it, and for the noise the program, whose source can be read.",
+    )
+
+
+def _statement(folder: RunFolder | None) -> str:
+    what = (
+        "dpilot verify RUN compares every file with its fingerprint there, recomputes epsilon from the list of what "
+        "was paid for, prints each check as held or FAILED, and ends with an error if one failed"
+    )
+    if folder is None:
+        return f"If the folder holds a statement.json: {what}; it prints who signed, if anybody did."
+    if not folder.statement:
+        return (
+            "This run's folder holds no statement.json that can be read, so there is nothing for dpilot verify RUN to "
+            "check: its files bear no fingerprints and no signature."
+        )
+    if not folder.signer:
+        return (
+            f"This run's folder holds a statement.json, which nobody signed: {what}. Whoever can write to the folder "
+            "could have altered both."
+        )
+    return (
+        f"This run's folder holds a statement.json with a signature by the key {folder.signer}: {what}. Ask the "
+        "signer, not the folder, for the public key (--key)."
     )
 
 
@@ -232,6 +350,6 @@ def _head(head: str) -> tuple[str, ...]:
         return ("dpilot ledger verify FILE, with the ledger's path, shows that no line of the ledger was altered.",)
     return (
         f"The ledger had {rows} lines when this run ended, and their common fingerprint (its head) begins with "
-        f"{mark[:8]}: if one of these lines were altered, removed or put in later, the fingerprint "
-        "would be another. dpilot ledger verify compares it; command and head stand in full at the end of this page.",
+        f"{mark[:8]}. dpilot ledger verify shows whether one of them was altered, removed or put in later; command and "
+        "head stand in full at the end of this page.",
     )

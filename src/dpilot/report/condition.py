@@ -58,17 +58,28 @@ def condition(health: Mapping[str, Any] | None, shown: int = 20) -> Condition | 
     sure = [each for each in found if each["value"] > _SHARED * (each["high"] - each["value"])][:shown]
     rest = [each for each in found if each not in sure]
     loud = usable["high"] < 1 - _LOUD
-    return Condition(_usable(usable, judged=judged, loud=loud), loud, tuple(map(_flaw, sure)), _rest(rest, bool(sure)))
+    return Condition(
+        _usable(usable, judged=judged, loud=loud),
+        loud,
+        tuple(map(_flaw, sure)),
+        _rest(rest, bool(sure), usable if judged else None),
+    )
 
 
-def _rest(found: Sequence[Mapping[str, Any]], others: bool) -> str:
+def _rest(found: Sequence[Mapping[str, Any]], others: bool, usable: Mapping[str, Any] | None) -> str:
     if not found:
         return ""
     what, most = f"{len(found):,} {'more ' if others else ''}kinds of flaws", max(found, key=lambda each: each["high"])
     return (
         f"{what} were counted that may be noise alone, or are smaller; none is in more than "
-        f"{words.at_most(most['high'])} of the records ({most['column']}: {most['what']})."
+        f"{words.at_most(most['high'])} of the records ({most['column']}: {most['what']}). A single column is measured "
+        f"roughly{_in_all(usable)}."
     )
+
+
+def _in_all(usable: Mapping[str, Any] | None) -> str:
+    """The sharper bound: no flaw that makes records unusable is in more of them than cannot be used in all."""
+    return "" if usable is None else f"; in all, at most {words.at_most(1 - usable['low'])} of the records are unusable"
 
 
 def is_health(health: object) -> bool:

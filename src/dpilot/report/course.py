@@ -135,7 +135,7 @@ def _fraction_clipped(record: FitRecord) -> tuple[Chart | None, ...]:
         return ()
     rule, values = found.rule, found.values
     if isinstance(rule, Slack):
-        fraction, deviation, what = 1 - values[:, 0], found.noise, "the threshold, less at most one slot"
+        fraction, deviation, what = 1 - values[:, 0], found.noise, "the threshold, or just below it"
     elif isinstance(rule, Quantile):
         fraction, deviation, what = values[:, 0] + 0.5, found.noise, f"{number(rule.tau)} times the threshold"
     else:
@@ -147,12 +147,15 @@ def _fraction_clipped(record: FitRecord) -> tuple[Chart | None, ...]:
     reach = quantile() * deviation / math.sqrt(window)
     at = [found.steps[place + window // 2].step + 1 for place in range(len(mean))]
     named = {
-        "released": list(zip(at, mean.tolist(), strict=True)),
-        "95 % interval of the noise, lower end": list(zip(at, (mean - reach).tolist(), strict=True)),
-        "95 % interval of the noise, upper end": list(zip(at, (mean + reach).tolist(), strict=True)),
+        name: list(zip(at, np.clip(line, 0.0, 1.0).tolist(), strict=True))
+        for name, line in (
+            (f"released: norms above {what}", mean),
+            ("95 % interval of the noise, lower end", mean - reach),
+            ("95 % interval of the noise, upper end", mean + reach),
+        )
     }
     smooth = f", mean of {window} steps" if window > 1 else ""
-    title = f"Fraction of records clipped: norms above {what}{smooth}, noise beside signal"
+    title = f"Fraction of records clipped in each step{smooth}"
     return (chart(title, "step", "fraction", named),)
 
 
@@ -231,7 +234,7 @@ def _filled(edges: Floats, heights: Floats, axis: Scale) -> str:
 def _epsilon(record: FitRecord) -> Chart | None:
     """What the first steps of the plan cost alone, at the delta of the total."""
     numbers = [record.plan.get(name) for name in ("noise_multiplier", "sample_rate", "steps")]
-    delta = record.privacy.get("delta")
+    delta = (record.plan.get("cost") or {}).get("delta", record.privacy.get("delta"))  # of training alone
     if not record.steps or not all(map(is_finite, (*numbers, delta))):
         return None
     noise, rate, steps = float(numbers[0]), float(numbers[1]), int(numbers[2])  # type: ignore[arg-type]

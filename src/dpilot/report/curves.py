@@ -78,7 +78,7 @@ def tradeoff(metrics: Sequence[MetricRecord]) -> Chart | None:
     for each in gaps:
         what = f"{kind(each.name).title.lower()}, {each.of}" if each.of else kind(each.name).title.lower()
         named[what] = [(0.0, common), (each.value, top)]
-    return chart("Pareto of accuracy and fairness", "gap between groups (0 is equal)", "accuracy", named)
+    return chart("Accuracy and fairness: the Pareto line", "gap between groups (0 is equal)", "accuracy", named)
 
 
 def calibration(metrics: Sequence[MetricRecord], widest: float) -> Chart | None:

@@ -19,12 +19,14 @@ _STATES: Final = {
     "settled": "done for less than was reserved",
 }
 HEALTH: Final = "health check"
+EVALUATION: Final = "evaluation"
 _MOST: Final = 6
 _NUMBERED: Final = re.compile(r"[ ,]*\d+(\.\d+)?( of \d+)?$")  # "trial 2 of 6", "trial 2.1"
 _PURPOSES: Final = {
     "scale": "scale: how far the columns reach",
     "gram": "gram: the products of the columns, from which the model follows",
     "gradient": "gradient: steps towards the model",
+    "marginals": "marginals: how the values of each column are spread",
 }
 
 
@@ -43,15 +45,23 @@ def row(entry: Mapping[str, Any]) -> AccountRow:
     """An entry as ``privacy.ledger.Entry.as_dict`` writes it; what is missing is left empty."""
     cost = entry.get("cost")
     cost = cost if isinstance(cost, Mapping) else {}
-    part, state = entry.get("part"), str(entry.get("state", ""))
+    state = str(entry.get("state", ""))
     return AccountRow(
         purpose=_purpose(number(entry.get("purpose", ""))),
-        part="all" if part is None else str(part),
+        part=_part(entry),
         what=describe(entry["event"]) if "event" in entry else "",
         epsilon=_amount(cost.get("epsilon", entry.get("epsilon"))),
         delta=_amount(cost.get("delta", entry.get("delta"))),
         state=_STATES.get(state, state),
     )
+
+
+def _part(entry: Mapping[str, Any]) -> str:
+    """The part of the records that an entry touched."""
+    part = entry.get("part")
+    if part is not None:
+        return str(part)
+    return "those given for it" if entry.get("purpose") == EVALUATION else "all"
 
 
 class SpentOn(NamedTuple):
@@ -69,8 +79,17 @@ def spending(ledger: Sequence[Mapping[str, Any]], total: float | None) -> tuple[
     Epsilons do not add up, the squares of mu do: each entry counts by the mu^2 of the Gaussian that would cost as much
     alone. What touches all records counts in every part. The health check is a commitment of its own, before
     all that: where epsilons of commitments add up to ``total``, its share is that of epsilon. In a ledger that adds
-    Gaussians ``total`` is None.
+    Gaussians ``total`` is None. Where the lines themselves add up to ``total``, all shares are those of epsilon.
     """
+    if total and add_up(ledger, total):
+        lines = [(row(entry), float(entry["cost"]["epsilon"])) for entry in ledger]
+        lines.sort(key=lambda each: -each[1])
+        return tuple(
+            SpentOn(
+                told.purpose, told.part, f"{percent(round(paid / total, 3))} of epsilon", min(100.0, 100 * paid / total)
+            )
+            for told, paid in lines
+        )
     found: dict[str, dict[str, float]] = {}
     first = []
     for entry in ledger:
@@ -98,6 +117,51 @@ def spending(ledger: Sequence[Mapping[str, Any]], total: float | None) -> tuple[
             for purpose, value in sorted(together.items(), key=lambda each: -each[1])
         ]
     return tuple(made)
+
+
+def spent_on(record: FitRecord) -> tuple[SpentOn, ...]:
+    """``spending`` of a record."""
+    paid_in, total = record.privacy.get("ledger") or {}, float(record.privacy["epsilon"])
+    return spending(record.ledger, None if paid_in.get("bound") == "gdp" else total)
+
+
+def add_up(ledger: Sequence[Mapping[str, Any]], total: float) -> bool:
+    """Whether the epsilons of several lines, which all touched all records, are the total."""
+    costs = [entry["cost"] for entry in ledger if isinstance(entry.get("cost"), Mapping)]
+    found = [float(cost["epsilon"]) for cost in costs if is_finite(cost.get("epsilon"))]
+    several = len(found) == len(ledger) > 1 and all(entry.get("part") is None for entry in ledger)
+    return several and abs(sum(found) - total) < 0.002 * total
+
+
+def spending_note(record: FitRecord) -> str:
+    """What the shares are shares of, as far as it concerns this ledger."""
+    parts = {entry["part"] for entry in record.ledger if entry.get("part") is not None}
+    found = spent_on(record)
+    notes = []
+    if len(parts) > 1:
+        notes.append("A record is in one part only: the shares of each part add up to 100 % by themselves.")
+    if found and found[0].share.endswith("of epsilon") and found[0].purpose == HEALTH:
+        notes.append("The health check is paid first, in epsilon; the other shares are of what is then left.")
+    if any(each.share.startswith("about") for each in found):
+        notes.append("Shares called “about” are those of mu², which add up where epsilons do not.")
+    return " ".join(notes)
+
+
+def total_note(record: FitRecord) -> str:
+    """How the lines of the ledger and the total belong together."""
+    parts = {entry["part"] for entry in record.ledger if entry.get("part") is not None}
+    if len(record.ledger) < 2:
+        return ""
+    if add_up(record.ledger, float(record.privacy["epsilon"])):
+        return "The lines add up to the total, up to rounding."
+    apart = (
+        " A record lies in one part only and pays for that part alone: the total is what the dearest part costs, with "
+        "what touched all records."
+        if len(parts) > 1
+        else ""
+    )
+    head = "The lines need not add up to the total: each is what it would cost alone, and together they are cheaper."
+    return f"{head}{apart}"
 
 
 def noise_note(record: FitRecord) -> str:

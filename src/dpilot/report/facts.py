@@ -16,7 +16,7 @@ _MEANINGS: Final = {
     "epochs": "how often each record was looked at, on average",
     "noise_multiplier": "the noise in a step, in units of the most that one record can add",
     "noise_of_all_steps": "the noise of one release that costs as much as all steps together",
-    "tuning_share": "the part of the budget that went on trying settings, inside the total",
+    "tuning_share": "the share of the training part's budget that trials took, inside the total",
     "clipping": "the rule that bounds what one record can add to a step",
     "threshold": "the most that one record can add to a step, at the start",
     "floor": "the least that the threshold may become",
@@ -25,10 +25,11 @@ _MEANINGS: Final = {
     "optimizer": "the rule that turns a noisy step into a move of the model",
     "momentum": "how much of the last move is kept in the next",
     "model": "the kind of model",
-    "held_out": "the share of records kept apart to measure the model, chosen by secret coins",
+    "held_out": "the share of records kept apart to measure the model, drawn in secret",
     "classes": "what is predicted, declared beforehand",
     "target": "the column that is predicted",
-    "protected": "the column whose groups are compared",
+    "protected": "the columns whose groups are compared; all columns are protected alike",
+    "name": "what the data set is called",
     "accountant": "how the costs of all steps were added up",
     "accounting": "how the costs of all steps were added up",
     "parameters": "how many numbers of the model were trained",
@@ -37,10 +38,15 @@ _MEANINGS: Final = {
     "features": "the columns that the model may use",
     "bought_bounds": "columns whose range was measured with noise, as a part of the total",
     "schedule": "how the moves become smaller towards the end",
-    "budget": "the most that was allowed",
+    "budget": "the most that this training was allowed; measuring the model may be paid apart",
     "cost": "what it costs",
 }
 _HIDDEN: Final = {"format"}
+_OUTER: Final = {"target", "name"}
+"""Fields that mean something else inside a rule than of a table."""
+_SHARED: Final = {"name", "epsilon", "delta"}
+_LABELS: Final = {"Protected": "Groups compared"}
+_OTHERS: Final = "Other settings"
 
 
 class Fact(NamedTuple):
@@ -66,7 +72,11 @@ def facts(data: Mapping[str, Any], *, without: Sequence[str] = (), most: int = 1
     """
     hidden = _HIDDEN | set(without)
     lines = [fact for key, value in data.items() if key not in hidden for fact in _lines((str(key),), value)]
-    return Facts(tuple(lines[:most]), max(0, len(lines) - most))
+    shown = lines[:most]
+    kept = [fact for fact in shown if fact.meaning]
+    others = "; ".join(f"{fact.name}: {fact.value}" for fact in shown if not fact.meaning)
+    rest = [Fact(_OTHERS, others, "as the program was given or set them")] if others else []
+    return Facts((*kept, *rest), max(0, len(lines) - most))
 
 
 def _lines(path: tuple[str, ...], value: object) -> Iterator[Fact]:
@@ -76,9 +86,10 @@ def _lines(path: tuple[str, ...], value: object) -> Iterator[Fact]:
                 yield from _lines((*path, str(key)), inner)
         return
     name = ", ".join([label(path[0]), *(each.replace("_", " ") for each in path[1:])])
-    nested = len(path) > 1 and path[-1] == "target"  # of a rule, not of the table
-    meaning = ("" if nested else _MEANINGS.get(path[-1])) or _MEANINGS.get(path[0], "")
-    yield Fact(name, _text(value), meaning)
+    inner = path[-1] if len(path) == 1 or path[-1] not in _OUTER else ""
+    of_all = len(path) == 1 or path[-1] in _SHARED  # what the whole is, said once
+    meaning = _MEANINGS.get(inner, "") or (_MEANINGS.get(path[0], "") if of_all else "")
+    yield Fact(_LABELS.get(name, name), _text(value), meaning)
 
 
 def _text(value: object, most: int = 40) -> str:

@@ -102,7 +102,8 @@ def _family(name: str, metrics: Sequence[MetricRecord], untold: frozenset[Metric
 
 
 def _row(metric: MetricRecord, axis: Scale, untold: frozenset[MetricRecord], *, names: bool) -> FigureRow:
-    title, meaning, _ = what = kind(metric.name)
+    what = kind(metric.name)
+    title, meaning = what.title, what.meaning
     text = title if names or not metric.of else metric.of
     told = metric not in untold
     return FigureRow(

@@ -50,6 +50,9 @@ class GroupView(NamedTuple):
     rows: tuple[GroupRow, ...]
     classes: tuple[str, ...]
     errors: tuple[GroupErrors, ...]
+    second: str = ""
+    sided: bool = False
+    """Whether a group is predicted ``second``, the class in question, more or less often, by more than chance."""
 
     @property
     def real(self) -> bool:
@@ -62,7 +65,7 @@ def groups(metrics: Sequence[MetricRecord]) -> GroupView | None:
 
     >>> gap = MetricRecord("group against others", "sex = F", 0.11, (0.1, 0.12), (0.09, 0.13))
     >>> groups([gap]).sentences[0]
-    'sex = F: right 11 points more often than all others (9 to 13), to its advantage. This is real.'
+    'Mistakes are less frequent for sex = F than for all others: by 11 points (9 to 13).'
     """
     found: dict[str, dict[str, MetricRecord]] = {}
     for each in metrics:
@@ -87,7 +90,9 @@ def groups(metrics: Sequence[MetricRecord]) -> GroupView | None:
         "true_positives_against_others": f"the same, of those truly {second}",
         "false_positives_against_others": f"the same, of those truly not {second}",
     }
-    return GroupView(_sentences(against, second), tuple(titles[name] for name in against), rows, classes, errors)
+    sided = any(map(_is_real, against.get("predicted_against_others", {}).values()))
+    said = (*_sentences(against, second, _few(rates)), *_apart(errors))
+    return GroupView(said, tuple(titles[name] for name in against), rows, classes, errors, second, sided)
 
 
 def _second(against: Mapping[str, Mapping[str, MetricRecord]]) -> str:
@@ -110,12 +115,12 @@ def _is_real(gap: MetricRecord) -> bool:
 def _cell(gap: MetricRecord) -> GroupCell:
     wide, real = gap.sampling[1] - gap.sampling[0] > WIDEST, _is_real(gap)
     value = UNTOLD if wide and not real else f"{_points(gap.value)} points"
-    return GroupCell(value, _between(gap), "real" if real else "may be chance", real)
+    return GroupCell(value, _between(gap), "more than chance" if real else "may be chance", real)
 
 
 def _residual_cell(residual: MetricRecord) -> GroupCell:
     low, high = residual.sampling
-    said = "real: too high" if low > 0 else "real: too low" if high < 0 else "may be chance"
+    said = "more than chance: too high" if low > 0 else "more than chance: too low" if high < 0 else "may be chance"
     return GroupCell(words.number(residual.value), words.between(low, high, words.number), said, _is_real(residual))
 
 
@@ -127,13 +132,15 @@ def _residual_sentences(residuals: Mapping[str, MetricRecord]) -> tuple[str, ...
             side, size = ("high", low) if low > 0 else ("low", -high)
             found.append(
                 f"{of}: predictions are too {side} on average, by {words.number(abs(each.value))} (at least "
-                f"{words.number(size)}). This is real."
+                f"{words.number(size)})."
             )
     return tuple(found) or ("No difference between groups can be told from chance.",)
 
 
-def _sentences(against: Mapping[str, Mapping[str, MetricRecord]], second: str) -> tuple[str, ...]:
-    """Each real difference, by attribute, with its side; of an attribute without one, what noise leaves open."""
+def _sentences(
+    against: Mapping[str, Mapping[str, MetricRecord]], second: str, few: Mapping[str, list[str]]
+) -> tuple[str, ...]:
+    """Each real difference, by attribute; of an attribute without one, what noise leaves open; groups too small."""
     attributes: dict[str, list[str]] = {}
     for each in against.values():
         for of in each:
@@ -143,22 +150,68 @@ def _sentences(against: Mapping[str, Mapping[str, MetricRecord]], second: str) -
             attributes[of.split(" = ")[0]].append(_real_gap(name, of, gap, second))
     found = []
     for attribute, said in attributes.items():
-        found += said or [_nothing_told(attribute, against)]
-    real = any(map(_is_real, against.get("predicted_against_others", {}).values()))
-    if real:
-        found.append(
-            f"Whether being predicted {second} helps or harms somebody depends on what it is used for, which this page "
-            "does not know: who is predicted it less often is worse off where it helps."
+        found += (
+            [*said, *_not_found(attribute, against, second)]
+            if said
+            else [_nothing_told(attribute, against, few.get(attribute, []))]
         )
+        if few.get(attribute):
+            found.append(
+                f"Too few records to tell: {', '.join(few[attribute])}. So gaps over all groups of {attribute} cannot "
+                "be told either."
+            )
     return tuple(found)
 
 
-def _nothing_told(attribute: str, against: Mapping[str, Mapping[str, MetricRecord]]) -> str:
+def _few(rates: Mapping[str, MetricRecord]) -> dict[str, list[str]]:
+    """The groups whose accuracy cannot be told, by attribute."""
+    found: dict[str, list[str]] = {}
+    for of, rate in rates.items():
+        if _rate(rate) == UNTOLD:
+            found.setdefault(of.split(" = ")[0], []).append(of)
+    return found
+
+
+def _not_found(attribute: str, against: Mapping[str, Mapping[str, MetricRecord]], second: str) -> tuple[str, ...]:
+    """Of those truly of the class, that no group can be said to be missed more often: what is left out misleads."""
+    gaps = {of: gap for of, gap in against.get("true_positives_against_others", {}).items()
+            if of.split(" = ")[0] == attribute}  # fmt: skip
+    if not gaps or any(map(_is_real, gaps.values())):
+        return ()
+    head = f"Of those truly {second}, whether any group of {attribute} is found less often cannot be told"
+    if len(gaps) != 2:
+        return (f"{head}.",)
+    of, gap = min(gaps.items(), key=lambda each: each[1].value)
+    if gap.sampling[1] - gap.sampling[0] > WIDEST:
+        return (f"{head}.",)
+    return (f"{head}: {of} {_points(-gap.value)} points less, but the truth lies from {_less(gap)}.",)
+
+
+def _less(gap: MetricRecord) -> str:
+    low, high = gap.sampling
+    return f"{_points(-low)} points less to {_points(high)} points more"
+
+
+def _apart(errors: Sequence[GroupErrors]) -> tuple[str, ...]:
+    """Where no class can be told for two groups: they may differ because they hold different classes."""
+    if len(errors) < 2 or not errors[0].cells:
+        return ()
+    told = [{place for place, (value, _) in enumerate(row.cells) if value not in ("", UNTOLD)} for row in errors]
+    if sum(map(bool, told)) < 2 or any(a & b for place, a in enumerate(told) for b in told[:place]):
+        return ()
+    return (
+        "In no class can two groups be compared: as far as can be told they hold different classes, and a difference "
+        "between groups may be one between classes.",
+    )
+
+
+def _nothing_told(attribute: str, against: Mapping[str, Mapping[str, MetricRecord]], few: Sequence[str]) -> str:
     rooms = {
         of: max(map(abs, gap.sampling)) for of, gap in next(iter(against.values())).items()
         if of.split(" = ")[0] == attribute
     }  # fmt: skip
-    widest = max(rooms, key=lambda of: rooms[of], default="")
+    told = [of for of in rooms if of not in few] or list(rooms)
+    widest = max(told, key=lambda of: rooms[of], default="")
     return (
         f"{attribute}: no difference can be told from chance. That is no proof that there is none: noise leaves "
         f"open up to {_points(rooms[widest])} points in how often a prediction is right ({widest})."
@@ -176,16 +229,17 @@ def _once(gaps: Mapping[str, MetricRecord]) -> dict[str, MetricRecord]:
 
 
 def _real_gap(name: str, of: str, gap: MetricRecord, second: str) -> str:
-    more, side = ("more", "advantage") if gap.value > 0 else ("less", "disadvantage")
+    more, fewer = ("more", "less") if gap.value > 0 else ("less", "more")
     low, high = sorted(abs(end) for end in gap.sampling)
-    often = f"{_points(abs(gap.value))} points {more} often than all others ({_points(low)} to {_points(high)})"
+    found, many = ("found", "more") if gap.value > 0 else ("missed", "fewer")
     said = {
-        "group_against_others": f"right {often}, to its {side}",
-        "predicted_against_others": f"predicted {second} {often}",
-        "true_positives_against_others": f"of those truly {second}, found {often}, to their {side}",
-        "false_positives_against_others": f"of those truly not {second}, wrongly predicted it {often}",
+        "group_against_others": f"Mistakes are {fewer} frequent for {of}",
+        "predicted_against_others": f"{second} is predicted {more} often for {of}",
+        "true_positives_against_others": f"Of those truly {second}, more are {found} in {of}",
+        "false_positives_against_others": f"Of those truly not {second}, {many} are wrongly predicted it in {of}",
     }
-    return f"{of}: {said[name]}. This is real."
+    by = f"{_points(abs(gap.value))} points ({_points(low)} to {_points(high)})"
+    return f"{said[name]} than for all others: by {by}."
 
 
 def _errors(recalls: Sequence[MetricRecord]) -> tuple[tuple[str, ...], tuple[GroupErrors, ...]]:

@@ -10,7 +10,7 @@ Form = Literal["share", "score", "explained", "size", "other"]
 """A share of one, in percent; a score from 0 to 1; R squared; a size, 0 or more; anything else."""
 
 _LEAST: Final = "noise makes it look a little lower than it is"
-_MOST: Final = "0 % is equal; noise makes it look a little larger than it is"
+_MOST: Final = "0 is equal; noise makes it look a little larger than it is"
 
 
 class Kind(NamedTuple):
@@ -19,6 +19,7 @@ class Kind(NamedTuple):
     title: str
     meaning: str
     form: Form
+    difference: bool = False
 
     @property
     def share(self) -> bool:
@@ -26,6 +27,8 @@ class Kind(NamedTuple):
 
     def say(self, value: object) -> str:
         """The number as this kind of figure is written."""
+        if self.difference:
+            return words.points(value)
         return words.percent(value) if self.share else words.number(value)
 
 
@@ -40,24 +43,28 @@ _KNOWN: Final = {
         "Above the most common class",
         "how far the accuracy is above that; where the interval holds 0, the model cannot be said to be better",
         "share",
+        True,
     ),
     "equal_opportunity_gap": Kind(
         "Equal opportunity gap",
         "of records of the second class, the share found in the group where it is largest less that where it is "
         f"smallest; {_MOST}",
         "share",
+        True,
     ),
     "false_positive_gap": Kind(
         "False positive gap",
         "of records of the first class, the share predicted the second in the group where it is largest less that "
         f"where it is smallest; {_MOST}",
         "share",
+        True,
     ),
     "selection_gap": Kind(
         "Selection gap",
         "the share predicted the second class in the group where it is largest less that where it is smallest; "
         f"{_MOST}",
         "share",
+        True,
     ),
     "macro": Kind(
         "Mean class accuracy", "the accuracy in each class, averaged, every class counting the same", "share"
@@ -69,8 +76,8 @@ _KNOWN: Final = {
         "Precision by class", "of the records that are predicted a class, the share that is of it", "share"
     ),
     "average_precision": Kind(
-        "PR-AUC",
-        "the average precision: the mean, over records of the second class, of the precision among those that score "
+        "Average precision (PR-AUC)",
+        "the mean, over records of the second class, of the precision among those that score "
         "as high; guessing has the share of that class",
         "score",
     ),

@@ -3,8 +3,9 @@
     page.write(record, "report.html")
 
 Guarantee:
-    Equal records give equal pages. The page has no script, no link to elsewhere and no picture from elsewhere, and
-    forbids them to itself; whatever anybody typed is escaped, and characters that could hide others are marked.
+    Equal records give equal pages, and those of one folder the same bytes. The page has no script, no link to elsewhere
+    and no picture from elsewhere, and forbids them to itself; whatever anybody typed is escaped, and characters that
+    could hide others are marked.
 
 Names in a record that have a place of their own: metrics called "confusion" and of "TRUE predicted PREDICTED"; curves
 called "UP against ACROSS: series"; ``privacy["head"]`` (of the ledger) and ``privacy["versions"]``; ``data["size"]``.
@@ -28,7 +29,7 @@ from dpilot.metrics.interval import LEVEL
 from dpilot.records import FIT, RUN, FitRecord, Influence, MetricRecord
 from dpilot.report import entries, words
 from dpilot.report.about import About
-from dpilot.report.answers import Answer, answers, left_text, unit_text, who
+from dpilot.report.answers import Answer, answers, is_held_out, left_text, unit_text, unprotected_names, who
 from dpilot.report.canaries import canary_bounds
 from dpilot.report.comparison import RunComparison, rows
 from dpilot.report.condition import condition, is_health
@@ -36,9 +37,11 @@ from dpilot.report.confusion import confusion
 from dpilot.report.curves import calibration, charts, roc, tradeoff
 from dpilot.report.facts import facts
 from dpilot.report.figures import families, headline
+from dpilot.report.folder import RunFolder
 from dpilot.report.groups import groups
 from dpilot.report.kinds import kind
 from dpilot.report.promise import Promise, promise
+from dpilot.report.terms import find_terms
 from dpilot.report.verdict import UNTOLD, WIDEST, verdict
 
 TITLE: Final = "Privacy report"
@@ -47,6 +50,8 @@ _GIVEN: Final = (
     "These figures were measured on records that were given for it. Whether training had used them the record does not "
     "say; if it had, the figures are too good."
 )
+_PUBLIC: Final = "These figures are exact, of data declared public."
+_EXACT: Final = ", except to those marked exact, which are of data declared public"
 _COLUMNS: Final = 30  # of what drives the prediction
 PAGE: Final = "report.html"
 _UNFINISHED: Final = {
@@ -55,8 +60,17 @@ _UNFINISHED: Final = {
 }
 
 
-def render(record: FitRecord, title: str = TITLE, *, about: Any = None, baseline: float | None = None) -> str:
+def render(
+    record: FitRecord,
+    title: str = TITLE,
+    *,
+    about: Any = None,
+    baseline: float | None = None,
+    folder: str | Path | None = None,
+) -> str:
     """The page, as text; ``about`` and ``baseline`` as ``About.of`` takes them.
+
+    ``folder``: the run's own, of which the page says whether it holds a statement, and who signed it.
 
     Example:
         >>> total = {"epsilon": 1.0, "delta": 1e-5}
@@ -64,7 +78,7 @@ def render(record: FitRecord, title: str = TITLE, *, about: Any = None, baseline
         >>> "at most 73.2 %" in page, "<script" in page
         (True, False)
     """
-    page = _Page(record, About.of(about, baseline))
+    page = _Page(record, About.of(about, baseline), RunFolder.of(folder))
     return (
         _environment()
         .get_template("report.html")
@@ -73,8 +87,8 @@ def render(record: FitRecord, title: str = TITLE, *, about: Any = None, baseline
 
 
 def write(record: FitRecord, path: str | Path, title: str = TITLE, **options: Any) -> Path:
-    """Write the page to ``path`` and return it; ``options``: those of ``render``."""
-    return write_page(render(record, title, **options), path)
+    """Write the page to ``path`` and return it; ``options``: those of ``render``, its folder being that of ``path``."""
+    return write_page(render(record, title, folder=Path(path).parent, **options), path)
 
 
 def render_comparison(comparison: RunComparison, title: str = "Runs compared") -> str:
@@ -155,6 +169,7 @@ class _Page:
 
     record: FitRecord
     about: About
+    folder: RunFolder | None = None
 
     @property
     def promise(self) -> Promise:
@@ -162,7 +177,7 @@ class _Page:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        return answers(self.record, self.promise, self.about)
+        return answers(self.record, self.promise, self.about, self.folder)
 
 
 View = Mapping[str, Any] | None
@@ -176,12 +191,20 @@ def _quality(page: _Page) -> View:
     metrics = page.record.metrics
     return {
         "untold": UNTOLD,
+        "differences": any(kind(each.name).difference for each in metrics),
         "families": families(metrics),
         "confusion": confusion(metrics),
         "level": words.percent(LEVEL),
-        "measured": _HELD_OUT if words.is_finite(page.record.data.get("held_out")) else _GIVEN,
+        "measured": _measured(page.record),
         "pictures": [each for each in (roc(metrics), calibration(metrics, WIDEST)) if each is not None],
     }
+
+
+def _measured(record: FitRecord) -> str:
+    if record.metrics and all(each.exact for each in record.metrics):
+        return _PUBLIC
+    noisy = _HELD_OUT if is_held_out(record) else _GIVEN
+    return f"{noisy} Noise was added to them too{_EXACT if any(each.exact for each in record.metrics) else ''}."
 
 
 def _groups(page: _Page) -> View:
@@ -206,7 +229,7 @@ def _influences(page: _Page) -> View:
 
 
 def _promise(page: _Page) -> View:
-    return {"promise": page.promise, "who": who(page.record), "unprotected": page.record.unprotected}
+    return {"promise": page.promise, "who": who(page.record), "unprotected": unprotected_names(page.record)}
 
 
 def _health(page: _Page) -> View:
@@ -215,11 +238,12 @@ def _health(page: _Page) -> View:
 
 
 def _ledger(page: _Page) -> View:
-    record, paid_in = page.record, page.record.privacy.get("ledger") or {}
-    total = None if paid_in.get("bound") == "gdp" else float(record.privacy["epsilon"])
+    record = page.record
     return {
         "promise": page.promise,
-        "spending": entries.spending(record.ledger, total),
+        "spending": entries.spent_on(record),
+        "spending_note": entries.spending_note(record),
+        "total_note": entries.total_note(record),
         "ledger": tuple(entries.row(entry) for entry in record.ledger),
     }
 
@@ -228,7 +252,8 @@ def _tuning(page: _Page) -> View:
     pictures = charts(page.record.curves)
     if not page.record.trials and not pictures:
         return None
-    return {"trials": families(page.record.trials), "pictures": pictures}
+    scaled = any(each.of.startswith("r ") for each in page.record.trials)
+    return {"trials": families(page.record.trials), "pictures": pictures, "scaled": scaled}
 
 
 def _course(page: _Page) -> View:
@@ -263,9 +288,13 @@ def _verify(page: _Page) -> View:
     return {
         "promise": page.promise,
         "head": str(privacy.get("head") or privacy.get("ledger_head") or ""),
-        "versions": facts({"versions": privacy.get("versions") or page.record.data.get("versions") or {}}),
+        "versions": _versions(privacy.get("versions") or page.record.data.get("versions")),
         "stamps": tuple(dict.fromkeys(page.record.stamps)),
     }
+
+
+def _versions(found: object) -> list[tuple[str, str]]:
+    return [(str(name), words.number(each)) for name, each in found.items()] if isinstance(found, Mapping) else []
 
 
 SECTIONS: Final[dict[str, tuple[str, Callable[[_Page], View]]]] = {
@@ -282,7 +311,6 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[_Page], View]]]] = {
     "decisions": ("What was decided, and why", _decisions),
     "details": ("Details", _details),
     "verify": ("How to check and cite", _verify),
-    "words": ("Words", lambda _: {}),
 }
 """Every section by the name of its template: its title, and what it shows of a page; None leaves it out."""
 
@@ -294,7 +322,9 @@ def _sections(page: _Page) -> list[dict[str, Any]]:
         if shown is not None:
             html = _environment().get_template(f"{name}.html").render(**shown)
             made.append({"id": name, "title": title, "html": Markup(html)})
-    return made
+    said = " ".join([*(each["html"] for each in made), *(line for each in page.answers for line in each.sentences)])
+    html = _environment().get_template("words.html").render(terms=find_terms(said))
+    return [*made, {"id": "words", "title": "Words", "html": Markup(html)}]
 
 
 def _frame(page: _Page) -> dict[str, Any]:
@@ -315,6 +345,8 @@ def _frame(page: _Page) -> dict[str, Any]:
         "left": left_text(*amounts) if words.is_finite(amounts[0]) and words.is_finite(amounts[1]) else "",
         "total": words.number(amounts[1]),
         "lead": _lead(record, page.about),
+        "reserve": bool(record.metrics) and not record.metrics[0].exact and not is_held_out(record),
+        "own": isinstance(ledger, dict) and bool(ledger.get("own")),
         "answers": page.answers,
     }
 
@@ -322,7 +354,10 @@ def _frame(page: _Page) -> dict[str, Any]:
 def _lead(record: FitRecord, about: About) -> str:
     """What the model is for, in a sentence: as its writer says, or as far as the record tells."""
     target, size = record.data.get("target"), record.data.get("size")
-    what = f"A model that predicts {target}" if target else "A model"
+    named = record.data.get("classes")
+    classes = [str(each) for each in named] if isinstance(named, list | tuple) else []
+    which = f" ({' or '.join(classes)})" if 1 < len(classes) < 5 else ""
+    what = f"A model that predicts {target}{which}" if target else "A model"
     data = f" from {words.number(size)} {who(record)}s" if words.is_finite(size) else ""
     purpose = f" Its purpose: {about.texts['purpose'].rstrip('.')}." if about.texts.get("purpose") else ""
     return f"{what}, trained under differential privacy{data}.{purpose}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dpilot import _validate
 from dpilot.noise import NOT_HARDENED
@@ -27,6 +27,9 @@ class Promise:
     even: str
     beliefs: tuple[tuple[str, str, str], ...]
     weak: bool
+    grade: str
+    content: str
+    neighbours: str
     large_delta: str
     hardened: bool
     alarms: tuple[str, ...]
@@ -45,16 +48,20 @@ def promise(record: FitRecord) -> Promise:
     """
     epsilon = _validate.non_negative(epsilon=record.privacy.get("epsilon"))
     delta = _validate.non_negative(delta=record.privacy.get("delta"))
+    unit = str(record.privacy.get("unit") or neighbours(record.unprotected, RECORD)).strip().rstrip(".")
     return Promise(
         epsilon=words.upward(epsilon),
         delta=words.upward(delta, 3),
         delta_in=words.one_in(delta),
-        unit=str(record.privacy.get("unit") or neighbours(record.unprotected, RECORD)).strip().rstrip("."),
+        unit=unit,
         factor=_times(epsilon),
         squared=_times(2 * epsilon),
         even=words.at_most(belief(0.5, epsilon).most),
         beliefs=beliefs(epsilon),
         weak=is_weak(epsilon),
+        grade=grade(epsilon),
+        content=words.at_most(belief(0.5, 2 * epsilon).most),
+        neighbours=_compared_with(unit),
         large_delta=_large(delta, record.data),
         hardened=NOT_HARDENED not in record.stamps,
         alarms=alarms(record.stamps),
@@ -80,7 +87,10 @@ def _large(delta: float, data: Mapping[str, Any]) -> str:
     size = data.get("size")
     if not words.is_finite(size) or delta * float(size) * 10 <= 1 + 1e-9:  # type: ignore[arg-type]
         return ""
-    return f"{words.upward(delta, 3)} is large for {words.number(size)} records: a tenth of one in so many is usual"
+    return (
+        f"Delta is larger than usual for {words.number(size)} records (usual: at most 1 in "
+        f"{words.number(round(10 * float(size)))})"  # type: ignore[arg-type]
+    )
 
 
 class Belief(NamedTuple):
@@ -133,6 +143,35 @@ def beliefs(epsilon: float) -> tuple[tuple[str, str, str], ...]:
     return tuple((words.percent(row.before), words.at_least(row.least), words.at_most(row.most)) for row in rows)
 
 
+_GRADES: Final = (
+    (1.0, "Strongly, as such promises go."),
+    (3.0, "Moderately: how sure somebody can become is bounded, but not by much."),
+    (5.0, "Weakly: by the promise alone an even guess may become nearly certain."),
+    (math.inf, "Hardly: at this epsilon the promise alone rules out little."),
+)
+SCALE: Final = (
+    "(The scale of this page, a convention: up to epsilon 1 strong, to 3 moderate, to 5 weak, above hardly any.)"
+)
+
+
+def grade(epsilon: float) -> str:
+    """How strong the promise alone is, in words: of any epsilon.
+
+    >>> [grade(epsilon).split(":")[0] for epsilon in (1.0, 1.01, 3.0, 3.5, 5.0, 5.1)]
+    ['Strongly, as such promises go.', 'Moderately', 'Moderately', 'Weakly', 'Weakly', 'Hardly']
+    """
+    return next((said for most, said in _GRADES if epsilon <= most), _GRADES[-1][1])
+
+
 def is_weak(epsilon: float) -> bool:
-    """Whether the bound alone lets an even guess become nearly certain: it hardly bounds then."""
-    return belief(0.5, epsilon).most > 0.99
+    """Whether the bound alone hardly bounds: below "moderate" on the scale."""
+    return epsilon > 3.0
+
+
+def _compared_with(unit: str) -> str:
+    """What a data set is compared with, for people; "" where the unit is described in other words."""
+    if "replaced by an empty one" in unit:
+        return "The data are compared with the same data in which that one is blanked; how many there are is public."
+    return (
+        "The data are compared with the same data without that one, or with it." if "added or removed" in unit else ""
+    )

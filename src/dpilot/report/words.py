@@ -55,6 +55,15 @@ def percent(value: object, rounding: str = ROUND_HALF_EVEN) -> str:
     return f"{_decimal(shown)} %"
 
 
+def points(value: object) -> str:
+    """A difference of shares.
+
+    >>> points(0.099), points(-0.0312)
+    ('9.9 points', '-3.1 points')
+    """
+    return f"{percent(value).removesuffix(' %')} points" if is_finite(value) else number(value)
+
+
 def at_most(share: float) -> str:
     """A percentage that is never below ``share``."""
     return percent(share, ROUND_CEILING)
@@ -82,7 +91,7 @@ def between(low: object, high: object, say: Callable[[object], str]) -> str:
     >>> between(0.843, 0.859, percent), between(-1.5, 2.0, number)
     ('84.3 to 85.9 %', '-1.5 to 2')
     """
-    return f"{say(low).removesuffix(' %')} to {say(high)}"
+    return f"{say(low).removesuffix(' %').removesuffix(' points')} to {say(high)}"
 
 
 def label(key: object) -> str:

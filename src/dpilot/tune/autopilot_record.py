@@ -12,7 +12,7 @@ from dpilot.records import MetricRecord, StepRecord
 from dpilot.tune.autopilot_plan import AutopilotPlan
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.defaults import MOMENTUM
-from dpilot.tune.scaling import Search
+from dpilot.tune.scaling import Search, epsilon_text
 
 __all__ = ["Outcome", "curves_of", "explain", "plan_of", "trials_of"]
 
@@ -33,29 +33,32 @@ def explain(plan: AutopilotPlan, outcome: Outcome, *, clipping: str, model: str)
     scaling = plan.scaling
     return (
         _summary(plan, outcome, clipping),
-        f"{100 * plan.held_out:.2g} % of the records, each by a secret coin, are kept apart: scores of trials and the "
-        "figures are read on them, and take nothing from the budget of training.",
-        f"{plan.reason[0].upper()}{plan.reason[1:].rstrip('.')}.",
+        f"{100 * plan.held_out:.2g} % of the records, drawn in secret, are kept apart: scores of trials and figures "
+        "are read on them, and take nothing from the training part's budget.",
+        f"{plan.reason[0].upper()}{plan.reason[1:].rstrip('.')}; the final run takes {outcome.candidate.steps}.",
         f"{clipping[0].upper()}{clipping[1:]}.",
         *(f"{note[0].upper()}{note[1:]}" for note in (*outcome.search.notes, *outcome.notes)),
-        f"The final run has epsilon {scaling.final_epsilon:.4g}; {_tuning(plan)}.",
+        f"The final run costs epsilon {epsilon_text(scaling.final_epsilon)} alone; {_tuning(plan)}.",
         f"Model: {model}.",
     )
 
 
 def _summary(plan: AutopilotPlan, outcome: Outcome, clipping: str) -> str:
-    steps = outcome.candidate.steps
-    tried = " and ".join(f"{r / steps:.3g} at epsilon {epsilon:.2g}" for epsilon, r in outcome.search.law.points)
+    steps, r = outcome.candidate.steps, outcome.candidate.r
+    tried = " and ".join(
+        f"{each:.4g} at epsilon {epsilon_text(epsilon)}" for epsilon, each in outcome.search.law.points
+    )
     how = f"extrapolated from {tried}" if tried else "data-free"
     first, clipped = (each.split(":")[0] for each in (plan.reason, clipping))
-    return f"In short: {first}, {steps} steps; {clipped}; step size {outcome.candidate.lr:.3g}, {how}; {_tuning(plan)}."
+    walk = f"step size {outcome.candidate.lr:.3g} (times steps: {r:.4g}, {how})"
+    return f"In short: {first}, {steps} steps; {clipped}; {walk}; {_tuning(plan)}."
 
 
 def _tuning(plan: AutopilotPlan) -> str:
     """What trials took. Of mu^2, which adds up: of epsilon there is no such share."""
     if not plan.tuning_share:
         return "nothing was spent on trying settings"
-    return f"about {100 * plan.tuning_share:.2g} % of the budget went on trying settings, inside the total"
+    return f"trials took about {100 * plan.tuning_share:.2g} % of the training part's budget, inside the total"
 
 
 def plan_of(plan: AutopilotPlan, outcome: Outcome) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def run_trials(plan: AutopilotPlan, task: Task, committed: Committed, tell: Tell
 
 def describe_head_clipping(threshold: float) -> str:
     """Why the clipping of linear heads is as it is."""
-    bounded = "on rows of unit length a gradient is at most 1.41 long, so there is nothing to adapt"
+    bounded = "on rows scaled to length 1 a gradient is at most 1.41 long, so there is nothing to adapt"
     return f"clipping at {threshold:g}: {bounded}"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from dpilot.tune.outlays import whole_outlay
 from dpilot.tune.record import TrialRecord, Tuned
 from dpilot.tune.rounds import FINAL, commit_stages, train_alone, train_one
 from dpilot.tune.scaling_plan import ScalingPlan, plan_scaling
-from dpilot.tune.scoring import TrialScore, rankable
+from dpilot.tune.scoring import TrialScore, rankable, spread
 from dpilot.tune.task import KeepSteps, Task
 
-__all__ = ["Search", "chosen", "final_run", "linear_scaling", "search", "train_at"]
+__all__ = ["Search", "chosen", "epsilon_text", "final_run", "linear_scaling", "search", "train_at"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +171,25 @@ def _best(plan: ScalingPlan, stage: int, trials: Sequence[TrialRecord]) -> tuple
     """
     scores = [each.score for each in trials]
     shown = ", ".join(f"{each.candidate.r:.4g} ({_score_text(each.score)})" for each in trials)
-    head = f"stage {stage + 1}, {len(trials)} trials at epsilon {plan.epsilons[stage]:.4g}, r and score: {shown}"
+    epsilon = epsilon_text(plan.epsilons[stage])
+    head = f"stage {stage + 1}, {len(trials)} trials at epsilon {epsilon}, r (step size times steps) and score: {shown}"
     noise = max(each.noise for each in scores)
     if not rankable(scores):
-        return None, f"{head}: the scores differ by no more than their noise ({noise:.2g}); the stage is left out."
+        room = f"noise alone puts equal ones up to {spread(scores):.2g} apart (95 %)"
+        return None, f"{head}: no score is told from the others, as {room}; the stage is left out."
     best = max(each.value for each in scores)
     logs = [math.log(each.candidate.r) for each in trials if each.score.value >= best - each.score.noise]
     r = math.exp(sum(logs) / len(logs))
-    return r, f"{head}: r = {r:.4g} (noise {noise:.2g})."
+    return r, f"{head}: r = {r:.4g} (the mean of those within the noise, {noise:.2g}, of the best)."
+
+
+def epsilon_text(epsilon: float) -> str:
+    """Three digits, rounded up as ledgers are shown.
+
+    >>> epsilon_text(0.9183), epsilon_text(0.05)
+    ('0.919', '0.05')
+    """
+    return f"{Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(float(epsilon))).normalize():f}"
 
 
 def _score_text(score: TrialScore) -> str:
@@ -192,6 +204,6 @@ def _summary(plan: ScalingPlan, law: ScalingLaw, candidate: Candidate) -> str:
     source = " and ".join(f"{r:.4g} at {epsilon:.3g}" for epsilon, r in law.points)
     how = f"r = {candidate.r:.4g} extrapolated from {source}" if source else f"r = {candidate.r:.4g}, data-free"
     return (
-        f"{_words(candidate)}: {how}; the final run has epsilon {plan.final_epsilon:.4g}, and about "
-        f"{100 * plan.share:.2g} % of the budget went on trying settings, inside the total."
+        f"{_words(candidate)}: {how}; the final run costs epsilon {epsilon_text(plan.final_epsilon)} alone; trials "
+        f"took about {100 * plan.share:.2g} % of the training part's budget, inside the total."
     )

@@ -15,7 +15,7 @@ from dpilot.mechanism import Draws
 from dpilot.metrics.objective import objective as value_of
 from dpilot.tune.task import Task
 
-__all__ = ["WORST", "TrialScore", "rankable", "score", "score_noise"]
+__all__ = ["WORST", "TrialScore", "rankable", "score", "score_noise", "spread"]
 
 WORST: Final = -math.inf
 
@@ -79,7 +79,13 @@ def rankable(scores: Sequence[TrialScore]) -> bool:
     if len(finite) < 2:
         return 0 < len(finite) < len(scores)
     values = [each.value for each in finite]
-    return max(values) - min(values) > _range_quantile(len(values)) * max(each.noise for each in finite)
+    return max(values) - min(values) > spread(scores)
+
+
+def spread(scores: Sequence[TrialScore]) -> float:
+    """How far apart noise alone puts the greatest and the least of equal scores, at 95 %; 0 for one alone."""
+    finite = [each for each in scores if not each.diverged]
+    return 0.0 if len(finite) < 2 else _range_quantile(len(finite)) * max(each.noise for each in finite)
 
 
 def _noise(objective: str, table: Floats, noise_multiplier: float, draws: int = 400) -> float:

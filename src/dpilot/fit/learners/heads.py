@@ -112,9 +112,9 @@ class HeadsPlan:
         plan = self.plan if self.declared.size is not None else self.plan.resize(run.size, classes)
         task = self._task(parts, rows, run)
         outcome = run_trials(plan, task, run.committed, run.tell)
-        model = f"logistic regression on rows of unit length, {rows.shapes}: chosen unseen, which costs nothing"
+        model = f"logistic regression on rows scaled to length 1, {rows.shapes}: chosen unseen, which costs nothing"
         if self.marginals_noise is not None:
-            model += f"; the quantiles were bought, for {MARGINALS_SHARE:.0%} of the budget of training"
+            model += f"; the quantiles were bought, for {100 * MARGINALS_SHARE:.2g} % of the training part's budget"
         threshold = plan.options.threshold
         about = {"clipping": "constant", "threshold": threshold, "optimizer": "momentum", "model": "linear head"}
         about["objective"] = self.declared.options.objective
