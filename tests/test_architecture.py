@@ -28,6 +28,7 @@ LAYERS = [
     {"fit"},
     {"report", "diagnose", "audit"},
     {"cli", "integrations"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SIBLINGS_STRANGERS = {"sampling", "mechanism", "clipping", "engine"}
