@@ -26,7 +26,7 @@ LAYERS = [
     {"train", "transfer", "linear"},
     {"tune"},
     {"fit"},
-    {"report", "diagnose", "audit"},
+    {"report", "diagnose", "audit", "export"},
     {"cli", "integrations"},
     {"__main__"},
 ]

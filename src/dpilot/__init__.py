@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dpilot import clipping, diagnose, engine, errors, linear, privacy, records, statistics, transfer, tune
+    from dpilot import clipping, diagnose, engine, errors, export, linear, privacy, records, statistics, transfer, tune
     from dpilot.data.schema import Schema
     from dpilot.fit.classifier import AutoClassifier
     from dpilot.fit.load import load
@@ -40,6 +40,7 @@ __all__ = [
     "diagnose",
     "engine",
     "errors",
+    "export",
     "linear",
     "load",
     "poisson_loader",
@@ -64,7 +65,18 @@ _HOMES = {
     "poisson_loader": "dpilot.train.own_loop",
     "read_steps": "dpilot.train.run",
 }
-_PACKAGES = ("clipping", "diagnose", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
+_PACKAGES = (
+    "clipping",
+    "diagnose",
+    "engine",
+    "errors",
+    "export",
+    "linear",
+    "privacy",
+    "statistics",
+    "transfer",
+    "tune",
+)
 
 
 def _write_report(record: records.FitRecord, path: str | Path, **options: Any) -> Path:
