@@ -6,7 +6,6 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -150,7 +149,6 @@ def _write_classes(graph: Graph, classes: list[str], values: str, known: str | N
 
 def _torch_graph(run: Run, example: Any) -> Any:
     """What torch's own exporter makes of the model, records along a dimension of any length."""
-    import onnx
     import torch
 
     if example is None:
@@ -158,7 +156,7 @@ def _torch_graph(run: Run, example: Any) -> Any:
             "example is None: expected a batch of inputs, as torch.zeros(2, 20). Its values mean nothing."
         )
     given = tuple(example) if isinstance(example, tuple | list) else (example,)
-    model, written = run.model.cpu().eval(), BytesIO()
+    model = run.model.cpu().eval()
     shapes = tuple({0: torch.export.Dim.AUTO} for _ in given)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own, of versions and deprecations
@@ -167,8 +165,7 @@ def _torch_graph(run: Run, example: Any) -> Any:
         except ImportError:
             raise _validate.missing_extra("onnxscript", "export") from None
     assert program is not None
-    program.save(written)
-    return onnx.load_model_from_string(written.getvalue())
+    return program.model_proto
 
 
 @dataclass(frozen=True, slots=True, eq=False)
