@@ -7,6 +7,7 @@ shows it as a page and hands it out as a notebook.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -23,10 +24,24 @@ REFERENCE = (
 
 
 def on_config(config: Any) -> Any:
-    """The navigation of the reference is that of the packages."""
+    """The navigation of the reference is that of the packages; pages that nobody placed are in the guide, or proofs."""
+    placed = set(paths(config.nav))
+    for section, folder in (("Guide", "."), ("Proofs", "proofs")):
+        (pages,) = [each[section] for each in config.nav if section in each]
+        found = sorted((Path(config.docs_dir) / folder).glob("*.md"))
+        names = [path.relative_to(config.docs_dir).as_posix() for path in found]
+        pages += [name for name in names if name not in placed]
     (place,) = [place for place, each in enumerate(config.nav) if "Reference" in each]
     config.nav[place] = {"Reference": [{name: f"reference/{name}.md"} for name in REFERENCE]}
     return config
+
+
+def paths(nav: Any) -> Iterator[str]:
+    """Every page that a navigation names."""
+    if isinstance(nav, str):
+        yield nav
+    for each in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from paths(each)
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dpilot"
 
 LAYERS = [
     {"errors", "_validate", "_arrays", "_html", "__init__", "__version__"},
-    {"tape"},
+    {"tape", "hardened"},
     {"keys"},
     {"noise"},
     {"numerics", "privacy"},
@@ -136,7 +136,7 @@ def users(library: str) -> set[str]:
 COMPUTED_NAMES = {
     "transfer/__init__.py",  # names that load on first use, from its own modules
     "tune/__init__.py",
-    "cli/doctor.py",  # the user's model
+    "cli/named.py",  # the user's model
 }
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+from collections import defaultdict
+from fractions import Fraction
+from itertools import permutations, product
 
 import numpy as np
 import pandas as pd
@@ -26,7 +29,7 @@ from torch.utils.data import (
 
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
-from dpilot.sampling import PoissonSampler, check_source
+from dpilot.sampling import PoissonSampler, check_source, scatter
 from tests.distributions import REJECT
 
 KEY = Chain(bytes(range(32)))
@@ -90,8 +93,56 @@ def test_empty_batches_are_issued_and_claimed():
 def test_chunks_are_the_batch_in_pieces(size):
     (batch,) = PoissonSampler(0.3, 1, state=KEY).batches(200)
     pieces = list(batch.chunks(size))
-    assert np.concatenate(pieces).tolist() == batch.indices.tolist()
-    assert all(0 < piece.size <= size for piece in pieces)
+    assert sorted(np.concatenate(pieces)) == batch.indices.tolist()
+    assert [piece.size for piece in pieces[:-1]] == [size] * (len(pieces) - 1)
+    assert 0 < pieces[-1].size <= size
+    again = batch.chunks(size)
+    assert all(np.array_equal(piece, other) for piece, other in zip(pieces, again, strict=True))
+
+
+class Order:
+    """A generator whose permutations are given."""
+
+    def __init__(self, *orders: tuple[int, ...]) -> None:
+        self.orders = list(orders)
+
+    def permutation(self, count: int) -> np.ndarray:
+        assert len(self.orders[0]) == count
+        return np.array(self.orders.pop(0), dtype=np.int64)
+
+
+def law(count: int, extra: int | None) -> dict[object, Fraction]:
+    """How likely records other than ``extra`` have which places, in two chunks of two, exactly.
+
+    Those of a full chunk stand in its order; one that is alone in a chunk has either place (``draw_places``).
+    """
+    found: dict[object, Fraction] = defaultdict(Fraction)
+    for order, slots in product(permutations(range(count)), permutations(range(4))):
+        chunks = [chunk.tolist() for chunk in scatter(count, 2, 2, Order(order, slots))]
+        ways = list(product(*([each] if len(each) == 2 else [[each[0], None], [None, each[0]]] for each in chunks)))
+        for way in ways:
+            others = (tuple(renumber(i, extra) for i in chunk) for chunk in way)
+            found[frozenset(chunk for chunk in others if chunk != (None, None))] += Fraction(1, len(ways))
+    return {way: times / sum(found.values()) for way, times in found.items()}
+
+
+def renumber(record: int | None, extra: int | None) -> int | None:
+    """The number of a record in the data without ``extra``; None for ``extra`` itself and for a place of nobody."""
+    if record is None or extra is None:
+        return record
+    return None if record == extra else record - (record > extra)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_one_record_more_moves_no_other_one_wherever_it_is_put(count):
+    for extra in range(count + 1):
+        assert law(count + 1, extra) == law(count, None)
+
+
+def test_records_beyond_the_usual_chunks_fill_further_ones():
+    chunks = list(scatter(9, 2, 2, np.random.default_rng(0)))
+    assert [chunk.size for chunk in chunks] == [2, 2, 2, 2, 1]
+    assert sorted(np.concatenate(chunks)) == list(range(9))
 
 
 def test_fresh_samplers_and_steps_share_no_coins():

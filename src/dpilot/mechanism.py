@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot import _validate
-from dpilot._arrays import Floats
+from dpilot._arrays import Floats, is_tensor
 from dpilot.errors import InvalidInput
-from dpilot.noise import KeyedNoise, Noise, SystemNoise, is_tensor, seeded_noise
+from dpilot.noise import HardenedNoise, KeyedNoise, Noise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Event, ExponentialMechanism, Gaussian, PoissonSampled
 from dpilot.tape import TapeEntry, current, tape
 
 __all__ = [
+    "HardenedNoise",
     "KeyedNoise",
     "Noise",
     "SystemNoise",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 SYSTEM: Final = SystemNoise()
+EXACT: Final = HardenedNoise()
 
 Tree = TypeVar("Tree")
 Output = TypeVar("Output")

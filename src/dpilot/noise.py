@@ -1,10 +1,10 @@
 """Noise sources: where the randomness of a release comes from, as a value.
 
-A source turns exact values into noisy ones; ``mechanism`` is the only caller. Three come with the library, and a
-hardened one (integer grid, discrete Gaussian) is a fourth class with the same three members.
+A source turns exact values into noisy ones; ``mechanism`` is the only caller.
 
     SystemNoise()        a fresh key from the operating system for every release: the default
-    KeyedNoise(state)    a one-way chain of keys: exact resume of a run, from a secret file
+    HardenedNoise()      an exact law on a grid, from the operating system's own generator
+    KeyedNoise(state)    a one-way chain of keys: exact resume of a run, from a secret file; hardened or not
     seeded_noise(7)      the same noise every time, for tests: stamped, and not private
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -23,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot import _validate
-from dpilot._arrays import Floats
+from dpilot._arrays import Floats, is_tensor
 from dpilot.errors import InvalidInput
+from dpilot.hardened import add_on_grid, exact_choice, keyed_streams, system_streams
 from dpilot.keys import KEY_BYTES, Chain, fresh_key, system_generator
 
 SHARED: Final = (
@@ -32,6 +32,7 @@ SHARED: Final = (
     "releases would have no noise. Leave the noise to the library, or take sources from one KeyedNoise by .spawn()."
 )
 NOT_HARDENED: Final = "float noise, not hardened"
+HARDENED: Final = "hardened noise: an exact law on a grid"
 _BLOCK: Final = 1 << 17  # numbers drawn from one stream
 
 Leaf = TypeVar("Leaf", bound=Any)
@@ -80,8 +81,30 @@ class SystemNoise:
         return gumbel_choice(log_weights, system_generator())
 
 
+class HardenedNoise:
+    """Exact noise on a grid, from the operating system's own generator; see ``hardened``.
+
+    Guarantee:
+        What is released is a function of the Gaussian mechanism, at the same price, on the sum rounded to the grid: no
+        low-order bit of sum or noise is in it. A sum of records that were each rounded to ``grid_size`` first is exact
+        whatever their order; any other sum carries the rounding of its own additions.
+
+    Edge cases:
+        values on an accelerator    refused: sums there have no fixed order
+    """
+
+    __slots__ = ()
+    stamp: Final[str] = HARDENED
+
+    def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
+        return add_on_grid(values, bound=bound, noise_multiplier=noise_multiplier, streams=system_streams)
+
+    def choice(self, log_weights: Floats) -> int:
+        return exact_choice(log_weights)
+
+
 class KeyedNoise:
-    """Float noise that can be stopped and resumed exactly: a fresh stream for each release from a chain of keys.
+    """Noise that can be stopped and resumed exactly: a fresh stream for each release from a chain of keys.
 
     ``state`` is the secret to store between two releases; ``KeyedNoise(state)`` goes on from there, bit for bit, and
     an old noise cannot be found from it.
@@ -92,25 +115,27 @@ class KeyedNoise:
         and ends this source. With a ``witness``, which spawned sources share, a replay that comes to other values than
         the run it repeats is refused before the same noise covers them. With ``by_values``, which they share too, the
         noise is a function of key and exact values: even where the witness's log was lost or copied, other values get
-        other noise.
+        other noise. ``hardened``: the noise is that of ``HardenedNoise``, its bits from SHAKE-256 of the key.
 
     Edge cases:
         In a forked child it refuses to work, and it cannot be copied or pickled: two processes would add the same
         noise, and the difference of two releases would have none.
     """
 
-    __slots__ = ("_by_values", "_lock", "_process", "_stamp", "_state", "_surrendered", "_witness")
+    __slots__ = ("_by_values", "_hardened", "_lock", "_process", "_stamp", "_state", "_surrendered", "_witness")
 
     def __init__(
         self,
         state: Chain | None = None,
         *,
-        stamp: str = NOT_HARDENED,
+        stamp: str | None = None,
         witness: Witness | None = None,
         by_values: bool = False,
+        hardened: bool = False,
     ) -> None:
         self._state = Chain(fresh_key("noise")) if state is None else state
-        self._stamp = stamp
+        self._stamp = (HARDENED if hardened else NOT_HARDENED) if stamp is None else stamp
+        self._hardened = hardened
         self._witness = witness
         self._by_values = by_values
         self._process = os.getpid()
@@ -128,15 +153,26 @@ class KeyedNoise:
 
     def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
         scale = noise_multiplier * bound
-        return add_gaussian(values, scale, self._advance("noise", values, scale))
+        generator = self._advance("noise", values, scale)
+        if not self._hardened:
+            return add_gaussian(values, scale, generator)
+        streams = keyed_streams(generator.bytes(KEY_BYTES))
+        return add_on_grid(values, bound=bound, noise_multiplier=noise_multiplier, streams=streams)
 
     def choice(self, log_weights: Floats) -> int:
-        return gumbel_choice(log_weights, self._advance("noise", [log_weights]))
+        generator = self._advance("noise", [log_weights])
+        return exact_choice(log_weights, generator.bytes) if self._hardened else gumbel_choice(log_weights, generator)
 
     def spawn(self) -> KeyedNoise:
         """A source of its own, from a key that this one gives out once; the same seed gives the same ones in turn."""
         key = self._advance("spawn").bytes(KEY_BYTES)
-        return KeyedNoise(Chain(key), stamp=self._stamp, witness=self._witness, by_values=self._by_values)
+        return KeyedNoise(
+            Chain(key),
+            stamp=self._stamp,
+            witness=self._witness,
+            by_values=self._by_values,
+            hardened=self._hardened,
+        )
 
     def surrender(self) -> Chain:
         """The state, for another process to go on from; this source adds no noise any more."""
@@ -184,7 +220,7 @@ def _covered(chain: Chain, values: Sequence[Any], scale: float) -> bytes:
     return made.digest()
 
 
-def seeded_noise(seed: int) -> KeyedNoise:
+def seeded_noise(seed: int, *, hardened: bool = False) -> KeyedNoise:
     """The same noise every time, for tests. Whoever knows the seed can take the noise off: the stamp says so.
 
     >>> seeded_noise(7).stamp
@@ -192,7 +228,7 @@ def seeded_noise(seed: int) -> KeyedNoise:
     """
     seed = _validate.count(least=0, seed=seed)
     key = blake2b(str(seed).encode(), digest_size=KEY_BYTES, person=b"dpilot test seed").digest()
-    return KeyedNoise(Chain(key), stamp=f"test noise (seed {seed}): not private")
+    return KeyedNoise(Chain(key), stamp=f"test noise (seed {seed}): not private", hardened=hardened)
 
 
 def check_distinct(sources: Iterable[Noise]) -> None:
@@ -219,12 +255,6 @@ def add_gaussian(values: Sequence[Leaf], scale: float, generator: np.random.Gene
 def gumbel_choice(log_weights: Floats, generator: np.random.Generator) -> int:
     """An index drawn with probability proportional to exp(log_weights), by the largest of Gumbel-shifted weights."""
     return int(np.argmax(log_weights + generator.gumbel(size=log_weights.shape)))
-
-
-def is_tensor(value: object) -> bool:
-    """Whether ``value`` is a torch tensor; a process that never loaded torch has none."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def on_accelerator(value: object) -> bool:

@@ -138,8 +138,20 @@ class ValidationRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """The canaries of a run: their ``kind``, which took part, and the score of each, higher for those that seem to.
+
+    Scores follow from what was released, and coins are about canaries alone: both may be shown.
+    """
+
+    kind: str
+    included: tuple[bool, ...] = field(repr=False)
+    scores: tuple[float, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run: plan and options as plain data, what it cost, the stamps of its noise, its steps and validation."""
+    """One run: plan and options as plain data, cost, the stamps of its noise, its steps, validation and audit."""
 
     plan: dict[str, Any]
     epsilon: float
@@ -149,6 +161,7 @@ class RunRecord:
     notes: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     validation: tuple[ValidationRecord, ...] = ()
+    audit: AuditRecord | None = None
 
     def to_fit(
         self,
@@ -195,6 +208,7 @@ class RunRecord:
                 ),
             },
             steps=self.steps,
+            audit=self.audit,
         )
 
     def to_json(self) -> str:
@@ -207,8 +221,9 @@ class RunRecord:
         data = _load(text)
         steps = _read_steps(data.pop("steps"))
         validation = tuple(ValidationRecord(**each) for each in data.pop("validation", ()))
+        audit = _read_audit(data)
         stamps, notes = tuple(data.pop("stamps")), tuple(data.pop("notes"))
-        return cls(steps=steps, stamps=stamps, notes=notes, validation=validation, **data)
+        return cls(steps=steps, stamps=stamps, notes=notes, validation=validation, audit=audit, **data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +267,8 @@ class FitRecord:
     clipping threshold of each step. ``ledger``: its entries as plain data. ``curves``: named series of points, such as
     the fitted step size against epsilon. ``unprotected``: what the guarantee does not cover, in words. ``health``: the
     noisy shares of usable records, in all and by column. ``steps``: what every step released. ``trials``: the noisy
-    scores of settings that were tried. ``influences``: what the released model does with its columns.
+    scores of settings that were tried. ``influences``: what the released model does with its columns. ``audit``: the
+    canaries of the run, coins and scores.
     """
 
     privacy: dict[str, Any]
@@ -269,6 +285,7 @@ class FitRecord:
     steps: tuple[StepRecord, ...] = ()
     trials: tuple[MetricRecord, ...] = ()
     influences: tuple[Influence, ...] = ()
+    audit: AuditRecord | None = None
 
     @classmethod
     def of(
@@ -358,7 +375,8 @@ class FitRecord:
         lists: dict[str, Any] = {
             name: tuple(data.pop(name)) for name in ("decisions", "thresholds", "ledger", "stamps", "unprotected")
         }
-        return cls(metrics=metrics, trials=trials, curves=curves, influences=influences, steps=steps, **lists, **data)
+        more: dict[str, Any] = {"influences": influences, "steps": steps, "audit": _read_audit(data)}
+        return cls(metrics=metrics, trials=trials, curves=curves, **more, **lists, **data)
 
 
 _EVALUATED: Final = ("the figures, a release of their own, added to it",)
@@ -382,6 +400,11 @@ def _validated(validation: Sequence[ValidationRecord]) -> tuple[MetricRecord, ..
     """The last accuracy on public records as an exact figure."""
     found = [each.accuracy for each in validation if each.accuracy is not None]
     return tuple(MetricRecord("accuracy", "", each, (each, each), (each, each), True) for each in found[-1:])
+
+
+def _read_audit(data: dict[str, Any]) -> AuditRecord | None:
+    found = data.pop("audit", None)
+    return found and AuditRecord(found["kind"], tuple(found["included"]), tuple(found["scores"]))
 
 
 def _read_steps(found: Any) -> tuple[StepRecord, ...]:

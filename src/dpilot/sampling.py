@@ -17,7 +17,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Final, NoReturn
 
@@ -26,7 +26,7 @@ import numpy as np
 from dpilot import _validate
 from dpilot._arrays import Indices
 from dpilot.errors import InvalidInput
-from dpilot.keys import Chain, fresh_key
+from dpilot.keys import KEY_BYTES, Chain, fresh_key
 
 _LEAST_RATE: Final = 1e-12
 _BLOCK: Final = 1 << 16  # coins tossed at a time: they stay in cache, and memory does not grow with the data
@@ -34,17 +34,29 @@ _BLOCK: Final = 1 << 16  # coins tossed at a time: they stay in cache, and memor
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Batch:
-    """The records of one step. Which ones and how many is secret: the representation shows the step only."""
+    """The records of one step. Which ones and how many is secret: the representation shows the step only.
+
+    ``seed`` is of the secret places that its records take in the step.
+    """
 
     indices: Indices
     step: int
     sampler: str
+    seed: bytes = bytes(KEY_BYTES)
 
     def chunks(self, size: int) -> Iterator[Indices]:
-        """The same batch in physical pieces of at most ``size``; the mechanism sees their sum. None if it is empty."""
+        """The same batch in physical pieces of at most ``size``, in random order; the mechanism sees their sum."""
+        return (self.indices[places] for places in self.scatter(self.indices.size, size))
+
+    def scatter(self, count: int, size: int, usual: int = 0) -> Iterator[Indices]:
+        """Which of ``count`` records of this batch go together, by its own secret."""
         size = _validate.count(size=size)
-        for start in range(0, self.indices.size, size):
-            yield self.indices[start : start + size]
+        return scatter(count, size, _validate.count(least=0, usual=usual), Chain(self.seed).generator("places"))
+
+    def split(self, place: int) -> tuple[Batch, Batch]:
+        """The records before ``place`` and those from there on, as two parts of the batch."""
+        before = int(np.searchsorted(self.indices, place))
+        return replace(self, indices=self.indices[:before]), replace(self, indices=self.indices[before:])
 
     def __repr__(self) -> str:
         return f"Batch(step={self.step})"
@@ -102,7 +114,8 @@ class PoissonSampler:
         self._check_process()
         if self._state.position >= self.steps:
             raise InvalidInput(f"steps is {self.steps}: all batches were issued. Plan more steps before the run.")
-        batch = Batch(self._coins(_validate.count(least=0, length=length)), self._state.position, self._id)
+        seed = self._state.generator("places").bytes(KEY_BYTES)
+        batch = Batch(self._coins(_validate.count(least=0, length=length)), self._state.position, self._id, seed)
         self._ahead.append(self._state)
         self._state = self._state.next()
         return batch
@@ -161,6 +174,35 @@ class PoissonSampler:
             for start in range(0, length, _BLOCK)
         ]
         return np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
+
+
+def scatter(count: int, size: int, usual: int, generator: Any) -> Iterator[Indices]:
+    """Which of ``count`` records go together, in random order, at most ``size`` a chunk: chunks with none are left out.
+
+    On a CPU the last bit of what a kernel computes may depend on the place of a row in its chunk. If records took
+    their places in the order of the data set, one put in front would move the places of all others. So they are drawn:
+    each record has a place of its own among those of ``usual`` chunks, all as likely, and those that find none there
+    fill further chunks, one after the other. Within a chunk ``engine.Graphed`` is told the places.
+
+    Guarantee:
+        While there is a free place in the usual chunks, the places of the records that are there have the same law
+        with and without one record more, whichever it is: it takes one of those that are free. Beyond, it takes that
+        of at most one other record, which moves to the last chunk.
+
+    Example:
+        >>> [sorted(chunk.tolist()) for chunk in scatter(3, 4, 1, Chain(bytes(32)).generator("places"))]
+        [[0, 1, 2]]
+        >>> [chunk.size for chunk in scatter(9, 4, 1, Chain(bytes(32)).generator("places"))]
+        [4, 4, 1]
+    """
+    order, room = generator.permutation(count), size * usual
+    first, chunk_of = order[:room], generator.permutation(room)[:count] // size
+    for number in range(usual):
+        together = first[chunk_of == number]
+        if together.size:
+            yield together
+    for start in range(room, count, size):
+        yield order[start : start + size]
 
 
 def blocks(count: int, least: int, most: int) -> Iterator[tuple[int, int]]:

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dpilot import Budget, Plan, PrivateStep, Trainer, audit, engine, poisson_loader
+from dpilot import Budget, Plan, PrivateStep, Trainer, audit, engine, poisson_loader, sampling
 from dpilot.engine.base import NoRule
 from dpilot.engine.batch import Chunk, tensors
 from dpilot.engine.isolate import loop, vmap
 from dpilot.errors import DpilotError
 from dpilot.privacy.ledger import Ledger
 from dpilot.privacy.unit import PrivacyUnit
+from dpilot.train import gradients
 from tests.attacks.case import Attack, Case, Records
 
 STEPS = 2
@@ -51,15 +53,19 @@ class Verdict:
         return self.moved <= 1 + TOLERANCE and not self.differences
 
 
-def judge(attack: Attack, chunk: int | None, position: str, *, chosen: str = "auto", way: str = "trainer") -> Verdict:
+def judge(
+    attack: Attack, chunk: int | None, position: str, *, chosen: str = "auto", way: str = "trainer",
+    places: Callable[[], AbstractContextManager[None]] | None = None,
+) -> Verdict:  # fmt: skip
     """A run on D and on D', with the record added at ``position``, in chunks of ``chunk`` records.
 
-    ``chosen`` is the engine; ``way`` is "trainer", "own loop" for ``poisson_loader`` and ``PrivateStep``, or
+    ``chosen`` is the engine; ``places`` says where records stand in their chunks, in the order of the data where
+    nothing is said; ``way`` is "trainer", "own loop" for ``poisson_loader`` and ``PrivateStep``, or
     "persons" for a trainer whose records are persons of several rows.
     """
     ends: list[tuple[str | None, int]] = []
     case = attack()
-    with draws_with_records() if case.draws else nullcontext():
+    with (places or places_in_order)(), draws_with_records() if case.draws else nullcontext():
         result = audit.replay(
             lambda data: _run(attack, data, ends, {"chunk_size": chunk, "engine": chosen}, WAYS[way]),
             case.data,
@@ -72,6 +78,17 @@ def judge(attack: Attack, chunk: int | None, position: str, *, chosen: str = "au
 
 
 @contextmanager
+def places_in_order() -> Iterator[None]:
+    """Records take their places in the order of the data, so that an attack meets whom it means to meet."""
+
+    def scatter(count: int, size: int, *_: Any) -> Iterator[Any]:
+        return (np.arange(start, min(start + size, count)) for start in range(0, count, size))
+
+    with patch.object(sampling, "scatter", scatter), patch.object(gradients, "draw_places", lambda *_: None):
+        yield
+
+
+@contextmanager
 def draws_with_records() -> Iterator[None]:
     """A record's seed is what it holds, so that its draws come with it from D to D', wherever it then stands.
 
@@ -80,7 +97,7 @@ def draws_with_records() -> Iterator[None]:
     """
     plain = loop.gradients
 
-    def gradients(chunk: Chunk, *more: Any) -> Any:
+    def seeded(chunk: Chunk, *more: Any) -> Any:
         samples = map(chunk.sample, range(chunk.n))
         each = ([row.numpy().tobytes() for row in tensors(sample.batch)] for sample in samples)
         seeds = [zlib.crc32(b"".join(parts)) for parts in each]
@@ -90,7 +107,7 @@ def draws_with_records() -> Iterator[None]:
     def refuse(*_: Any, **__: Any) -> Any:
         raise NoRule("draws are to come with the records.")
 
-    with patch.object(loop, "gradients", gradients), patch.object(vmap, "run", refuse):
+    with patch.object(loop, "gradients", seeded), patch.object(vmap, "run", refuse):
         yield
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot.engine import batch as batches
-from dpilot.engine.base import first_of
+from dpilot.engine.base import select_rows
 
 
 def squared(out: Tensor, y: Tensor) -> Tensor:
@@ -18,7 +18,7 @@ def squared(out: Tensor, y: Tensor) -> Tensor:
 
 def test_a_filled_chunk_begins_with_its_samples_and_has_a_public_number_of_rows() -> None:
     x, y, shared = torch.randn(3, 4), torch.tensor([5, 6, 7]), torch.randn(2, 2)
-    whole, labels, kept = batches.fill_up((x, y, shared), 3, 8)
+    whole, labels, kept = batches.fill_up((x, y, shared), 3, 8, torch.arange(3))
     assert torch.equal(whole[:3], x)
     assert torch.equal(labels[:3], y)
     assert kept is shared
@@ -26,23 +26,24 @@ def test_a_filled_chunk_begins_with_its_samples_and_has_a_public_number_of_rows(
 
 
 def test_a_chunk_is_filled_up_with_what_its_model_takes() -> None:
-    whole, labels = batches.fill_up((torch.full((3, 4), 7.0), torch.tensor([2, 3, 3])), 3, 5)
-    assert torch.equal(whole[3:], torch.full((2, 4), 7.0))
-    assert labels.tolist() == [2, 3, 3, 2, 2]
+    batch = torch.full((3, 4), 7.0), torch.tensor([2, 3, 4])
+    whole, labels = batches.fill_up(batch, 3, 5, torch.tensor([4, 0, 2]))
+    assert torch.equal(whole, torch.full((5, 4), 7.0))
+    assert labels.tolist() == [3, 2, 4, 2, 2]
 
 
 def test_a_tensor_that_all_samples_share_is_not_taken_for_samples() -> None:
     table = torch.randn(5, 2)
-    whole, kept = batches.fill_up((torch.randn(3, 4), table), 3, 5)
+    whole, kept = batches.fill_up((torch.randn(3, 4), table), 3, 5, torch.arange(3))
     assert kept is table
     assert len(whole) == 6
 
 
-def test_samples_beyond_the_first_add_exactly_nothing() -> None:
+def test_samples_in_other_rows_add_exactly_nothing() -> None:
     torch.manual_seed(0)
-    model, batch = nn.Linear(4, 2), (torch.randn(5, 4), torch.randn(5, 2))
-    alone = engine.per_sample(model, squared, batches.rows(batch, 5, 0, 3))
-    first = first_of(engine.per_sample(model, squared, batch), 3)
+    model, batch, places = nn.Linear(4, 2), (torch.randn(5, 4), torch.randn(5, 2)), torch.tensor([3, 0, 4])
+    alone = engine.per_sample(model, squared, tuple(part[places] for part in batch))
+    first = select_rows(engine.per_sample(model, squared, batch), places)
     assert first.norms.shape == (3,)
     assert torch.allclose(first.norms, alone.norms)
     for weights in (torch.tensor([1.0, 0.5, 2.0]), torch.ones(3, 2)):

@@ -32,7 +32,9 @@ def test_count_counts_rows():
 @given(SMALL)
 def test_mean_of_records_inside_the_domain_is_their_sum_over_the_declared_size(rows):
     for domain in (s.Ball(100.0), s.Box(-6.0, 6.0), s.Box((-6.0,) * 3, (6.0,) * 3)):
-        assert exactly(s.mean, rows, domain=domain, size=7, **NOISY)[0] == pytest.approx(rows.sum(0) / 7, abs=1e-9)
+        assert exactly(s.mean, rows, domain=domain, size=7, **NOISY)[0] == pytest.approx(
+            rows.sum(0) / 7, abs=1e-3
+        )  # a grid
 
 
 def test_mean_is_measured_from_the_middle_of_the_box():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,7 +10,10 @@ from torch import nn
 from dpilot import PrivateStep, engine, poisson_loader
 from dpilot.errors import InvalidInput
 from dpilot.numerics.devices import use_policy
-from dpilot.train.gradients import even_rows, null_on_error
+from dpilot.sampling import PoissonSampler
+from dpilot.train.gradients import draw_places, even_rows, null_on_error, usual_chunks
+from dpilot.train.job import Job
+from dpilot.train.options import Options
 from dpilot.train.records.reader import RecordChunk
 from tests.devices import recording
 from tests.engine.test_graphed import Again
@@ -91,11 +95,50 @@ def test_a_chunk_that_raises_is_taken_record_by_record_without_replays(graphs):
         return [(good[i : i + 1], bad[i : i + 1]) for i in range(3)]
 
     run = null_on_error(replayed, net, lambda chunk: engine.per_sample(net, LOSS, chunk))
-    found = run(RecordChunk((good, bad), rows))
+    found = run(RecordChunk((good, bad), rows, 3))
     assert torch.isfinite(found.norms).tolist() == [True, True, False]
     total = found.weighted_sum(torch.tensor([0.5, 0.25, 1.0]))
     expected = engine.per_sample(net, LOSS, (good[:2], bad[:2])).weighted_sum(torch.tensor([0.5, 0.25]))
     assert all(torch.allclose(total[name], expected[name]) for name in expected)
+
+
+def test_records_stand_in_random_rows_and_keep_them_where_one_raises():
+    net, x = model(), torch.randn(5, 4)
+    labels, seen = torch.tensor([0, 1, 7, 0, 1]), list[dict[float, int]]()  # 7 is no class
+    graphed = engine.Graphed(net, LOSS, rows=8, replayed=False)
+
+    def gradients(batch, places=None):
+        seen.append(dict(zip(batch[0][:, 0].tolist(), places.tolist(), strict=True)))
+        return graphed(batch, places)
+
+    chunk = RecordChunk((x, labels), lambda: [(x[i : i + 1], labels[i : i + 1]) for i in range(5)], 5)
+    torch.manual_seed(0)
+    found = null_on_error(gradients, net, rows=8)(chunk)
+    assert torch.isfinite(found.norms).sum() == 4
+    assert sorted(seen[0].values()) != [0, 1, 2, 3, 4]
+    assert all(place == seen[0][record] for each in seen[1:] for record, place in each.items())
+    first = [null_on_error(graphed, net, rows=8)(chunk).norms[:2] for _ in range(2)]
+    assert torch.allclose(*first)
+
+
+def test_a_full_chunk_and_a_public_number_of_draws():
+    torch.manual_seed(0)
+    assert draw_places(8, 8) is None
+    after = torch.get_rng_state()
+    torch.manual_seed(0)
+    assert len(set(draw_places(3, 8).tolist())) == 3
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_records_are_spread_over_the_chunks_of_the_plan():
+    """A plan of 18 records a batch in chunks of 8: four of them, each with two of eight records, most often."""
+    job = Job.create(model(), LOSS, plan(), Options(chunk_size=8))
+    assert job.options.chunk_size == 8
+    full = PoissonSampler(1.0, 20).batches(8)
+    pieces = [list(job.pieces(batch)) for batch in full]
+    assert max(map(len, pieces)) == usual_chunks(18.0, 0.3, 8) == 4
+    assert all(sorted(np.concatenate(each)) == list(range(8)) for each in pieces)
+    assert len({tuple(map(len, each)) for each in pieces}) > 1
 
 
 @pytest.mark.parametrize(
@@ -104,9 +147,9 @@ def test_a_chunk_that_raises_is_taken_record_by_record_without_replays(graphs):
 def test_chunks_hold_a_large_batch_and_little_more(expected, rate, most):
     rows = even_rows(expected, rate, most)
     spread = (expected * (1 - rate)) ** 0.5
-    pieces = -(-(expected + 2 * spread) // rows)
+    pieces = usual_chunks(expected, rate, rows)
     assert rows <= most
-    assert pieces * rows <= expected + 2 * spread + 8 * pieces + 1
+    assert expected + max(1, 2 * spread) <= pieces * rows <= expected + 2 * spread + 8 * pieces + 1
     assert even_rows(expected, rate, rows) == rows
     low = even_rows(expected, rate, most, low_memory=True)
     assert low <= min(rows, (expected + 2 * spread) / 2 + 9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpilot.numerics.products import products
+from dpilot.train.records import held_out
 from dpilot.train.records.held_out import evaluation_form, map_records
 from dpilot.train.run import predict
 from dpilot.transfer.features import extract_rows
@@ -33,8 +36,16 @@ def outcomes(ids):
     model = Seen()
     data = TensorDataset(ids, torch.zeros(len(ids), dtype=torch.int64))
     form = evaluation_form(data, None, grouped=False)
-    found = list(map_records(data, form, lambda chunk: predict(model, chunk[0]).double().numpy()))
+    with patch.object(held_out, "draw_order", np.arange):
+        found = list(map_records(data, form, lambda chunk: predict(model, chunk[0]).double().numpy()))
     return np.concatenate(found), model.shapes
+
+
+def test_the_order_of_scored_records_is_drawn():
+    first, second = (held_out.draw_order(50) for _ in range(2))
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, np.arange(50))
 
 
 @pytest.mark.parametrize("place", [0, 5, 300, SIZE - 1])

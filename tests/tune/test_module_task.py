@@ -17,6 +17,7 @@ from dpilot.privacy.receipt import Receipt
 from dpilot.train.gradients import null_outside_classes
 from dpilot.tune import Candidate, ModuleTask, SearchBox, autopilot, linear_scaling, stacked
 from dpilot.tune.task import Outlay, Trial, fixed_noise
+from tests.attacks.judge import places_in_order
 from tests.thin import thin
 from tests.tune.helpers import LOSS, arrays, dataset, seen
 from tests.tune.test_scaling import pairs
@@ -67,7 +68,8 @@ def test_trials_at_a_rate_below_one_draw_batches_independently():
     task = ModuleTask(net, LOSS, data, dataset(), size, 30, 2, RATE, options={"chunk_size": 5000}, example=form)
     for _ in range(2):
         data.read.clear()
-        task.train([trial(steps=1), trial(steps=1)])
+        with places_in_order():
+            task.train([trial(steps=1), trial(steps=1)])
         read = np.array([place for place in data.read if place is not None])
         starts = np.flatnonzero(np.diff(read) < 0)
         batches += [set(part.tolist()) for part in np.split(read, starts + 1) if len(part) > size * RATE / 2]

@@ -1,6 +1,25 @@
-"""Tools that try to prove us wrong: replay of neighbouring data sets."""
+"""Tools that try to prove us wrong: replay of neighbours, canaries, tests of noise and sampling, second prices."""
 
+from dpilot.audit.books import audit_ledger
+from dpilot.audit.check import Check
+from dpilot.audit.mechanism import audit_mechanism
 from dpilot.audit.neighbours import Pair, neighbours
-from dpilot.audit.replay import Replay, replay
+from dpilot.audit.replay import Replay, audit_replays, replay
+from dpilot.privacy.lower_bounds import LowerBound, TradeOffRegion, one_run, trade_off_region
+from dpilot.train.canaries import Canaries
 
-__all__ = ["Pair", "Replay", "neighbours", "replay"]
+__all__ = [
+    "Canaries",
+    "Check",
+    "LowerBound",
+    "Pair",
+    "Replay",
+    "TradeOffRegion",
+    "audit_ledger",
+    "audit_mechanism",
+    "audit_replays",
+    "neighbours",
+    "one_run",
+    "replay",
+    "trade_off_region",
+]

@@ -35,11 +35,12 @@ class Pair:
     neighbour: Any
 
 
-def neighbours(data: Any) -> list[Pair]:
+def neighbours(data: Any, *, unit: int | None = None) -> list[Pair]:
     """The standard neighbours of ``data``, an array or a tuple of arrays that share their first axis.
 
     One record is added at the end (zeros, extreme, not finite, partly so, a duplicate), the last one is removed, and
-    the first record of an empty data set is added.
+    the first record of an empty data set is added. With ``unit``, the number of the array that holds the ids of
+    persons, one person with 1, 3 or 20 such rows is added, and the person of the last row is removed.
 
     Edge cases:
         What a type cannot hold is clipped to its range: an integer label of 1e30 is the largest integer.
@@ -48,7 +49,7 @@ def neighbours(data: Any) -> list[Pair]:
         >>> [pair.name for pair in neighbours(np.ones((3, 2)))][:3]
         ['a record of zeros added', 'a record of 1e30 added', 'a record of -1e30 added']
     """
-    return list(_pairs(data))
+    return list(_pairs(data) if unit is None else _person_pairs(data, unit))
 
 
 def _pairs(data: Any) -> Iterator[Pair]:
@@ -58,6 +59,18 @@ def _pairs(data: Any) -> Iterator[Pair]:
     empty = _each(data, lambda a: a[:0])
     for name, record in _records(data):
         yield Pair(f"a record of {name} added to an empty data set", empty, record)
+
+
+def _person_pairs(data: tuple[Array, ...], unit: int) -> Iterator[Pair]:
+    ids = data[unit]
+    for name, record in _records(data):
+        for rows in (1, 3, 20):
+            more = tuple(np.repeat(part, rows, axis=0) for part in record)
+            person = np.full(rows, ids.max() + 1 if ids.dtype.kind in "iuf" else "a new person")
+            more = (*more[:unit], person, *more[unit + 1 :])
+            yield Pair(f"a person with {rows} rows of {name} added", data, _append(data, more))
+    kept = ids != ids[-1]
+    yield Pair("the person of the last row removed", data, tuple(part[kept] for part in data))
 
 
 def _records(data: Any) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dpilot.noise import is_tensor
+from dpilot._arrays import is_tensor
 from dpilot.privacy.notices import count_apart
 from dpilot.tape import Tape, tape
 

@@ -29,10 +29,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpilot.audit.check import Check
+from dpilot.audit.neighbours import Pair
 from dpilot.audit.observe import Diverged, Observation, observe, scratch
 from dpilot.tape import TapeEntry
 
-__all__ = ["Replay", "replay"]
+__all__ = ["Replay", "audit_replays", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,19 @@ def replay(
     moves = [(_movement(a, b), b.bound) for a, b in zip(recorder.entries, player.entries, strict=False)]
     differences = (*_release_differences(recorder, player, tolerance), *_other_differences(first, second))
     return Replay(differences, len(recorder.entries), max((move / bound for move, bound in moves), default=0.0))
+
+
+def audit_replays(run: Callable[[Any], Any], pairs: Sequence[Pair]) -> list[Check]:
+    """Replay ``run`` on each of ``pairs``, such as ``neighbours(data)``, and say of each what moved."""
+    found, releases = [], 0
+    for pair in pairs:
+        result = replay(run, pair.data, pair.neighbour, opaque=("*",))
+        releases += result.releases
+        moved = f"moves a release by {result.largest:.3g} bounds at most, of {result.releases} releases"
+        found.append(Check(pair.name, not result.differences, "; ".join(result.differences) or moved))
+    if not releases:
+        found.append(Check("releases", False, "nothing was released: the replay shows nothing"))
+    return found
 
 
 class _Recorder:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dpilot.audit.check import Check, all_held, plain_checks
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.privacy import accountant, events
 from dpilot.privacy.events import Composed, Event
@@ -14,18 +15,9 @@ from dpilot.privacy.ledger import Ledger
 from dpilot.train.checkpoint import statement as statements
 from dpilot.train.payment import LEDGER
 
-__all__ = ["Check", "Verification", "verify"]
+__all__ = ["Verification", "verify"]
 
 _ROUNDING: Final = 1e-6  # relative: epsilons are saved as they are shown to a ledger
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at: what, whether it held (None: there was nothing to check), and what was found."""
-
-    name: str
-    held: bool | None
-    found: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +30,13 @@ class Verification:
 
     @property
     def held(self) -> bool:
-        return all(check.held is not False for check in self.checks)
+        return all_held(self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        checks = [{"name": each.name, "held": each.held, "found": each.found} for each in self.checks]
         named = ("epsilon", "delta", "unit", "tuning", "dataset", "stamps", "code")
         told = {name: self.statement[name] for name in named if name in self.statement}
-        return {"verified": self.held, "signer": self.signer, **told, "checks": checks}
+        return {"verified": self.held, "signer": self.signer, **told, "checks": plain_checks(self.checks)}
 
 
 def verify(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpilot.cli import console
+from dpilot.cli.named import load_object
 from dpilot.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def doctor(
     from dpilot import engine
 
     module = _load(model)
-    sample, how = _sample(module, shape, integers)
+    sample, how = made_up_sample(module, shape, integers)
     problems = engine.check(module) or engine.self_check(module, _loss, (sample, sample.new_zeros(1)))
     rows, way = _rows(module, problems), None if problems else _measure_engine(module, sample)
     if json:
@@ -85,25 +83,19 @@ def _seconds(work: Callable[[], Any]) -> float:
 def _load(name: str) -> nn.Module:
     from torch import nn
 
-    module_name, _, attribute = name.partition(":")
-    if not attribute:
-        raise InvalidInput(f"model is {name!r}: expected MODULE:MODEL, such as my_package.models:Net.")
-    sys.path.insert(0, os.getcwd())
+    found = load_object(name)
     try:
-        module: Any = getattr(importlib.import_module(module_name), attribute)  # the user's own, named at run time
-        module = module if isinstance(module, nn.Module) else module()
-    except (ImportError, AttributeError, TypeError) as problem:
+        module = found if isinstance(found, nn.Module) else found()
+    except TypeError as problem:
         raise InvalidInput(
             f"model is {name!r}: it cannot be loaded ({problem}). Give what needs no arguments."
         ) from None
-    finally:
-        sys.path.pop(0)
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"model is a {type(module).__name__}: expected a torch.nn.Module.")
     return module
 
 
-def _sample(model: nn.Module, shape: str | None, integers: bool) -> tuple[Tensor, str]:
+def made_up_sample(model: nn.Module, shape: str | None, integers: bool) -> tuple[Tensor, str]:
     """One made-up sample of the given or the guessed shape, and how to say so."""
     import torch
 

@@ -16,6 +16,7 @@ import typer
 from dpilot import __version__
 from dpilot.cli import (
     account,
+    audit,
     card,
     compare,
     console,
@@ -69,6 +70,7 @@ app.add_typer(verify.keys, name="key")
 app.command("compare")(compare.compare)
 app.command("forecast")(forecast.forecast)
 app.command("card")(card.card)
+app.add_typer(audit.app, name="audit")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(schema.app, name="schema")
 

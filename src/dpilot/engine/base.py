@@ -91,16 +91,16 @@ class PerSample:
             refuse("groups", [list(g) for g in groups], f"every name of {list(self.squares)} in exactly one group")
 
 
-def first_of(gradients: PerSample, n: int) -> PerSample:
-    """The gradients of the first n samples; the others have weight 0, and so add exact zeros."""
+def select_rows(gradients: PerSample, places: Tensor) -> PerSample:
+    """The gradients of the samples in some rows; the others have weight 0, and so add exact zeros."""
     rows = gradients.norms.shape[0]
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        shared = {id(w): torch.cat([w, w.new_zeros(rows - n)]) for w in weights.values()}
+        shared = {id(w): w.new_zeros(rows).index_copy(0, places, w) for w in weights.values()}
         return gradients.sum_with({name: shared[id(w)] for name, w in weights.items()})
 
-    squares = {name: square[:n] for name, square in gradients.squares.items()}
-    return replace(gradients, norms=gradients.norms[:n], squares=squares, sum_with=sum_with)
+    squares = {name: square[places] for name, square in gradients.squares.items()}
+    return replace(gradients, norms=gradients.norms[places], squares=squares, sum_with=sum_with)
 
 
 SHAVE = 64

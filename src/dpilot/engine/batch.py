@@ -183,20 +183,22 @@ def free_count(batch: Any, n: int, count: int) -> int:
     return count
 
 
-def fill_up(batch: Any, n: int, count: int) -> Any:
-    """A batch of n with copies of its first sample behind it, ``count`` in all, or the next ``free_count``: what all
-    samples share must not be taken for samples.
+def fill_up(batch: Any, n: int, count: int, places: Tensor) -> Any:
+    """The n samples of a batch in the rows ``places``, and copies of the first in the others, ``count`` in all, or the
+    next ``free_count``: what all samples share must not be taken for samples.
 
     Made-up samples would not do: a model may refuse what no sample holds, and a full chunk has none.
 
     Example:
-        >>> fill_up((torch.ones(2, 1), torch.zeros(3)), 2, 3)[0].shape
+        >>> fill_up((torch.ones(2, 1), torch.zeros(3)), 2, 3, torch.tensor([2, 0]))[0].shape
         torch.Size([4, 1])
     """
     count = free_count(batch, n, count)
+    source = torch.zeros(count, dtype=torch.int64, device=places.device)
+    source[places] = torch.arange(n, device=places.device)
 
     def fill(t: Tensor) -> Tensor:
-        return torch.cat([t, t[:1].expand(count - n, *t.shape[1:])]) if holds_samples(t, n) else t
+        return t.index_select(0, source) if holds_samples(t, n) else t
 
     return rebuild(batch, fill)
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dpilot import _validate
 from dpilot._arrays import Floats, Indices
 from dpilot.errors import InvalidInput
-from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
+from dpilot.mechanism import EXACT, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
 
 SHARE: Final = 0.5
@@ -93,7 +93,7 @@ def counts_event(noise_multiplier: float) -> Event:
 
 
 def noisy_counts(
-    scored: Scored, layout: Layout, *, noise_multiplier: float, receipt: Draws, noise: Noise = SYSTEM
+    scored: Scored, layout: Layout, *, noise_multiplier: float, receipt: Draws, noise: Noise = EXACT
 ) -> Counts:
     """The counts that may be shown: both tables in one release.
 
@@ -118,7 +118,7 @@ def noisy_tables(
     *,
     noise_multiplier: float,
     receipt: Draws,
-    noise: Noise = SYSTEM,
+    noise: Noise = EXACT,
 ) -> tuple[Counts, ...]:
     """The counts by each of k attributes, of the same records and classes: all tables in one release.
 

@@ -23,7 +23,7 @@ import numpy as np
 from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
+from dpilot.mechanism import EXACT, Draws, Noise, gaussian_event, release
 from dpilot.metrics.interval import Interval, Spread, hull, invert_score
 from dpilot.metrics.metric import Metric, metric
 from dpilot.privacy.events import Event
@@ -61,7 +61,7 @@ def noisy_sums(
     half_range: float,
     noise_multiplier: float,
     receipt: Draws,
-    noise: Noise = SYSTEM,
+    noise: Noise = EXACT,
 ) -> RegressionSums:
     """The sums that may be shown, of targets and predictions that are scaled so that the bounds are [-1, 1].
 

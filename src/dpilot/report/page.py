@@ -29,6 +29,7 @@ from dpilot.records import FIT, RUN, FitRecord, Influence, MetricRecord
 from dpilot.report import entries, words
 from dpilot.report.about import About
 from dpilot.report.answers import Answer, answers, left_text, unit_text, who
+from dpilot.report.canaries import canary_bounds
 from dpilot.report.comparison import RunComparison, rows
 from dpilot.report.condition import condition, is_health
 from dpilot.report.confusion import confusion
@@ -237,6 +238,11 @@ def _course(page: _Page) -> View:
     return None if found is None else {"course": found}
 
 
+def _canaries(page: _Page) -> View:
+    found = canary_bounds(page.record)
+    return None if found is None else {"audit": found}
+
+
 def _decisions(page: _Page) -> View:
     return {"decisions": page.record.decisions}
 
@@ -272,6 +278,7 @@ SECTIONS: Final[dict[str, tuple[str, Callable[[_Page], View]]]] = {
     "ledger": ("What was spent", _ledger),
     "tuning": ("What was tried", _tuning),
     "course": ("How training went", _course),
+    "canaries": ("What canaries found", _canaries),
     "decisions": ("What was decided, and why", _decisions),
     "details": ("Details", _details),
     "verify": ("How to check and cite", _verify),

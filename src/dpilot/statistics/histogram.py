@@ -10,7 +10,7 @@ import numpy as np
 from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release
+from dpilot.mechanism import EXACT, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Data, check_increasing, only_column, parts
 
@@ -32,7 +32,7 @@ def histogram(
     noise_multiplier: float,
     receipt: Draws,
     outside: str = "null",
-    noise: Noise = SYSTEM,
+    noise: Noise = EXACT,
 ) -> Floats:
     """Noisy counts of one column's values between the declared ``edges``: [e0, e1), ..., and the last bin closed.
 
@@ -57,9 +57,7 @@ def histogram(
     return release(np.asarray(total), bound=1.0, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
 
 
-def table(
-    data: Data, *, shape: Sequence[int], noise_multiplier: float, receipt: Draws, noise: Noise = SYSTEM
-) -> Floats:
+def table(data: Data, *, shape: Sequence[int], noise_multiplier: float, receipt: Draws, noise: Noise = EXACT) -> Floats:
     """Noisy counts of every combination of ``len(shape)`` columns of codes, each 0 .. size - 1: a contingency table.
 
     Every rate computed from it, by group, class or prediction, is post-processing.

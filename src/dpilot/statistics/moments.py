@@ -12,7 +12,8 @@ import numpy as np
 from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
-from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release, release_symmetric
+from dpilot.hardened import grid_size
+from dpilot.mechanism import EXACT, Draws, Noise, gaussian_event, release, release_symmetric
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Data, into_ball, into_box, parts
 
@@ -88,7 +89,7 @@ def count_event(noise_multiplier: float) -> Event:
     return gaussian_event(noise_multiplier)
 
 
-def count(data: Data, *, noise_multiplier: float, receipt: Draws, noise: Noise = SYSTEM) -> float:
+def count(data: Data, *, noise_multiplier: float, receipt: Draws, noise: Noise = EXACT) -> float:
     """The number of records plus noise: ``n + N(0, noise_multiplier^2)``.
 
     Guarantee:
@@ -113,7 +114,7 @@ def mean_event(noise_multiplier: float) -> Event:
 
 
 def mean(
-    data: Data, *, domain: Domain, size: float, noise_multiplier: float, receipt: Draws, noise: Noise = SYSTEM
+    data: Data, *, domain: Domain, size: float, noise_multiplier: float, receipt: Draws, noise: Noise = EXACT
 ) -> Floats:
     """The mean of the clipped records over the declared ``size``, one entry a column.
 
@@ -138,10 +139,17 @@ def mean(
         True
     """
     size = _validate.positive("It is declared, not counted.", size=size)
-    total = np.asarray(sum(domain.clip(rows).sum(axis=0) for rows in parts(data)))
+    total = np.asarray(sum(_onto_grid(domain, rows, noise_multiplier).sum(axis=0) for rows in parts(data)))
     bound = domain.bound(total.size)
     noisy = release(total, bound=bound, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise)
     return np.asarray(domain.middle + noisy / size)
+
+
+@np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
+def _onto_grid(domain: Domain, rows: Floats, noise_multiplier: float) -> Floats:
+    """The clipped rows, cut towards 0 to the grid of the noise: of such rows sums are exact in any order."""
+    grid = grid_size(domain.bound(rows.shape[1]), noise_multiplier)
+    return np.asarray(np.trunc(domain.clip(rows) / grid) * grid)
 
 
 def second_moment_event(noise_multiplier: float) -> Event:
@@ -150,7 +158,7 @@ def second_moment_event(noise_multiplier: float) -> Event:
 
 
 def second_moment(
-    data: Data, *, radius: float, noise_multiplier: float, receipt: Draws, noise: Noise = SYSTEM
+    data: Data, *, radius: float, noise_multiplier: float, receipt: Draws, noise: Noise = EXACT
 ) -> Floats:
     """The noisy sum of z z^T over the records, a symmetric (d, d) matrix, not divided by anything.
 

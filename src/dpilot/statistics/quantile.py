@@ -14,7 +14,7 @@ import numpy as np
 
 from dpilot import _validate
 from dpilot._arrays import Floats, Indices
-from dpilot.mechanism import SYSTEM, Draws, Noise, choose, release
+from dpilot.mechanism import EXACT, Draws, Noise, choose, release
 from dpilot.privacy.events import Event, ExponentialMechanism, Gaussian, Repeated
 from dpilot.statistics.rows import Data, check_increasing, only_column, parts
 
@@ -47,7 +47,7 @@ def quantile(
     grid: Floats,
     noise_multiplier: float,
     receipt: Draws,
-    noise: Noise = SYSTEM,
+    noise: Noise = EXACT,
 ) -> Floats:
     """The ``q``-quantile of every column, as the grid point where a binary search on noisy counts ends.
 
@@ -104,7 +104,7 @@ def chosen_quantile_event(epsilon: float) -> Event:
 
 
 def chosen_quantile(
-    data: Data, q: float, *, grid: Floats, epsilon: float, receipt: Draws, noise: Noise = SYSTEM
+    data: Data, q: float, *, grid: Floats, epsilon: float, receipt: Draws, noise: Noise = EXACT
 ) -> float:
     """The ``q``-quantile of one column, as a grid point drawn by the exponential mechanism.
 

@@ -47,20 +47,25 @@ def per_sample_of(
         fixed = partial(engine.Graphed, model, loss_fn, forms=1, replayed=replayed, **chosen)
         run = by_shape(fixed(rows=rows), fixed(rows=min(rows, _FEW)), form, options.per_batch)
 
-    def gradients(chunk: Any) -> engine.PerSample:
+    def gradients(chunk: Any, places: Tensor | None = None) -> engine.PerSample:
         with torch.autocast(device.type, dtype=torch.bfloat16) if options.amp else nullcontext():
-            return run(chunk)
+            return run_at(places, run, chunk)
 
     return gradients
+
+
+def run_at(places: Tensor | None, run: PerSampleOf, chunk: Any) -> PerSample:
+    """The gradients of a chunk with its records in the rows ``places``, or where they are put if nothing is said."""
+    return run(chunk) if places is None else run(chunk, places)
 
 
 def by_shape(whole: PerSampleOf, few: PerSampleOf, form: Any, per_batch: bool) -> PerSampleOf:
     """``whole`` for chunks in the shapes of the form, ``few`` in pieces for others."""
     own = None if form is None else shapes(form)
 
-    def gradients(chunk: Any) -> engine.PerSample:
+    def gradients(chunk: Any, places: Tensor | None = None) -> engine.PerSample:
         if own is None or shapes(chunk) == own:
-            return whole(chunk)
+            return run_at(places, whole, chunk)
         n = batches.size(chunk, per_batch)
         return concatenate_handles([few(piece) for piece, _ in split_chunk(chunk, n, _FEW)])
 
@@ -84,20 +89,41 @@ def two_passes(options: Options, device: torch.device) -> bool:
 
 def even_rows(expected: float, rate: float, most: int, *, low_memory: bool = False) -> int:
     """A size for chunks that all but the largest batches fill well: m of them hold two standard deviations more than
-    the expected batch. A replayed chunk costs the same whatever it holds. For low memory m is at least 2.
+    the expected batch, or one record more. A replayed chunk costs the same whatever it holds. For low memory m is at
+    least 2.
 
     Example:
         >>> even_rows(256, 0.01, 512), even_rows(256, 0.01, 512, low_memory=True)
         (288, 144)
         >>> even_rows(1000, 0.01, 256), even_rows(64, 1.0, 512)
-        (216, 64)
+        (216, 72)
     """
-    needed = math.ceil(expected + 2 * math.sqrt(expected * (1 - rate)))
+    needed = _usual_size(expected, rate)
     chunks = max(-(-needed // most), 2 if low_memory else 1)
     return min(most, math.ceil(needed / chunks / _STEP) * _STEP)
 
 
-PerSampleOf = Callable[[Any], PerSample]
+def usual_chunks(expected: float, rate: float, rows: int) -> int:
+    """How many chunks of so many rows hold all but the largest batches: a public number."""
+    return -(-_usual_size(expected, rate) // rows)
+
+
+def _usual_size(expected: float, rate: float) -> int:
+    """Two standard deviations more than the expected batch; of full batches a place for one record more."""
+    return math.ceil(expected + max(1.0, 2 * math.sqrt(expected * (1 - rate))))
+
+
+def draw_places(count: int, rows: int) -> Tensor | None:
+    """A row of its own for each record of a chunk, all as likely; None where they take all of them.
+
+    What they are is secret, and how many numbers are drawn for them public.
+    """
+    places = torch.randperm(rows)[:count]
+    return places if count < rows else None
+
+
+PerSampleOf = Callable[..., PerSample]
+"""The gradients of a chunk, its records in given rows if the chunk has rows that it does not fill."""
 
 
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
@@ -107,9 +133,11 @@ STOPS = (KeyboardInterrupt, *OUT_OF_MEMORY)
 
 
 def null_on_error(
-    per_sample: PerSampleOf, model: torch.nn.Module, again: PerSampleOf | None = None
+    per_sample: PerSampleOf, model: torch.nn.Module, again: PerSampleOf | None = None, rows: int | None = None
 ) -> Callable[[RecordChunk], PerSample]:
     """The same function, of a chunk that is halved, and computed by ``again``, as long as it raises.
+
+    Of ``rows`` rows, where they are that many, the records take random ones (``sampling.scatter``), and keep them.
 
     Guarantee:
         No exception depends on a record: one that raises on its own (a label outside the classes, another shape) has
@@ -125,29 +153,33 @@ def null_on_error(
     run_again = again or per_sample
 
     def gradients(chunk: RecordChunk) -> PerSample:
+        places = None if rows is None else draw_places(chunk.count, rows)
         try:
-            return per_sample(chunk.whole)
+            return run_at(places, per_sample, chunk.whole)
         except STOPS:
             raise
         except BaseException:
-            return by_halves(chunk.alone())
+            alone = chunk.alone()
+            return by_halves(alone, torch.arange(len(alone)) if places is None else places)
 
-    def by_halves(records: Sequence[Any]) -> PerSample:
+    def by_halves(records: Sequence[Any], places: Tensor) -> PerSample:
         middle = len(records) // 2
-        halves = (records[:middle], records[middle:]) if middle else ()
-        return concatenate_handles([attempt(half) for half in halves]) if halves else _null(model)
+        halves = (slice(middle), slice(middle, None)) if middle else ()
+        return concatenate_handles([attempt(records[h], places[h]) for h in halves]) if halves else _null(model)
 
-    def attempt(records: Sequence[Any]) -> PerSample:
-        present = [record for record in records if record is not None]
+    def attempt(records: Sequence[Any], places: Tensor) -> PerSample:
+        there = [number for number, record in enumerate(records) if record is not None]
+        present, places = [records[number] for number in there], places[there]
         nulls = [_null(model)] * (len(records) - len(present))
         try:
-            return concatenate_handles(
-                [*(run_again(whole) for whole, _ in concatenate_records(present, most=len(present))), *nulls]
-            )
+            wholes = [whole for whole, _ in concatenate_records(present, most=len(present))]
+            alike = rows is not None and len(wholes) == 1
+            made = [run_again(wholes[0], places)] if alike else map(run_again, wholes)
+            return concatenate_handles([*made, *nulls])
         except STOPS:
             raise
         except BaseException:
-            return concatenate_handles([by_halves(present), *nulls])
+            return concatenate_handles([by_halves(present, places), *nulls])
 
     return gradients
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import _validate, engine
+from dpilot._arrays import Indices
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.mechanism import Draws, Noise
+from dpilot.sampling import Batch
 from dpilot.train import dry_run, optimizers
 from dpilot.train.gradients import (
     PerSampleOf,
@@ -24,6 +26,7 @@ from dpilot.train.gradients import (
     per_sample_of,
     replays,
     two_passes,
+    usual_chunks,
 )
 from dpilot.train.graphed_clip import GraphedClip
 from dpilot.train.optimizers import MakeOptimizer, remembers
@@ -75,6 +78,8 @@ class Job:
         else:
             optimizer = optimizers.build(own or options.optimizer, model, options.lr, options.optimizer_options)
         check_unit_gradient(options, plan)
+        if options.hardened and device.type != "cpu":
+            _validate.refuse("device", str(device), "the CPU with hardened noise", "Sums there have a fixed order.")
         check_together(options, optimizer, two_passes=two_passes(options, device))
         options = replace(options, groups=groups_for(plan.clipping, model, options.groups))
         loss_fn = null_outside_classes(loss_fn, device)
@@ -167,6 +172,16 @@ class Job:
             most = even_rows(expected, self.plan.sample_rate, most, low_memory=low)
         return replace(self, options=replace(self.options, chunk_size=most))
 
+    def scatter(self, batch: Batch, count: int) -> Iterator[Indices]:
+        """Which of ``count`` records of a batch go together."""
+        assert self.options.chunk_size is not None
+        usual = usual_chunks(self.plan.expected_batch_size, self.plan.sample_rate, self.options.chunk_size)
+        return batch.scatter(count, self.options.chunk_size, usual)
+
+    def pieces(self, batch: Batch) -> Iterator[Indices]:
+        """The records of a batch, those that go together in one piece."""
+        return (batch.indices[places] for places in self.scatter(batch, batch.indices.size))
+
     def start(self, noise: Noise, receipt: Draws, form: Any = None) -> TrainingState:
         """The run before its first step; ``form`` is a public chunk of the records' shapes."""
         rows, replayed = self.options.chunk_size, replays(self.options, self.device)
@@ -175,11 +190,12 @@ class Job:
         context = StepContext(
             plan=self.plan,
             model=self.model,
-            per_sample=null_on_error(per_sample, self.model, launched),
+            per_sample=null_on_error(per_sample, self.model, launched, rows),
             optimizer=self.optimizer,
             noise=noise,
             receipt=receipt,
             groups=self.options.groups,
+            hardened=self.options.hardened,
             clip=GraphedClip(self.plan.clipping, rows) if replayed and rows is not None else None,
         )
         rates = [group["lr"] for group in self.optimizer.param_groups]

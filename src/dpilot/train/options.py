@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -144,6 +144,10 @@ def write_average(mean: Mapping[str, Tensor], model: nn.Module) -> None:
             parameter.copy_(mean[name])
 
 
+FLOAT: Final = "float"
+GRID: Final = "hardened"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Optimizer, schedule, averaging, engine and chunks of a run.
@@ -168,6 +172,7 @@ class Options:
     device: str | None = None
     groups: Groups | None = None
     unit_gradient: str = MEAN
+    noise: str = FLOAT
 
     def __post_init__(self) -> None:
         _validate.one_of((*names(), OWN), "A callable that takes the parameters works too.", optimizer=self.optimizer)
@@ -177,10 +182,28 @@ class Options:
         object.__setattr__(self, "optimizer_options", dict(self.optimizer_options))
         _validate.one_of(("auto", *engine.names()), engine=self.engine)
         _validate.one_of((MEAN, SUM), "It is taken over the rows of a unit.", unit_gradient=self.unit_gradient)
+        _validate.one_of((FLOAT, GRID), noise=self.noise)
+        if self.hardened:
+            self._harden()
         if self.chunk_size is not None:
             object.__setattr__(self, "chunk_size", _validate.count(chunk_size=self.chunk_size))
         if self.groups is not None:
             object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
+
+    @property
+    def hardened(self) -> bool:
+        """Whether each record's gradient is rounded to the grid of the noise."""
+        return self.noise == GRID
+
+    def _harden(self) -> None:
+        """One record at a time: then what is rounded is a function of that record alone, to the last bit."""
+        if self.engine not in ("auto", "loop") or self.chunk_size not in (None, 1) or self.amp or self.low_memory:
+            raise InvalidInput(
+                'noise is "hardened", for which each record is computed and rounded alone: expected engine "auto" or '
+                '"loop", no chunk_size, and neither amp nor low_memory. Leave them out, or leave out noise.'
+            )
+        object.__setattr__(self, "engine", "loop")
+        object.__setattr__(self, "chunk_size", 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that JSON can hold."""
@@ -190,13 +213,15 @@ class Options:
         plain["groups"] = self.groups and [list(group) for group in self.groups]
         if self.unit_gradient == MEAN:  # as stored by those who knew of no units
             del plain["unit_gradient"]
+        if self.noise == FLOAT:  # or of no other noise
+            del plain["noise"]
         return plain
 
     @classmethod
     def from_dict(cls, data: object) -> Options:
         """The inverse of to_dict; nothing in the data is executed."""
         expected = {each.name for each in fields(cls)}
-        if not isinstance(data, dict) or {*data, "unit_gradient"} != expected:
+        if not isinstance(data, dict) or {*data, "unit_gradient", "noise"} != expected:
             raise InvalidInput(
                 "the options of the run are not what to_dict wrote: another dpilot may have stored them."
             )

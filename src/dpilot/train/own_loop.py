@@ -35,8 +35,8 @@ from dpilot.train.records.reader import (
     check_one_row,
     declared_form,
     first_record,
+    pick_chunks,
     record_chunks,
-    split_chunk,
 )
 from dpilot.train.records.unit_chunk import MEAN
 from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units
@@ -173,9 +173,9 @@ class PrivateStep:
         self._job.dry_run(self._job.chunk_form(form))
 
     def _chunks(self, batch: LoadedBatch) -> Iterator[RecordChunk]:
-        assert self._job.options.chunk_size is not None
         for part, count in zip(batch.parts, batch.counts, strict=True):
-            yield from record_chunks(split_chunk(part, count, self._job.options.chunk_size), self._job.device)
+            pieces = self._job.scatter(batch.issued, count)
+            yield from record_chunks(pick_chunks(part, count, pieces), self._job.device)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

@@ -25,6 +25,7 @@ from dpilot.engine.record import Verdict
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Committed, Ledger, describe_ledger
+from dpilot.privacy.lower_bounds import LowerBound, one_run
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RUN, FitRecord, RunRecord, StepRecord
 from dpilot.sampling import blocks
@@ -75,6 +76,13 @@ class Run:
     def steps(self) -> pd.DataFrame:
         """One row a step, of everything that was released beside the gradient; see ``steps_frame``."""
         return steps_frame(self.record.steps)
+
+    def audit(self, *, confidence: float = 0.95) -> LowerBound:
+        """The lower bound on epsilon, at the run's delta, that its canaries prove; free. See ``Trainer(audit=)``."""
+        found = self.record.audit
+        if found is None:
+            raise InvalidInput("the run has no canaries: expected one of Trainer(..., audit=Canaries(1000)).")
+        return one_run(found.scores, found.included, delta=self.delta, confidence=confidence)
 
     def predict(self, inputs: Any) -> Tensor:
         """The model's outputs; see ``dpilot.train.predict``."""
@@ -257,7 +265,8 @@ def predict(model: nn.Module, inputs: Any, *, protected: bool = False) -> Tensor
     Guarantee:
         The model sees batches whose sizes follow from the place alone, the last one filled up with copies of a record:
         if it treats each record on its own, one record more behind them changes no bit of another's output. Batches of
-        protected inputs have one size: one in front of them changes no more than a last bit, by its place (engine.md).
+        protected inputs have one size: one in front of them changes no more than a last bit, by its place. Whoever
+        counts records puts them in a secret order (``map_records``).
 
     Example:
         >>> from torch import nn

@@ -5,41 +5,70 @@ What is sensitive stays inside ``private_sum``; everything after it was released
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final, final
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpilot import engine
+from dpilot._arrays import Indices
 from dpilot.clipping import State, update_from_release
 from dpilot.engine.base import empty as no_gradients
 from dpilot.engine.base import trainable
+from dpilot.hardened import grid_size
 from dpilot.keys import Chain
 from dpilot.mechanism import Draws, Noise
 from dpilot.private_sum import Clip, PerSampleGradients, private_sum
-from dpilot.records import PUBLIC_VALIDATION, RunRecord, StepRecord, ValidationRecord
+from dpilot.records import PUBLIC_VALIDATION, AuditRecord, RunRecord, StepRecord, ValidationRecord
 from dpilot.train import options, payment
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
 from dpilot.train.payment import Payment
 from dpilot.train.plan import Plan
-from dpilot.train.records.reader import ignore_warnings
+from dpilot.train.records.reader import RecordChunk, ignore_warnings
 
 Gradients = dict[str, Tensor]
 
+NO_CANARIES: Final[Indices] = np.zeros(0, dtype=np.int64)
 _MANY: Final = 4096  # records of a batch, from which on the roundings of a float32 sum would show beside the bound
+
+
+class Planted(Protocol):
+    """The canaries of a run under way."""
+
+    @property
+    def included(self) -> NDArray[np.bool_]: ...
+
+    def chunks(self, numbers: Indices, size: int) -> Iterable[RecordChunk]:
+        """Canaries of a batch that are records, in chunks of at most ``size``; numbers count the included ones."""
+        ...
+
+    def gradients(self, numbers: Indices, state: State) -> Iterable[engine.PerSample]:
+        """Canaries of a batch that are gradients."""
+        ...
+
+    def observe(self, released: Mapping[str, Tensor], state: State) -> None:
+        """See the noisy sum of a step, as everybody may."""
+        ...
+
+    def record(self) -> AuditRecord:
+        """Coins and scores of the finished run."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
     """What stays the same through a run: the plan, the model, how gradients are had, and what pays and adds noise.
 
-    ``clip`` is the plan's own rule where that is replayed.
+    ``clip`` is the plan's own rule where that is replayed; ``hardened`` rounds each record to the grid of the noise.
     """
 
     plan: Plan
@@ -50,6 +79,8 @@ class StepContext:
     receipt: Draws
     groups: Sequence[Sequence[str]] | None = None
     clip: Clip | None = None
+    canaries: Planted | None = None
+    hardened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +91,14 @@ class Released:
     length: Tensor
 
 
-def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> tuple[State, Released]:
+def private_step(
+    context: StepContext, state: State, chunks: Iterable[Any], planted: Indices = NO_CANARIES
+) -> tuple[State, Released]:
     """Clip, sum, release, and move the model along the noisy mean; the next step's clip state, and what was released.
 
     ``chunks`` are the physical pieces of one Poisson batch of the plan; of an empty batch there are none, and the
-    step is noise alone. The state used is the one from before the step, for every chunk.
+    step is noise alone. The state used is the one from before the step, for every chunk. ``planted`` are the canaries
+    of the batch, of an audited run.
 
     Guarantee:
         That of ``private_sum``: the receipt is that of plain DP-SGD, whatever the rule. The divisor is the plan's
@@ -72,19 +106,23 @@ def private_step(context: StepContext, state: State, chunks: Iterable[Any]) -> t
     """
     plan, groups = context.plan, context.groups
     parameters, batch_size = trainable(context.model), plan.expected_batch_size
-    kinds = _sum_types(parameters, batch_size)
+    grid = grid_size(float(state.bound), plan.noise_multiplier) if context.hardened else None
+    kinds = _sum_types(parameters, math.inf if context.hardened else batch_size)
+    canaries = () if context.canaries is None else context.canaries.gradients(planted, state)
     with ignore_warnings():
         released, extras = private_sum(
-            (_ChunkGradients(context.per_sample(chunk), groups, kinds) for chunk in chunks),
-            _widen_extras(context.clip or plan.clipping.clip, kinds),
+            (_ChunkGradients(each, groups, kinds, grid) for each in chain(map(context.per_sample, chunks), canaries)),
+            _widen_extras(context.clip or plan.clipping.clip, kinds, grid),
             state,
-            empty=_ChunkGradients(no_gradients(parameters, "none", "no records"), groups, kinds),
+            empty=_ChunkGradients(no_gradients(parameters, "none", "no records"), groups, kinds, grid),
             noise_multiplier=plan.noise_multiplier,
             sample_rate=plan.sample_rate,
             receipt=context.receipt,
             noise=context.noise,
             add=_add,
         )
+    if context.canaries is not None:
+        context.canaries.observe(released, state)
     length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(released.values()))))
     _move(parameters, context.optimizer, released, batch_size, frozen=state.frozen)
     return update_from_release(plan.clipping, state, extras, length), Released(extras, length)
@@ -110,11 +148,16 @@ def count_trained(model: nn.Module) -> int:
 @final
 @dataclass(frozen=True, slots=True)
 class _ChunkGradients(PerSampleGradients):
-    """The gradients of one chunk, in the groups of the run, summed in the precision in which they are released."""
+    """The gradients of one chunk, in the groups of the run, summed in the precision in which they are released.
+
+    With a ``grid``, for chunks of one record, its contribution is rounded to multiples of it: of these, sums in float64
+    are exact, whatever their order (up to 2^32 records of a bound each).
+    """
 
     gradients: engine.PerSample
     groups: Sequence[Sequence[str]] | None
     kinds: Mapping[str, torch.dtype]
+    grid: float | None
 
     @property
     def norms(self) -> Tensor:
@@ -124,16 +167,20 @@ class _ChunkGradients(PerSampleGradients):
         """The sums as they are released: a complex one as its real and imaginary parts, the coordinates that the norm
         and the noise are about."""
         sums = self.gradients.weighted_sum(weights, self.groups)
-        return {name: _real(sums[name]).to(kind) for name, kind in self.kinds.items()}
+        return {name: _round(_real(sums[name]).to(kind), self.grid) for name, kind in self.kinds.items()}
 
 
-def _widen_extras(rule: Clip, kinds: Mapping[str, torch.dtype]) -> Clip:
-    """The rule, its extras in the precision of the sums."""
+def _round(values: Tensor, grid: float | None) -> Tensor:
+    return values if grid is None else torch.round(values / grid) * grid
+
+
+def _widen_extras(rule: Clip, kinds: Mapping[str, torch.dtype], grid: float | None) -> Clip:
+    """The rule, its extras in the precision of the sums, and on their grid."""
     kind = next(iter(kinds.values()))
 
     def clip(norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         weights, extras = rule(norms, state)
-        return weights, extras.to(kind)
+        return weights, _round(extras.to(kind), grid)
 
     return clip
 
@@ -195,17 +242,21 @@ class TrainingState:
     mean: dict[str, Tensor] = field(default_factory=dict)
     averaged: int = 0
 
+    def plant(self, canaries: Planted) -> None:
+        """Audit the run by these canaries, from its first step on."""
+        self.context = replace(self.context, canaries=canaries)
+
     @property
     def steps_taken(self) -> int:
         """How many steps were taken."""
         return len(self.records)
 
-    def step(self, chain: Chain, chunks: Iterable[Any]) -> StepRecord:
+    def step(self, key: Chain, chunks: Iterable[Any], planted: Indices = NO_CANARIES) -> StepRecord:
         """Take the next step on the chunks of its batch, with the step's own randomness, and note what it used."""
         before, place = self.state, self.steps_taken
         self._set_rates(place)
-        with step_randomness(chain):
-            self.state, released = private_step(self.context, before, chunks)
+        with step_randomness(key):
+            self.state, released = private_step(self.context, before, chunks, planted)
         record = record_step(place, before, released)
         if not before.frozen:
             self._average(place)
@@ -249,7 +300,7 @@ def _numbers(values: Tensor) -> tuple[float, ...]:
 
 def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
     """What a run released so far, and what it costs."""
-    cost, plan = paid.cost, state.context.plan
+    cost, plan, audited = paid.cost, state.context.plan, state.context.canaries
     return RunRecord(
         plan=plan.to_dict(),
         epsilon=cost.epsilon,
@@ -259,6 +310,7 @@ def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
         notes=(payment.note(plan, paid),),
         options={**state.options.to_dict(), "parameters": count_trained(state.context.model)},
         validation=tuple(state.validation),
+        audit=None if audited is None else audited.record(),
     )
 
 

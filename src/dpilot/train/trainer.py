@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,20 @@ from torch import Tensor, nn
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
-from dpilot.keys import Chain
+from dpilot.keys import Chain, fresh_key
 from dpilot.noise import KeyedNoise, SystemNoise, Witness, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.receipt import Receipt
 from dpilot.records import RUN
 from dpilot.sampling import PoissonSampler, check_source
 from dpilot.train import payment
+from dpilot.train.canaries import Canaries
 from dpilot.train.checkpoint import files
 from dpilot.train.checkpoint.secret import Secret, SecretFile, run_key
 from dpilot.train.checkpoint.store import MANIFEST, CheckpointWriter, Manifest, StoredRun
 from dpilot.train.job import Job, check_plan
 from dpilot.train.optimizers import OWN, MakeOptimizer
-from dpilot.train.options import Average, Options, Schedule
+from dpilot.train.options import FLOAT, Average, Options, Schedule
 from dpilot.train.options import average as average_of
 from dpilot.train.options import schedule as schedule_of
 from dpilot.train.payment import LEDGER, Paying, Payment, Purpose
@@ -48,9 +50,11 @@ class Trainer:
     own budget is made and saved with the run.
     ``checkpoint`` names a folder that is written every ``checkpoint_every`` steps and can be resumed from; the keys go
     to ``secret``, a file outside it. ``public_validation`` is data that you declare public: the model is scored on it
-    as often (or about 20 times), exactly, and the record keeps the figures and says so. ``callback`` is called with the
-    record of each step, ``progress`` with that and the time. ``test_seed`` fixes noise and batches, and stamps the
-    record as not private.
+    as often (or about 20 times), exactly, and the record keeps the figures and says so. ``audit`` are canaries, half
+    of which take part: ``run.audit()`` is the lower bound on epsilon that they prove. ``callback`` is called with the
+    record of each step, ``progress`` with that and the time. ``noise`` "hardened" draws it exactly, on a grid to which
+    each record is rounded first: on the CPU, one record at a time (docs/trust.md). ``test_seed`` fixes noise and
+    batches, and stamps the record as not private.
 
     ``units`` protects persons (devices, documents) instead of rows: one id for each row of the data set. A unit is then
     one record of every step, with at most ``rows_per_unit`` of its rows; its gradient is the mean (``unit_gradient``
@@ -121,6 +125,8 @@ class Trainer:
         checkpoint_every: int | None = None,
         secret: str | Path | None = None,
         public_validation: Any = None,
+        audit: Canaries | None = None,
+        noise: str = FLOAT,
         callback: Callback | None = None,
         progress: Progress | None = None,
         test_seed: int | None = None,
@@ -141,6 +147,7 @@ class Trainer:
             device=device,
             groups=None if groups is None else tuple(tuple(group) for group in groups),
             unit_gradient=unit_gradient,
+            noise=noise,
         )
         check_plan(plan)
         self._plan, plan = plan, plan.with_unit(units is not None, rows_per_unit, missing_unit)
@@ -166,6 +173,8 @@ class Trainer:
             every=every,
             secret=None if secret is None else Path(secret),
             test_seed=test_seed,
+            audit=audit,
+            hardened=options.hardened,
         )
         self._fitted = False
 
@@ -186,6 +195,8 @@ class Trainer:
         payment.check_unused(self._plan, own_ledger=terms.ledger is None)
         if job.validation is not None:
             job.validation.check(dataset)
+        if terms.audit is not None:
+            terms.audit.check(job, dataset)
         form = job.form(dataset)
         if form is not None:
             job = job.dry_run(form)
@@ -260,7 +271,8 @@ class Trainer:
         with closing(file.log):
             file.log.open(fresh=False)
             kept = _own_secret(where, manifest, stored, file).at(stored.steps_taken)
-            noise = KeyedNoise(kept.noise, stamp=manifest.stamp, witness=file.log)
+            harden = manifest.options.hardened
+            noise = KeyedNoise(kept.noise, stamp=manifest.stamp, witness=file.log, hardened=harden)
             sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=kept.sampling)
             taken = stored.steps_taken
             with payment.resume_payment(job.plan, book, *place, taken) as paid, annotate_errors(book, where):
@@ -282,6 +294,8 @@ def _train(
         noise = terms.noise()
         reader = job.reader(job.group(dataset, run_key(noise)), form)
         state = job.start(noise, paid.receipt, form)
+        if terms.audit is not None:
+            state.plant(terms.audit.plant(job, form, terms.coins() or Chain(fresh_key("canaries"))))
         _take_steps(job, state, paid, reader, sampler, noise, None)
         return state, noise.stamp
     terms.folder.mkdir(parents=True, exist_ok=True)
@@ -304,15 +318,20 @@ def _take_steps(
     noise: KeyedNoise, writer: CheckpointWriter | None,
 ) -> None:  # fmt: skip
     """Every step that is left: claim its batch, take it, store it where that is due, and report it."""
-    assert job.options.chunk_size is not None
     cost = paid.cost
     report = job.observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
     if job.validation is not None and not state.validation:
         state.validation.append(job.validation.score(0))
-    for batch in sampler.batches(len(reader)):
-        chain = sampler.state
+    canaries, size = state.context.canaries, job.options.chunk_size
+    for batch in sampler.batches(len(reader) + (0 if canaries is None else int(canaries.included.sum()))):
+        key = sampler.state
         sampler.claim(batch)
-        record = state.step(chain, reader.chunks(batch.chunks(job.options.chunk_size)))
+        records, planted = batch.split(len(reader))
+        chunks = reader.chunks(job.pieces(records))
+        if canaries is not None:
+            assert size is not None
+            chunks = chain(chunks, canaries.chunks(planted.indices - len(reader), size))
+        record = state.step(key, chunks, planted.indices - len(reader))
         if job.validation is not None and job.validation.due(state.steps_taken) and state.steps_taken < job.plan.steps:
             state.validation.append(job.validation.score(state.steps_taken))
         if writer is not None and writer.due(state):
@@ -400,9 +419,16 @@ class RunTerms:
     every: int = 1
     secret: Path | None = None
     test_seed: int | None = None
+    audit: Canaries | None = None
+    hardened: bool = False
 
     def __post_init__(self) -> None:
         _validate.count(checkpoint_every=self.every)
+        if self.folder is not None and self.audit is not None:
+            raise InvalidInput(
+                "audit and checkpoint are given: expected one, as the coins of canaries are stored nowhere. "
+                "Audit a run that is not stored, of the same model and plan."
+            )
         if self.folder is None and self.secret is not None:
             raise InvalidInput("secret is given without checkpoint: expected both, as only a stored run has a secret.")
         if self.folder is not None:
@@ -424,9 +450,9 @@ class RunTerms:
     def noise(self, witness: Witness | None = None) -> KeyedNoise:
         """Fresh noise from the system, or the stamped noise of a test."""
         if self.test_seed is None:
-            return KeyedNoise(witness=witness)
+            return KeyedNoise(witness=witness, hardened=self.hardened)
         seeded = seeded_noise(self.test_seed)
-        return KeyedNoise(seeded.state, stamp=seeded.stamp, witness=witness)
+        return KeyedNoise(seeded.state, stamp=seeded.stamp, witness=witness, hardened=self.hardened)
 
     def coins(self) -> Chain | None:
         """The batches of a test are those of its seed; otherwise the sampler finds its own key."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -70,11 +71,8 @@ class PublicValidation:
             a loss that is not finite                   None
             targets that are not one class a record     no accuracy: None
         """
-        model, reader = self.model, Reader(self.data, self.collate, None, next(self.model.parameters()).device)
-        pieces = np.split(np.arange(len(self.data)), range(_ROWS, len(self.data), _ROWS))
-        untouched = step_randomness(Chain(bytes(KEY_BYTES))), preserve_state(model, self.loss_fn)
-        with untouched[0], untouched[1], evaluation_mode(model), torch.no_grad():
-            rows = [self._score(chunk.whole) for chunk in reader.chunks(pieces)]
+        with leave_no_trace(self.model, self.loss_fn):
+            rows = [self._score(chunk) for chunk in public_chunks(self.data, self.model, self.collate)]
         if not rows:
             raise InvalidInput("public_validation has no record that can be read: expected records as in training.")
         losses, right = torch.cat([loss for loss, _ in rows]), [each for _, each in rows]
@@ -83,9 +81,8 @@ class PublicValidation:
         return ValidationRecord(taken, loss if math.isfinite(loss) else None, accuracy)
 
     def _score(self, chunk: Any) -> tuple[Tensor, Tensor | None]:
-        n = batches.size(chunk, self.per_batch)
-        losses = batches.Chunk(self.model, self.loss_fn, chunk, n, self.per_batch).losses()
-        return losses.double().cpu(), try_quietly(lambda: self._right(chunk))
+        losses = _losses(chunk, self.model, self.loss_fn, self.per_batch)
+        return losses, try_quietly(lambda: self._right(chunk))
 
     def _right(self, chunk: Any) -> Tensor:
         labels, inputs = labels_and_inputs(chunk)
@@ -93,3 +90,32 @@ class PublicValidation:
         if labels.reshape(-1).shape != found.shape or labels.is_complex() or bool((labels != labels.round()).any()):
             raise ValueError("not one class a record")
         return (found == labels.cpu().reshape(-1)).double()
+
+
+def exact_losses(
+    data: Any, model: nn.Module, loss_fn: Callable[..., Tensor], *, per_batch: bool, collate: Collate | None
+) -> Tensor:
+    """The loss of each record of public ``data`` that can be read, in evaluation mode."""
+    with leave_no_trace(model, loss_fn):
+        found = [_losses(chunk, model, loss_fn, per_batch) for chunk in public_chunks(data, model, collate)]
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
+
+
+@contextmanager
+def leave_no_trace(model: nn.Module, loss_fn: Callable[..., Tensor]) -> Iterator[None]:
+    """Evaluation mode, after which parameters, buffers, modes and generators are as they were."""
+    untouched = step_randomness(Chain(bytes(KEY_BYTES))), preserve_state(model, loss_fn)
+    with untouched[0], untouched[1], evaluation_mode(model), torch.no_grad():
+        yield
+
+
+def public_chunks(data: Any, model: nn.Module, collate: Collate | None) -> Iterator[Any]:
+    """Public records in chunks, where the model is."""
+    reader = Reader(data, collate, None, next(model.parameters()).device)
+    pieces = np.split(np.arange(len(data)), range(_ROWS, len(data), _ROWS))
+    return (chunk.whole for chunk in reader.chunks(pieces))
+
+
+def _losses(chunk: Any, model: nn.Module, loss_fn: Callable[..., Tensor], per_batch: bool) -> Tensor:
+    n = batches.size(chunk, per_batch)
+    return batches.Chunk(model, loss_fn, chunk, n, per_batch).losses().double().cpu()

@@ -52,10 +52,11 @@ class TrialKeys:
 
     @classmethod
     def draw(cls, noise: Noise) -> TrialKeys:
-        """Fresh keys, and of keyed noise a source of the trial's own; that of a test fixes the initial weights too."""
-        own = noise.spawn() if isinstance(noise, KeyedNoise) else noise
-        weights = own.state if isinstance(own, KeyedNoise) else Chain(fresh_key("initial weights"))
-        return cls(weights, Chain(fresh_key("sampling")), own)
+        """Fresh keys, and of keyed noise a source of the trial's own; that of a test fixes weights and batches too."""
+        if not isinstance(noise, KeyedNoise):
+            return cls(Chain(fresh_key("initial weights")), Chain(fresh_key("sampling")), noise)
+        own = noise.spawn()
+        return cls(own.state, own.state, own)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,12 +150,11 @@ class TrialRun:
 
     def run_steps(self, report: Callable[[StepRecord], None] | None = None) -> None:
         """All its steps, each on the next batch of its own sampler; ``report`` is called with the record of each."""
-        assert self.job.options.chunk_size is not None
         reader = self.job.reader(self.dataset, self.job.form(self.dataset))
         for batch in self.sampler.batches(len(reader)):
             chain = self.sampler.state
             self.sampler.claim(batch)
-            record = self.state.step(chain, reader.chunks(batch.chunks(self.job.options.chunk_size)))
+            record = self.state.step(chain, reader.chunks(self.job.pieces(batch)))
             if report is not None:
                 report(record)
 

@@ -110,12 +110,13 @@ def _gradients(
     Guarantee:
         A piece has a public number of rows, filled up with copies of its last record. One that does not compute, or in
         which the model may have seen more than one record, is computed again, each record as a piece of copies of
-        itself, with the same draws: a record that is the cause moves nothing but itself.
+        itself, with the same draws: a record that is the cause moves nothing but itself. In random order one record
+        more takes the place of at most one other, as in ``sampling.scatter``.
     """
     union = np.unique(np.concatenate([batch.indices for batch in issued]))
     models, size = [runner.model for runner in runners], _piece_rows(runners)
-    for start in range(0, len(union), size):
-        indices = union[start : start + size]
+    for places in issued[0].scatter(union.size, size):
+        indices = union[places]
         masks = [np.isin(indices, batch.indices) for batch in issued]
         filled = torch.from_numpy(np.pad(indices, (0, size - len(indices)), mode="edge"))
         rows = tuple(each.to(device).contiguous() for each in dataset[filled])  # as copies of a record lie
@@ -196,7 +197,7 @@ def _select_records(runner: Runner, stacked: dict[str, Tensor], place: int, mask
 def _compute_alone(runner: Runner, rows: tuple[Tensor, ...], place: int) -> PerSample:
     """One record by the engine, for one trial."""
     mine = tuple(each[place : place + 1] for each in rows)
-    return runner.alone(RecordChunk(mine, partial(split_records, mine, 1)))
+    return runner.alone(RecordChunk(mine, partial(split_records, mine, 1), 1))
 
 
 def _identity(handle: PerSample) -> PerSample:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from dpilot import _validate
 from dpilot.engine import api, single_backward
 from dpilot.engine import batch as batches
-from dpilot.engine.base import LossFunction, NoRule, PerSample, first_of
+from dpilot.engine.base import LossFunction, NoRule, PerSample, select_rows
 from dpilot.engine.record import Answers
 from dpilot.engine.replay import capture
 from dpilot.engine.replay.capture import NotReplayable, Replayable
@@ -73,20 +74,25 @@ class Graphed:
         self._changes = 0
         self._found_state: ModelState | None = None
 
-    def __call__(self, batch: Any) -> PerSample:
-        """The gradients of one chunk."""
+    def __call__(self, batch: Any, places: Tensor | None = None) -> PerSample:
+        """The gradients of one chunk, its samples in the rows ``places``, or in the first ones; so where replayed."""
         n = batches.size(batch, self._per_batch)
         found = self._find_graph(batch, n) if n else "the chunk is empty"
         if isinstance(found, CapturedChunk):
             if found.take_back():
                 return found.replay(batches.tensors(batch), n)
             found = "views of earlier sums are held"
-        whole = batches.fill_up(batch, n, self._rows) if 0 < n < self._rows else batch
-        plain = api.per_sample(
-            self._model, self._loss_fn, whole, self._engine, per_batch=self._per_batch, low_memory=self._low_memory
-        )
-        mine = plain if whole is batch else first_of(plain, n)
-        return replace(mine, reason=f"{plain.reason}; not replayed: {found}")
+        gradients = partial(
+            api.per_sample, self._model, self._loss_fn, engine=self._engine, per_batch=self._per_batch,
+            low_memory=self._low_memory,
+        )  # fmt: skip
+        if 0 < n < self._rows:
+            device = batches.tensors(batch)[0].device
+            rows = torch.arange(n, device=device) if places is None else places.to(device)
+            made = select_rows(gradients(batches.fill_up(batch, n, self._rows, rows)), rows)
+        else:
+            made = gradients(batch)
+        return replace(made, reason=f"{made.reason}; not replayed: {found}")
 
     def _find_graph(self, batch: Any, n: int) -> CapturedChunk | str:
         """What replays this form of chunk, or why nothing does."""

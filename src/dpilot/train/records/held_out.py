@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpilot.errors import InvalidInput
+from dpilot.keys import Chain, fresh_key
 from dpilot.train.records.reader import Collate, Reader, concatenate_records, declared_form, first_record, try_quietly
 
 __all__ = ["evaluation_form", "map_records", "training_form"]
@@ -52,20 +53,27 @@ def evaluation_form(dataset: Any, form: Any, *, grouped: bool) -> Any:
 def map_records(
     dataset: Any, form: Any, function: Callable[[Any], Rows], *, chunk_size: int = 512, collate: Collate | None = None
 ) -> Iterator[Rows]:
-    """What ``function(chunk)`` makes of the records, a row for each, some at a time.
+    """What ``function(chunk)`` makes of the records, a row for each in random order, some at a time.
 
     Guarantee:
-        Which records go together is decided by their places. A record of another form, or for which ``function`` raises
-        when it is alone, is the null record. In a chunk that does not compute another record stands in its place, and
-        its row is dropped, so that the others are computed where, and beside as many, as without it.
+        Which records go together is decided by a secret order: what a kernel computes may depend on the place of a
+        row (``sampling.scatter``), and one record more takes the place of at most one other. A record of another form,
+        or for which ``function`` raises when it is alone, is the null record. In a chunk that does not compute another
+        record stands in its place, and its row is dropped, so that the others are computed where, and beside as many,
+        as without it.
     """
     reader = Reader(dataset, collate, first_record(form, form[1].shape[0]))
-    starts = range(0, len(dataset), chunk_size)
-    for chunk in reader.chunks(np.arange(start, min(start + chunk_size, len(dataset))) for start in starts):
+    order, starts = draw_order(len(dataset)), range(0, len(dataset), chunk_size)
+    for chunk in reader.chunks(order[start : start + chunk_size] for start in starts):
         together = try_quietly(partial(function, chunk.whole))
         rows = _map_one_by_one(chunk.alone(), function) if together is None else together
         if rows is not None:
             yield rows
+
+
+def draw_order(count: int) -> NDArray[np.int64]:
+    """A secret order of so many records."""
+    return Chain(fresh_key("order of held-out records")).generator("order").permutation(count)
 
 
 def _map_one_by_one(alone: list[Any], function: Callable[[Any], Rows]) -> Rows | None:

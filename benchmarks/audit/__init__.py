@@ -1,0 +1,1 @@
+"""What canaries prove in one run, and what they cost in accuracy."""

@@ -1,0 +1,172 @@
+"""Hardened noise: an exact law on a grid, from the operating system's own generator.
+
+Floating-point noise has holes: which low-order bits a noisy sum can have depends on the sum (Mironov 2012). Here both
+lie on a grid of a power of two, where addition is exact::
+
+    release = g round(sum / g) + g round(Y / g)      Y ~ N(0, scale^2),   g = 2^floor(log2(scale)) 2^-20
+
+g round(sum / g) is a multiple of g, so the release is g round((g round(sum / g) + Y) / g): a function of the continuous
+Gaussian mechanism on the rounded sum and of nothing else. Every accounting of the Gaussian, sampling included, holds as
+it is. Rounding moves each coordinate by g / 2 at most, which ``scale`` allows for. See docs/proofs/hardened.md.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import shake_256
+from itertools import count
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpilot._arrays import Floats, is_tensor
+from dpilot.errors import InvalidInput
+
+__all__ = ["Streams", "add_on_grid", "exact_choice", "grid_size", "keyed_streams", "rounded_gaussian", "system_streams"]
+
+_FINE: Final = 20  # the grid has 2^20 to 2^21 points in one standard deviation
+_BLOCK: Final = 1 << 16
+_DOUBT: Final = 1e-12  # relative, by which an inverse of the normal law may be wrong: it is seen to be right to 1e-14
+_DIGITS: Final = 60
+
+
+Read = Callable[[int], bytes]
+"""The next so many random bytes."""
+Streams = Callable[[int], Read]
+"""The stream of a block of numbers, by the block's place: blocks are drawn side by side."""
+
+
+def system_streams(block: int) -> Read:
+    """The operating system's generator, for every block."""
+    del block
+    return os.urandom
+
+
+def keyed_streams(key: bytes) -> Streams:
+    """SHAKE-256 of the key, the block and how often it was read: nobody tells it from chance without the key."""
+
+    def stream(block: int) -> Read:
+        reads = count()
+        return lambda size: shake_256(key + struct.pack("<QQ", block, next(reads))).digest(size)
+
+    return stream
+
+
+def grid_size(bound: float, noise_multiplier: float) -> float:
+    """The distance of the grid's points for noise of this scale: a power of two, 2^-20 of the scale or less.
+
+    >>> grid_size(1.0, 1.0) == 2.0**-20, grid_size(3.0, 1.0) == 2.0**-19
+    (True, True)
+    """
+    return math.ldexp(1.0, math.frexp(noise_multiplier * bound)[1] - 1 - _FINE)
+
+
+def rounded_gaussian(size: int, scale: float, streams: Streams = system_streams) -> NDArray[np.int64]:
+    """``size`` numbers round(Y), Y ~ N(0, scale^2) continuous: exact, however many bits that takes.
+
+    Each is the inverse of the normal law at a uniform number of which 64 bits are drawn first. Where these bits, or the
+    error of the inverse in floating point, leave two integers open, more bits are drawn and the law itself is computed
+    to 60 digits: about once in a million numbers.
+
+    >>> drawn = rounded_gaussian(10_000, 1000.0)
+    >>> bool(abs(drawn.std() / 1000 - 1) < 0.05), drawn.dtype.name
+    (True, 'int64')
+    """
+    drawn = np.empty(size, dtype=np.int64)
+
+    def fill(start: int) -> None:
+        drawn[start : start + _BLOCK] = _round(min(_BLOCK, size - start), scale, streams(start // _BLOCK))
+
+    starts = range(0, size, _BLOCK)
+    if len(starts) < 2:
+        list(map(fill, starts))
+    else:
+        with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
+            list(pool.map(fill, starts))
+    return drawn
+
+
+def exact_choice(log_weights: Floats, read: Read = os.urandom) -> int:
+    """An index with probability proportional to exp(log_weights), by one uniform number; right to 2^-50."""
+    shares = np.cumsum(np.exp(log_weights - np.max(log_weights)))
+    (word,) = struct.unpack("<Q", read(8))
+    return min(int(np.searchsorted(shares, shares[-1] * (word >> 11) * 2.0**-53, side="right")), shares.size - 1)
+
+
+def _round(size: int, scale: float, read: Read) -> NDArray[np.int64]:
+    """Integers by uniform 64-bit words: one bit is the sign, 63 are the first of the tail probability."""
+    from scipy.special import ndtri
+
+    words = np.frombuffer(read(8 * size), dtype="<u8")
+    tail = (words >> np.uint64(1)).astype(np.float64) + 0.5  # of 2^64: in (0, 1/2)
+    distance = -ndtri(tail * 2.0**-64)
+    far = scale * distance
+    nearest = np.rint(far)
+    # the first bits leave the tail probability open by 1 / tail of itself, that is the distance by as much at most
+    doubt = scale * (_DOUBT * (1 + distance) + 1 / tail)
+    for place in np.flatnonzero(0.5 - np.abs(far - nearest) <= doubt):
+        nearest[place] = _decide(int(words[place] >> np.uint64(1)), scale, read)
+    signed: NDArray[np.int64] = np.where((words & np.uint64(1)).astype(bool), -nearest, nearest).astype(np.int64)
+    return signed
+
+
+def _decide(bits: int, scale: float, read: Read) -> int:
+    """The integer of a tail probability with these first bits (of 64, the first one 0), more being drawn as needed.
+
+    k is the number of half-integers j + 1/2 that the size exceeds, and it does where the probability is below
+    Phi(-(j + 1/2) / scale).
+    """
+    from mpmath import mp, mpf, ncdf
+
+    known = 64
+    with mp.workdps(_DIGITS):
+        while True:
+            low, high = mpf(bits) / mpf(2) ** known, mpf(bits + 1) / mpf(2) ** known
+            least, most = 0, math.ceil(60 * scale)
+            while least < most:
+                middle = (least + most) // 2
+                edge = ncdf(-(mpf(middle) + mpf(1) / 2) / mpf(scale))
+                if low < edge < high:
+                    break
+                least, most = (middle + 1, most) if high <= edge else (least, middle)
+            if least >= most:
+                return least
+            bits, known = (bits << 64) | int.from_bytes(read(8), "little"), known + 64
+
+
+def add_on_grid(values: Sequence[Any], *, bound: float, noise_multiplier: float, streams: Streams) -> list[Any]:
+    """Each value, rounded to the grid, plus noise on it, in the value's own type and new memory.
+
+    Guarantee:
+        The Gaussian mechanism of ``noise_multiplier`` on the rounded values, then a function of that alone. The bound
+        is widened by what rounding so many coordinates can add: noise grows by noise_multiplier sqrt(d) 2^-20 at most.
+    """
+    grid = grid_size(bound, noise_multiplier)
+    numbers = sum(math.prod(value.shape) for value in values)
+    scale = noise_multiplier * (bound + grid * math.sqrt(numbers))
+    drawn = rounded_gaussian(numbers, scale / grid, streams)
+    ends = np.cumsum([math.prod(value.shape) for value in values])
+    return [_add(value, part, grid) for value, part in zip(values, np.split(drawn, ends[:-1]), strict=True)]
+
+
+def _add(value: Any, noise: NDArray[np.int64], grid: float) -> Any:
+    if not is_tensor(value):
+        return np.asarray(_add_numbers(value.astype(np.float64), noise, grid).astype(value.dtype))
+    if value.device.type != "cpu":
+        raise InvalidInput(
+            f"hardened noise is asked for on {value.device}: expected the CPU, where sums have a fixed order. "
+            'Train on device="cpu", or leave out noise="hardened".'
+        )
+    import torch
+
+    return torch.from_numpy(_add_numbers(value.detach().double().numpy(), noise, grid)).to(value.dtype)
+
+
+def _add_numbers(value: Floats, noise: NDArray[np.int64], grid: float) -> Floats:
+    with np.errstate(all="ignore"):  # a sum of any size and kind is released without a word
+        return np.asarray((np.rint(value / grid) + noise.reshape(value.shape)) * grid)
