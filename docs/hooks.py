@@ -16,6 +16,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 REFERENCE = (
     "dpilot", "dpilot.linear", "dpilot.clipping", "dpilot.engine", "dpilot.privacy", "dpilot.statistics",
     "dpilot.transfer", "dpilot.tune", "dpilot.export", "dpilot.audit", "dpilot.diagnose", "dpilot.integrations.hf",
@@ -48,7 +49,7 @@ def on_files(files: Files, config: Any) -> Files:
     shown: dict[str, str] = {}
     for name in REFERENCE:
         files.append(File.generated(config, f"reference/{name}.md", content=reference(name, shown)))
-    for path in sorted((ROOT / "benchmarks").rglob("*")):  # figures that pages link to
+    for path in [*sorted((ROOT / "benchmarks").rglob("*")), *(ROOT / each for each in BESIDE)]:
         if path.suffix in (".md", ".svg", ".png", ".csv"):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     for script in sorted((Path(config.docs_dir) / "tutorials").glob("*.py")):
@@ -59,12 +60,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **given: Any) -> str:
-    """Links between docs/ and benchmarks/, which lie side by side in the repository, and one in the other here."""
+    """Links to what lies beside docs/ in the repository, and in it here."""
     del given
     up = "../" * page.file.src_uri.count("/")
     if page.file.src_uri.startswith("benchmarks/"):
         return markdown.replace("](../../docs/", f"]({up}")
-    return markdown.replace(f"]({up}../benchmarks/", f"]({up}benchmarks/")
+    if page.file.src_uri in BESIDE:
+        return markdown.replace("](docs/", "](")
+    return markdown.replace(f"]({up}../", f"]({up}")
 
 
 def reference(name: str, shown: dict[str, str]) -> str:
