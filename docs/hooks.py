@@ -16,11 +16,16 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+INTEGRATIONS = sorted(
+    f"dpilot.integrations.{path.stem}"
+    for path in (ROOT / "src/dpilot/integrations").glob("*.py")
+    if path.stem not in ("__init__", "fields")
+)
+"""Read and not imported: each needs a package of its own."""
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 REFERENCE = (
     "dpilot", "dpilot.linear", "dpilot.clipping", "dpilot.engine", "dpilot.privacy", "dpilot.statistics",
-    "dpilot.transfer", "dpilot.tune", "dpilot.export", "dpilot.audit", "dpilot.diagnose", "dpilot.integrations.hf",
-    "dpilot.integrations.mlflow", "dpilot.integrations.tensorboard",
+    "dpilot.transfer", "dpilot.tune", "dpilot.export", "dpilot.audit", "dpilot.diagnose",
 )  # fmt: skip
 
 
@@ -33,7 +38,7 @@ def on_config(config: Any) -> Any:
         names = [path.relative_to(config.docs_dir).as_posix() for path in found]
         pages += [name for name in names if name not in placed]
     (place,) = [place for place, each in enumerate(config.nav) if "Reference" in each]
-    config.nav[place] = {"Reference": [{name: f"reference/{name}.md"} for name in REFERENCE]}
+    config.nav[place] = {"Reference": [{name: f"reference/{name}.md"} for name in (*REFERENCE, *INTEGRATIONS)]}
     return config
 
 
@@ -49,6 +54,8 @@ def on_files(files: Files, config: Any) -> Files:
     shown: dict[str, str] = {}
     for name in REFERENCE:
         files.append(File.generated(config, f"reference/{name}.md", content=reference(name, shown)))
+    for name in INTEGRATIONS:
+        files.append(File.generated(config, f"reference/{name}.md", content=f"# {name}\n\n::: {name}"))
     for path in [*sorted((ROOT / "benchmarks").rglob("*")), *(ROOT / each for each in BESIDE)]:
         if path.suffix in (".md", ".svg", ".png", ".csv"):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))

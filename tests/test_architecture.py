@@ -14,7 +14,7 @@ import dpilot
 SOURCE = Path(__file__).parents[1] / "src" / "dpilot"
 
 LAYERS = [
-    {"errors", "_validate", "_arrays", "_html", "__init__", "__version__"},
+    {"errors", "_validate", "_arrays", "_html", "_plugins", "__init__", "__version__"},
     {"tape", "hardened"},
     {"keys"},
     {"noise"},

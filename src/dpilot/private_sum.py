@@ -85,6 +85,7 @@ def private_sum(
     noise: Noise,
     sample_rate: float = 1.0,
     add: Add | None = None,
+    door: Callable[..., tuple[Any, Any]] = release,
 ) -> tuple[Any, Any]:
     """Clip, sum and release; the noisy sums of gradients and of extras.
 
@@ -98,13 +99,14 @@ def private_sum(
         noise: Where noise comes from.
         sample_rate: Probability with which the batch keeps each record.
         add: How two sums of gradients are added; the default is ``+``.
+        door: What releases the sum: ``mechanism.release``, or that of several processes, of which one calls it.
 
     Guarantee:
         By the contract above, one Gaussian of ``noise_multiplier``, sampled at ``sample_rate``, drawn from ``receipt``.
     """
     bound = float(state.bound)  # read while nothing of this step is under way: later, the processor would wait for it
     total = clip_and_sum(gradients, clip, state, add=add)
-    return release(
+    return door(
         empty.clip_and_sum(clip, state) if total is None else total,
         bound=bound,
         noise_multiplier=noise_multiplier,

@@ -27,6 +27,13 @@ class Centred(nn.Linear):
     def forward(self, x):
         return super().forward(x - x.mean(0))
 
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 2), nn.Linear(4, 2)
+    def forward(self, x):
+        return self.used(x)
+
 number = 3
 """
 
@@ -73,3 +80,16 @@ def test_bad_input_is_one_line(arguments: list[str], told: str, capsys: pytest.C
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert told in err
+
+
+def test_what_would_train_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "some_models:Unused", "--json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)["silent"]
+    assert said.startswith("unused.weight, unused.bias cannot move")
+    assert main(["doctor", "some_models:good", "--size", "20", "--epsilon", "0.1", "--json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)["silent"]
+    assert "noise will be" in said
+    assert main(["doctor", "some_models:good", "--size", "20", "--epsilon", "0.1"]) == 0
+    assert "may learn nothing" in "".join(capsys.readouterr())
+    assert main(["doctor", "some_models:good", "--size", "1000000", "--json"]) == 0
+    assert not json.loads(capsys.readouterr().out)["silent"]

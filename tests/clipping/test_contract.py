@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from dpilot import clipping
-from dpilot.clipping import State
-from tests.clipping import contract
+from dpilot.clipping import State, contract
 
 Clip = Callable[[Tensor, State, Tensor, Tensor], tuple[Tensor, Tensor]]
 Update = Callable[[State, Tensor, State], State]

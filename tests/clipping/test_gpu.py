@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpilot import clipping
-from tests.clipping import contract
+from dpilot.clipping import contract
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from dpilot import clipping
+from dpilot.clipping import contract
 from dpilot.errors import InvalidInput
-from tests.clipping import contract
 
 PUBLIC: dict[str, Any] = {"noise_multiplier": 1.0, "expected_batch_size": 512, "dimension": 10}
 RULES = [

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpilot import clipping
 from dpilot.clipping import State
-from tests.clipping.contract import release
+from dpilot.clipping.contract import release
 
 
 def lognormal(n: int, generator: torch.Generator, scale: float = 3.0, spread: float = 0.6) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpilot import clipping
-from tests.clipping.contract import settle
+from dpilot.clipping.contract import settle
 
 PUBLIC: dict[str, Any] = {"noise_multiplier": 1.5, "expected_batch_size": 200, "dimension": 1000}
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dpilot import clipping
+from dpilot.clipping import contract
 from dpilot.errors import InvalidInput
-from tests.clipping import contract
 from tests.thin import thin
 
 NORMALIZED: dict[str, Any] = {"normalized": True}

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpilot.clipping import contract
 from dpilot.errors import BudgetExceeded
 from dpilot.linear.row_gradients import HistogramClip, OneHot, RowGradients, UnitGradients, clip
 from dpilot.linear.rows import UnitChunk
@@ -28,7 +29,6 @@ from dpilot.transfer import head_kernels
 from dpilot.transfer.features import Features
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.transfer.joint import JointHeads, clip_heads
-from tests.clipping import contract
 from tests.tapes import NoiseFree
 
 SIGMAS = (0.5, 3.0, 700.0)

@@ -24,6 +24,7 @@ from dpilot.fit.grids.training import (
     ClassResidual,
     Steps,
     descend,
+    release_comparison,
     release_marginals,
     release_pairs,
 )
@@ -89,7 +90,7 @@ def added(data, name):
 def test_a_record_more_moves_only_what_is_released(replay, name):
     fit = partial(run, schema=MIXED, model="grids", epochs=3)
     (result,) = replay(fit, pairs=[Pair(name, mixed(60), added(mixed(60), name))], opaque=OPAQUE)
-    assert result.releases == 1 + 1 + 3 + 1 + 3 + 1, "health, marginals, steps, screen, steps, figures"
+    assert result.releases == 1 + 1 + 3 + 1 + 3 + 1 + 1, "health, marginals, steps, screen, steps, comparison, figures"
 
 
 @pytest.mark.parametrize("rows", [[GOOD], [GOOD, {**GOOD, "number": "9999", "kind": "c"}, {**GOOD, "signal": ""}]])
@@ -199,6 +200,45 @@ def test_a_record_adds_one_to_each_marginal_and_a_unit_vector_to_each_pair():
     (entry,) = seen.entries
     assert len(numbers) == 2 + 5, "two numbers, a date's place and cycles"
     assert np.linalg.norm(entry.inputs[0]) == pytest.approx(math.sqrt(7)) == entry.bound
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25, 0.0])
+def test_a_record_moves_a_comparison_by_no_more_than_its_bound(share):
+    """Also one whose class weighs a billion times more than others, or that is null."""
+    one = mixed(1)
+    _, rows, _, design = parts_of(one)
+    tables = [np.zeros((design.cells.width, 2)), np.full((design.cells.width, 2), 50.0)]
+    models = [(tables[k], np.zeros((design.beside, 2))) for k in (0, 1, 1)]
+    residual = ClassResidual(np.array([0]), 3, (1e9, 1.0, 1.0))
+    seen = NoiseFree()
+
+    def compare():
+        return release_comparison(
+            TableRows(rows.codes, np.full(1, share), rows.dense), residual, design, models,
+            noise_multiplier=2.0, receipt=Receipt(Gaussian(2.0)), noise=SystemNoise(),
+        )  # fmt: skip
+
+    with tape(seen):
+        exact = compare()
+    (entry,) = seen.entries
+    assert entry.bound == math.sqrt(2)
+    assert np.linalg.norm(entry.inputs[0]) == pytest.approx(share * math.sqrt(2))
+    assert exact == pytest.approx(entry.inputs[0] / 4)
+    assert abs(compare() - exact).min() > 1e-9, "what is chosen by is what was released"
+
+
+def test_a_longer_walk_is_taken_where_classes_do_not_overlap():
+    """What is kept of it is decided by records, not by a default."""
+    rng, said = np.random.default_rng(4), {}
+    schema = checked_schema()
+    for name in ("apart", "overlapping"):
+        data = checkers(4_000)
+        if name == "overlapping":
+            data["outcome"] = rng.permutation(data["outcome"])
+        fitted = fit_table(data, schema, epsilon=3.0, delta=1e-5, model="grids", epochs=100, test_seed=3)
+        said[name] = next(each for each in fitted.record.decisions if "Of the walk" in each)
+    assert "last step" in said["apart"]
+    assert "60% of the mean" in said["overlapping"]
 
 
 @pytest.mark.parametrize("part", [TRAIN, HELD_OUT])

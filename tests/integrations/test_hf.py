@@ -16,6 +16,8 @@ pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
+from huggingface_hub import ModelCard  # noqa: E402
+
 from dpilot import Budget, Ledger, Plan, PrivateStep, audit, poisson_loader  # noqa: E402
 from dpilot.audit.verify import verify  # noqa: E402
 from dpilot.errors import BudgetExceeded, InvalidInput  # noqa: E402
@@ -142,16 +144,64 @@ def test_records_that_were_not_called_public_are_not_evaluated(tmp_path: Path) -
     with pytest.raises(InvalidInput, match="eval_public=True"):
         made.evaluate()
     assert not [name for log in made.state.log_history for name in log if name.startswith("eval")]
-    with pytest.raises(InvalidInput, match="is train_dataset"):
+    with pytest.raises(InvalidInput, match="are train_dataset"):
         (public := trainer(tmp_path, eval_dataset=records(2), eval_public=True)).evaluate(public.train_dataset)
+    with pytest.raises(InvalidInput, match="are train_dataset"):
+        public.predict(public.train_dataset)
+    with pytest.raises(InvalidInput, match="eval_public=True"):
+        made.predict(records(2))
+    assert public.predict(records(2)).predictions.shape == (2, LENGTH, 20)
 
 
-def test_a_checkpoint_of_transformers_is_not_resumed_and_a_run_that_has_not_begun_says_so(tmp_path: Path) -> None:
+def test_a_run_that_has_not_begun_and_a_folder_without_keys_are_refused(tmp_path: Path) -> None:
     made = trainer(tmp_path)
-    with pytest.raises(InvalidInput, match="does not hold the keys"):
+    with pytest.raises(InvalidInput, match="holds no checkpoint"):
         made.train(resume_from_checkpoint=True)
+    with pytest.raises(InvalidInput, match="holds no private run"):
+        made.train(resume_from_checkpoint=str(tmp_path))
     with pytest.raises(InvalidInput, match="has not begun"):
         _ = made.epsilon
+
+
+class _Stop(transformers.TrainerCallback):
+    """Ends the process, as far as a run can tell, after ``step`` steps."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    how = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 2, "test_seed": 3, "save_total_limit": 1}
+    whole = trainer(tmp_path / "whole", **how)
+    whole.train()
+    cut = trainer(tmp_path / "cut", callbacks=[_Stop(4)], **how)  # the checkpoint after step 4 is not written any more
+    with pytest.raises(KeyboardInterrupt):
+        cut.train()
+    assert (tmp_path / ".cut.secret").exists()
+    again = trainer(tmp_path / "cut", **how)
+    again.train(resume_from_checkpoint=True)
+    one, other = whole.model.state_dict(), again.model.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert again.state.log_history == whole.state.log_history
+    assert [log["epoch"] for log in whole.state.log_history][:6] == pytest.approx([place / 3 for place in range(1, 7)])
+    assert len(Ledger.read(tmp_path / "cut" / "ledger").entries()) == 1
+    assert not list(tmp_path.glob(".cut.secret*"))
+    with pytest.raises(InvalidInput, match="ledger of an earlier run"):
+        trainer(tmp_path / "cut", **how).train()
+
+
+@pytest.mark.slow
+def test_nothing_goes_on_without_the_secret(tmp_path: Path) -> None:
+    how = {"save_strategy": "steps", "save_steps": 1}
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path / "cut", callbacks=[_Stop(2)], **how).train()
+    (tmp_path / ".cut.secret").unlink()
+    with pytest.raises(InvalidInput, match="without the run's secret"):
+        trainer(tmp_path / "cut", **how).train(resume_from_checkpoint=True)
 
 
 def test_what_is_saved_loads_and_generates(tmp_path: Path) -> None:
@@ -164,6 +214,22 @@ def test_what_is_saved_loads_and_generates(tmp_path: Path) -> None:
     assert saved["epsilon"] == made.epsilon
     folder = made.run.save(tmp_path / "run")
     assert verify(folder).held
+
+
+def test_a_folder_to_push_has_a_card_that_says_the_promise_and_a_statement_of_all_files(tmp_path: Path) -> None:
+    made = trainer(tmp_path / "out")
+    made.train()
+    made.save_model(str(tmp_path / "model"))
+    card = ModelCard.load(tmp_path / "model" / "README.md")
+    assert card.data.library_name == "peft"
+    assert "differential-privacy" in card.data.tags
+    assert "(epsilon 7.99" in card.text
+    assert verify(tmp_path / "model").held
+    made.create_model_card(model_name="letters")
+    assert "# letters" in (tmp_path / "out" / "README.md").read_text()
+    weights = tmp_path / "model" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert not verify(tmp_path / "model").held
 
 
 def test_a_classifier_of_sequences_with_public_validation(tmp_path: Path) -> None:
@@ -220,3 +286,58 @@ def test_texts_become_records_of_one_length() -> None:
 
     found = tokenize(["ab", "abcdef"], Tokenizer(), 4)
     assert [each["attention_mask"].tolist() for each in found] == [[1, 1, 0, 0], [1, 1, 1, 1]]
+
+
+def llama() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=20, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=LENGTH, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)  # type: ignore[no-any-return]
+
+
+def quantized(model: nn.Module) -> nn.Module:
+    """The model with its linear layers in four bits, as QLoRA has them."""
+    bnb = pytest.importorskip("bitsandbytes")
+    for name, layer in [(n, m) for n, m in model.named_modules() if type(m) is nn.Linear and n != "lm_head"]:
+        made = bnb.nn.Linear4bit(layer.in_features, layer.out_features, bias=False, quant_type="nf4")
+        made.weight = bnb.nn.Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
+        model.set_submodule(name, made.to("cpu"))
+    return model.requires_grad_(False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of bitsandbytes, about its kernels
+@pytest.mark.parametrize("kind", ["dora", "qlora"])
+def test_adapters_of_weights_and_of_a_base_in_four_bits_train_and_generate(tmp_path: Path, kind: str) -> None:
+    base = quantized(llama()) if kind == "qlora" else llama()
+    how = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], use_dora=kind == "dora")
+    model = peft.get_peft_model(base, how)
+    before = {name: each.clone() for name, each in model.named_parameters()}
+    made = trainer(tmp_path, model=model)
+    made.train()
+    moved = {name for name, each in model.named_parameters() if not torch.equal(each, before[name])}
+    assert moved
+    assert moved <= {name for name, each in model.named_parameters() if each.requires_grad}
+    assert any("lora" in name for name in moved)
+    if kind == "dora":
+        assert any("magnitude" in name for name in moved)
+    asked = {"input_ids": torch.tensor([[1, 2]]), "attention_mask": torch.ones(1, 2, dtype=torch.long)}
+    assert model.generate(**asked, max_new_tokens=3, min_new_tokens=3, do_sample=False).shape == (1, 5)
+
+
+def test_a_loop_of_accelerate_takes_private_steps() -> None:
+    import accelerate
+    from torch.utils.data import TensorDataset
+
+    data = TensorDataset(torch.randn(64, 3), torch.arange(64) % 2)
+    plan = Plan.calibrate(BUDGET, size=64, batch_size=8, steps=3)
+    model = nn.Linear(3, 2)
+    prepared = accelerate.Accelerator(cpu=True).prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), poisson_loader(data, plan)
+    )
+    step = PrivateStep(model, nn.CrossEntropyLoss(reduction="none"), prepared[1], plan)
+    for batch in prepared[2]:
+        step(batch)
+    assert len(step.record.steps) == 3

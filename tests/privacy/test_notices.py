@@ -56,7 +56,7 @@ def test_the_first_fit_says_that_its_epsilon_covers_it_alone(table: Table) -> No
 def test_later_fits_say_the_running_total() -> None:
     said = heard(lambda: [warn_unledgered(Budget(0.1, 1e-6)) for _ in range(3)])
     assert totals(said) == [0.1, 0.2, 0.3]
-    assert "2 fits in this process" in str(said[1].message)
+    assert "2 fits of this program" in str(said[1].message)
     assert "epsilon 0.3 at delta 3e-06" in str(said[2].message)
 
 
@@ -79,6 +79,18 @@ def test_cross_validation_adds_up_fit_by_fit(table: Table) -> None:
 def test_a_search_counts_its_refit(table: Table) -> None:
     search = GridSearchCV(LinearRegression(), {"epsilon": [0.5, 0.5], "fit_intercept": [True]}, cv=3)
     assert totals(heard(lambda: search.fit(*table))) == [0.5, 1, 1.5, 2, 2.5, 3, 3.5]
+
+
+@pytest.mark.slow
+def test_worker_processes_count_with_the_program_that_started_them(table: Table) -> None:
+    cross_val_score(LinearRegression(), *table, cv=4, n_jobs=2)
+    GridSearchCV(LinearRegression(), {"fit_intercept": [True, False]}, cv=2, n_jobs=2, refit=False).fit(*table)
+    assert totals(heard(lambda: LinearRegression().fit(*table))) == [9]
+
+
+def test_where_there_is_no_file_to_count_in_each_fit_speaks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPILOT_FITS", "/nowhere/at/all")
+    assert totals(heard(lambda: [warn_unledgered(Budget(0.1, 1e-6)) for _ in range(2)])) == [0.1, 0.1]
 
 
 def test_a_commitment_without_a_ledger_is_counted_too() -> None:

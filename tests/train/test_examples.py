@@ -20,11 +20,13 @@ SAYS = {
     "opacus_script.py": r"accuracy (0\.[789]\d|1\.00)",
     "own_loop.py": r"accuracy (0\.[789]\d|1\.00)",
     "trainer.py": r"epsilon 2\.99\d at delta 1e-05, thresholds 1\.0 to .*\naccuracy (0\.[89]\d|1\.00)",
+    "sft.py": r"epsilon (7\.9\d|8\.00)(.|\n)*README\.md(.|\n)*what is the colour of snow",
+    "skorch_net.py": r"accuracy (0\.[89]\d|1\.00)",
     "hugging_face.py": r"trained 256 numbers, epsilon (7\.9\d|8\.00)",
 }
 
 
-NEEDS = {"opacus_script.py": "opacus", "hugging_face.py": "peft"}
+NEEDS = {"opacus_script.py": "opacus", "hugging_face.py": "peft", "sft.py": "peft", "skorch_net.py": "skorch"}
 
 
 @pytest.mark.parametrize("name", thin(SAYS, 2))

@@ -148,3 +148,69 @@ def test_the_loops_own_schedule_is_respected():
     optimizer.param_groups[0]["lr"] = 1.0
     step(next(batches))
     assert not same(net, model())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_the_mapping_or_tuple_that_it_is(workers):
+    rows = [{"x": torch.full((2,), float(i)), "y": torch.tensor(i)} for i in range(30)]
+    chosen = dataclasses.replace(plan(), sample_rate=0.03, size=30)  # of which some batches are empty
+    net = torch.nn.Linear(2, 30)
+    loss = lambda model, batch: LOSS(model(batch["x"]), batch["y"])  # noqa: E731
+    step = PrivateStep(net, loss, torch.optim.SGD(net.parameters(), lr=0.5), chosen, per_batch=True, test_seed=2)
+    sizes = set()
+    for batch in poisson_loader(rows, chosen, num_workers=workers):
+        assert (list(batch), len(batch), list(batch.keys()), "x" in batch) == (["x", "y"], 2, ["x", "y"], True)
+        assert torch.equal(batch["x"][:, 0].long(), batch["y"])
+        assert net(dict(batch)["x"]).shape == (len(batch["y"]), 30)
+        sizes.add(len(batch["y"]))
+        step(batch)
+    assert 0 in sizes
+    assert len(sizes) > 1
+
+
+def test_a_batch_of_pairs_unpacks_and_one_of_several_lengths_says_why_not():
+    chosen = plan()
+    step_of(chosen)
+    x, y = next(iter(poisson_loader(data(), chosen)))
+    assert (len(x), x.shape[1:]) == (len(y), data()[0][0].shape)
+    uneven = [torch.zeros(1 + i % 2) for i in range(50)]
+    chosen = plan()
+    step_of(chosen)
+    batch = next(iter(poisson_loader(uneven, chosen)))
+    with pytest.raises(InvalidInput, match="several shapes"):
+        len(batch)
+    with pytest.raises(AttributeError, match="no 'shape'"):
+        _ = batch.shape
+
+
+def test_an_epoch_is_as_many_batches_as_it_is_said_to_be():
+    chosen, net = plan("slack"), model()
+    step, seen = step_of(chosen, net), []
+    loader = poisson_loader(data(), chosen, epoch_steps=STEPS - 1)
+    assert len(loader) == STEPS - 1
+    for batch in loader:
+        step(batch)
+        seen.append(1)
+        break
+    for batch in loader:  # the rest of the epoch that was left
+        step(batch)
+        seen.append(2)
+    for batch in loader:
+        step(batch)
+        seen.append(3)
+    assert seen == [1] + [2] * (STEPS - 2) + [3]
+    assert same(net, fit("slack").model)
+
+
+def test_a_schedule_of_torch_moves_the_optimizer_of_the_step():
+    chosen, net = plan(), model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
+    step = PrivateStep(net, LOSS, optimizer, chosen)
+    seen = []
+    for batch in poisson_loader(data(), chosen):
+        before = [p.detach().clone() for p in net.parameters()]
+        step(batch)
+        schedule.step()
+        seen.append(all(torch.equal(one, other) for one, other in zip(before, net.parameters(), strict=True)))
+    assert seen == [False] + [True] * (STEPS - 1)

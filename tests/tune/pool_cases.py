@@ -97,3 +97,22 @@ def frozen(value):
     nn.init.constant_(first.weight, value)
     nn.init.constant_(first.bias, value)
     return nn.Sequential(first, nn.Linear(3, 2))
+
+
+class Deadly(nn.Module):
+    """Ends the process of a worker on Ray at a certain record, and notes it in a file."""
+
+    def __init__(self, notes):
+        super().__init__()
+        self.notes, self.last = notes, nn.Linear(3, 2)
+
+    def forward(self, x):
+        if in_ray_worker() and bool((x == DEADLY).any()):
+            with open(self.notes, "a") as file:
+                file.write("died\n")
+            os._exit(1)
+        return self.last(x)
+
+
+def in_ray_worker():
+    return sys.argv[0].endswith("default_worker.py")

@@ -213,7 +213,7 @@ def test_a_trial_that_goes_wrong_after_it_read_a_record_says_nothing(monkeypatch
     monkeypatch.setattr(pool_cases, "in_worker", lambda: True)
     task, mine = task_of(pool_cases.Fragile, marked(pool_cases.FAILING), sample_rate=1.0), trial(rate=1.0)
     with pytest.raises(MemoryError):
-        worker._answer(task.recipe, mine, task.recipe.plan(mine), TrialKeys.draw(SystemNoise()))
+        worker.answer_trial(task.recipe, mine, task.recipe.plan(mine), TrialKeys.draw(SystemNoise()))
 
 
 def test_a_trial_is_sent_once_and_leaves_nothing_to_draw():
@@ -339,7 +339,7 @@ def test_a_module_that_is_another_one_in_a_worker_is_refused():
 def test_what_a_worker_refuses_before_it_reads_a_record_is_told():
     mine = trial()
     recipe = replace(task_of(pool_cases.linear).recipe, model_fn=pool_cases.missing)
-    refused = worker._answer(recipe, mine, plan_of(mine), TrialKeys.draw(SystemNoise()))
+    refused = worker.answer_trial(recipe, mine, plan_of(mine), TrialKeys.draw(SystemNoise()))
     assert refused.why == "FileNotFoundError: no weights here"
     there, here = os.pipe()
     os.close(there)  # the worker ended before it heard all

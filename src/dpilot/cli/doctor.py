@@ -26,17 +26,26 @@ def doctor(
         str | None, typer.Option("--input", help="Shape of one sample, such as 3x32x32; guessed if left out.")
     ] = None,
     integers: Annotated[bool, typer.Option("--integers", help="The input is whole numbers, such as tokens.")] = False,
+    size: Annotated[int | None, typer.Option(help="Declared number of records: says whether noise drowns it.")] = None,
+    epsilon: Annotated[float, typer.Option(help="What the run may cost, with --size.")] = 1.0,
+    batch_size: Annotated[float | None, typer.Option(help="Expected batch, with --size; without it a tenth.")] = None,
+    epochs: Annotated[float, typer.Option(help="Passes over the records, with --size.")] = 30.0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Check a model layer by layer, then numerically on made-up samples. Exit code 2 if there is a problem."""
+    """Check a model layer by layer, then numerically on made-up samples. Exit code 2 if there is a problem.
+
+    Also what would train nothing, in silence: parameters that cannot move and, with --size, noise that drowns all.
+    """
     from dpilot import engine
 
     module = _load(model)
     sample, how = made_up_sample(module, shape, integers)
     problems = engine.check(module) or engine.self_check(module, _loss, (sample, sample.new_zeros(1)))
     rows, way = _rows(module, problems), None if problems else _measure_engine(module, sample)
+    silent = [] if problems else _silent(module, sample, size, epsilon, batch_size, epochs)
     if json:
-        console.json({"model": model, "input": how, "ready": not problems, "engine": way, "layers": rows})
+        told = {"model": model, "input": how, "ready": not problems, "engine": way, "silent": silent, "layers": rows}
+        console.json(told)
     else:
         console.table(
             f"{model} on {how}", ["layer", "kind", "trained", "problem", "remedy"], [list(row.values()) for row in rows]
@@ -46,6 +55,8 @@ def doctor(
             console.line(f"Engine: {way['name']} ({way['reason']}), {way['times_plain']} times a plain step here.")
         if way is not None and way["name"] != "single-backward":
             console.line("Records are computed one by one: change the line above, if you can, to have them together.")
+        for sentence in silent:
+            console.note(f"this model may learn nothing: {sentence}")
     return 2 if problems else 0
 
 
@@ -72,6 +83,31 @@ def _measure_engine(model: nn.Module, sample: Tensor) -> dict[str, Any]:
     gradients = private()
     times = [_seconds(private) / max(_seconds(plain), 1e-9) for _ in range(3)]
     return {"name": gradients.engine, "reason": gradients.reason, "times_plain": round(sorted(times)[1], 1)}
+
+
+def _silent(
+    model: nn.Module, sample: Tensor, size: int | None, epsilon: float, batch_size: float | None, epochs: float
+) -> list[str]:
+    """What would train nothing, from made-up samples and declared numbers."""
+    from functools import partial
+
+    from dpilot.engine.api import per_sample
+    from dpilot.privacy.budget import Budget, default_delta
+    from dpilot.train.dry_run import squares, synthetic_records
+    from dpilot.train.plan import Plan
+    from dpilot.train.silent import TRIED, Outlook, still_parameters, what_moves
+    from dpilot.train.step import count_trained
+
+    made_up = synthetic_records((sample, sample.new_zeros(1).float()), TRIED, per_batch=False)
+    gradients = partial(per_sample, model, _loss)
+    found = list(what_moves(model, still_parameters(model, lambda: squares(gradients, made_up, model))))
+    if size is None:
+        return found
+    plan = Plan.calibrate(
+        Budget(epsilon, default_delta(size)), size=size, batch_size=batch_size or max(1, size / 10), epochs=epochs
+    )
+    outlook = Outlook.of(plan, count_trained(model))
+    return [*found, outlook.sentence()] if outlook.hopeless else found
 
 
 def _seconds(work: Callable[[], Any]) -> float:

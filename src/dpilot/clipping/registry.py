@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, Final, cast
 
 from dpilot import _validate
+from dpilot._plugins import CLIPPING, load_plugin, plugin_names
 from dpilot.clipping.automatic import AutoS, AutoV
 from dpilot.clipping.base import Clipping
 from dpilot.clipping.constant import Constant
@@ -44,7 +45,8 @@ _KNOWN: Final[dict[str, Callable[..., Any]]] = {**_RULES, **_ON_MORE}
 
 
 def names() -> list[str]:
-    """Every rule that ``get`` knows and that needs nothing but norms. ``get`` also knows "group".
+    """Every rule that ``get`` knows and that needs nothing but norms. ``get`` also knows "group", and what installed
+    packages add (``plugin_names``).
 
     Example:
         >>> names()[:3]
@@ -57,7 +59,7 @@ def get(name: str, *, normalized: bool = False, groups: int | None = None, **par
     """The rule of that name.
 
     Args:
-        name: one of ``names()``, or "group".
+        name: one of ``names()``, "group", or what an installed package adds by an entry point of "dpilot.clipping".
         normalized: whether weights, extras and bound are divided by the threshold.
         groups: the number of groups of parameters of the layer-wise form; None for one threshold.
         parameters: the fields of the rule.
@@ -69,6 +71,8 @@ def get(name: str, *, normalized: bool = False, groups: int | None = None, **par
         >>> get("bounded", threshold=2.0).floor
         0.1
     """
+    if name not in _KNOWN and name in plugin_names(CLIPPING):
+        _add_plugin(name)
     make = _KNOWN[_validate.one_of(_KNOWN, name=name)]
     unknown = set(parameters) - _parameters(name)
     if unknown:
@@ -103,12 +107,31 @@ def to_dict(rule: Clipping | Group) -> dict[str, Any]:
 
 
 def from_dict(data: object) -> Clipping:
-    """The inverse of to_dict, from the names above only: nothing is imported or executed."""
+    """The inverse of to_dict, from the names above only: nothing is imported or executed.
+
+    Edge cases:
+        a rule of another package    known once ``get`` was asked for it: a file alone imports no package
+    """
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidInput(f"a clipping rule is {data!r}: expected an object with a 'name'.")
+    if data.get("name") not in _KNOWN and data.get("name") in plugin_names(CLIPPING):
+        raise InvalidInput(
+            f"the clipping rule {data['name']!r} is of another package, which a file does not import: expected "
+            f"dpilot.clipping.get({data['name']!r}) before, by somebody who trusts it."
+        )
     parameters = {key: _from_plain(value) for key, value in data.items() if key not in ("name", "normalized", "groups")}
     normalized, groups = data.get("normalized", False) is True, data.get("groups")
     return get(cast(str, data.get("name")), normalized=normalized, groups=groups, **parameters)
+
+
+def _add_plugin(name: str) -> None:
+    """Take up a rule of another package: a dataclass with ``init``, ``clip`` and ``update``."""
+    made = load_plugin(CLIPPING, name)
+    if not (
+        isinstance(made, type) and is_dataclass(made) and all(hasattr(made, m) for m in ("init", "clip", "update"))
+    ):
+        _validate.refuse(f"the entry point {name!r}", made, "a dataclass with init, clip and update")
+    _KNOWN[name] = made
 
 
 def _parameters(name: str) -> set[str]:

@@ -21,8 +21,8 @@ from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.sampling import check_source
 from dpilot.train.evaluation import labels_and_inputs
+from dpilot.train.randomness import step_randomness
 from dpilot.train.records.reader import Collate, Reader, try_quietly
-from dpilot.train.step import step_randomness
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -64,9 +64,15 @@ def is_scripted(module: nn.Module) -> Finding | None:
 
 def parallel(module: nn.Module) -> Finding | None:
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        return "runs the model behind the engine's back.", "Use the wrapped module (.module)."
+        return (
+            "runs the model behind the engine's back.",
+            "Use the wrapped module (.module); Trainer adds up over ranks.",
+        )
     if any(_is_distributed(kind) for kind in type(module).__mro__):  # FSDP, fully_shard, replicate
-        return "is spread over processes, each of which would add noise alone.", "Use the module before it was wrapped."
+        return (
+            "is spread over processes, each of which would add noise alone.",
+            "Use the plain module, whole on every rank: Trainer adds up over ranks. Sharded ones are not supported.",
+        )
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from dpilot.fit.images import ImageSource, Scatterer
 from dpilot.fit.learners.heads import HeadPredictor, Heads
 from dpilot.fit.model import FittedModel
 from dpilot.fit.source import category_codes
+from dpilot.linear.bought_classes import buy_and_fit, is_bought
 from dpilot.linear.classifier import codes, resolve_classes
 from dpilot.linear.inputs import features, features_and_target, loose, target_cells, without_unit
 from dpilot.metrics.counts import Layout, Scored, counts_event, noisy_counts
@@ -51,9 +52,10 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     ``X`` is, with ``schema``, a frame whose columns it declares; without, a table of numbers, whose bounds are bought;
     or images (n, height, width) or (n, channels, height, width), as bytes or as floats from 0 to 1, which become
     scattering features. With ``rows="unit"`` each row of the table is one vector (an embedding, hashed words), scaled
-    to unit length by itself: no bounds are bought, which serves wide tables. ``classes`` are declared, or published
-    ("public"); with a schema they are its target's. ``text`` names the columns of a frame that are texts, where no
-    schema does ("review", a list of them, or {"review": "minilm"} with its encoder); other columns are numbers.
+    to unit length by itself: no bounds are bought, which serves wide tables. ``classes`` are declared, bought
+    ("buy", those of many records) or published ("public"); with a schema they are its target's. ``text`` names the
+    columns of a frame that are texts, where no schema does ("review", a list of them, or {"review": "minilm"} with its
+    encoder); other columns are numbers.
     ``model``: "auto", the tuned linear head; "logistic" or "mlp", or "finetune", adapters on the encoder of one text.
 
     Guarantee:
@@ -120,6 +122,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
             )
         if self.model != "auto" and is_images(X):
             raise InvalidInput(f'model is {self.model!r} and X are images: expected "auto", a head on their features.')
+        if self.schema is None and is_bought(self.classes, units):
+            return cast(Self, buy_and_fit(self, X, y, target_cells(y)))
         if self.schema is not None:
             return self._fit_table(X, y, units)
         if self.text is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dpilot import _validate
+from dpilot._plugins import LEARNERS, plugin_names
 from dpilot.data.column import BUY, Column
 from dpilot.data.rows_per_unit import MOST_ROWS
 from dpilot.data.schema import Schema
@@ -94,7 +95,8 @@ class FitOptions:
     decision: str | None = None
 
     def __post_init__(self) -> None:
-        _validate.one_of(MODELS, model=self.model)
+        if self.model not in MODELS:
+            _validate.one_of((*MODELS, *plugin_names(LEARNERS)), model=self.model)
         check_objective(self.objective)
         if self.held_out is not None:
             _validate.open_unit("It is the share kept apart for the metrics.", held_out=self.held_out)

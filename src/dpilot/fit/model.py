@@ -198,6 +198,10 @@ def load_fit(folder: str | Path) -> FittedModel:
         schema = Schema.from_toml(where / "schema.toml")
         described: Mapping[str, Any] = json.loads((where / READER).read_text())
         features = Schema.from_dict(described["features"])
+        if described["predictor"] not in _PREDICTORS:
+            raise InvalidInput(
+                f"the model is a {described['predictor']!r} of another package: expected one of dpilot's."
+            )
         kind = _PREDICTORS[described["predictor"]]
         reader = _load_reader(described, features)
         predictor = kind.load(described["state"], load_file(where / MODEL), reader)

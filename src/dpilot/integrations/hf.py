@@ -8,27 +8,36 @@ released values are logged.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from huggingface_hub import ModelCard
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import SaveStrategy, TrainOutput, get_last_checkpoint
 
 from dpilot.clipping import Clipping
 from dpilot.errors import InvalidInput
 from dpilot.privacy.budget import Budget
+from dpilot.privacy.ledger import Committed, Ledger
 from dpilot.records import RunRecord
+from dpilot.report.about import About
+from dpilot.report.card import model_card, to_yaml
 from dpilot.train.checkpoint import files
+from dpilot.train.checkpoint.statement import claims, write_statement
+from dpilot.train.checkpoint.store import MANIFEST
 from dpilot.train.own_loop import PrivateStep, poisson_loader
-from dpilot.train.payment import Paying
+from dpilot.train.payment import LEDGER, Paying, own_ledger, use_of
 from dpilot.train.plan import Plan
 from dpilot.train.run import Run
 from dpilot.train.sequences import causal_loss, token_mean
+from dpilot.train.trainer import secret_path
 
 __all__ = ["PrivateTrainer", "default_loss", "tokenize"]
 
@@ -54,6 +63,8 @@ _REFUSED: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
     ("fsdp", bool, "one process trains"),
     ("torch_compile", bool, "the engine must see the operations"),
     ("use_liger_kernel", bool, "the engine must see the operations"),
+    ("packing", bool, "a record is padded by itself: sft.SFTDataset makes records of one length"),  # of TRL's SFTConfig
+    ("padding_free", bool, "a record is padded by itself: sft.SFTDataset makes records of one length"),
 )  # fmt: skip
 
 
@@ -115,6 +126,7 @@ class PrivateTrainer(Trainer):
         if self.args.gradient_checkpointing and self.args.gradient_checkpointing_kwargs is None:
             self.args.gradient_checkpointing_kwargs = {"use_reentrant": False}  # the engine sees inside
         self.private_step: PrivateStep | None = None
+        self._stored: Path | None = None  # the checkpoint to go on from
         self._units = {} if units is None else {"units": units, "rows_per_unit": rows_per_unit}
         self._paying: dict[str, Any] = {"ledger": ledger, "data_id": data_id, "chunk_size": chunk_size}
         self._paying["test_seed"] = test_seed
@@ -137,23 +149,31 @@ class PrivateTrainer(Trainer):
         return Run(self.accelerator.unwrap_model(self.model), step.record, step.ledger)
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **options: Any) -> TrainOutput:
-        """Train as transformers does. A checkpoint of transformers holds no keys, so a run cannot go on from one."""
-        if resume_from_checkpoint:
-            raise InvalidInput(
-                f"resume_from_checkpoint is {resume_from_checkpoint!r}: a checkpoint of transformers does not hold the "
-                "keys of noise and batches, without which a step would be released twice. Train anew, or use "
-                "dpilot.Trainer(checkpoint=folder), whose runs can be resumed exactly."
-            )
-        done = super().train(None, *args, **options)
+        """Train as transformers does; with ``resume_from_checkpoint`` go on with a run, exactly, and pay nothing again.
+
+        A checkpoint is one of this trainer's, the newest that is whole: the run's keys, in a file beside
+        ``output_dir``, are those of the steps after it.
+        """
+        self._stored = _find_checkpoint(resume_from_checkpoint, str(self.args.output_dir))
+        self.args.ignore_data_skip = True  # the loader yields what is left
+        try:
+            done = super().train(None if self._stored is None else str(self._stored), *args, **options)
+        except BaseException:
+            if self.private_step is not None:
+                self.private_step.__exit__(*sys.exc_info())
+            raise
         metrics = {name: value for name, value in done.metrics.items() if name not in _SENSITIVE}
         return TrainOutput(done.global_step, math.nan, metrics)
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **options: Any) -> dict[str, float]:
         """Figures of public records: exact, and logged; other records have ``run.evaluate(data, epsilon=...)``."""
-        self._check_public()
-        if eval_dataset is not None and eval_dataset is self.train_dataset:
-            raise InvalidInput("eval_dataset is train_dataset, which is not public: expected other records.")
+        self._check_public(eval_dataset)
         return super().evaluate(eval_dataset, *args, **options)
+
+    def predict(self, test_dataset: Any, *args: Any, **options: Any) -> Any:
+        """Outputs and figures of public records: exact, and not protected."""
+        self._check_public(test_dataset)
+        return super().predict(test_dataset, *args, **options)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         data, collate = self.train_dataset, self.data_collator
@@ -162,7 +182,8 @@ class PrivateTrainer(Trainer):
         else:
             collate = self._get_collator_with_removed_columns(collate, description="training")
         workers = self.args.dataloader_num_workers
-        return poisson_loader(data, self.plan, collate_fn=collate, num_workers=workers, **self._units)
+        how: dict[str, Any] = {"collate_fn": collate, "num_workers": workers, "epoch_steps": self._epoch_steps}
+        return poisson_loader(data, self.plan, **how, **self._units)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         """The declared number: how many there are is not ours to show."""
@@ -193,10 +214,33 @@ class PrivateTrainer(Trainer):
         return 0
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save as transformers does, with the record of what was released beside it."""
+        """Save as transformers does, ready to be pushed: with the record of what was released, a model card, and the
+        privacy statement of all files, which ``dpilot verify`` checks.
+        """
         super().save_model(output_dir, _internal_call)
+        folder = Path(output_dir or str(self.args.output_dir))
         if self.private_step is not None:
-            files.write(Path(output_dir or str(self.args.output_dir)) / RECORD, self.record.to_json().encode())
+            files.write(folder / RECORD, self.record.to_json().encode())
+            if not _internal_call:
+                self._write_card(folder, folder.resolve().name)
+
+    def create_model_card(self, *args: Any, model_name: str | None = None, **options: Any) -> None:
+        """The card that says what is promised, with what transformers knows of the model, as ``push_to_hub`` asks."""
+        super().create_model_card(*args, **{**options, "model_name": model_name})
+        folder = Path(str(self.args.output_dir))
+        self._write_card(folder, model_name or folder.resolve().name)
+
+    def _write_card(self, folder: Path, title: str) -> None:
+        run, path = self.run, folder / "README.md"
+        known = _fields(ModelCard.load(path)) if path.exists() else {}  # what transformers or peft wrote
+        card = ModelCard(model_card(run.fit_record(), title, About.of()))
+        base = getattr(getattr(self.model, "config", None), "_name_or_path", "")
+        data = {**_fields(card), **({"base_model": base} if base else {})}
+        data |= {name: value for name, value in known.items() if name not in ("model-index", "tags")}
+        data["library_name"] = "peft" if hasattr(self.model, "peft_config") else "transformers"
+        data["tags"] = list(dict.fromkeys([*_fields(card)["tags"], *(known.get("tags") or ())]))
+        files.write(path, f"---\n{to_yaml(data)}---\n{card.text}".encode())
+        write_statement(folder, claims(run.record))
 
     def _get_num_items_in_batch(self, *args: Any) -> None:
         """Secret."""
@@ -205,14 +249,32 @@ class PrivateTrainer(Trainer):
         """Secret."""
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Generators of a private run are not saved: nothing can go on from them."""
+        """What a run goes on from, in place of the state of generators, which would tell how large batches were."""
+        if self.private_step is not None and self._resumable:
+            self.private_step.save_checkpoint(output_dir)
 
-    def _check_public(self) -> None:
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """None is stored: a step draws from the run's own keys."""
+
+    @property
+    def _epoch_steps(self) -> int:
+        """The steps in which a record is read once, on average."""
+        return min(self.plan.steps, round(1 / self.plan.sample_rate))
+
+    @property
+    def _resumable(self) -> bool:
+        """Whether checkpoints are written from which a run can go on."""
+        saved = self.args.save_strategy != SaveStrategy.NO and not self.args.save_only_model
+        return saved and not isinstance(self._paying["ledger"], Committed)
+
+    def _check_public(self, data: Any = None) -> None:
         if not self._eval_public:
             raise InvalidInput(
                 "eval_dataset is given: what is computed on it would be exact, and not private. Say eval_public=True "
                 "if its records are public; else buy figures of them: trainer.run.evaluate(data, epsilon=...)."
             )
+        if data is not None and data is self.train_dataset:
+            raise InvalidInput("the records are train_dataset, which is not public: expected other records.")
 
     def _paid_step(self) -> PrivateStep:
         if self.private_step is None:
@@ -221,15 +283,21 @@ class PrivateTrainer(Trainer):
 
     def _pay(self, optimizer: Any) -> None:
         """Make the private step, which pays: transformers calls this once model and optimizer are in their places."""
-        self.private_step = PrivateStep(
-            self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False),
-            self.loss_fn,
-            getattr(optimizer, "optimizer", optimizer),
-            self.plan,
-            per_batch=True,
-            amp=self.args.bf16,
-            **self._paying,
-        )
+        model = self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
+        moved = getattr(optimizer, "optimizer", optimizer)
+        folder = Path(str(self.args.output_dir))
+        secret = secret_path(folder, None) if self._resumable else None
+        ledger = self._paying["ledger"]
+        if self._stored is not None:
+            book = None if isinstance(ledger, Committed) else ledger
+            place: dict[str, Any] = {"plan": self.plan, "ledger": book, "secret": secret}
+            self.private_step = PrivateStep.resume(self._stored, model, self.loss_fn, moved, **place)
+            return
+        if secret is not None and ledger is None:
+            ledger = _own_ledger(folder, replace(self.plan, unit=use_of(self.plan).unit), self._paying["data_id"])
+        paying = {**self._paying, "ledger": ledger, "secret": secret}
+        how: dict[str, Any] = {"per_batch": True, "amp": self.args.bf16, **paying}
+        self.private_step = PrivateStep(model, self.loss_fn, moved, self.plan, **how)
 
 
 class _Payment(TrainerCallback):
@@ -241,6 +309,12 @@ class _Payment(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **more: Any) -> None:
         del args, state, control, more
         self._trainer._pay(optimizer)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        del args, control, more
+        state.epoch = (
+            state.global_step / self._trainer._epoch_steps
+        )  # which a resumed run would count from its resumption
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         del args, state, control, more
@@ -307,6 +381,37 @@ def _plan(
     batch = args.per_device_train_batch_size
     how = {"steps": args.max_steps} if args.max_steps > 0 else {"epochs": args.num_train_epochs}
     return Plan.calibrate(budget, size=declared, batch_size=min(batch, declared), clipping=clipping, **how)
+
+
+def _own_ledger(folder: Path, plan: Plan, data_id: str | None) -> Ledger:
+    """A ledger of the run's own, which a resumed run comes back to."""
+    if (folder / LEDGER).exists():
+        raise InvalidInput(
+            f"{folder} holds the ledger of an earlier run: expected a folder for each run, or ledger=, the path of one "
+            "that counts all runs on these records."
+        )
+    return own_ledger(plan, folder, data_id)
+
+
+def _fields(card: ModelCard) -> dict[str, Any]:
+    """The front matter of a model card."""
+    found: dict[str, Any] = card.data.to_dict()  # type: ignore[no-untyped-call]
+    return found
+
+
+def _find_checkpoint(asked: Any, folder: str) -> Path | None:
+    """The checkpoint to go on from: the one that is named, or the last in ``folder``."""
+    found: Any = get_last_checkpoint(folder) if asked is True else asked  # type: ignore[no-untyped-call]
+    if not found:
+        if asked:
+            raise InvalidInput(f"resume_from_checkpoint is {asked!r}, and {folder} holds no checkpoint: train anew.")
+        return None
+    if not (Path(found) / MANIFEST).exists():
+        raise InvalidInput(
+            f"resume_from_checkpoint is {str(found)!r}, which holds no private run: without the keys of its noise and "
+            "batches a step would be released twice. Name a checkpoint of this trainer, or train anew."
+        )
+    return Path(found)
 
 
 def _check_arguments(args: TrainingArguments) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from dpilot.data.cells import Cells, plain
 from dpilot.data.reading import codes as cell_codes
 from dpilot.data.values import key
 from dpilot.errors import InvalidInput
+from dpilot.linear.bought_classes import buy_and_fit, is_bought
 from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, fit_rows
 from dpilot.linear.inputs import features, features_and_target, loose, unit_ids, without_unit
@@ -50,7 +51,8 @@ def resolve_classes(classes: Any, labels: Cells) -> tuple[NDArray[Any], tuple[st
         return _collect_labels(labels), (_CLASSES,)
     if classes is None or isinstance(classes, str) or len(classes) == 0:
         raise InvalidInput(
-            f'classes is {classes!r}: expected the list of labels, or "public" to publish those in the data. '
+            f'classes is {classes!r}: expected the list of labels, "buy" to pay for those of many records, or '
+            '"public" to publish those in the data. '
             "Which labels occur is about the records, so they are declared."
         )
     known = np.unique(np.asarray(list(classes)))
@@ -75,8 +77,8 @@ def _check_apart(classes: list[Any]) -> None:
 class LogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """Differentially private logistic regression that asks for no bounds, for two classes or more.
 
-    ``classes`` are declared (a list), or taken from the data and published ("public"); leaving them out is an error,
-    because which labels occur is itself about the records.
+    ``classes`` are declared (a list), bought ("buy": those of many records, within the budget), or taken from the data
+    and published ("public"); leaving them out is an error, because which labels occur is itself about the records.
 
     Guarantee:
         As ``LinearRegression``: (epsilon, delta)-DP in all, every entry in ``privacy_``, the ledger charged first, the
@@ -103,6 +105,8 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
         unit = self._unit(units=units)
         X, ids = unit_ids(X, unit, units)
         values, labels = features_and_target(self, X, y, self.bounds)
+        if is_bought(self.classes, ids):
+            return cast(Self, buy_and_fit(self, X, y, labels))
         classes, unprotected = resolve_classes(self.classes, labels)
         rows, length = self._rows(np.column_stack([values, codes(labels, classes)]), ids, unit)
         count = values.shape[1]

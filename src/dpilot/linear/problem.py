@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from dpilot.privacy.notices import warn_of_refusal
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import neighbours
 
-__all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier"]
+__all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier", "state_total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +144,15 @@ def commit_stages(
                 budget, cost, made.entries(), unprotected, noise.stamp, unit, describe_ledger(made, own=ledger is None)
             )
         )
+
+
+def state_total(fitted: Any, privacy: Privacy) -> Any:
+    """The fitted estimator, which says what was paid for it in all: by itself, and in its record where it has one."""
+    fitted.privacy_ = privacy
+    record = getattr(fitted, "record_", None)
+    if record is not None:
+        spent = {"epsilon": privacy.spent.epsilon, "delta": privacy.spent.delta, "tuning": "inside"}
+        ledger = tuple(entry.as_dict() for entry in privacy.entries)
+        fitted.record_ = replace(record, privacy={**record.privacy, **spent, "ledger": privacy.paid_in}, ledger=ledger)
+        fitted.fitted_ = replace(fitted.fitted_, record=fitted.record_)
+    return fitted

@@ -5,14 +5,20 @@ Warnings, because scikit-learn's searches fit many times in one call, and turn a
 
 from __future__ import annotations
 
+import atexit
+import json
+import os
+import secrets
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
+from pathlib import Path
+from typing import IO, Final
 
 from dpilot.errors import BudgetExceeded, PrivacyWarning
 from dpilot.privacy._decimals import UP, ZERO, above, show_up, to_decimal
@@ -37,31 +43,74 @@ class _Count:
         if self.fits == 1:
             return f"no ledger was given: {cost} covers this fit alone. {counted}"
         return (
-            f"no ledger was given to {self.fits} fits in this process: records that were in all of them have lost "
+            f"no ledger was given to {self.fits} fits of this program: records that were in all of them have lost "
             f"{cost}, the sums over the fits. {counted}"
         )
 
+    def to_json(self) -> str:
+        return json.dumps([self.fits, str(self.epsilon), str(self.delta)])
+
+    @classmethod
+    def from_json(cls, text: str) -> _Count:
+        """What was written; nothing counted where nothing was, or it was not ours."""
+        try:
+            fits, epsilon, delta = json.loads(text)
+            return cls(int(fits), Decimal(epsilon), Decimal(delta))
+        except (ValueError, TypeError, ArithmeticError):
+            return cls()
+
 
 _INSIDE: Final = ("dpilot", "contextlib", "numpy")  # numpy's errstate wraps what dpilot runs
+_PLACE: Final = "DPILOT_FITS"
+"""The environment variable that names the file in which a program and its worker processes count together."""
 _lock: Final = threading.Lock()
-_count = _Count()
+
+
+def _new_place() -> str:
+    """A file of this program's own, which is gone when the program ends."""
+    place = Path(tempfile.gettempdir()) / f"dpilot-fits-{secrets.token_hex(16)}"
+    mine = os.getpid()
+    atexit.register(lambda: place.unlink(missing_ok=True) if os.getpid() == mine else None)
+    return str(place)
+
+
+os.environ.setdefault(_PLACE, _new_place())  # before any worker is started
 
 
 def warn_unledgered(budget: Budget) -> None:
     """Say that a fit of ``budget`` is counted nowhere; from the second in a process on, with the running total.
 
     The total is the plain sum of epsilons and deltas, which holds for any fits in any order. Each fit warns, with
-    another text, so that Python's filters decide what is shown. Other processes, those of ``n_jobs`` included, count
-    for themselves.
+    another text, so that Python's filters decide what is shown. Worker processes, such as those of ``n_jobs``, count
+    with the program that started them.
 
     Edge cases:
-        warnings are errors    the fit is not counted, as it does not take place
+        warnings are errors               the fit is not counted, as it does not take place
+        no temporary folder to write to   each fit says that it alone is covered
     """
-    global _count
-    with _lock:
-        after = _count.and_one(budget)
+    with _lock, _shared() as file:
+        after = _Count.from_json("" if file is None else file.read()).and_one(budget)
         warnings.warn(after.sentence(), PrivacyWarning, stacklevel=_outside())
-        _count = after
+        if file is not None:
+            file.seek(0)
+            file.truncate()
+            file.write(after.to_json())
+
+
+@contextmanager
+def _shared() -> Iterator[IO[str] | None]:
+    """The count of this program, for this process alone; None where no file can be had."""
+    try:
+        handle = os.open(os.environ[_PLACE], os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except (OSError, KeyError):
+        yield None
+        return
+    with os.fdopen(handle, "r+") as file:
+        with suppress(ImportError):  # where there is no fcntl, threads alone take turns
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
 
 
 @contextmanager
@@ -81,13 +130,14 @@ def warn_of_refusal() -> Iterator[None]:
 
 @contextmanager
 def count_apart() -> Iterator[None]:
-    """Count fits without a ledger from zero in the body, as in a process of its own; then go on as before it."""
-    global _count
-    before, _count = _count, _Count()
+    """Count fits without a ledger from zero in the body, as in a program of its own; then go on as before it."""
+    before, os.environ[_PLACE] = os.environ.get(_PLACE), _new_place()
     try:
         yield
     finally:
-        _count = before
+        Path(os.environ.pop(_PLACE)).unlink(missing_ok=True)
+        if before is not None:
+            os.environ[_PLACE] = before
 
 
 def _outside() -> int:

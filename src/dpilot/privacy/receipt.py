@@ -3,7 +3,7 @@
 A ledger hands one out when it reserves an event; ``mechanism`` draws each release from it, in the same call that adds
 the noise. So noise without a receipt, a release more than was reserved, or a smaller noise than was priced cannot
 happen by accident. What is never drawn stays spent. One process spends: under a launcher of several ranks each would
-pay for itself, and report itself alone (``check_alone``).
+pay for itself, and report itself alone (``check_alone``); where ranks train together, rank 0 spends for all.
 
     >>> from dpilot.privacy.events import Gaussian
     >>> receipt = Receipt(Repeated(Gaussian(2.0), 2))
@@ -20,7 +20,9 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fractions import Fraction
 from typing import Final, NoReturn
 
@@ -29,6 +31,7 @@ from dpilot.errors import BudgetExceeded, InvalidInput
 from dpilot.privacy.events import Event, Gaussian, OneOf, PoissonSampled, RepeatAndSelect, Repeated, leaves
 
 _WORLD_SIZES: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # set by torchrun, Open MPI, MPICH
+_FOR_RANKS: ContextVar[bool] = ContextVar("dpilot_for_ranks", default=False)
 
 
 class Receipt:
@@ -229,15 +232,25 @@ def check_alone() -> None:
     """Refuse to spend as one of several ranks: each would train on the records and report its own epsilon alone.
 
     Called where a ledger is made, where anything is reserved in one, and where a release is drawn: no entry can
-    forget it.
+    forget it. Rank 0 of a run that all ranks take part in spends for them (``spend_for_ranks``).
     """
     size, where = world_size()
-    if size > 1:
+    if size > 1 and not _FOR_RANKS.get():
         raise InvalidInput(
             f"this process is one of {size} ranks ({where}): expected one process, as every rank would pay, train and "
-            "report alone, and the records would lose the sum. Start it without torchrun or mpirun; ranks are not "
-            "supported yet."
+            "report alone, and the records would lose the sum. Only Trainer and PrivateStep run on several ranks, "
+            "started by torchrun; do this in a process of its own, before or after."
         )
+
+
+@contextmanager
+def spend_for_ranks() -> Iterator[None]:
+    """Spend for all ranks of one run: in rank 0 alone, which draws what they release together."""
+    token = _FOR_RANKS.set(True)
+    try:
+        yield
+    finally:
+        _FOR_RANKS.reset(token)
 
 
 def world_size() -> tuple[int, str]:

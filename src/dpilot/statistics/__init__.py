@@ -16,6 +16,7 @@ from dpilot.statistics.moments import (
     second_moment,
     second_moment_event,
 )
+from dpilot.statistics.partition import partitions, partitions_event, threshold_for
 from dpilot.statistics.quantile import chosen_quantile, chosen_quantile_event, log_grid, quantile, quantile_event
 
 __all__ = [
@@ -30,10 +31,13 @@ __all__ = [
     "log_grid",
     "mean",
     "mean_event",
+    "partitions",
+    "partitions_event",
     "quantile",
     "quantile_event",
     "second_moment",
     "second_moment_event",
     "table",
     "table_event",
+    "threshold_for",
 ]

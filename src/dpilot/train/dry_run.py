@@ -12,11 +12,13 @@ import torch
 
 from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
+from dpilot.engine.base import trainable
 from dpilot.engine.made_up import check_values_first, need_checks
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.train.gradients import OUT_OF_MEMORY, PerSampleOf
-from dpilot.train.step import cuda_devices
+from dpilot.train.randomness import cuda_devices
 
+TRIED_ALONE: Final = 4
 _SMALLEST: Final = 32
 _LARGEST: Final = 2048
 _ABOUT: Final = 0.97
@@ -131,3 +133,19 @@ def _once(per_sample: PerSampleOf, chunk: Any) -> PerSample:
         torch.cuda.synchronize()
     del total
     return gradients
+
+
+def squares(per_sample: PerSampleOf, chunk: Any, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The squared norm of each made-up record's gradient, for each trained parameter by itself.
+
+    The squares that an engine has are of layers, or upper bounds: sums of one record at a time are exact.
+    """
+    gradients = per_sample(chunk)
+    one = torch.zeros_like(gradients.norms)
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in trainable(model)}
+    for place in range(min(TRIED_ALONE, one.numel())):
+        weights = one.clone()
+        weights[place] = 1.0
+        for name, total in gradients.weighted_sum(weights).items():
+            found[name].append(total.abs().float().square().sum())
+    return {name: torch.stack(each) for name, each in found.items()}

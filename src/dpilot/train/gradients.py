@@ -87,19 +87,22 @@ def two_passes(options: Options, device: torch.device) -> bool:
     return options.low_memory and not replays(options, device)
 
 
-def even_rows(expected: float, rate: float, most: int, *, low_memory: bool = False) -> int:
+def even_rows(expected: float, rate: float, most: int, *, low_memory: bool = False, ranks: int = 1) -> int:
     """A size for chunks that all but the largest batches fill well: m of them hold two standard deviations more than
     the expected batch, or one record more. A replayed chunk costs the same whatever it holds. For low memory m is at
-    least 2.
+    least 2; of several ``ranks`` each has as many.
 
     Example:
         >>> even_rows(256, 0.01, 512), even_rows(256, 0.01, 512, low_memory=True)
         (288, 144)
         >>> even_rows(1000, 0.01, 256), even_rows(64, 1.0, 512)
         (216, 72)
+        >>> even_rows(256, 0.01, 512, ranks=2)
+        144
     """
     needed = _usual_size(expected, rate)
     chunks = max(-(-needed // most), 2 if low_memory else 1)
+    chunks = -(-chunks // ranks) * ranks
     return min(most, math.ceil(needed / chunks / _STEP) * _STEP)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+import dpilot
 from dpilot import _validate, engine
 from dpilot._arrays import Indices
 from dpilot.engine import batch as batches
@@ -19,6 +21,7 @@ from dpilot.mechanism import Draws, Noise
 from dpilot.sampling import Batch
 from dpilot.train import dry_run, optimizers
 from dpilot.train.gradients import (
+    OUT_OF_MEMORY,
     PerSampleOf,
     even_rows,
     null_on_error,
@@ -33,10 +36,13 @@ from dpilot.train.optimizers import MakeOptimizer, remembers
 from dpilot.train.options import Options, groups_for
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Observers
+from dpilot.train.ranks import ALONE, Ranks, own_device
 from dpilot.train.records.reader import Collate, Reader, check_one_row, declared_form, first_record, move_to
 from dpilot.train.records.unit_chunk import MEAN, repeat_rows, row_form, unit_losses
-from dpilot.train.records.unit_reader import UnitReader, Units, first_row, group_units, rows_of
+from dpilot.train.records.unit_reader import UnitReader, Units, first_row, group_units, rows_of, unit_key
+from dpilot.train.silent import TRIED, silent_failures
 from dpilot.train.step import StepContext, TrainingState, initial_state
+from dpilot.train.sums import ExactSums, FloatSums, Sums
 from dpilot.train.validation import PublicValidation
 
 _log: Final = logging.getLogger("dpilot.train")
@@ -57,6 +63,7 @@ class Job:
     ids: Any = None
     observers: Observers = field(default_factory=Observers)
     validation: PublicValidation | None = None
+    ranks: Ranks = ALONE
 
     @classmethod
     def create(
@@ -107,7 +114,9 @@ class Job:
 
     def group(self, dataset: Any, key: bytes) -> Any:
         """The data set whose items are what a step samples and clips: as it is, or units by a secret of the run."""
-        return dataset if self.plan.unit.is_record else group_units(dataset, self.ids, self.plan.unit, key)
+        if self.plan.unit.is_record:
+            return dataset
+        return group_units(dataset, self.ids, self.plan.unit, self.ranks.once(lambda: unit_key(key)))
 
     def first_form(self, dataset: Any) -> Any:
         """The form of the first record that can be read, where no example shows it; None where there is none."""
@@ -149,14 +158,31 @@ class Job:
                     "gradients are computed one record at a time (%s), which takes several times as long: %s. "
                     "`dpilot doctor` measures it.", tried.engine, tried.reason,
                 )  # fmt: skip
+            if not quietly:
+                self._say_silent_failures(per_sample, form)
             settled = self
             if self.options.chunk_size is None:
                 expected, rows = self.plan.expected_batch_size, self.plan.unit.rows or 1
                 size = dry_run.chunk_size(per_sample, form, expected, per_batch=per_batch, rows=rows)
                 halved = self.options.low_memory and replays(self.options, self.device)
-                settled = self._in_chunks(-(-size // 2) if halved else size)
+                settled = self._in_chunks(-(-size // 2) if halved else size, self.ranks.size)
             settled.refuse_mixing(form)
         return settled
+
+    def _say_silent_failures(self, per_sample: PerSampleOf, form: Any) -> None:
+        """Warn of what would train nothing, as made-up records and declared numbers tell; where memory suffices."""
+
+        def squares() -> Mapping[str, Tensor]:
+            made_up = dry_run.synthetic_records(form, TRIED, per_batch=self.per_batch)
+            return dry_run.squares(per_sample, made_up, self.model)
+
+        bound = float(initial_state(self.plan, self.model).bound.square().sum().sqrt())
+        try:
+            found = silent_failures(self.model, squares, self.optimizer, self.plan, bound)
+        except OUT_OF_MEMORY:
+            return
+        for sentence in found:
+            _log.warning("this run may learn nothing: %s `dpilot doctor` looks closer.", sentence)
 
     def refuse_mixing(self, form: Any) -> None:
         """Refuse a model that combines records in chunks of the size that will be used."""
@@ -165,11 +191,11 @@ class Job:
             chunk = dry_run.synthetic_records(form, size, per_batch=per_batch)
             engine.refuse_mixing(self.model, self.loss_fn, chunk, per_batch=per_batch)
 
-    def _in_chunks(self, most: int | None) -> Job:
+    def _in_chunks(self, most: int | None, ranks: int = 1) -> Job:
         """The same job in chunks of at most so many records, of a size that most batches fill well."""
         if most is not None:
             expected, low = self.plan.expected_batch_size, self.options.low_memory
-            most = even_rows(expected, self.plan.sample_rate, most, low_memory=low)
+            most = even_rows(expected, self.plan.sample_rate, most, low_memory=low, ranks=ranks)
         return replace(self, options=replace(self.options, chunk_size=most))
 
     def scatter(self, batch: Batch, count: int) -> Iterator[Indices]:
@@ -197,9 +223,41 @@ class Job:
             groups=self.options.groups,
             hardened=self.options.hardened,
             clip=GraphedClip(self.plan.clipping, rows) if replayed and rows is not None else None,
+            sums=self._sums(),
         )
         rates = [group["lr"] for group in self.optimizer.param_groups]
         return TrainingState(context, self.options, initial_state(self.plan, self.model, self.device), rates)
+
+    def _sums(self) -> Sums:
+        if self.options.exact_sums:
+            return ExactSums.of(self.ranks, self.model, self.plan.expected_batch_size)
+        return FloatSums()
+
+    def join(self, dataset: Any, test_seed: int | None = None) -> Job:
+        """The same job, found to be the same on every rank, with rank 0's weights and size of chunks."""
+        self.ranks.compare(self._facts(dataset, test_seed))
+        self.ranks.copy_weights(self.model)
+        return self.in_chunks_of_first()
+
+    def in_chunks_of_first(self) -> Job:
+        """The same job with the size of chunks that rank 0 found: it times them, and each rank its own way."""
+        size = self.ranks.once(lambda: self.options.chunk_size)
+        return replace(self, options=replace(self.options, chunk_size=size))
+
+    def _facts(self, dataset: Any, test_seed: int | None) -> dict[str, object]:
+        """What all ranks must have in common."""
+        tensors = self.model.state_dict().items()
+        return {
+            "version of dpilot": dpilot.__version__,
+            "version of torch": torch.__version__,
+            "version of numpy": np.__version__,
+            "plan": self.plan.to_json(),
+            "set of options": str({**self.options.to_dict(), "chunk_size": None, "device": None}),
+            "optimizer": f"{type(self.optimizer).__name__} {self.optimizer.defaults}",
+            "model": [(name, str(each.dtype), tuple(each.shape)) for name, each in tensors if isinstance(each, Tensor)],
+            "data set": (type(dataset).__name__, len(dataset)),
+            "test seed": test_seed,
+        }
 
     def _per_sample(self, rows: int | None = None, form: Any = None, *, replayed: bool = False) -> PerSampleOf:
         options = replace(self.options, per_batch=self.per_batch)
@@ -250,7 +308,7 @@ def move_model(model: nn.Module, device: str | None) -> torch.device:
     """Move the model where it shall train, in place, and say where that is; by default it stays where it is."""
     if device is None:
         return next(model.parameters()).device
-    model.to(find_device(device))
+    model.to(find_device(own_device(device)))
     return next(model.parameters()).device
 
 

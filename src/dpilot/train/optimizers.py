@@ -67,7 +67,7 @@ def check_own(optimizer: object, model: nn.Module) -> Optimizer:
     """Refuse what is no torch optimizer, asks for a closure, or moves parameters that are not the model's own."""
     if not isinstance(optimizer, Optimizer):
         raise InvalidInput(f"the optimizer is a {type(optimizer).__name__}: expected a torch.optim.Optimizer.")
-    wanted = signature(optimizer.step).parameters.values()
+    _, *wanted = signature(type(optimizer).step).parameters.values()  # a schedule puts a function of its own in place
     if any(each.default is each.empty and each.kind in _POSITIONAL for each in wanted):
         raise InvalidInput(
             f"{type(optimizer).__name__} asks for a closure that computes the loss again, which would be a second look "

@@ -150,7 +150,7 @@ GRID: Final = "hardened"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Optimizer, schedule, averaging, engine and chunks of a run.
+    """Optimizer, schedule, averaging, engine and chunks of a run; ``exact_sums`` are those of ranks (``train.sums``).
 
     Example:
         >>> options = Options(optimizer="adam", lr=0.01, schedule="cosine", average="ema")
@@ -172,6 +172,7 @@ class Options:
     device: str | None = None
     groups: Groups | None = None
     unit_gradient: str = MEAN
+    exact_sums: bool = False
     noise: str = FLOAT
 
     def __post_init__(self) -> None:
@@ -202,6 +203,11 @@ class Options:
                 'noise is "hardened", for which each record is computed and rounded alone: expected engine "auto" or '
                 '"loop", no chunk_size, and neither amp nor low_memory. Leave them out, or leave out noise.'
             )
+        if self.exact_sums:
+            raise InvalidInput(
+                'noise is "hardened" on several ranks, whose sums are on a grid of their own: expected one process. '
+                "Start it without torchrun, or leave out noise."
+            )
         object.__setattr__(self, "engine", "loop")
         object.__setattr__(self, "chunk_size", 1)
 
@@ -213,6 +219,8 @@ class Options:
         plain["groups"] = self.groups and [list(group) for group in self.groups]
         if self.unit_gradient == MEAN:  # as stored by those who knew of no units
             del plain["unit_gradient"]
+        if not self.exact_sums:  # as stored by those who knew of one process
+            del plain["exact_sums"]
         if self.noise == FLOAT:  # or of no other noise
             del plain["noise"]
         return plain
@@ -221,7 +229,7 @@ class Options:
     def from_dict(cls, data: object) -> Options:
         """The inverse of to_dict; nothing in the data is executed."""
         expected = {each.name for each in fields(cls)}
-        if not isinstance(data, dict) or {*data, "unit_gradient", "noise"} != expected:
+        if not isinstance(data, dict) or {*data, "unit_gradient", "exact_sums", "noise"} != expected:
             raise InvalidInput(
                 "the options of the run are not what to_dict wrote: another dpilot may have stored them."
             )

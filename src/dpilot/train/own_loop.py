@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -17,17 +19,20 @@ from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.noise import KeyedNoise, seeded_noise
-from dpilot.privacy.ledger import Committed, Ledger
+from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RunRecord, StepRecord
 from dpilot.sampling import Batch, check_source
 from dpilot.train import payment
 from dpilot.train.checkpoint.secret import run_key
+from dpilot.train.checkpoint.store import Manifest, StoredRun
 from dpilot.train.job import Job, check_plan
 from dpilot.train.optimizers import OWN
 from dpilot.train.options import Options
-from dpilot.train.payment import Paying, PlanUse, Purpose, begin_use, check_unused, use_of
+from dpilot.train.payment import Paying, Payment, PlanUse, Purpose, begin_use, check_unused, use_of
 from dpilot.train.plan import Plan
+from dpilot.train.randomness import step_randomness
+from dpilot.train.ranks import Ranks, find_ranks
 from dpilot.train.records.reader import (
     Collate,
     Reader,
@@ -39,9 +44,11 @@ from dpilot.train.records.reader import (
     record_chunks,
 )
 from dpilot.train.records.unit_chunk import MEAN
-from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units
+from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units, unit_key
 from dpilot.train.run import Run
-from dpilot.train.step import record_of, step_randomness
+from dpilot.train.step import record_of
+from dpilot.train.step_secret import StepSecret
+from dpilot.train.trainer import run_noise, same_ledger
 
 DEFAULT_CHUNK = 256
 
@@ -56,7 +63,12 @@ class PrivateStep:
     Edge cases:
         ledger                   a Ledger, one commitment of it, or a path, as for a Trainer
         steps beyond the plan    refused
-        stopping early           the price stays what was planned; ``finish()`` books the run as done
+        stopping early           the price stays what was planned; ``finish()`` books the run as done, and so does the
+                                 end of ``with PrivateStep(...) as step:``
+        secret                   a file for the run's keys, beside its ledger: ``save_checkpoint`` then stores a run
+                                 that ``PrivateStep.resume`` goes on with
+        several ranks            the same loop on each: rank 0 pays, and its loader tells the others what to read; there
+                                 is no ``secret`` then
 
     Example:
         >>> from torch.utils.data import TensorDataset
@@ -93,10 +105,13 @@ class PrivateStep:
         groups: Sequence[Sequence[str]] | None = None,
         unit_gradient: str = MEAN,
         example: Any = None,
+        secret: str | Path | None = None,
         test_seed: int | None = None,
     ) -> None:
         check_plan(plan)
-        given, plan = plan, replace(plan, unit=use_of(plan).unit)
+        given, plan, ranks = plan, replace(plan, unit=use_of(plan).unit), find_ranks()
+        if secret is not None:
+            check_alone(ranks)
         options = Options(
             optimizer=OWN,
             engine=engine,
@@ -105,25 +120,110 @@ class PrivateStep:
             amp=amp,
             groups=None if groups is None else tuple(tuple(group) for group in groups),
             unit_gradient=unit_gradient,
+            exact_sums=ranks.size > 1,
         )
-        self._job = Job.create(model, loss_fn, plan, options, optimizer, example=example)
-        form = None if example is None else self._job.chunk_form(example)
+        self._job = Job.create(model, loss_fn, plan, options, optimizer, example=example, ranks=ranks)
+        with ranks.watch():
+            self._begin(given, ledger, Purpose(purpose, part, split), data_id, secret, test_seed)
+
+    def _begin(
+        self, given: Plan, ledger: Paying, purpose: Purpose, data_id: str | None, secret: str | Path | None,
+        test_seed: int | None,
+    ) -> None:  # fmt: skip
+        """Pay, on rank 0, and stand before the first step."""
+        job, ranks = self._job, self._job.ranks
+        plan, example = job.plan, job.example
+        form = None if example is None else job.chunk_form(example)
         if form is not None:
-            self._job.dry_run(form)
+            job.dry_run(form)
         check_unused(given, own_ledger=ledger is None)
-        book = payment.open_ledger(ledger, plan, data_id) or payment.own_ledger(plan, None, data_id)
-        noise = KeyedNoise() if test_seed is None else seeded_noise(test_seed)
-        self._stamp = noise.stamp
-        self._open = ExitStack()
-        event = payment.price(plan, own=ledger is None)
-        self._paid = self._open.enter_context(payment.pay(plan, book, event, Purpose(purpose, part, split)))
-        self._use = begin_use(given, None if test_seed is None else seeded_noise(test_seed).state)
-        self._use.key = run_key(noise)
+        job.join((), test_seed)
+
+        def open_book() -> Ledger | Committed:
+            return payment.open_ledger(ledger, plan, data_id) or payment.own_ledger(plan, None, data_id)
+
+        with ExitStack() as opened:
+            book = None if secret is None else open_book()
+            self._kept = None if secret is None else StepSecret.begin(secret, None if ledger is None else book, opened)
+            noise = run_noise(test_seed, None if self._kept is None else self._kept.log)
+            self._stamp = noise.stamp
+
+            def pay_here() -> AbstractContextManager[Payment]:
+                return payment.pay(plan, book or open_book(), payment.price(plan, own=ledger is None), purpose)
+
+            self._paid = opened.enter_context(payment.pay_once(ranks, plan, pay_here))
+            self._use = begin_use(given, None if test_seed is None else seeded_noise(test_seed).state)
+            self._use.key = ranks.once(lambda: unit_key(run_key(noise)))
+            self._use.ranks = ranks
+            self._ask_for_form(example)
+            self._state = job.start(noise, self._paid.receipt, form)
+            if self._kept is not None:
+                assert isinstance(self._paid, Payment)  # a run that can be resumed is one process
+                self._kept.keep_first(job, self._paid, noise, self._use)
+            self._open = opened.pop_all()
+
+    @classmethod
+    def resume(
+        cls,
+        folder: str | Path,
+        model: nn.Module,
+        loss_fn: Callable[..., Tensor],
+        optimizer: torch.optim.Optimizer,
+        *,
+        plan: Plan | None = None,
+        ledger: Ledger | str | Path | None = None,
+        secret: str | Path | None = None,
+        example: Any = None,
+    ) -> PrivateStep:
+        """Go on with a run that ``save_checkpoint`` stored in ``folder``, exactly; model and optimizer are put back.
+
+        Make its loader after: ``poisson_loader(dataset, step.plan)``, or of ``plan``, the stored one in another object.
+        It yields the batches that are left. A step-size schedule is the loop's own, to be put back by the loop.
+
+        Guarantee:
+            That of ``Trainer.resume``: nothing is paid again, as the same noise covers the same sums, which is checked.
+
+        Edge cases:
+            a data set that draws, read by workers    refused where it comes to another sum: workers draw anew
+        """
+        check_alone(find_ranks())
+        where, step = Path(folder), cls.__new__(cls)
+        manifest, stored = Manifest.read(where), StoredRun.read(where)
+        given = manifest.plan if plan is None else plan
+        if stored.steps_taken == manifest.plan.steps and not Path(secret or manifest.secret).exists():
+            raise InvalidInput(f"the run in {where} is complete, all {manifest.plan.steps} steps: take its model.")
+        if replace(given, unit=manifest.plan.unit) != manifest.plan:
+            raise InvalidInput(f"the plan is not that of the run in {where}: leave it out, and make none anew.")
+        if manifest.example != (example is not None):
+            had = "an example: give resume(example=...) one of the same form" if manifest.example else "no example"
+            raise InvalidInput(f"the run in {where} was given {had}.")
+        step._job = Job.create(model, loss_fn, manifest.plan, manifest.options, optimizer, example=example)
+        stored.check_fits(model)
+        book = same_ledger(where, manifest, reopen(ledger) if isinstance(ledger, str | Path) else ledger)
+        with ExitStack() as opened:
+            step._kept, kept = StepSecret.reopen(where, manifest, stored, secret, opened)
+            noise = KeyedNoise(kept.noise, stamp=manifest.stamp, witness=step._kept.log)
+            place = manifest.seq, manifest.stage
+            resumed = payment.resume_payment(manifest.plan, book, *place, stored.steps_taken)
+            step._paid, step._stamp = opened.enter_context(resumed), manifest.stamp
+            form = None if example is None else step._job.chunk_form(example)
+            step._state = step._job.start(noise, step._paid.receipt, form)
+            stored.restore_into(step._state)
+            step._use = begin_use(given, kept.sampling)
+            step._use.draws = kept.seal
+            step._use.key = unit_key(kept.seal)
+            step._ask_for_form(example)
+            step._open = opened.pop_all()
+        if step._is_over:
+            step.finish()
+        return step
+
+    def _ask_for_form(self, example: Any) -> None:
+        """Have the loader say what records look like, as it begins, where no example does."""
         if example is None:
             self._use.rehearse = weakref.WeakMethod(self._rehearse)
         else:
-            self._use.form = first_record(example, batches.size(example, per_batch))
-        self._state = self._job.start(noise, self._paid.receipt, form)
+            self._use.form = first_record(example, batches.size(example, self._job.options.per_batch))
 
     def __call__(self, batch: LoadedBatch) -> StepRecord:
         """Take the next step on the plan's next batch; the record of what it used."""
@@ -133,16 +233,54 @@ class PrivateStep:
                 "Poisson batches cost what the plan says."
             )
         chain = self._use.sampler.state
-        self._use.sampler.claim(batch.issued)
-        self._state.rates = [group["lr"] for group in self._job.optimizer.param_groups]  # the loop's own schedule
-        record = self._state.step(chain, self._chunks(batch))
-        if self._state.steps_taken == self._job.plan.steps:
+        with self._job.ranks.watch():
+            self._use.sampler.claim(batch.issued)
+            if self._kept is not None:
+                self._kept.ratchet()
+            self._state.rates = [group["lr"] for group in self._job.optimizer.param_groups]  # the loop's own schedule
+            record = self._state.step(chain, self._chunks(batch))
+        if self._is_over and self._kept is None:
             self.finish()
         return record
 
     def finish(self) -> None:
-        """Book the run as done; no further step is taken. The last planned step does this by itself."""
+        """Book the run as done; no further step is taken. The last planned step does this by itself, or, of a run that
+        can be resumed, the checkpoint after it, as what is not stored would be lost with the keys."""
         self._open.close()
+        if self._kept is not None:
+            self._kept.forget()
+
+    def __enter__(self) -> PrivateStep:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: Any) -> None:
+        """Leaving books the run as done; an exception leaves it spent, and free for another process to resume."""
+        if problem is None:
+            self.finish()
+        else:
+            self._open.__exit__(kind, problem, trace)
+
+    def save_checkpoint(self, folder: str | Path) -> Path:
+        """Store the run as it stands between two steps: plan, model, optimizer, clip state and what was released.
+
+        The step needs a ``secret``, the path of a file that holds its keys, outside whatever folder is shared. The next
+        step moves these on, and older checkpoints can then be looked at, but not resumed.
+        """
+        if self._kept is None:
+            raise InvalidInput("the step keeps no secret: expected PrivateStep(..., secret=path) to go on from a file.")
+        where = self._kept.write(Path(folder), self._state, self._use)
+        if self._is_over:
+            self.finish()
+        return where
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was paid."""
+        return self._job.plan
+
+    @property
+    def _is_over(self) -> bool:
+        return self._state.steps_taken == self._job.plan.steps
 
     @property
     def epsilon(self) -> float:
@@ -154,7 +292,8 @@ class PrivateStep:
         return self._paid.cost.delta
 
     @property
-    def ledger(self) -> Ledger | Committed:
+    def ledger(self) -> Ledger | Committed | None:
+        """Where the run was paid; None on other ranks than the first, which paid."""
         return self._paid.ledger
 
     @property
@@ -165,7 +304,7 @@ class PrivateStep:
     @property
     def run(self) -> Run:
         """The run so far as a Trainer would return it: to save, report or evaluate it."""
-        return Run(self._job.model, self.record, self.ledger)
+        return Run(self._job.model, self.record, self.ledger, self._job.ranks.leads)
 
     def _rehearse(self, form: Any) -> None:
         """Try the model on made-up records in a public form, as a loader begins: which batch has records is secret."""
@@ -178,17 +317,57 @@ class PrivateStep:
             yield from record_chunks(pick_chunks(part, count, pieces), self._job.device)
 
 
+def check_alone(ranks: Ranks) -> None:
+    """Refuse a loop of one's own that can be resumed, on several ranks."""
+    if ranks.size > 1:
+        raise InvalidInput(
+            f"there are {ranks.size} ranks, and a loop of one's own that can be resumed runs in one process: expected "
+            "no secret. Use a Trainer with checkpoint=, which resumes on any number of ranks."
+        )
+
+
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class LoadedBatch:
     """One Poisson batch with its records, for the one step it may be used in.
 
+    It behaves like the mapping, tuple or tensor that its records make, an empty batch with no rows: ``batch["x"]``,
+    ``x, y = batch``, ``model(**batch)``. What is computed from it is not private; a step is.
+
     ``parts`` are pieces of the batch, records of equal shapes: one as a rule, none of an empty batch. ``counts`` says
-    how many records each holds. How many there are is secret: the representation shows the step only.
+    how many records each holds, ``form`` shows one. How many there are is secret: the representation shows the step
+    only.
     """
 
     issued: Batch
     parts: tuple[Any, ...]
     counts: tuple[int, ...] = ()
+    form: Any = None
+
+    @property
+    def whole(self) -> Any:
+        """All its records as one: what a loader of torch would have yielded."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        if self.parts or self.form is None:
+            raise InvalidInput(
+                "the records of a batch have several shapes, or none, and do not make one batch: expected records of "
+                "one length. Pad them where they are read."
+            )
+        return batches.rows(self.form, 1, 0, 0)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.whole[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("get", "items", "keys", "values"):  # of a mapping alone
+            return getattr(self.whole, name)
+        raise AttributeError(f"a batch of a private run has no {name!r}: expected it of the records that it holds.")
 
     def __repr__(self) -> str:
         return f"LoadedBatch(step={self.issued.step})"
@@ -203,12 +382,14 @@ def poisson_loader(
     missing_unit: str | None = None,
     num_workers: int = 0,
     collate_fn: Collate | None = None,
+    epoch_steps: int | None = None,
     **options: Any,
 ) -> DataLoader[Any]:
     """A DataLoader that yields the plan's Poisson batches, ``plan.steps`` of them, empty ones included.
 
     Hand each to ``PrivateStep``, in order. Keys of noise and batches stay in this process; workers only read records.
     ``units``, ``rows_per_unit`` and ``missing_unit`` are those of a Trainer: batches are then of units with their rows.
+    With ``epoch_steps`` an iteration ends after so many, for loops that count epochs; the next one goes on.
 
     Guarantee:
         No record is read before a PrivateStep of the same plan has paid. Iterating anew issues again, unchanged, the
@@ -228,6 +409,8 @@ def poisson_loader(
     check_plan(plan)
     check_source(dataset)
     _validate.count(least=0, num_workers=num_workers)
+    if epoch_steps is not None:
+        _validate.count(epoch_steps=epoch_steps)
     late = {"timeout", "in_order"} & set(options)
     if late:
         raise InvalidInput(
@@ -248,7 +431,7 @@ def poisson_loader(
     loaded = _Loaded(dataset, collate_fn, units, unit)
     return DataLoader(
         cast(Any, loaded),
-        batch_sampler=_Issued(plan, loaded, here=num_workers == 0),
+        batch_sampler=_Issued(plan, loaded, here=num_workers == 0, epoch=epoch_steps or plan.steps),
         num_workers=num_workers,
         collate_fn=cast(Any, _as_it_is),
         **options,
@@ -258,8 +441,9 @@ def poisson_loader(
 class _Issued:
     """The plan's batches as what a DataLoader calls a batch sampler; it runs in the main process."""
 
-    def __init__(self, plan: Plan, loaded: _Loaded, *, here: bool) -> None:
+    def __init__(self, plan: Plan, loaded: _Loaded, *, here: bool, epoch: int) -> None:
         self._plan = plan
+        self._epoch = epoch
         self._loaded = loaded
         self._here = here  # records are read in this process, not in workers
 
@@ -271,28 +455,37 @@ class _Issued:
                 "its price, and iterate after."
             )
         _check_paid_for(use, self._loaded.unit)
-        self._loaded.find_form(use.form)  # before workers begin, which copy it
-        self._loaded.group(use.key)
-        rehearse = None if use.rehearse is None else use.rehearse()
-        if rehearse is not None and self._loaded.form is not None:
-            rehearse(self._loaded.form)
-            use.rehearse = None
-        issued = use.rewind().batches(len(self._loaded))
+        with use.ranks.watch():
+            self._loaded.find_form(use.form, use.ranks)  # before workers begin, which copy it
+            self._loaded.group(use.key)
+            rehearse = None if use.rehearse is None else use.rehearse()
+            if rehearse is not None and self._loaded.form is not None:
+                rehearse(self._loaded.form)
+                use.rehearse = None
+        whole = use.rewind().batches(len(self._loaded) if use.ranks.leads else 0)
+        left = self._epoch - use.sampler.position % self._epoch  # of an epoch that was begun before
+        issued = islice(map(use.ranks.deal_records, whole), left)
         return self._with_coins(issued) if self._here else issued
 
     def _with_coins(self, issued: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches, each read with coins of its own, which torch's seed decides.
+        """The same batches, each read with coins of its own, which torch's seed or the run's secret decides.
 
         Read with the generators of the process, a data set that draws would leave these where they tell how many
         records there were. Workers have generators of their own.
         """
-        coins = Chain(torch.randint(256, (KEY_BYTES,), dtype=torch.uint8).numpy().tobytes())
+        use = use_of(self._plan)
+        if use.draws is None:
+            coins = Chain(torch.randint(256, (KEY_BYTES,), dtype=torch.uint8).numpy().tobytes())
+        else:  # of a run that can be resumed, whose records are read again as they were
+            coins = Chain(use.draws)
+            for _ in range(use.sampler.position):
+                coins = coins.next()
         for batch in issued:
             self._loaded.coins, coins = coins, coins.next()
             yield batch
 
     def __len__(self) -> int:
-        return self._plan.steps
+        return self._epoch
 
 
 class _Loaded:
@@ -307,12 +500,12 @@ class _Loaded:
         self.coins: Chain | None = None
         self._units: Units | None = None
 
-    def find_form(self, declared: Any) -> None:
+    def find_form(self, declared: Any, ranks: Ranks) -> None:
         """Settle the form: as declared, as the data set's types tell, or that of the first record."""
         if declared is not None:
             self.form = declared
         elif self.form is None:
-            self.form = first_row(self._dataset, self._ids, self.unit, self._collate)
+            self.form = ranks.once(lambda: first_row(self._dataset, self._ids, self.unit, self._collate))
 
     def group(self, key: bytes) -> None:
         """Settle which rows are one unit's, by a secret of the run; those of a run are grouped once."""
@@ -325,13 +518,11 @@ class _Loaded:
         return rows if self._units is None else UnitReader(self._units, rows, self.unit.rows or 1)
 
     def __getitems__(self, issued: Batch) -> LoadedBatch:
-        if not issued.indices.size:
-            return LoadedBatch(issued, ())
-        if self.form is None:
-            return LoadedBatch(issued, ())  # no record shows a form, so none has it
+        if not issued.indices.size or self.form is None:  # no record shows a form, so none has it
+            return LoadedBatch(issued, (), (), self.form)
         with nullcontext() if self.coins is None else step_randomness(self.coins):
             found = list(self._reader.counted_chunks([issued.indices]))
-        return LoadedBatch(issued, tuple(whole for whole, _ in found), tuple(count for _, count in found))
+        return LoadedBatch(issued, tuple(whole for whole, _ in found), tuple(count for _, count in found), self.form)
 
     def __getitem__(self, index: int) -> Any:
         raise InvalidInput(f"record {index} is asked for alone: expected batches. Iterate over the loader.")

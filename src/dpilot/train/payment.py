@@ -7,10 +7,10 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.keys import KEY_BYTES, Chain
@@ -24,6 +24,7 @@ from dpilot.privacy.receipt import Receipt
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.sampling import PoissonSampler
 from dpilot.train.plan import Plan
+from dpilot.train.ranks import ALONE, Ranks
 
 LEDGER = "ledger"
 Paying = Ledger | Committed | str | os.PathLike[str] | None
@@ -56,6 +57,43 @@ class Payment:
     def left(self) -> float:
         """The epsilon that is left of the ledger's budget; nothing where all was committed beforehand."""
         return self.ledger.remaining().epsilon if isinstance(self.ledger, Ledger) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PaidElsewhere:
+    """What another rank than the one that paid knows of it: nothing can be drawn here."""
+
+    cost: Cost
+    left: float
+    note: str
+    event: Event
+    ledger: None = None
+
+    @property
+    def receipt(self) -> Draws:
+        nothing = Receipt(self.event)
+        nothing.close()
+        return nothing
+
+
+@contextmanager
+def pay_once(
+    ranks: Ranks, plan: Plan, pay_here: Callable[[], AbstractContextManager[Payment]]
+) -> Iterator[Payment | PaidElsewhere]:
+    """Rank 0 pays, and runs the body inside its payment; the others run it once they know that it has."""
+    with ExitStack() as stack:
+        if ranks.leads:
+            with ranks.spend():
+                paid = stack.enter_context(pay_here())
+            ranks.once(lambda: PaidElsewhere(paid.cost, paid.left, note(plan, paid), plan.event))
+            yield paid
+        else:
+            yield ranks.once(refuse_to_pay)
+
+
+def refuse_to_pay() -> NoReturn:
+    """What another rank than the first does where it would pay."""
+    raise InvalidInput("rank 0 alone pays: expected to be told of it.")
 
 
 def own_ledger(plan: Plan, folder: Path | None, data_id: str | None) -> Ledger:
@@ -144,8 +182,10 @@ def is_interrupted(ledger: Ledger, seq: int, stage: int) -> bool:
     return _entry(ledger, seq, stage).state == "reserved"
 
 
-def note(plan: Plan, paid: Payment) -> str:
+def note(plan: Plan, paid: Payment | PaidElsewhere) -> str:
     """How the price was found, in one sentence."""
+    if isinstance(paid, PaidElsewhere):
+        return paid.note
     if _entry(paid.ledger, paid.seq, paid.stage).event == plan.event:
         return "priced by the ledger's accountant"
     return "priced at the cost that the plan was certified for when it was made"
@@ -189,13 +229,15 @@ def _entry(ledger: Ledger | Committed, seq: int, stage: int) -> Entry:
 class PlanUse:
     """One use of a plan: its sampler, and whether its price is on disk so that records may be read."""
 
-    __slots__ = ("form", "key", "paid", "rehearse", "sampler", "unit")
+    __slots__ = ("draws", "form", "key", "paid", "ranks", "rehearse", "sampler", "unit")
 
     def __init__(self, plan: Plan, state: Chain | None = None, unit: PrivacyUnit | None = None) -> None:
         self.sampler = PoissonSampler(plan.sample_rate, plan.steps, state=state)
         self.paid = False
         self.unit = unit or plan.unit  # of the batches: the plan's, or that of a loader with ids
         self.key = self.sampler.state.generator("units").bytes(KEY_BYTES)  # by which rows of a unit are chosen
+        self.draws: bytes | None = None  # by which records are read, where a run must be able to read them again
+        self.ranks: Ranks = ALONE
         self.form: Any = None  # of the records, where whoever takes the steps was given an example
         self.rehearse: weakref.WeakMethod[Callable[[Any], None]] | None = None  # theirs, where they were not
 

@@ -58,6 +58,8 @@ class Run:
     model: nn.Module
     record: RunRecord
     ledger: Ledger | Committed | None = field(default=None, repr=False)
+    leads: bool = field(default=True, repr=False)
+    """Whether this process writes: of several ranks, which all hold the run, rank 0 does."""
 
     @property
     def epsilon(self) -> float:
@@ -138,9 +140,14 @@ class Run:
 
         ``evaluation``: figures that ``evaluate`` released of it. ``options``: see ``FitRecord.write_report``.
         """
+        if not self.leads:
+            return Path(path)
+        return self.fit_record(evaluation).write_report(path, **options)
+
+    def fit_record(self, evaluation: Evaluation | None = None) -> FitRecord:
+        """The run as reports and cards see it, with figures that ``evaluate`` released of it."""
         figures = None if evaluation is None else evaluation.to_dict()
-        record = self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
-        return record.write_report(path, **options)
+        return self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
 
     def _repr_html_(self) -> str:
         return self.record.to_fit(paid_in=self._paid_in()).summary_table(type(self.model).__name__)
@@ -152,9 +159,12 @@ class Run:
 
         Edge cases:
             a ledger that was given     its entries are written, it stays where it is
+            several ranks               rank 0 writes
             another run in the folder   refused
         """
         where = Path(folder)
+        if not self.leads:
+            return where
         written = self.record.to_json()
         if (where / RUN).exists() and not _is_same(where / RUN, written):
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")

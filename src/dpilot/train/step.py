@@ -6,9 +6,7 @@ What is sensitive stays inside ``private_sum``; everything after it was released
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, Protocol, final
@@ -31,14 +29,13 @@ from dpilot.records import PUBLIC_VALIDATION, AuditRecord, RunRecord, StepRecord
 from dpilot.train import options, payment
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
-from dpilot.train.payment import Payment
+from dpilot.train.payment import PaidElsewhere, Payment
 from dpilot.train.plan import Plan
+from dpilot.train.randomness import step_randomness
 from dpilot.train.records.reader import RecordChunk, ignore_warnings
-
-Gradients = dict[str, Tensor]
+from dpilot.train.sums import FloatSums, Gradients, Sums, sum_types
 
 NO_CANARIES: Final[Indices] = np.zeros(0, dtype=np.int64)
-_MANY: Final = 4096  # records of a batch, from which on the roundings of a float32 sum would show beside the bound
 
 
 class Planted(Protocol):
@@ -68,7 +65,8 @@ class Planted(Protocol):
 class StepContext:
     """What stays the same through a run: the plan, the model, how gradients are had, and what pays and adds noise.
 
-    ``clip`` is the plan's own rule where that is replayed; ``hardened`` rounds each record to the grid of the noise.
+    ``clip`` is the plan's own rule where that is replayed; ``sums`` says who adds up and releases; ``hardened`` rounds
+    each record to the grid of the noise.
     """
 
     plan: Plan
@@ -79,6 +77,7 @@ class StepContext:
     receipt: Draws
     groups: Sequence[Sequence[str]] | None = None
     clip: Clip | None = None
+    sums: Sums = field(default_factory=FloatSums)
     canaries: Planted | None = None
     hardened: bool = False
 
@@ -107,19 +106,21 @@ def private_step(
     plan, groups = context.plan, context.groups
     parameters, batch_size = trainable(context.model), plan.expected_batch_size
     grid = grid_size(float(state.bound), plan.noise_multiplier) if context.hardened else None
-    kinds = _sum_types(parameters, math.inf if context.hardened else batch_size)
+    kinds, sums = sum_types(parameters, math.inf if context.hardened else batch_size), context.sums
     canaries = () if context.canaries is None else context.canaries.gradients(planted, state)
+    pieces = chain(map(context.per_sample, chunks), canaries)
     with ignore_warnings():
         released, extras = private_sum(
-            (_ChunkGradients(each, groups, kinds, grid) for each in chain(map(context.per_sample, chunks), canaries)),
+            (sums.piece(_ChunkGradients(each, groups, kinds, grid)) for each in pieces),
             _widen_extras(context.clip or plan.clipping.clip, kinds, grid),
             state,
-            empty=_ChunkGradients(no_gradients(parameters, "none", "no records"), groups, kinds, grid),
+            empty=sums.piece(_ChunkGradients(no_gradients(parameters, "none", "no records"), groups, kinds, grid)),
             noise_multiplier=plan.noise_multiplier,
             sample_rate=plan.sample_rate,
             receipt=context.receipt,
             noise=context.noise,
             add=_add,
+            door=sums.release,
         )
     if context.canaries is not None:
         context.canaries.observe(released, state)
@@ -207,19 +208,6 @@ def _move(
     optimizer.zero_grad(set_to_none=True)
 
 
-def _sum_types(parameters: Mapping[str, nn.Parameter], batch_size: float) -> dict[str, torch.dtype]:
-    """The precision in which sums are added up and released: float32 or better.
-
-    A batch that is expected to be large is summed, and released, in float64: in float32 each addition rounds by the
-    length of the sum, and what one record changes in those roundings grows with the batch.
-    """
-    double, large = (torch.float64, torch.complex128), batch_size > _MANY
-    return {
-        name: torch.float64 if p.dtype in double or (large and p.device.type != "mps") else torch.float32
-        for name, p in parameters.items()  # mps has no float64
-    }
-
-
 def _real(gradient: Tensor) -> Tensor:
     """The gradient as real numbers: of a complex one, its real and imaginary parts along a last axis of two."""
     return torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient
@@ -298,7 +286,7 @@ def _numbers(values: Tensor) -> tuple[float, ...]:
     return tuple(values.detach().float().flatten().tolist())
 
 
-def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
+def record_of(state: TrainingState, paid: Payment | PaidElsewhere, stamp: str) -> RunRecord:
     """What a run released so far, and what it costs."""
     cost, plan, audited = paid.cost, state.context.plan, state.context.canaries
     return RunRecord(
@@ -312,36 +300,3 @@ def record_of(state: TrainingState, paid: Payment, stamp: str) -> RunRecord:
         validation=tuple(state.validation),
         audit=None if audited is None else audited.record(),
     )
-
-
-@contextmanager
-def step_randomness(chain: Chain) -> Iterator[None]:
-    """Seed torch, numpy and random from this position of the chain, and put back what was there when it ends.
-
-    Guarantee:
-        A resumed step draws what the first one drew. Nothing needs to be stored for it: the position of a global
-        generator would tell how many records a batch had.
-    """
-    seeds = chain.generator("model").integers(2**32, size=3)
-    before = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=cuda_devices()):
-            _seed_torch(int(seeds[0]))
-            np.random.seed(int(seeds[1]))
-            random.seed(int(seeds[2]))
-            yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-
-
-def _seed_torch(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a small step
-    if cuda_devices():
-        torch.cuda.manual_seed_all(seed)
-
-
-def cuda_devices() -> list[int]:
-    """The CUDA devices whose generators a step may move; none in a process that never used one."""
-    started = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-    return list(range(torch.cuda.device_count())) if started else []

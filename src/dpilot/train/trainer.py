@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dpilot.keys import Chain, fresh_key
 from dpilot.noise import KeyedNoise, SystemNoise, Witness, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.receipt import Receipt
-from dpilot.records import RUN
+from dpilot.records import RUN, RunRecord
 from dpilot.sampling import PoissonSampler, check_source
 from dpilot.train import payment
 from dpilot.train.canaries import Canaries
@@ -30,9 +30,10 @@ from dpilot.train.optimizers import OWN, MakeOptimizer
 from dpilot.train.options import FLOAT, Average, Options, Schedule
 from dpilot.train.options import average as average_of
 from dpilot.train.options import schedule as schedule_of
-from dpilot.train.payment import LEDGER, Paying, Payment, Purpose
+from dpilot.train.payment import LEDGER, PaidElsewhere, Paying, Payment, Purpose
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Callback, Observers, Progress
+from dpilot.train.ranks import Alone, find_ranks
 from dpilot.train.records.reader import Collate, Reader
 from dpilot.train.records.unit_chunk import MEAN
 from dpilot.train.records.unit_reader import UnitReader, check_ids
@@ -79,6 +80,7 @@ class Trainer:
         row that cannot be read       left out of its unit, like one of another shape than the unit's first
         row that does not compute     its unit is null
         layer-wise rules              groups of parameters are shared out by the model's order, or given as ``groups``
+        several ranks (torchrun)      all take part; rank 0 pays, draws, calls back and writes (docs/scale.md)
 
     Example:
         >>> import torch
@@ -131,7 +133,7 @@ class Trainer:
         progress: Progress | None = None,
         test_seed: int | None = None,
     ) -> None:
-        named = OWN if callable(optimizer) else optimizer
+        named, ranks = OWN if callable(optimizer) else optimizer, find_ranks()
         options = Options(
             optimizer=named,
             lr=lr,
@@ -147,8 +149,14 @@ class Trainer:
             device=device,
             groups=None if groups is None else tuple(tuple(group) for group in groups),
             unit_gradient=unit_gradient,
+            exact_sums=ranks.size > 1,
             noise=noise,
         )
+        if audit is not None and ranks.size > 1:
+            raise InvalidInput(
+                f"audit is given on {ranks.size} ranks: expected one process, which knows the coins of all canaries. "
+                "Start it without torchrun, or audit another run of the same model and plan."
+            )
         check_plan(plan)
         self._plan, plan = plan, plan.with_unit(units is not None, rows_per_unit, missing_unit)
         own = optimizer if callable(optimizer) else None
@@ -164,9 +172,12 @@ class Trainer:
             ids=units,
             observers=Observers(callback, progress),
             validation=_validation(public_validation, model, loss_fn, options, collate_fn, every),
+            ranks=ranks,
         )
+        with ranks.spend():
+            book = payment.open_ledger(ledger, plan, data_id) if ranks.leads else None
         self._terms = RunTerms(
-            ledger=payment.open_ledger(ledger, plan, data_id),
+            ledger=book,
             purpose=Purpose(purpose, part, split),
             data_id=data_id,
             folder=None if checkpoint is None else Path(checkpoint),
@@ -188,10 +199,17 @@ class Trainer:
             raise InvalidInput(
                 "fit was called already: expected a new Trainer, with a new model and plan, for each run."
             )
+        with self._job.ranks.watch():
+            run = self._fit(dataset)
+        self._fitted = True
+        return run
+
+    def _fit(self, dataset: Any) -> Run:
         job, terms = self._job, self._terms
         check_source(dataset)
         check_ids(dataset, job.ids, job.plan.unit)
-        terms.check_free()
+        if job.ranks.leads:
+            terms.check_free()
         payment.check_unused(self._plan, own_ledger=terms.ledger is None)
         if job.validation is not None:
             job.validation.check(dataset)
@@ -200,17 +218,14 @@ class Trainer:
         form = job.form(dataset)
         if form is not None:
             job = job.dry_run(form)
-        ledger = terms.ledger or payment.own_ledger(job.plan, terms.folder, terms.data_id)
-        event = payment.price(job.plan, own=terms.ledger is None)
-        with payment.pay(job.plan, ledger, event, terms.purpose) as paid, annotate_errors(ledger, terms.folder):
+        job = job.join(dataset, terms.test_seed)
+        with payment.pay_once(job.ranks, job.plan, lambda: _pay(job, terms)) as paid:
             sampler = payment.begin_use(self._plan, terms.coins()).sampler
             if form is None:  # no type and no example tells it: the first record's counts as public
-                form = job.first_form(dataset)
-                job = job.dry_run(form)
+                form = job.ranks.once(lambda: job.first_form(dataset))
+                job = job.dry_run(form).in_chunks_of_first()
             state, stamp = _train(job, terms, paid, dataset, form, sampler)
-        run = _finish(job, state, paid, stamp, terms.folder)
-        self._fitted = True
-        return run
+        return _finish(job, state, paid, stamp, terms.folder)
 
     @classmethod
     def resume(
@@ -239,58 +254,112 @@ class Trainer:
         Guarantee:
             Nothing is paid again, because nothing new is released: the same noise is added to the same sums, which is
             checked. Where that cannot be (the secret is gone or ahead, a sum differs) it is refused: a new run pays.
+
+        Edge cases:
+            several ranks    what they began goes on bit for bit on any number of them; what one process began goes on
+                             on several only where the next step had not begun
         """
-        where = Path(folder)
-        manifest = Manifest.read(where)
-        if manifest.options.optimizer == OWN and optimizer is None:
-            raise InvalidInput("the run used an optimizer of its own: give resume(optimizer=...) the same callable.")
-        if manifest.example and example is None:
-            raise InvalidInput("the run was given an example: give resume(example=...) one of the same form.")
-        if manifest.units != (units is not None):
-            had = "ids: give resume(units=...) the same" if manifest.units else "no ids: leave units out"
-            raise InvalidInput(f"the run protects {manifest.plan.unit}, and was given {had}.")
-        if manifest.validation != (public_validation is not None):
-            had = "was validated: give resume(public_validation=...) the same data"
-            none = "was not validated on public data: leave public_validation out"
-            raise InvalidInput(f"the run {had if manifest.validation else none}.")
+        where, ranks = Path(folder), find_ranks()
         observers = Observers(callback, progress)
-        validation = _validation(public_validation, model, loss_fn, manifest.options, collate_fn, manifest.every)
-        job = Job.create(
-            model, loss_fn, manifest.plan, manifest.options, optimizer,
-            collate=collate_fn, example=example, ids=units, observers=observers, validation=validation,
-        )  # fmt: skip
-        check_source(dataset)
-        check_ids(dataset, units, manifest.plan.unit)
-        stored = StoredRun.read(where)
-        stored.check_fits(model)
-        book = _same_ledger(where, manifest, reopen(ledger) if isinstance(ledger, str | Path) else ledger)
-        file = SecretFile(secret_path(where, Path(secret or manifest.secret)))
-        if stored.steps_taken == job.plan.steps:
-            return _close(where, manifest, job, stored, book, file)
-        place = manifest.seq, manifest.stage
-        with closing(file.log):
-            file.log.open(fresh=False)
-            kept = _own_secret(where, manifest, stored, file).at(stored.steps_taken)
-            harden = manifest.options.hardened
-            noise = KeyedNoise(kept.noise, stamp=manifest.stamp, witness=file.log, hardened=harden)
-            sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=kept.sampling)
-            taken = stored.steps_taken
-            with payment.resume_payment(job.plan, book, *place, taken) as paid, annotate_errors(book, where):
-                known = job.form(dataset)
-                form = job.first_form(dataset) if known is None else known
-                reader = job.reader(job.group(dataset, kept.seal), form)
-                state = job.start(noise, paid.receipt, form)
-                stored.restore_into(state)
+        with ranks.watch():
+            manifest = ranks.once(lambda: Manifest.read(where))
+            if manifest.options.exact_sums and ranks.size == 1:
+                ranks = Alone(as_ranks=True)
+            _check_given_again(manifest, optimizer, example, units, public_validation)
+            options = replace(manifest.options, exact_sums=manifest.options.exact_sums or ranks.size > 1)
+            validation = _validation(public_validation, model, loss_fn, options, collate_fn, manifest.every)
+            job = Job.create(
+                model, loss_fn, manifest.plan, options, optimizer, collate=collate_fn, example=example, ids=units,
+                observers=observers, validation=validation, ranks=ranks,
+            )  # fmt: skip
+            check_source(dataset)
+            check_ids(dataset, units, manifest.plan.unit)
+            stored = ranks.once(lambda: StoredRun.read(where))
+            stored.check_fits(model)
+            job = job.join(dataset)
+            if not ranks.leads:
+                return _follow(job, stored, dataset)
+            book = same_ledger(where, manifest, reopen(ledger) if isinstance(ledger, str | Path) else ledger)
+            file = SecretFile(secret_path(where, Path(secret or manifest.secret)))
+            if stored.steps_taken == job.plan.steps:
+                return _close(where, manifest, job, stored, book, file)
+            place, taken = (manifest.seq, manifest.stage), stored.steps_taken
+            with closing(file.log):
+                file.log.open(fresh=False)
+                kept = own_secret(where, manifest, stored, file).at(taken)
+                harden = options.hardened
+                noise = KeyedNoise(kept.noise, stamp=manifest.stamp, witness=file.log, hardened=harden)
+                sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=kept.sampling)
                 writer = CheckpointWriter(where, manifest, file, kept.seal)
-                _take_steps(job, state, paid, reader, sampler, noise, writer)
-        return _finish(job, state, paid, manifest.stamp, where)
+                with (
+                    payment.pay_once(
+                        ranks, job.plan, lambda: payment.resume_payment(job.plan, book, *place, taken)
+                    ) as paid,
+                    annotate_errors(book, where),
+                ):
+                    state = _go_on(job, stored, paid, dataset, kept.seal, sampler, noise, writer)
+            return _finish(job, state, paid, manifest.stamp, where)
+
+
+def _check_given_again(
+    manifest: Manifest, optimizer: MakeOptimizer | None, example: Any, units: Any, public_validation: Any
+) -> None:
+    """Refuse to resume without what the run was given, or with what it was not."""
+    if manifest.options.optimizer == OWN and optimizer is None:
+        raise InvalidInput("the run used an optimizer of its own: give resume(optimizer=...) the same callable.")
+    if manifest.example and example is None:
+        raise InvalidInput("the run was given an example: give resume(example=...) one of the same form.")
+    if manifest.units != (units is not None):
+        had = "ids: give resume(units=...) the same" if manifest.units else "no ids: leave units out"
+        raise InvalidInput(f"the run protects {manifest.plan.unit}, and was given {had}.")
+    if manifest.validation != (public_validation is not None):
+        had = "was validated: give resume(public_validation=...) the same data"
+        none = "was not validated on public data: leave public_validation out"
+        raise InvalidInput(f"the run {had if manifest.validation else none}.")
+
+
+def _follow(job: Job, stored: StoredRun, dataset: Any) -> Run:
+    """The rest of a resumed run, of which nothing may be left, on another rank than the first."""
+    if stored.steps_taken == job.plan.steps:
+        state = job.start(SystemNoise(), Receipt(job.plan.event))
+        stored.restore_into(state)
+        return _finish(job, state, None, "", None)
+    with payment.pay_once(job.ranks, job.plan, payment.refuse_to_pay) as paid:
+        at = Chain(fresh_key("sampling"), stored.steps_taken)  # it counts steps: what it draws is of no record
+        sampler = PoissonSampler(job.plan.sample_rate, job.plan.steps, state=at)
+        state = _go_on(job, stored, paid, dataset, b"", sampler, KeyedNoise(), None)
+    return _finish(job, state, paid, "", None)
+
+
+def _go_on(
+    job: Job, stored: StoredRun, paid: Payment | PaidElsewhere, dataset: Any, key: bytes, sampler: PoissonSampler,
+    noise: KeyedNoise, writer: CheckpointWriter | None,
+) -> TrainingState:  # fmt: skip
+    """All steps that a stored run has left; its state at the end."""
+    known = job.form(dataset)
+    form = job.ranks.once(lambda: job.first_form(dataset)) if known is None else known
+    reader = job.reader(job.group(dataset, key), form)
+    state = job.start(noise, paid.receipt, form)
+    stored.restore_into(state)
+    _take_steps(job, state, paid, reader, sampler, noise, writer)
+    return state
+
+
+@contextmanager
+def _pay(job: Job, terms: RunTerms) -> Iterator[Payment]:
+    """Pay in the ledger that was given, or in one of the plan's own."""
+    with job.ranks.spend():
+        ledger = terms.ledger or payment.own_ledger(job.plan, terms.folder, terms.data_id)
+    event = payment.price(job.plan, own=terms.ledger is None)
+    with payment.pay(job.plan, ledger, event, terms.purpose) as paid, annotate_errors(ledger, terms.folder):
+        yield paid
 
 
 def _train(
-    job: Job, terms: RunTerms, paid: Payment, dataset: Any, form: Any, sampler: PoissonSampler
+    job: Job, terms: RunTerms, paid: Payment | PaidElsewhere, dataset: Any, form: Any, sampler: PoissonSampler
 ) -> tuple[TrainingState, str]:
     """All steps of a new run, with or without checkpoints; its state at the end, and the stamp of its noise."""
-    if terms.folder is None or terms.secret is None:
+    if terms.folder is None or terms.secret is None or isinstance(paid, PaidElsewhere):
         noise = terms.noise()
         reader = job.reader(job.group(dataset, run_key(noise)), form)
         state = job.start(noise, paid.receipt, form)
@@ -314,24 +383,27 @@ def _train(
 
 
 def _take_steps(
-    job: Job, state: TrainingState, paid: Payment, reader: Reader | UnitReader, sampler: PoissonSampler,
+    job: Job, state: TrainingState, paid: Payment | PaidElsewhere, reader: Reader | UnitReader, sampler: PoissonSampler,
     noise: KeyedNoise, writer: CheckpointWriter | None,
 ) -> None:  # fmt: skip
     """Every step that is left: claim its batch, take it, store it where that is due, and report it."""
-    cost = paid.cost
-    report = job.observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
+    cost, ranks = paid.cost, job.ranks
+    observers = job.observers if ranks.leads else Observers()
+    report = observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
     if job.validation is not None and not state.validation:
         state.validation.append(job.validation.score(0))
     canaries, size = state.context.canaries, job.options.chunk_size
-    for batch in sampler.batches(len(reader) + (0 if canaries is None else int(canaries.included.sum()))):
+    length = len(reader) + (0 if canaries is None else int(canaries.included.sum()))
+    for batch in sampler.batches(length if ranks.leads else 0):
         key = sampler.state
         sampler.claim(batch)
         records, planted = batch.split(len(reader))
-        chunks = reader.chunks(job.pieces(records))
+        share = ranks.deal(key, records.step, job.pieces(records))
+        chunks = reader.chunks(share.pieces)
         if canaries is not None:
             assert size is not None
             chunks = chain(chunks, canaries.chunks(planted.indices - len(reader), size))
-        record = state.step(key, chunks, planted.indices - len(reader))
+        record = state.step(share.chain, chunks, planted.indices - len(reader))
         if job.validation is not None and job.validation.due(state.steps_taken) and state.steps_taken < job.plan.steps:
             state.validation.append(job.validation.score(state.steps_taken))
         if writer is not None and writer.due(state):
@@ -339,20 +411,29 @@ def _take_steps(
         report(record)
 
 
-def _finish(job: Job, state: TrainingState, paid: Payment, stamp: str, folder: Path | None) -> Run:
+def _finish(
+    job: Job, state: TrainingState, paid: Payment | PaidElsewhere | None, stamp: str, folder: Path | None
+) -> Run:
+    """The run that is handed out. Rank 0 says what was released, once it has written it."""
     state.finish()
     if job.validation is not None:  # the model that is handed out, averaged or moved on
         state.validation.append(job.validation.score(job.plan.steps))
-    run = Run(state.context.model, record_of(state, paid, stamp), paid.ledger)
-    if folder is not None:
-        run.save(folder)
-    return run
+    model, ledger = state.context.model, None if paid is None else paid.ledger
+
+    def write() -> RunRecord:
+        assert paid is not None
+        run = Run(model, record_of(state, paid, stamp), ledger)
+        if folder is not None:
+            run.save(folder)
+        return run.record
+
+    return Run(model, job.ranks.once(write), ledger, job.ranks.leads)
 
 
 def _close(folder: Path, manifest: Manifest, job: Job, stored: StoredRun, book: Ledger, file: SecretFile) -> Run:
     """A run that was interrupted after its last step: book it, and leave no secret."""
     if file.path.exists():
-        _own_secret(folder, manifest, stored, file)
+        own_secret(folder, manifest, stored, file)
     file.delete()
     place = manifest.seq, manifest.stage
     if payment.is_interrupted(book, *place):
@@ -364,7 +445,7 @@ def _close(folder: Path, manifest: Manifest, job: Job, stored: StoredRun, book: 
     return _finish(job, state, Payment(receipt, book, *place), manifest.stamp, folder)
 
 
-def _own_secret(folder: Path, manifest: Manifest, stored: StoredRun, file: SecretFile) -> Secret:
+def own_secret(folder: Path, manifest: Manifest, stored: StoredRun, file: SecretFile) -> Secret:
     """The run's own secret, if manifest and checkpoint are those that were sealed under its key."""
     kept = file.read()
     if kept.run != manifest.run:
@@ -399,7 +480,7 @@ def _validation(
     return None if data is None else PublicValidation(data, model, loss_fn, options.per_batch, collate, every)
 
 
-def _same_ledger(folder: Path, manifest: Manifest, given: Ledger | None) -> Ledger:
+def same_ledger(folder: Path, manifest: Manifest, given: Ledger | None) -> Ledger:
     """The ledger the run was paid in, grown from what it was then."""
     path = folder / LEDGER if manifest.ledger is None else manifest.ledger
     seen = given or Ledger.read(path)
@@ -449,14 +530,19 @@ class RunTerms:
 
     def noise(self, witness: Witness | None = None) -> KeyedNoise:
         """Fresh noise from the system, or the stamped noise of a test."""
-        if self.test_seed is None:
-            return KeyedNoise(witness=witness, hardened=self.hardened)
-        seeded = seeded_noise(self.test_seed)
-        return KeyedNoise(seeded.state, stamp=seeded.stamp, witness=witness, hardened=self.hardened)
+        return run_noise(self.test_seed, witness, hardened=self.hardened)
 
     def coins(self) -> Chain | None:
         """The batches of a test are those of its seed; otherwise the sampler finds its own key."""
         return None if self.test_seed is None else seeded_noise(self.test_seed).state
+
+
+def run_noise(test_seed: int | None, witness: Witness | None = None, *, hardened: bool = False) -> KeyedNoise:
+    """Fresh noise from the system, or the stamped noise of a test; ``witness`` notes what each release covers."""
+    if test_seed is None:
+        return KeyedNoise(witness=witness, hardened=hardened)
+    seeded = seeded_noise(test_seed)
+    return KeyedNoise(seeded.state, stamp=seeded.stamp, witness=witness, hardened=hardened)
 
 
 def secret_path(folder: Path, given: Path | None) -> Path:

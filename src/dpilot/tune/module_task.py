@@ -32,10 +32,12 @@ from dpilot.train.records.reader import ignore_warnings
 from dpilot.train.records.unit_reader import UnitsById, check_ids, rows_by_id, rows_of
 from dpilot.train.run import predict
 from dpilot.tune.pool import check_sendable, run_in_processes
+from dpilot.tune.ray_crew import RayExecutor
 from dpilot.tune.recipe import Recipe, TrialKeys, check_fresh, secret_randomness
 from dpilot.tune.stacked import Runner, runs_stacked, stackable, train_together
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Trial, count_cells, exact_counts, require_distinct
 from dpilot.tune.trial_transfer import TransferredTrial, check_noise
+from dpilot.tune.worker import TrialOutput
 
 __all__ = ["ModuleTask"]
 
@@ -46,7 +48,8 @@ class ModuleTask:
 
     Trials of small modules go together (``tune.stacked``) if ``together`` is True, by default on an accelerator only:
     on a processor the union of batches is more work than it saves. Others go one after the other or, with ``workers``,
-    that many at a time in processes of their own (``tune.pool``), each of which holds a copy of the records.
+    that many at a time in processes of their own (``tune.pool``), each of which holds a copy of the records; with
+    ``executor="ray"`` these are that many workers on a Ray cluster (``RayExecutor``, for fractions of GPUs).
 
     Records of ``train_data`` are (x, y), those of ``held_out`` (x, y) or (x, y, group); classes are 0 .. classes - 1.
     ``example`` is a public batch in the form of ``train_data``'s records: wanted unless they lie in a TensorDataset.
@@ -95,6 +98,7 @@ class ModuleTask:
     example: Any = field(default=None, repr=False)
     together: bool | None = None
     workers: int = 1
+    executor: str | RayExecutor = "processes"
     noise: MakeNoise = SystemNoise
     watch: Callable[[StepRecord], None] | None = field(default=None, repr=False)
     unit: PrivacyUnit = RECORD
@@ -113,9 +117,12 @@ class ModuleTask:
         with secret_randomness(noise, "initial weights"):
             check_fresh(self.model_fn)
         self.recipe.check(self.classes)
-        if self.workers > 1:
+        _validate.one_of(("processes", "ray"), "Or give a RayExecutor.", executor=_name(self.executor))
+        if self.workers > 1 or self.executor != "processes":
             check_sendable(self.recipe)
             check_noise(noise)
+        if self.executor == "ray":  # before anything is paid or drawn: how many workers there are tells of no trial
+            object.__setattr__(self, "executor", RayExecutor(self.workers))
 
     @classmethod
     def of(
@@ -234,7 +241,11 @@ class ModuleTask:
 
     def _uses_workers(self, trials: Sequence[Trial]) -> bool:
         """Whether trials go to processes of their own. A tape cannot record what is released there."""
-        if self.workers == 1 or len(trials) < 2 or current() is not None:
+        if current() is not None:
+            return False
+        if isinstance(self.executor, RayExecutor):
+            return True
+        if self.workers == 1 or len(trials) < 2:
             return False
         return not (self.together and self._stackable(len(trials), self._probe_job(trials[0])))
 
@@ -251,11 +262,16 @@ class ModuleTask:
             jobs.append(recipe.rehearse(trial.candidate, plan, keys.weights))
             recipe = recipe.with_chunks(jobs[0].options.chunk_size)
             transfers.append(TransferredTrial(trial, plan, keys))
-        finished = run_in_processes(recipe, transfers, self.workers)
+        finished = self._run(recipe, transfers)
         for trial, job, done in zip(trials, jobs, finished, strict=True):
             done.load_into(job.model)
             self._notify(trial, done.records)
         return tuple(job.model for job in jobs)
+
+    def _run(self, recipe: Recipe, transfers: Sequence[TransferredTrial]) -> list[TrialOutput]:
+        if isinstance(self.executor, RayExecutor):
+            return self.executor.run(recipe, transfers)
+        return run_in_processes(recipe, transfers, self.workers)
 
     def _notify(self, trial: Trial, records: Sequence[StepRecord]) -> None:
         if trial.keep is not None:
@@ -286,6 +302,10 @@ class ModuleTask:
         valid = (labels >= 0) & (labels < self.classes) & (labels == labels.round())
         cell = torch.where(valid, 0 * cell if objective == "accuracy" else cell, -1.0)
         return torch.stack([cell, (logits.argmax(1) == labels).double()], 1).numpy()
+
+
+def _name(executor: object) -> object:
+    return "ray" if isinstance(executor, RayExecutor) else executor
 
 
 def protected_unit(units: Any, unit: str | PrivacyUnit, rows_per_unit: int | None) -> PrivacyUnit:

@@ -30,6 +30,7 @@ from dpilot.tune.autopilot_record import Outcome, curves_of, explain, plan_of, t
 from dpilot.tune.defaults import TUNING_SHARE, AutopilotOptions
 from dpilot.tune.module_task import ModuleTask, protected_unit
 from dpilot.tune.probe_task import ProbeTask, head_threshold
+from dpilot.tune.ray_crew import RayExecutor
 from dpilot.tune.record import Tuned
 from dpilot.tune.scaling import chosen, final_run, search
 from dpilot.tune.task import HELD_OUT, TRAIN, MakeNoise, Task, count_cells, fixed_noise
@@ -110,6 +111,7 @@ def autopilot(
     ledger: Ledger | str | Path | None = None,
     device: str | None = None,
     workers: int = 1,
+    executor: str | RayExecutor = "processes",
     tell: Tell = silent,
     test_seed: int | None = None,
     unprotected: tuple[str, ...] = (),
@@ -132,6 +134,7 @@ def autopilot(
         units: of a module's ``dataset``, one id for each row: protects persons with all their rows, of which
             ``rows_per_unit`` count, instead of rows. ``size`` is then their number, and ``unit`` what they are called.
         workers: trials of a module that run at a time, in processes of their own (``ModuleTask``).
+        executor: "processes" on this machine, or "ray": workers on a Ray cluster.
         tell: called with each message of progress.
         test_seed: fixes coins and noise; the record is stamped as not private.
 
@@ -180,7 +183,8 @@ def autopilot(
     )
     if isinstance(what, Features):
         return _run_heads(what, run, groups, group_count)
-    return _run_module(what, dataset, run, classes, loss_fn, {"example": example, "workers": workers, "units": units})
+    more = {"example": example, "workers": workers, "executor": executor, "units": units}
+    return _run_module(what, dataset, run, classes, loss_fn, more)
 
 
 def run_trials(plan: AutopilotPlan, task: Task, committed: Committed, tell: Tell = silent) -> Outcome:

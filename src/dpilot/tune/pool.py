@@ -16,8 +16,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from queue import SimpleQueue
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol, TypeVar
 
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from dpilot.errors import DpilotError, InvalidInput
@@ -26,7 +27,7 @@ from dpilot.tune.recipe import Recipe
 from dpilot.tune.trial_transfer import TransferredTrial
 from dpilot.tune.worker import Conditions, Refusal, TrialOutput
 
-__all__ = ["TrialLost", "check_sendable", "run_in_processes"]
+__all__ = ["TrialLost", "check_sendable", "gather", "records_of", "run_in_processes"]
 
 
 class TrialLost(DpilotError):
@@ -72,12 +73,34 @@ def run_in_processes(recipe: Recipe, trials: Sequence[TransferredTrial], workers
     """
     count = min(workers, len(trials))
     with _start_workers(recipe, count) as (idle, threads):
-        asked = [threads.submit(_run_one, idle, trial) for trial in trials]
-        done, _ = wait(asked, return_when=FIRST_EXCEPTION)
-        for failed in (each.exception() for each in done):
-            if failed is not None:
-                raise failed
-        return [each.result() for each in asked]
+        return gather(threads, idle, trials)
+
+
+class Asked(Protocol):
+    """A worker: it answers each message."""
+
+    def ask(self, message: object, /) -> Any: ...
+
+
+Worker = TypeVar("Worker", bound=Asked)
+
+
+def gather(
+    threads: ThreadPoolExecutor, idle: SimpleQueue[Worker], trials: Sequence[TransferredTrial]
+) -> list[TrialOutput]:
+    """The answers of idle workers, each asked for one trial at a time by a thread of its own."""
+    asked = [threads.submit(_run_one, idle, trial) for trial in trials]
+    done, _ = wait(asked, return_when=FIRST_EXCEPTION)
+    for failed in (each.exception() for each in done):
+        if failed is not None:
+            raise failed
+    return [each.result() for each in asked]
+
+
+def records_of(recipe: Recipe) -> tuple[list[Tensor], Any]:
+    """The records as they are sent: tensors, and which rows are a unit's."""
+    tensors = [each.clone() for each in rows_of(recipe.dataset).tensors]  # a view would take along what it is a view of
+    return tensors, recipe.dataset.rows if isinstance(recipe.dataset, UnitsById) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +162,7 @@ def _start_workers(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Wo
     """Processes that know the recipe, and a thread to wait for each."""
     conditions, idle = Conditions.here(count), SimpleQueue[_Worker]()
     public = conditions, replace(recipe, dataset=None)
-    tensors = [each.clone() for each in rows_of(recipe.dataset).tensors]  # a view would take along what it is a view of
-    records = tensors, recipe.dataset.rows if isinstance(recipe.dataset, UnitsById) else None
+    records = records_of(recipe)
     with ExitStack() as stack:
         crew = []
         for _ in range(count):
@@ -157,7 +179,7 @@ def _start_workers(recipe: Recipe, count: int) -> Iterator[tuple[SimpleQueue[_Wo
         yield idle, threads
 
 
-def _run_one(idle: SimpleQueue[_Worker], trial: TransferredTrial) -> TrialOutput:
+def _run_one(idle: SimpleQueue[Worker], trial: TransferredTrial) -> TrialOutput:
     worker = idle.get()
     try:
         done: TrialOutput = worker.ask(trial)

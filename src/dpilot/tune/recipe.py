@@ -27,9 +27,10 @@ from dpilot.train import dry_run
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
+from dpilot.train.randomness import step_randomness
 from dpilot.train.records.reader import ignore_warnings, move_to
 from dpilot.train.run import predict, refuse_combined
-from dpilot.train.step import TrainingState, step_randomness
+from dpilot.train.step import TrainingState
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.task import Trial
 

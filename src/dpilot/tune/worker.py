@@ -28,7 +28,7 @@ from dpilot.train.records.unit_reader import UnitsById
 from dpilot.tune.recipe import Recipe, TrialKeys
 from dpilot.tune.task import Trial
 
-__all__ = ["Conditions", "Refusal", "TrialOutput", "main"]
+__all__ = ["Conditions", "Refusal", "TrialOutput", "answer_trial", "main"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ def main() -> None:
     inbox: SimpleQueue[tuple[Trial, Plan, TrialKeys]] = SimpleQueue()
     threading.Thread(target=_receive_trials, args=(source, inbox), daemon=True).start()
     while True:
-        _send(sink, _answer(recipe, *inbox.get()))
+        _send(sink, answer_trial(recipe, *inbox.get()))
 
 
-def _answer(recipe: Recipe, trial: Trial, plan: Plan, keys: TrialKeys) -> TrialOutput | Refusal:
+def answer_trial(recipe: Recipe, trial: Trial, plan: Plan, keys: TrialKeys) -> TrialOutput | Refusal:
     """One trial, once. What goes wrong after a record was read ends the process without a word."""
     try:
         run = recipe.run(trial, plan, keys)

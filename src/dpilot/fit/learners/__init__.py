@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
+from dpilot._plugins import LEARNERS, load_plugin
 from dpilot.data.column_types import type_of
-from dpilot.fit.declaration import Declaration
+from dpilot.fit.declaration import MODELS, Declaration
 from dpilot.fit.expansion import MOST_NUMBERS
 from dpilot.fit.learners.base import Learner
 from dpilot.fit.learners.finetune import FineTune
@@ -30,9 +31,13 @@ def learner(declared: Declaration) -> Learner:
 
     "auto" is grids where records and budget allow, else the autopilot's linear head for classes and self-tuned least
     squares for numbers; "additive" is that head; "logistic" and "linear" are one layer and "mlp" two, trained by
-    private stochastic gradient descent; "finetune" adapts a sentence encoder.
+    private stochastic gradient descent; "finetune" adapts a sentence encoder. Another name is that of an installed
+    package's entry point in "dpilot.learners": what it gives without arguments is the learner.
     """
-    model, numeric = declared.options.model, declared.task.numeric
+    model = declared.options.model
+    if model not in MODELS:
+        return cast(Learner, load_plugin(LEARNERS, model)())
+    numeric = declared.task.numeric
     if model == "finetune":
         return FineTune()
     if model == "grids" or (model == "auto" and _suits_grids(declared)):

@@ -18,16 +18,18 @@ from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
 from dpilot.fit.grids.design import Design, TableRows, additive_design, grid_design, screen_cells
 from dpilot.fit.grids.levels import Levels, Marginal, TableColumn, cell_edges, columns_of, dense_columns
 from dpilot.fit.grids.model import GridPredictor, dense_rows
-from dpilot.fit.grids.screen import choose_grids, pair_energies, rank_columns
+from dpilot.fit.grids.screen import choose_grids, choose_walk, count_screened, pair_energies, rank_columns
 from dpilot.fit.grids.training import (
     MARGINALS,
     MARGINALS_SHARE,
     THRESHOLD,
     ClassResidual,
+    Descent,
     NumberResidual,
     Residual,
     Steps,
     descend,
+    release_comparison,
     release_marginals,
     release_pairs,
 )
@@ -47,28 +49,30 @@ __all__ = ["GridOptions", "Grids", "GridsPlan"]
 MAIN: Final = "additive model"
 SCREEN: Final = "screen of pairs"
 FINAL: Final = "model of grids"
-_SHARES: Final = {MARGINALS: MARGINALS_SHARE, MAIN: 0.20, SCREEN: 0.08, FINAL: 0.66}
+COMPARISON: Final = "comparison of walks"
+_SHARES: Final = {MARGINALS: MARGINALS_SHARE, MAIN: 0.20, SCREEN: 0.08, FINAL: 0.64, COMPARISON: 0.02}
 _LINEAR_SHARE: Final = 0.3  # for linear regression, which the rest then corrects, where the target is a number
-_MOST_COLUMNS: Final = 30  # whose pairs are screened
 _MOST_PAIRS: Final = 20  # that the screen is believed about
 _LEAST_SPREAD: Final = 2.0**-10  # of the declared interval of a number
 _UNKNOWN: Final = 10_000  # records, where the size is bought
 _WAVE_ROWS: Final = 1 << 30  # bytes of waves, beyond which there are none
+_SHORT: Final = 0.6  # of the mean of a walk: the shortest of the three that are compared
 
 
 @dataclass(frozen=True, slots=True)
 class GridOptions:
     """How many grids of pairs and of triples, and waves; the shares of the squared length of a row; data-free walks.
 
-    ``reach``: how far noise alone may move the prediction of a number, in spreads. ``main``: the walk of the additive
-    model over that of ``head_defaults``.
+    ``reach``: how far noise alone may move the prediction of a number, in spreads. ``main`` and ``final``: the walks of
+    the additive model and of grids over that of ``head_defaults``; how much of the latter is taken is compared.
     """
 
     pairs: int = 120
     triples: int = 60
     waves: int = 150
     shares: tuple[float, float, float, float] = (0.30, 0.35, 0.15, 0.20)
-    main: float = 0.7
+    main: float = 1.0
+    final: float = 2.0
     reach: float = 0.2
 
 
@@ -96,13 +100,13 @@ class Grids:
             mu *= math.sqrt(1 - _LINEAR_SHARE)
         columns = columns_of(_known_encoder(declared.schema.inputs_only()))
         numbers = task.numeric or any(column.number is not None for column in columns)
-        used = {MARGINALS: numbers, MAIN: True, SCREEN: len(columns) > 1, FINAL: len(columns) > 1}
+        used = {MARGINALS: numbers, MAIN: True} | dict.fromkeys((SCREEN, FINAL, COMPARISON), len(columns) > 1)
         shares = {name: share for name, share in _SHARES.items() if used[name]}
         each = {name: mu * math.sqrt(share / sum(shares.values())) * (1 - 1e-9) for name, share in shares.items()}
         trained = size * (1 - held_out)
         steps: dict[str, Steps] = {
-            name: self._steps(each[name], trained, declared, self.options.main if name == MAIN else 1.0)
-            for name in (MAIN, FINAL)
+            name: self._steps(each[name], trained, declared, factor)
+            for name, factor in ((MAIN, self.options.main), (FINAL, self.options.final))
             if name in each
         }
         noises = {name: 1 / value for name, value in each.items()}
@@ -176,7 +180,7 @@ class GridsPlan:
         )
         base = additive_design(columns, len(dense), sum(each.stop - each.start for each in dense))
         outputs = 1 if task.numeric else task.outputs - 1
-        main = self._descend(MAIN, rows, base, residual, outputs, None, size, run)
+        main = self._descend(MAIN, rows, base, residual, outputs, None, size, run).last
         found = _Learnt(base, base.tables(main), main[base.features.shape[1] :], self._noise(MAIN, base, size))
         decisions: tuple[str, ...] = ()
         if SCREEN in self.noises:
@@ -234,7 +238,7 @@ class GridsPlan:
         start: _Learnt | None,
         size: float,
         run: PaidRun,
-    ) -> Floats:
+    ) -> Descent:
         with run.committed.stage(stage) as receipt:
             return descend(
                 rows,
@@ -252,9 +256,9 @@ class GridsPlan:
     def _interact(
         self, rows: TableRows, levels: Levels, residual: Residual, main: _Learnt, size: float, run: PaidRun
     ) -> tuple[_Learnt, tuple[str, ...]]:
-        """Screen pairs by the residuals of the additive model, and learn grids on top of it."""
+        """Screen pairs by the residuals of the additive model, learn grids on top of it, and choose how far to go."""
         columns = levels.columns
-        kept = rank_columns(levels, main.tables)[:_MOST_COLUMNS]
+        kept = rank_columns(levels, main.tables)[: count_screened(self.noises[SCREEN], size)]
         pairs = tuple(combinations(sorted(kept), 2))
         cells = screen_cells(columns, pairs)
         noise = self.noises[SCREEN] * math.sqrt(len(pairs))
@@ -270,17 +274,30 @@ class GridsPlan:
             columns, main.design, chosen.pairs, chosen.triples, chosen.columns, waves, self.options.shares
         )
         start = main.carry_to(design)
-        learnt = self._descend(FINAL, rows, design, residual, main.tables.shape[1], start, size, run)
-        found = _Learnt(
-            design,
-            start.tables + design.tables(learnt),
-            start.beside + learnt[design.features.shape[1] :],
-            np.sqrt(start.noise**2 + self._noise(FINAL, design, size) ** 2),
-        )
+        descent = self._descend(FINAL, rows, design, residual, main.tables.shape[1], start, size, run)
+        found, told = self._choose_walk(rows, residual, start, descent, size, run)
         best = [pairs[place] for place in np.argsort(-energy, kind="stable")[:5] if energy[place] > 0]
         named = ", ".join(f"{columns[a].name} x {columns[b].name}" for a, b in best) or "none stood out"
         said = f"Screened {len(pairs):,} pairs of columns by the residuals of the additive model; first: {named}."
-        return found, (said,)
+        return found, (said, told)
+
+    def _choose_walk(
+        self, rows: TableRows, residual: Residual, start: _Learnt, descent: Descent, size: float, run: PaidRun
+    ) -> tuple[_Learnt, str]:
+        """The last step, the mean of all, or a part of it: noise hurts more where classes overlap."""
+        noise = self._noise(FINAL, start.design, size)
+        walks = {
+            f"{_SHORT:.0%} of the mean of its steps": start.add(_SHORT * descent.mean, _SHORT * noise / math.sqrt(3)),
+            "the mean of its steps": start.add(descent.mean, noise / math.sqrt(3)),
+            "its last step": start.add(descent.last, noise),
+        }
+        with run.committed.stage(COMPARISON) as receipt:
+            worse = release_comparison(
+                rows, residual, start.design, [(each.tables, each.beside) for each in walks.values()],
+                noise_multiplier=self.noises[COMPARISON], receipt=receipt, noise=run.keys.noise.spawn(),
+            )  # fmt: skip
+        name, found = list(walks.items())[choose_walk(worse, size, 1 / self.noises[FINAL])]
+        return found, f"Of the walk of grids {name} is taken, by a paid comparison of three lengths."
 
     def _noise(self, stage: str, design: Design, size: float) -> Floats:
         """The standard deviation of privacy noise in each cell's table, as if no gradient had pulled it back."""
@@ -313,6 +330,16 @@ class _Learnt:
     tables: Floats
     beside: Floats
     noise: Floats
+
+    def add(self, weights: Floats, noise: Floats) -> _Learnt:
+        """With more weights of the same design, which hold ``noise``."""
+        features = self.design.features.shape[1]
+        return _Learnt(
+            self.design,
+            self.tables + self.design.tables(weights),
+            self.beside + weights[features:],
+            np.sqrt(self.noise**2 + noise**2),
+        )
 
     def carry_to(self, design: Design) -> _Learnt:
         """The same on the cells of a larger design, which begins with these; texts and vectors keep their outputs."""

@@ -99,11 +99,16 @@ class CheckpointWriter:
 
     def write(self, state: TrainingState, sampler: PoissonSampler, noise: KeyedNoise) -> None:
         """Store the run as it stands. After the last step no secret is needed, so none is kept."""
-        files.write(self.folder / CHECKPOINT, _content(state, self.key))
+        write_public(self.folder, state, self.key)
         if state.steps_taken == self.manifest.plan.steps:
             self.secret.delete()
         else:
             self.secret.write(Secret(self.manifest.run, state.steps_taken, noise.state, sampler.state, self.key))
+
+
+def write_public(folder: Path, state: TrainingState, key: bytes) -> None:
+    """Write the public half of a checkpoint. The secret may lag behind it, never run ahead."""
+    files.write(folder / CHECKPOINT, _content(state, key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,20 +84,24 @@ def rows_of(dataset: Any) -> Any:
 def group_units(dataset: Any, ids: Any, unit: PrivacyUnit, key: bytes) -> Units:
     """The data set as one of units: by ``ids``, one for each row, or where there are none by its own lists.
 
-    ``key`` is a secret of the run: which rows of a unit count follows from it.
+    ``key`` is the ``unit_key`` of a secret of the run: which rows of a unit count follows from it.
     """
     if ids is None:
-        return UnitsInLists(dataset, unit, _own_key(key))
-    return UnitsById(dataset, rows_by_id(ids, unit, key))
+        return UnitsInLists(dataset, unit, key)
+    return UnitsById(dataset, _group(ids, unit, key))
 
 
 def rows_by_id(ids: Any, unit: PrivacyUnit, key: bytes) -> UnitRows:
     """Which rows are one unit's, and which of them count, by a secret of the run."""
-    cells = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else ids
-    return group_rows(cells, unit, key=_own_key(key))
+    return _group(ids, unit, unit_key(key))
 
 
-def _own_key(key: bytes) -> bytes:
+def _group(ids: Any, unit: PrivacyUnit, key: bytes) -> UnitRows:
+    return group_rows(ids.detach().cpu().numpy() if isinstance(ids, Tensor) else ids, unit, key=key)
+
+
+def unit_key(key: bytes) -> bytes:
+    """The key by which rows of units are chosen, of a secret of the run that has other uses too."""
     return Chain(key).generator("units").bytes(KEY_BYTES)
 
 

@@ -1,6 +1,11 @@
-"""The contract of a clipping rule, as checks that raise AssertionError; any rule can be put through them.
+"""The contract of a clipping rule, as checks that raise AssertionError: for the tests of a rule in another package.
 
-The suite runs every named rule through these, and broken rules through them too, to see that they notice.
+    from dpilot.clipping import contract
+
+    def test_my_rule_keeps_the_contract():
+        contract.check_all(MyRule())
+
+Every named rule of dpilot goes through these, and broken rules too, to see that they notice.
 """
 
 from __future__ import annotations
@@ -105,7 +110,7 @@ def release(extras: Tensor, state: State, generator: torch.Generator, sigma: flo
 def check_run(rule: Any, dtype: torch.dtype, steps: int = 50, public: dict[str, Any] = PUBLIC) -> State:
     """An adaptive run through every family of norms, ``steps`` each, and every batch size."""
     generator = torch.Generator().manual_seed(0)
-    state = rule.init(**public)
+    state: State = rule.init(**public)
     check_limits(rule, state)
     for family in FAMILIES:
         check_step(rule, draw(family, 64, state, generator, dtype), state)  # one-shot measures in the first state only
@@ -138,7 +143,7 @@ def check_rows(rule: Any, dtype: torch.dtype) -> None:
         norms = torch.cat([*parts, draw("everything", 30, state, generator, dtype)])
         together = rule.clip(norms, state)
         for size in (1, 7, 64):
-            chunks = [rule.clip(chunk, state) for chunk in norms.split(size)]
+            chunks = [rule.clip(chunk, state) for chunk in torch.split(norms, size)]
             for whole, pieces in zip(together, zip(*chunks, strict=True), strict=True):
                 assert torch.equal(whole, torch.cat(pieces))
         other = norms.clone()
@@ -179,7 +184,7 @@ def check_json(rule: Any) -> None:
 
 def settle(rule: Any, norm: float, steps: int = 60, public: dict[str, Any] = PUBLIC) -> State:
     """The state after a noiseless run on batches of one norm."""
-    state = rule.init(**public)
+    state: State = rule.init(**public)
     shape = (int(public["expected_batch_size"]), groups_of(state) or 1)
     for _ in range(steps):
         norms = torch.full(shape, norm, dtype=torch.float64)
@@ -202,7 +207,7 @@ def check_direction(rule: Any) -> None:
 def adapts(rule: Any) -> bool:
     """Whether the rule sends extras, which is what it could learn from."""
     state = rule.init(**PUBLIC)
-    return rule.clip(draw("random", 2, state, torch.Generator(), torch.float32), state)[1].shape[1] > 0
+    return bool(rule.clip(draw("random", 2, state, torch.Generator(), torch.float32), state)[1].shape[1] > 0)
 
 
 def check_device(rule: Any) -> None:

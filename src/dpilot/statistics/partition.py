@@ -1,0 +1,92 @@
+"""Which of unknown many values occur often: thresholded partition selection. Every record holds one value at most."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+from scipy.stats import norm
+
+from dpilot import _validate
+from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release_sample
+from dpilot.privacy.events import ApproxDP, Composed
+
+_PROBES = 1024
+
+
+def partitions_event(noise_multiplier: float, threshold: float) -> Composed:
+    """What ``partitions`` costs: one Gaussian, and the chance that a value of one record is released.
+
+    >>> gaussian, chance = partitions_event(2.0, 11.0).events
+    >>> gaussian, round(chance.delta, 9)
+    (Gaussian(noise_multiplier=2.0), 2.87e-07)
+    """
+    sigma, least = _validate.positive(noise_multiplier=noise_multiplier), _validate.number(threshold=threshold)
+    return Composed((gaussian_event(sigma), ApproxDP(0.0, float(norm.sf((least - 1) / sigma)))))
+
+
+def threshold_for(noise_multiplier: float, delta: float) -> float:
+    """The threshold above which a value of one record comes by chance ``delta`` at most.
+
+    >>> round(threshold_for(2.0, 1e-6), 3)
+    10.507
+    """
+    sigma, chance = _validate.positive(noise_multiplier=noise_multiplier), _validate.open_unit(delta=delta)
+    return float(1 + sigma * norm.isf(chance)) * (1 + 1e-12)
+
+
+def partitions(
+    values: Iterable[Hashable | None],
+    *,
+    noise_multiplier: float,
+    threshold: float,
+    receipt: Draws,
+    noise: Noise = SYSTEM,
+) -> list[str]:
+    """The values, as texts in order, whose noisy count is above ``threshold``; None holds no value.
+
+    ::
+
+        released = { v : count(v) + N(0, sigma^2) > threshold },  over the values that occur
+
+    Guarantee:
+        ``partitions_event``: one Gaussian of sensitivity 1 if another record holds the new one's value, and
+        (0, delta) with delta = P[1 + N(0, sigma^2) > threshold] if none does (docs/proofs/partition.md).
+
+    Edge cases:
+        a value of few records    is missed, as a rule
+        no value above it         an empty list
+
+    Example:
+        >>> from dpilot.privacy.receipt import Receipt
+        >>> paid = Receipt(partitions_event(2.0, 12.0))
+        >>> partitions(["yes"] * 90 + ["no"] * 50 + ["who"], noise_multiplier=2.0, threshold=12.0, receipt=paid)
+        ['no', 'yes']
+    """
+    counts = Counter(value for value in values if value is not None)
+    names = sorted(map(str, counts))
+
+    def choose(source: Noise) -> list[str]:
+        exact = np.array([counts[name] for name in names], dtype=np.float64)
+        (noisy,) = source.gaussian([exact], bound=1.0, noise_multiplier=noise_multiplier)
+        return [name for name, count in zip(names, noisy, strict=True) if count > threshold]
+
+    gaussian, chance = partitions_event(noise_multiplier, threshold).events
+    receipt.draw(chance)  # of a value that nobody else holds
+    return release_sample(
+        choose,
+        probes=lambda: _probes(counts),
+        sensitivity=1.0,
+        event=gaussian,
+        receipt=receipt,
+        noise=noise,
+    )
+
+
+def _probes(counts: Counter[Hashable]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """The counts by a public hash of the value: as many numbers whatever values occur."""
+    made = np.zeros(_PROBES)
+    for value, count in counts.items():
+        made[sum(str(value).encode()) % _PROBES] += count
+    return made
