@@ -82,9 +82,12 @@ NOT_RUN = {
     "autopilot.md": "one line each for four kinds of data: tests/tune runs them",
     "hugging_face.md": "downloads a model: tutorials/hugging_face_lora.py runs the same on a tiny one",
     "ledger.md": "its other blocks need a server and an event of the reader's: tests/privacy runs them",
+    "lightning.md": "tests/integrations runs it where Lightning is installed",
     "looking.md": "tests/diagnose/test_docs.py runs it",
     "persons.md": "blocks of several entries with data of the reader's: tutorials/persons.py",
     "probing.md": "needs weights and pictures: tests/transfer",
+    "scale.md": "asks for Ray and a module of the reader's: tests/tune runs it",
+    "searches.md": "searches over data of the reader's: tests/integrations and tests/fit run them",
     "training.md": "tests/train/test_examples.py runs its scripts",
     "transfer.md": "needs weights and pictures: tests/transfer",
 }
