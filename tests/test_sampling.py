@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import pickle
+import tracemalloc
 from collections import defaultdict
 from fractions import Fraction
 from itertools import permutations, product
@@ -27,6 +29,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from dpilot import sampling
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
 from dpilot.sampling import PoissonSampler, check_source, scatter
@@ -46,10 +49,69 @@ def test_a_record_added_at_the_end_moves_no_other_record(length, rate):
 
 
 def test_coins_do_not_move_across_the_blocks_they_are_drawn_in():
-    small, large = indices(0.01, 1, 65_000), indices(0.01, 1, 200_000)
+    small, large = indices(0.04, 1, 65_000), indices(0.04, 1, 200_000)
     assert small[0] == [i for i in large[0] if i < 65_000]
     coins = KEY.generator("sampling").random(200_000)  # one stream for all blocks, so that no two share a coin
-    assert large[0] == np.flatnonzero(coins < 0.01).tolist()
+    assert large[0] == np.flatnonzero(coins < 0.04).tolist()
+
+
+@pytest.mark.parametrize("rate", [1 / 32, 1e-3, 3e-6])
+@pytest.mark.parametrize("draws", [7, 1 << 12])
+def test_skips_do_not_move_with_the_length(rate, draws, monkeypatch):
+    monkeypatch.setattr(sampling, "_DRAWS", draws)
+    (long,) = indices(rate, 1, min(3_000_000, int(2_000 / rate)))
+    assert len(long) > 0
+    for length in (0, 1, long[0], long[0] + 1, long[len(long) // 2], long[-1], long[-1] + 1):
+        assert indices(rate, 1, length) == [[place for place in long if place < length]]
+
+
+@pytest.mark.parametrize("rate", [1 / 32, 1 / 100])
+def test_skips_have_the_law_of_coins(rate):
+    """Counts of records, of pairs of neighbours, and of tails before each heads, beyond where these are drawn anew."""
+    batches = indices(rate, 4_000, 1_000)
+    counts = np.bincount(np.concatenate(batches).astype(int), minlength=1_000)
+    assert stats.chisquare(counts, counts.mean() * np.ones(1_000)).pvalue > REJECT
+    assert stats.binomtest(int(counts.sum()), 4_000_000, rate).pvalue > REJECT
+    sizes = np.array([len(batch) for batch in batches])
+    cells = np.arange(0, 1_000)
+    law = stats.binom(1_000, rate).pmf(cells)
+    edge = [int(stats.binom(1_000, rate).ppf(share)) for share in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    found, expected = (np.add.reduceat(values, [0, *edge]) for values in (np.bincount(sizes, minlength=1_000), law))
+    assert stats.chisquare(found, expected / expected.sum() * found.sum()).pvalue > REJECT
+    (tails,) = indices(rate, 1, 4_000_000)
+    gaps = np.diff(tails) - 1
+    limits = [0, *(int(math.log(share) / math.log1p(-rate)) for share in (0.8, 0.6, 0.37, 0.2, 0.1, 0.03))]
+    chances = -np.diff([*((1 - rate) ** np.array(limits)), 0.0])
+    times = np.bincount(np.searchsorted(limits, gaps, side="right") - 1, minlength=len(limits))
+    assert stats.chisquare(times, chances * times.sum()).pvalue > REJECT
+
+
+def test_a_skipped_record_is_taken_with_no_more_than_the_rate():
+    """The shave is more than roundings can add: the probability of each number of tails from the grid of u itself."""
+    for rate in (1e-8, 1e-7, 1e-4):
+        q = rate * (1 - 2.0**-20)
+        scale, most = 1 / math.log1p(-q), math.ceil(1 / q)
+        for tails in (0, 1, most // 2, most - 1):
+            ends = [math.exp(each / scale) for each in (tails, tails + 1)]
+            grid = np.array([np.arange(-64, 65) * 2.0**-53 + 2.0**-53 * round(end * 2**53) for end in ends])
+            first, last = (
+                row[np.floor(np.log(row) * scale) >= each].max()
+                for row, each in zip(grid, (tails, tails + 1), strict=True)
+            )
+            exact = q * math.exp(tails * math.log1p(-q))
+            assert abs((first - last) - exact) <= 4 * 2.0**-53
+            assert 3 * 4 * 2.0**-53 / exact < 2.0**-20
+
+
+def test_memory_is_that_of_the_batch():
+    tracemalloc.start()
+    try:
+        batch = PoissonSampler(1e-4, 1, state=KEY).issue(100_000_000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 9_000 < batch.indices.size < 11_000
+    assert peak < 2_000_000
 
 
 def test_each_record_is_kept_with_the_rate_at_every_step():

@@ -29,7 +29,10 @@ _FOLDER: Final = Path("out/fit")
 
 def fit(
     data: Annotated[
-        Path | None, typer.Argument(help="A csv or parquet file, or a folder of pictures.", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="A csv or parquet file, a folder or pattern of parquet files, or one of pictures.", show_default=False
+        ),
     ] = None,
     schema: Annotated[
         Path | None,
@@ -103,7 +106,9 @@ def fit(
             raise InvalidInput("DATA is given beside --resume: expected one of them, as the run folder names its data.")
         _go_on(resume, json=json)
         return
-    is_folder = data is not None and data.is_dir()
+    from dpilot.data.files import is_picture_folder
+
+    is_folder = data is not None and is_picture_folder(data)
     if data is None or (schema is None and not is_folder and not text) or epsilon is None:
         absent = [
             name for name, given in (("DATA", data), ("--schema", schema), ("--epsilon", epsilon)) if given is None
@@ -289,12 +294,16 @@ def _rehearse(data: Table, schema: Schema, given: dict[str, Any], *, json: bool)
 
     from time import process_time
 
+    from dpilot.fit.on_disk import is_too_large
     from dpilot.fit.pipeline import plan_fit
     from dpilot.fit.rehearsal import rehearse
+    from dpilot.fit.source import TableSource
     from dpilot.report.entries import describe
 
     plan = plan_fit(declared, "basic")
-    rehearsal = rehearse(plan, loading=process_time()).to_dict()
+    rehearsal = rehearse(
+        plan, loading=process_time(), on_disk=is_too_large(TableSource.of(data, data.schema))
+    ).to_dict()
     total = {"epsilon": plan.declared.budget.epsilon, "delta": plan.declared.budget.delta}
     if json:
         console.json({"dry_run": True, **total, **rehearsal})

@@ -53,14 +53,14 @@ def init(
     """
     from dpilot.data.codebook import Codebook
     from dpilot.data.draft import draft_folder, draft_schema, read_sample
-    from dpilot.data.files import column_names
+    from dpilot.data.files import column_names, is_picture_folder
     from dpilot.errors import InvalidInput
 
     if not csv and codebook is None and public_sample is None:
         raise InvalidInput("no file is given: expected a table, or --codebook or --public-sample.")
     names = column_names(csv, encoding=encoding, delimiter=delimiter) if csv else None
     book = None if codebook is None else Codebook.load(codebook)
-    listed = Path(csv) if csv and Path(csv).is_dir() else None
+    listed = Path(csv) if csv and is_picture_folder(csv) else None
     sample = None if listed is None else draft_folder(listed)
     if public_sample is not None:
         sample = read_sample(public_sample, encoding=encoding, delimiter=delimiter)

@@ -24,6 +24,7 @@ from scipy.sparse import hstack, vstack
 from dpilot._arrays import Floats
 from dpilot.data.column import Column
 from dpilot.data.column_types import CellState, Embedding, Reading, type_of
+from dpilot.data.disk import DiskArray
 from dpilot.data.frames import Frame
 from dpilot.data.hashing import hash_texts
 from dpilot.data.schema import Schema
@@ -45,8 +46,8 @@ class Encoded:
     array (records, columns) where several columns are protected; None where the schema has none.
     """
 
-    features: Features | SparseRows
-    target: Floats | None
+    features: Features | SparseRows | DiskArray
+    target: Floats | DiskArray | None
     group: Floats | None
 
 

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -46,7 +47,9 @@ class Table:
     Edge cases:
         A file without records is a table of 0 rows. Columns whose role is "ignored" need not be there and are not read.
         csv: see ``dpilot.data.lines``; a line that is not as many cells as the header is the null record.
-        A folder is a table of its pictures and their classes: see ``dpilot.data.folders``. Names in a column of
+        Parquet files in a folder, or that a pattern such as "visits/*.parquet" names, are one table in pieces, in the
+        order of their names. Any other folder is a table of its pictures and their classes: see
+        ``dpilot.data.folders``. Names in a column of
         pictures are those of files below the table's own folder, or below the ``folder`` that the schema names there.
     """
 
@@ -55,13 +58,14 @@ class Table:
     names: tuple[str, ...]
     form: str  # "csv", "parquet" or "folder"
     dialect: lines.Dialect
+    files: tuple[Path, ...]  # of a table in pieces, in the order of their names
 
     @classmethod
     def open(cls, path: str | Path, schema: Schema, *, encoding: str = "utf-8", delimiter: str = ",") -> Table:
         """Check the file; read nothing but its header, or its metadata."""
         dialect = lines.Dialect(encoding, delimiter)
-        where, form = _detect_format(path)
-        names = _names(where, form, dialect)
+        where, form, files = _detect_format(path)
+        names = _names(files, form, dialect)
         if form == "folder" and not any(column.type == "image" for column in schema.used):
             raise InvalidInput(
                 f"the table is {str(path)!r}, a folder: expected a readable csv or parquet file, or a schema that "
@@ -69,8 +73,8 @@ class Table:
             )
         resolved = _check_names(names, schema, where.name)
         if form == "parquet":
-            _check_types(where, resolved)
-        table = cls(where, resolved, names, form, dialect)
+            _check_types(files, resolved)
+        table = cls(where, resolved, names, form, dialect, files)
         table._check_vectors()
         return table
 
@@ -82,7 +86,7 @@ class Table:
         """
         rows = min(_validate.count(rows=rows), piece_rows(self.schema.used, len(self.names)))
         read = {"csv": self._csv_columns, "parquet": self._parquet_columns, "folder": self._folder_columns}[self.form]
-        home = self.path if self.form == "folder" else self.path.parent
+        home = self.path if self.path.is_dir() else self.path.parent
         roots = {each.name: str(home / (each.folder or "")) for each in self.schema.used if each.type == "image"}
         none = True
         try:
@@ -136,7 +140,7 @@ class Table:
         if self.form == "parquet":
             from pyarrow import parquet
 
-            return int(parquet.read_metadata(self.path).num_rows)
+            return sum(int(parquet.read_metadata(file).num_rows) for file in self.files)
         return lines.count_lines(self.path)
 
     def _csv_columns(self, rows: int) -> Iterator[dict[str, Cells]]:
@@ -151,12 +155,13 @@ class Table:
         from pyarrow import ArrowException, parquet
 
         names = self._own
-        try:
-            with parquet.ParquetFile(self.path, pre_buffer=False) as file:  # buffering would keep the whole file
-                for batch in file.iter_batches(rows, columns=names):
-                    yield {name: plain_arrow(batch.column(batch.schema.get_field_index(name))) for name in names}
-        except ArrowException:
-            raise InvalidInput(f"{self.path.name} cannot be read to its end: expected a whole parquet file.") from None
+        for path in self.files:
+            try:
+                with parquet.ParquetFile(path, pre_buffer=False) as file:  # buffering would keep the whole file
+                    for batch in file.iter_batches(rows, columns=names):
+                        yield {name: plain_arrow(batch.column(batch.schema.get_field_index(name))) for name in names}
+            except ArrowException:
+                raise InvalidInput(f"{path.name} cannot be read to its end: expected a whole parquet file.") from None
 
     def _folder_columns(self, rows: int) -> Iterator[dict[str, Cells]]:
         entries = folders.list_entries(self.path)
@@ -168,22 +173,48 @@ class Table:
 def column_names(path: str | Path, *, encoding: str = "utf-8", delimiter: str = ",") -> tuple[str, ...]:
     """The names of the columns of a file, from its header or its metadata alone."""
     dialect = lines.Dialect(encoding, delimiter)
-    where, form = _detect_format(path)
-    names = _names(where, form, dialect)
+    where, form, files = _detect_format(path)
+    names = _names(files, form, dialect)
     _check_distinct(names, where.name)
     return names
 
 
-def _names(path: Path, form: str, dialect: lines.Dialect) -> tuple[str, ...]:
-    if form == "folder":
-        return folders.NAMES
-    return tuple(_arrow_schema(path).names) if form == "parquet" else lines.header(path, dialect)
+def is_picture_folder(path: str | Path) -> bool:
+    """Whether it is a folder, and not one of parquet files."""
+    return Path(path).is_dir() and not parquet_files(path)
 
 
-def _detect_format(path: str | Path) -> tuple[Path, str]:
+def parquet_files(path: str | Path) -> tuple[Path, ...]:
+    """The parquet files in a folder, or that a pattern names, in the order of their names; none of a single file."""
     where = Path(path)
     if where.is_dir():
-        return where, "folder"
+        return tuple(sorted(where.glob("*.parquet")))
+    if where.exists() or glob.escape(str(path)) == str(path):
+        return ()
+    return tuple(map(Path, sorted(glob.glob(str(path)))))
+
+
+def _names(files: tuple[Path, ...], form: str, dialect: lines.Dialect) -> tuple[str, ...]:
+    if form == "folder":
+        return folders.NAMES
+    return tuple(_arrow_schema(files[0]).names) if form == "parquet" else lines.header(files[0], dialect)
+
+
+def _detect_format(path: str | Path) -> tuple[Path, str, tuple[Path, ...]]:
+    """The path, what is there, and the files that hold the table."""
+    where, pieces = Path(path), parquet_files(path)
+    if where.is_dir() and not pieces:
+        return where, "folder", (where,)
+    if pieces:
+        for piece in pieces:
+            if _file_format(piece) != "parquet":
+                raise InvalidInput(f"{piece.name} is no parquet file: expected a table in pieces of parquet.")
+        return where, "parquet", pieces
+    return where, _file_format(where), (where,)
+
+
+def _file_format(path: str | Path) -> str:
+    where = Path(path)
     try:
         with where.open("rb") as file:
             start = file.read(len(_MAGIC))
@@ -194,7 +225,7 @@ def _detect_format(path: str | Path) -> tuple[Path, str]:
         raise InvalidInput(f"{where.name} is empty: expected a header at least.")
     if start != _MAGIC and where.suffix.lower() in (".parquet", ".pq"):
         raise InvalidInput(f"{where.name} is no parquet file, though its name says so.")
-    return where, "parquet" if start == _MAGIC else "csv"
+    return "parquet" if start == _MAGIC else "csv"
 
 
 def _check_names(names: tuple[str, ...], schema: Schema, source: str) -> Schema:
@@ -219,11 +250,16 @@ def _check_distinct(names: tuple[str, ...], source: str) -> None:
             )
 
 
-def _check_types(path: Path, schema: Schema) -> None:
-    types = _arrow_schema(path)
-    for column in (each for each in schema.used if not each.file):
-        for name in column.sources:
-            check_kind(kind(types.field(types.get_field_index(name)).type), column)
+def _check_types(files: tuple[Path, ...], schema: Schema) -> None:
+    """Refuse columns of the wrong type, and pieces that have other columns than the first: facts of the files."""
+    names = sorted(_arrow_schema(files[0]).names)
+    for path in files:
+        types = _arrow_schema(path)
+        if sorted(types.names) != names:
+            raise InvalidInput(f"{path.name} has other columns than {files[0].name}: expected one table in pieces.")
+        for column in (each for each in schema.used if not each.file):
+            for name in column.sources:
+                check_kind(kind(types.field(types.get_field_index(name)).type), column)
 
 
 def _open_array(path: Path) -> Any:

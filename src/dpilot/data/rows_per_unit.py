@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -26,11 +28,16 @@ def rows_per_unit_event(noise_multiplier: float) -> Event:
 
 
 def buy_rows_per_unit(
-    sizes: Indices, *, noise_multiplier: float, receipt: Draws, covered: float = 0.9, noise: Noise = SYSTEM
+    sizes: Indices | Iterator[Indices],
+    *,
+    noise_multiplier: float,
+    receipt: Draws,
+    covered: float = 0.9,
+    noise: Noise = SYSTEM,
 ) -> int:
     """The least of ``CAPS`` that is no less than the number of rows of ``covered`` of the units, with noise.
 
-    ``sizes`` has the number of rows of each unit.
+    ``sizes`` has the number of rows of each unit, or of some units at a time.
 
     Guarantee:
         A unit is in one cell of a histogram, whatever its rows: a Gaussian of ``noise_multiplier``.
@@ -46,9 +53,9 @@ def buy_rows_per_unit(
         4
     """
     covered = _validate.open_unit(covered=covered)
-    cells = np.where(sizes > 0, np.searchsorted(CAPS, np.minimum(sizes, MOST_ROWS)), -1)
+    pieces = [sizes] if isinstance(sizes, np.ndarray) else chain([np.zeros(0, dtype=np.int64)], sizes)
     counts: Floats = table(
-        cells[:, None].astype(np.float64),
+        map(_cells, pieces),
         shape=(len(CAPS),),
         noise_multiplier=noise_multiplier,
         receipt=receipt,
@@ -57,3 +64,8 @@ def buy_rows_per_unit(
     surely = np.where(counts > _CERTAIN * noise_multiplier, counts, 0.0)
     enough = np.cumsum(surely) >= covered * surely.sum()
     return CAPS[int(np.argmax(enough))] if surely.any() else MOST_ROWS
+
+
+def _cells(sizes: Indices) -> Floats:
+    """The place among ``CAPS`` of each unit."""
+    return np.where(sizes > 0, np.searchsorted(CAPS, np.minimum(sizes, MOST_ROWS)), -1)[:, None].astype(np.float64)

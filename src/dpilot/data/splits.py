@@ -10,11 +10,12 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpilot import _validate
 from dpilot._arrays import Floats, Indices
@@ -79,6 +80,12 @@ class Split:
         length = _validate.count(least=0, length=length)
         return self._parts(Chain(self.key).generator("split").random(length))
 
+    def coins(self) -> Callable[[int], NDArray[np.str_]]:
+        """A function that tosses for the next so many places, and says in which part each is: those of ``indices``."""
+        self._check("place", "indices_of(ids)")
+        generator, names = Chain(self.key).generator("split"), np.array(list(self.shares))
+        return lambda count: names[self._numbers(generator.random(count))]
+
     def indices_of(self, ids: Iterable[object]) -> dict[str, Indices]:
         """The places of the records of each part, by a keyed hash of each record's own id."""
         self._check("id", "indices(length)")
@@ -87,9 +94,12 @@ class Split:
         return self._parts(coins.astype(np.float64) * 2.0**-53)
 
     def _parts(self, coins: Floats) -> dict[str, Indices]:
-        ends = np.cumsum(list(self.shares.values()))[:-1]  # the last part takes what is left, rounding included
-        places = np.searchsorted(ends, coins, side="right")
+        places = self._numbers(coins)
         return {name: np.flatnonzero(places == place) for place, name in enumerate(self.shares)}
+
+    def _numbers(self, coins: Floats) -> Indices:
+        ends = np.cumsum(list(self.shares.values()))[:-1]  # the last part takes what is left, rounding included
+        return np.searchsorted(ends, coins, side="right")
 
     def _check(self, by: str, other: str) -> None:
         if self.by != by:

@@ -9,9 +9,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,16 +18,26 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats, Indices
 from dpilot.data.cells import Cells, objects, plain
+from dpilot.data.disk import Buckets, DiskArray, DiskArrayBuilder, DiskSort, blocks_of
 from dpilot.data.values import key as value_key
 from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["UnitRows", "UnitRowsBuilder", "UnitTable", "UnitTableBuilder", "group_rows"]
+__all__ = [
+    "UnitRows",
+    "UnitRowsBuilder",
+    "UnitRowsOnDisk",
+    "UnitTable",
+    "UnitTableBuilder",
+    "UnitsOnDisk",
+    "cut_units",
+    "group_rows",
+]
 
 Usable = NDArray[np.bool_]
 
 _NO_ID: Final = -1
 _PART: Final = 1 << 16  # rows of a part on disk, and
-_MOST_PARTS: Final = 1 << 10  # parts, each a file
+_MOST_PARTS: Final = 1 << 10  # parts
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -62,6 +71,13 @@ class UnitRows:
     def drawn(self) -> Indices:
         """The place of one row of each unit that has any, drawn uniformly: a table in which a unit is one record."""
         return self.places[np.flatnonzero(np.diff(self.units, prepend=-1))]
+
+    def find(self, numbers: Indices) -> tuple[Indices, Indices]:
+        """The places of the rows of some units, unit by unit, and how many rows each has."""
+        first, end = np.searchsorted(self.units, [numbers, numbers + 1])
+        sizes = end - first
+        shift = first - (np.cumsum(sizes) - sizes)  # from the place among these rows to that among all
+        return self.places[np.arange(sizes.sum()) + np.repeat(shift, sizes)], sizes
 
     def usable(self, mask: NDArray[np.bool_]) -> UnitRows:
         """The same without rows that are null: they take no part in their unit's mean."""
@@ -141,31 +157,120 @@ class UnitRowsBuilder:
         return len(self._digests) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class UnitTable:
     """A table of numbers on disk, grouped by unit: whole units in each of its ``parts``. Sensitive."""
 
-    folder: Path
-    parts: int
-    columns: int
+    values: DiskArray
+    starts: DiskArray
+    ends: tuple[tuple[int, int], ...]  # of the rows and of the units of each part
     count: int
+
+    @property
+    def parts(self) -> int:
+        return len(self.ends)
+
+    @property
+    def columns(self) -> int:
+        return self.values.shape[1]
 
     def read(self, part: int) -> tuple[Floats, Indices]:
         """The rows of one part that count, those of a unit together in a secret order, and where each unit starts."""
-        path = self.folder / f"{part}.npz"
-        if not path.exists():
-            return np.empty((0, self.columns)), np.empty(0, dtype=np.int64)
-        with np.load(path) as kept:
-            return kept["values"], kept["starts"]
+        first, begin = self.ends[part - 1] if part else (0, 0)
+        last, end = self.ends[part]
+        return self.values[first:last], self.starts[begin:end]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitRowsOnDisk:
+    """``UnitRows`` of a table that is too long for memory. Sensitive.
+
+    ``nth``: the number of each row among those of its unit that count.
+    """
+
+    places: DiskArray
+    units: DiskArray
+    nth: DiskArray
+    count: int
+
+    def blocks(self, most: int | None = None) -> Iterator[tuple[Indices, Indices, Indices]]:
+        """Places, units and nth, whole units at a time; at most so many rows of each, as ``UnitRows.first``."""
+        for place in cut_units(self.units):
+            found = self.places[place], self.units[place], self.nth[place]
+            kept = slice(None) if most is None else found[2] < most
+            yield found[0][kept], found[1][kept], found[2][kept]
+
+    @property
+    def sizes(self) -> Iterator[Indices]:
+        """How many rows of each unit count, some units at a time."""
+        for _, units, nth in self.blocks():
+            yield np.diff(np.flatnonzero(nth == 0), append=len(units))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitsOnDisk:
+    """Whose each row of a part is: rows of one unit lie together, the first of them drawn. As ``UnitRows``, on disk."""
+
+    units: DiskArray
+    shares: DiskArray  # what each row adds of its unit: those of one unit add up to 1
+    starts: DiskArray  # of the rows of each unit, and the number of rows
+    count: int
+
+    @classmethod
+    def of(cls, units: DiskArray, count: int) -> UnitsOnDisk:
+        """Those of rows whose units are ``units``, ascending and below ``count``: some may have no row."""
+        shares, starts = DiskArrayBuilder(np.float64), DiskArrayBuilder(np.int64)
+        for place in cut_units(units):
+            some = units[place]
+            _, which, sizes = np.unique(some, return_inverse=True, return_counts=True)
+            shares.append(1.0 / sizes[which])
+            numbers = np.arange(len(starts), some[-1] + 1)
+            starts.append(np.searchsorted(some, numbers) + place.start)
+        for first in range(len(starts), count + 1, _PART):
+            starts.append(np.full(min(_PART, count + 1 - first), len(units)))
+        return cls(units, shares.build(), starts.build(), count)
+
+    def find(self, numbers: Indices) -> tuple[Indices, Indices]:
+        """The places of the rows of some units, unit by unit, and how many rows each has."""
+        first, end = self.starts[numbers], self.starts[numbers + 1]
+        sizes = end - first
+        shift = first - (np.cumsum(sizes) - sizes)
+        return np.arange(sizes.sum()) + np.repeat(shift, sizes), sizes
+
+    def behind_null(self) -> UnitsOnDisk:
+        """The same behind one unit of one row."""
+        moved = DiskArrayBuilder(np.int64)
+        moved.append(np.zeros(1, dtype=np.int64))
+        for some in blocks_of(self.starts, _PART):
+            moved.append(some + 1)
+        return replace(self, starts=moved.build(), count=self.count + 1)
+
+
+def cut_units(units: Any, rows: int = 1 << 16) -> Iterator[slice]:
+    """Where whole units lie, at most ``rows`` rows at a time; ``units``, the unit of each row, ascend.
+
+    >>> list(cut_units(np.array([0, 0, 1, 2, 2]), 3))
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    start = 0
+    while start < len(units):
+        some = np.asarray(units[start : start + rows + 1])
+        stop = start + len(some)
+        if len(some) > rows:
+            ends = np.flatnonzero(some[1:] != some[:-1])
+            assert ends.size, "a unit is longer than what is read at a time"
+            stop = start + int(ends[-1]) + 1
+        yield slice(start, stop)
+        start = stop
 
 
 class UnitTableBuilder:
-    """Groups ``length`` rows of numbers, in any order, that do not fit in memory; by way of files in ``folder``.
+    """Groups ``length`` rows of numbers, in any order, that do not fit in memory; by way of files without names.
 
     ::
 
-        add      (digest of the id, values) -> the file of that part of all digests
-        build    part after part, some rows at a time: keep those of each unit that are first in its secret order
+        add      (digest of the id, place, values) -> the bucket of that part of all digests
+        build    bucket after bucket, some rows at a time: keep those of each unit that are first in its secret order
 
     Guarantee:
         The rows that count are those of ``group_rows`` where finite rows are usable. No id is written, only keyed
@@ -174,52 +279,93 @@ class UnitTableBuilder:
     Edge cases:
         Memory holds some 2^16 rows at a time and the rows of one part that count, however many rows one unit has: also
         2^16 up to 2^26 rows in all, and a 1024th of these beyond.
+        ``exact`` and ``missing`` are those of ``UnitRowsBuilder``.
     """
 
-    def __init__(self, unit: PrivacyUnit, key: bytes, folder: Path, length: int, columns: int) -> None:
-        self._unit, self._key, self._folder = unit, key, folder
-        self._parts = min(max(-(-length // _PART), 1), _MOST_PARTS)
-        self._row = np.dtype([("digest", "<u8", 2), ("values", "<f8", columns)])
-        self._alone = 0
+    def __init__(
+        self,
+        unit: PrivacyUnit,
+        key: bytes,
+        length: int,
+        columns: int = 0,
+        *,
+        exact: bool = True,
+        missing: Sequence[str] = (),
+    ) -> None:
+        self._unit, self._key, self._columns, self._exact = unit, key, columns, exact
+        self._missing = {_name(text, exact) for text in missing}
+        self._row = np.dtype([("digest", "<u8", 2), ("place", "<i8"), ("values", "<f8", (columns,))])
+        self._buckets = Buckets(min(max(-(-length // _PART), 1), _MOST_PARTS), self._row)
+        self._place = self._alone = 0
 
-    def add(self, cells: Cells, values: Floats) -> None:
+    def add(self, cells: Cells, values: Floats | None = None) -> None:
         """The ids of the next rows, and these rows."""
-        digests = list(map(self._digest, _names(cells, exact=True)))
+        digests = list(map(self._digest, _names(cells, self._exact)))
         known = np.array([digest is not None for digest in digests], dtype=np.bool_)
         rows = np.empty(int(known.sum()), dtype=self._row)
         rows["digest"] = np.frombuffer(b"".join(filter(None, digests)), dtype="<u8").reshape(-1, 2)
-        rows["values"] = values[known]
-        part = rows["digest"][:, 1] % np.uint64(self._parts)
-        order = np.argsort(part, kind="stable")
-        ends = np.searchsorted(part[order], np.arange(self._parts + 1))
-        for number in np.flatnonzero(np.diff(ends)).tolist():
-            with (self._folder / f"{number}").open("ab") as file:
-                rows[order[ends[number] : ends[number + 1]]].tofile(file)
+        rows["place"] = np.flatnonzero(known) + self._place
+        if values is not None:
+            rows["values"] = values[known]
+        self._place += len(known)
+        part = rows["digest"][:, 1] % np.uint64(self._buckets.count)
+        self._buckets.add(part.astype(np.int64), rows)
 
     def build(self) -> UnitTable:
-        """The rows that count."""
-        columns = self._row["values"].shape[0]
-        return UnitTable(self._folder, self._parts, columns, sum(map(self._choose_rows, range(self._parts))))
+        """The rows that count, part after part."""
+        values, starts = DiskArrayBuilder(np.float64, (self._columns,)), DiskArrayBuilder(np.int64)
+        ends, count = list[tuple[int, int]](), 0
+        for kept, seen in self._parts():
+            values.append(kept["values"])
+            starts.append(np.flatnonzero(_firsts(kept["digest"])))
+            ends.append((len(values), len(starts)))
+            count += len(seen)
+        return UnitTable(values.build(), starts.build(), tuple(ends), count)
+
+    def count_units(self) -> int:
+        """How many units there are."""
+        return sum(len(seen) for _, seen in self._parts())
+
+    def build_rows(self) -> UnitRowsOnDisk:
+        """Where the rows that count lie, units in the order of their first rows: those of ``UnitRowsBuilder``."""
+        sort = DiskSort(self._place, rows=self._place, dtype=np.dtype(np.int64))
+        for kept, seen in self._parts():
+            names = kept["digest"].view("V16").ravel().tolist()
+            sort.add(np.array([seen[name].first for name in names], dtype=np.int64), kept["place"])
+        made, count = [DiskArrayBuilder(np.int64) for _ in range(3)], 0
+        for first, places in sort.chunks():  # a unit has one first row, so it lies in one chunk
+            nth = _rank(first)
+            units = count - 1 + np.cumsum(nth == 0)
+            count = int(units[-1]) + 1
+            for builder, values in zip(made, (places, units, nth), strict=True):
+                builder.append(values)
+        placed, numbers, ranks = (builder.build() for builder in made)
+        return UnitRowsOnDisk(placed, numbers, ranks, count)
 
     def _digest(self, name: str | None) -> bytes | None:
-        if name is None and self._unit.missing == "row":
-            self._alone += 1
-            return _digest(str(self._alone), self._key, b"dpilot row")  # a unit that has no other row
-        return None if name is None else _digest(name, self._key)
+        if name is not None and name not in self._missing:
+            return _digest(name, self._key)
+        if self._unit.missing == "null":
+            return None
+        self._alone += 1
+        return _digest(str(self._alone), self._key, b"dpilot row")  # a unit that has no other row
 
-    def _choose_rows(self, number: int) -> int:
-        """Write down the rows of one part that count; how many units it has."""
-        path = self._folder / f"{number}"
-        if not path.exists():
-            return 0
-        seen: dict[bytes, int] = {}
-        kept = np.empty(0, dtype=[*self._row.descr, ("order", "<u8")])
-        for start in range(0, path.stat().st_size, _PART * self._row.itemsize):
-            rows = np.fromfile(path, dtype=self._row, count=_PART, offset=start)
-            kept = _first_of_each(np.concatenate([kept, _order_rows(rows, seen, kept.dtype)]), self._unit)
-        path.unlink()
-        np.savez(self._folder / f"{number}.npz", values=kept["values"], starts=np.flatnonzero(_firsts(kept["digest"])))
-        return len(seen)
+    def _parts(self) -> Iterator[tuple[NDArray[Any], dict[bytes, _Seen]]]:
+        """The rows of each part that count, and what was seen of its units."""
+        for number in range(self._buckets.count):
+            seen: dict[bytes, _Seen] = {}
+            kept = np.empty(0, dtype=[*self._row.descr, ("order", "<u8")])
+            for rows in self._buckets.read(number, _PART):
+                kept = _first_of_each(np.concatenate([kept, _order_rows(rows, seen, kept.dtype)]), self._unit)
+            yield kept, seen
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The first row of a unit, and how many that are finite there were."""
+
+    first: int
+    rows: int = 0
 
 
 def _names(cells: Cells, exact: bool) -> Iterator[str | None]:
@@ -243,17 +389,20 @@ def _digest(name: str, key: bytes, person: bytes = b"dpilot unit") -> bytes:
     return blake2b(name.encode("utf-8", "surrogatepass"), key=key, digest_size=16, person=person).digest()
 
 
-def _order_rows(rows: NDArray[Any], seen: dict[bytes, int], form: np.dtype[Any]) -> NDArray[Any]:
+def _order_rows(rows: NDArray[Any], seen: dict[bytes, _Seen], form: np.dtype[Any]) -> NDArray[Any]:
     """The finite rows, each with its place in the secret order of its unit; ``seen`` counts those of each unit."""
     rows = rows[np.lexsort(rows["digest"].T)]  # stable: the rows of a unit stay in order
     first = _firsts(rows["digest"])
     units, finite = np.cumsum(first) - 1, np.isfinite(rows["values"]).all(axis=1)
-    names = rows["digest"][first].view("V16").ravel().tolist()
-    before = np.array([seen.get(name, 0) for name in names], dtype=np.int64)
-    counts = np.bincount(units, finite, minlength=len(names)).astype(np.int64)
-    seen.update(zip(names, (before + counts).tolist(), strict=True))
+    names = zip(rows["digest"][first].view("V16").ravel().tolist(), rows["place"][first].tolist(), strict=True)
+    found = [seen.setdefault(name, _Seen(place)) for name, place in names]
+    before = np.array([each.rows for each in found], dtype=np.int64)
+    counts = np.bincount(units, finite, minlength=len(found)).astype(np.int64)
+    for each, count in zip(found, counts.tolist(), strict=True):
+        each.rows += count
     made = np.empty(int(finite.sum()), dtype=form)
-    made["digest"], made["values"] = rows["digest"][finite], rows["values"][finite]
+    for name in rows.dtype.names or ():
+        made[name] = rows[name][finite]
     made["order"] = _order(made["digest"][:, 0], before[units[finite]] + _rank(units[finite]))
     return made
 

@@ -14,7 +14,8 @@ from dpilot.data.rows_per_unit import MOST_ROWS
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit.class_weights import BALANCED, CAP, DECISIONS, check_class_weight
-from dpilot.fit.population import count_units, describe_unit
+from dpilot.fit.on_disk import count_units
+from dpilot.fit.population import describe_unit
 from dpilot.fit.source import RecordSource, TableSource
 from dpilot.metrics.counts import Layout
 from dpilot.metrics.objective import check_objective, place_objective

@@ -151,4 +151,4 @@ def _scaled(task: FitTask, records: Encoded, outputs: Floats) -> tuple[float, tu
 def _target(records: Encoded) -> Floats:
     if records.target is None:
         raise InvalidInput("the records have no target: expected one to score them by. Declare it in the schema.")
-    return records.target
+    return np.asarray(records.target)

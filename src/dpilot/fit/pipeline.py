@@ -23,6 +23,7 @@ from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Learner, LearnerPlan, PaidRun, Tell, Trained, silent
 from dpilot.fit.learners.shifted import shift
 from dpilot.fit.model import FittedModel
+from dpilot.fit.on_disk import RecordsOnDisk, is_too_large
 from dpilot.fit.payment import Payments, open_payments
 from dpilot.fit.population import HELD_OUT, TRAIN, RecordsByUnit
 from dpilot.fit.purchases import Purchases
@@ -144,7 +145,8 @@ def run_fit(
     stages = plan.stages(split.id)
     payments.check_room((plan.health_stages(keys.name), plan.health), (stages, plan.rest))
     health_paid = payments.commit(plan.health_stages(keys.name), plan.health)
-    records = RecordsByUnit.of(source, declared.unit, keys.unit_rows)
+    how = (declared.unit, keys.unit_rows)
+    records = RecordsOnDisk.of(source, *how) if is_too_large(source) else RecordsByUnit.of(source, *how)
     health = _check_health(plan, records.sample, payments, health_paid, keys, tell)
     committed = payments.commit(stages, plan.rest)
     cost = payments.cost(declared.budget)
@@ -158,7 +160,7 @@ def run_fit(
     run = PaidRun(committed, keys, split.id, size, cost, tell, progress, weights.weights, unit)
     trained = plan.learned.train(parts, run)
     predictor = shift(trained.predictor, weights.offsets)
-    outputs = predictor.outputs(parts.held_out.features)
+    outputs = np.concatenate([predictor.outputs(some) for some in parts.held_out_blocks()])
     with committed.stage(METRICS) as receipt:
         metrics = trained.figures.release(
             parts.held_out, outputs if declared.task.numeric else softmax(outputs), receipt, keys.noise.spawn()

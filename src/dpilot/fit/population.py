@@ -7,30 +7,27 @@ vectors that are no longer than a bound is no longer than the bound.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 
 from dpilot._arrays import Floats
+from dpilot.data.disk import DiskArray, DiskArrayBuilder, blocks_of
 from dpilot.data.encoder import Encoded
 from dpilot.data.sparse import is_usable
 from dpilot.data.splits import Split
-from dpilot.data.units import UnitRows, UnitRowsBuilder
+from dpilot.data.units import UnitRows, UnitRowsBuilder, UnitsOnDisk, cut_units
 from dpilot.fit.source import RecordSource, RowReader, Seen, take
-from dpilot.keys import KEY_BYTES
 from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["HELD_OUT", "TRAIN", "Parts", "RecordsByUnit", "count_units", "describe_unit"]
+__all__ = ["HELD_OUT", "TRAIN", "Parts", "RecordsByUnit", "describe_unit", "group_ids"]
 
 TRAIN: Final = "train"
 HELD_OUT: Final = "held-out"
-_NO_KEY: Final = bytes(KEY_BYTES)  # which rows count is not asked for
-
-
-def count_units(source: RecordSource, unit: PrivacyUnit) -> int:
-    """The number of units of a table: read where the caller has made it public."""
-    return _group(source, unit, _NO_KEY).count
+_ROWS: Final = 1 << 16  # at a time
+_SCORED: Final = 1 << 13  # the same, widened
 
 
 def describe_unit(unit: PrivacyUnit) -> str | None:
@@ -56,19 +53,42 @@ class Parts:
     train: Encoded = field(repr=False)
     held_out: Encoded = field(repr=False)
     reader: RowReader
-    units: UnitRows | None = field(default=None, repr=False)
+    units: UnitRows | UnitsOnDisk | None = field(default=None, repr=False)
 
     @property
     def train_rows(self) -> UnitRows | None:
-        """The same with the places of the rows in ``train``."""
-        return None if self.units is None else replace(self.units, places=np.arange(len(self.units.places)))
+        """The same with the places of the rows in ``train``, in memory."""
+        if self.units is None:
+            return None
+        units = np.asarray(self.units.units)
+        return UnitRows(np.arange(len(units)), units, self.units.count)
 
     @property
-    def train_weights(self) -> Floats:
+    def train_weights(self) -> Floats | DiskArray:
         """What each row of ``train`` adds of its unit, 1 where a unit is a record; 0 for null rows."""
-        return np.where(
-            np.isfinite(np.asarray(self.train.target)), 1.0 if self.units is None else self.units.shares, 0.0
-        )
+        target, shares = self.train.target, None if self.units is None else self.units.shares
+        if not isinstance(target, DiskArray):
+            return np.where(np.isfinite(np.asarray(target)), 1.0 if shares is None else shares, 0.0)
+        made = DiskArrayBuilder(np.float64)
+        for start in range(0, len(target), _ROWS):
+            rows = slice(start, start + _ROWS)
+            made.append(np.where(np.isfinite(target[rows]), 1.0 if shares is None else shares[rows], 0.0))
+        return made.build()
+
+    def held_out_blocks(self) -> Iterator[Any]:
+        """The features of ``held_out``: those in memory whole, those on disk some at a time."""
+        rows: Any = self.held_out.features
+        yield from blocks_of(rows, _SCORED) if isinstance(rows, DiskArray) else (rows,)
+
+    def drawn_targets(self) -> Iterator[Floats]:
+        """The target of one row of each unit of ``train``, some at a time, as a column."""
+        target: Any = self.train.target
+        yield np.zeros((0, 1))
+        if self.units is None:
+            yield from (some[:, None] for some in blocks_of(target, _ROWS))
+            return
+        for place in cut_units(self.units.units):
+            yield target[place][np.flatnonzero(np.diff(self.units.units[place], prepend=-1)), None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +108,7 @@ class RecordsByUnit:
         """Whose rows are whose, and which of them count: by the ids and a secret key."""
         if unit.is_record:
             return cls(source, source)
-        rows = _group(source, unit, key)
+        rows = group_ids(source, unit, key)
         return cls(source.select(rows.drawn), source.select(rows.places), rows)
 
     def first(self, source: RecordSource, rows: int | None) -> RecordsByUnit:
@@ -117,7 +137,8 @@ class RecordsByUnit:
         )
 
 
-def _group(source: RecordSource, unit: PrivacyUnit, key: bytes) -> UnitRows:
+def group_ids(source: RecordSource, unit: PrivacyUnit, key: bytes) -> UnitRows:
+    """The rows of each unit that count, by the ids of a table and a secret key."""
     builder = UnitRowsBuilder(unit, key, exact=source.is_file, missing=source.schema.missing_values)
     for cells in source.ids():
         builder.add(cells)

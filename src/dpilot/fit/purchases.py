@@ -11,6 +11,7 @@ from dpilot.data import bounds
 from dpilot.data.rows_per_unit import buy_rows_per_unit, rows_per_unit_event
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
+from dpilot.fit.on_disk import RecordsOnDisk
 from dpilot.fit.population import TRAIN, Parts, RecordsByUnit
 from dpilot.fit.source import RecordSource
 from dpilot.mechanism import Noise
@@ -101,7 +102,7 @@ class Purchases:
             noisy = count(source.blanks(), noise_multiplier=self.size_noise, receipt=receipt, noise=noise)
         return max(noisy, 1.0)
 
-    def buy_rows(self, records: RecordsByUnit, committed: Committed, noise: KeyedNoise) -> int | None:
+    def buy_rows(self, records: RecordsByUnit | RecordsOnDisk, committed: Committed, noise: KeyedNoise) -> int | None:
         """How many rows of a unit count; None where it is declared."""
         if self.rows_noise is None:
             return None
@@ -133,12 +134,9 @@ class Purchases:
         """
         if self.counts_noise is None:
             return None
-        target = parts.train.target
-        assert target is not None  # classes were declared
-        codes = target if parts.train_rows is None else target[parts.train_rows.drawn]
         with committed.stage(COUNTS) as receipt:
             return table(
-                codes[:, None],
+                parts.drawn_targets(),
                 shape=(classes,),
                 noise_multiplier=self.counts_noise,
                 receipt=receipt,

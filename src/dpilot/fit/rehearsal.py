@@ -33,6 +33,7 @@ _PICTURES: Final = 1 << 9  # fewer, as their features take longest
 _LOADED: Final = 450.0  # megabytes of code, before a record is read
 _COPIES: Final = 4.5  # of the encoded features, at most: what logistic regression of 200,000 records took
 
+_ON_DISK: Final = 450.0  # megabytes beside a table on disk, of any length (benchmarks/large)
 _SPARSE_COPIES: Final = 1.5  # of entries, which a split shares
 
 
@@ -58,10 +59,11 @@ class Rehearsal:
         return asdict(self)
 
 
-def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
+def rehearse(plan: FitPlan, *, loading: float = 0.0, on_disk: bool = False) -> Rehearsal:
     """Read, train and score a few made-up records by the plan of the fit, and reckon from their time.
 
-    ``loading`` are the seconds that it took to load code, which a fit takes too.
+    ``loading`` are the seconds that it took to load code, which a fit takes too; ``on_disk`` whether its records go
+    to files (``fit.on_disk.is_too_large``).
 
     Guarantee:
         No value of the table is read, and no ledger of it is touched: what is trained was made from the schema.
@@ -92,7 +94,7 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
     passes -= has_pictures
     clock, processor = (loading + once + passes * reading / rows * size * each + training * factor).tolist()
-    features = parts.train.features
+    features: Any = parts.train.features
     copies = _SPARSE_COPIES if isinstance(features, SparseRows) else _COPIES
     each_row = copies * features.nbytes / max(len(features), 1)
     stages = [*plan.health_stages(""), *plan.stages(split.id)]
@@ -103,7 +105,7 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0) -> Rehearsal:
         stages=tuple(_describe(stage) for stage in stages),
         seconds=min(clock, processor),  # the processor's counts every thread, the clock's every other process
         seconds_if_as_busy=clock,
-        megabytes=_LOADED + each_row * size * each / 1e6,
+        megabytes=_LOADED + (_ON_DISK if on_disk else each_row * size * each / 1e6),
         reasons=(*plan.purchases.reasons, *_assumed(declared.unit)),
     )
 

@@ -15,6 +15,7 @@ from dpilot.data.bounds import raw_numbers
 from dpilot.data.cells import Cells, plain
 from dpilot.data.column import Column
 from dpilot.data.column_types import CellState, type_of
+from dpilot.data.disk import DiskArray
 from dpilot.data.encoder import Encoded
 from dpilot.data.files import Table, column_names
 from dpilot.data.frames import Frame
@@ -116,7 +117,7 @@ class TableSource:
     table: Any
     schema: Schema
     name: str
-    kept: Indices | None = field(default=None, repr=False)
+    kept: Indices | DiskArray | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, given: Any, schema: Schema) -> TableSource:
@@ -129,7 +130,7 @@ class TableSource:
         else:
             return cls(given, Frame.of(given).resolve(schema), IN_MEMORY)
         resolved = schema.resolve(column_names(path, **how), source=path.name)
-        return cls(Table.open(path, resolved, **how), resolved, path.stem)
+        return cls(Table.open(path, resolved, **how), resolved, path.stem if path.exists() else path.parent.name)
 
     def length(self) -> int:
         """The number of records, null ones too."""
@@ -142,11 +143,12 @@ class TableSource:
         if self.kept is None:
             yield from whole
             return
-        start = 0
+        start = read = 0
         for frame in whole:
             table = Frame.of(frame)
-            first, last = np.searchsorted(self.kept, [start, start + table.length])
-            places, start = self.kept[first:last] - start, start + table.length
+            ahead = self.kept[read : read + table.length]  # no more of them can lie in this frame
+            places = ahead[ahead < start + table.length] - start
+            start, read = start + table.length, read + len(places)
             yield {name: plain(table.table[name])[places] for each in self.schema.needed for name in each.sources}
 
     @property
@@ -159,10 +161,13 @@ class TableSource:
         assert self.schema.unit is not None
         yield from (Frame.of(frame).cells(self.schema.unit) for frame in self.frames())
 
-    def select(self, places: Indices) -> TableSource:
-        """The same with the rows at ``places`` alone, in the table's order."""
-        assert self.kept is None
-        return replace(self, kept=np.sort(places))
+    def select(self, places: Indices | DiskArray) -> TableSource:
+        """The same with the rows at ``places`` alone, in the table's order; those on disk are."""
+        return replace(self, kept=places if isinstance(places, DiskArray) else np.sort(places))
+
+    def pieces(self, reader: RowReader) -> Iterator[Encoded]:
+        """The records some at a time, one piece at least; each is read by itself."""
+        return (_read_frame(frame, self.schema, reader) for frame in self.frames())
 
     def blanks(self) -> Iterator[Floats]:
         """A zero for each record, in pieces: what a count of the records counts."""
@@ -193,7 +198,7 @@ class TableSource:
             a numeric target    is in its own unit; outside declared bounds it makes the record null, or is pulled in
                                 where the schema says "clamp"
         """
-        pieces = (_read_frame(frame, self.schema, reader) for frame in self.frames())
+        pieces = self.pieces(reader)
         if not isinstance(self.table, Table):
             return next(pieces)
         found, start, sparse = None, 0, SparseRowsBuilder()
@@ -232,7 +237,8 @@ def _room(like: Encoded, length: int) -> Encoded:
 def _arrays(records: Encoded) -> list[NDArray[Any]]:
     """What is filled in place."""
     features = None if isinstance(records.features, SparseRows) else records.features
-    return [each for each in (features, records.target, records.group) if each is not None]
+    found: list[Any] = [each for each in (features, records.target, records.group) if each is not None]
+    return found
 
 
 def category_codes(frame: Any, column: Column, schema: Schema) -> Floats:

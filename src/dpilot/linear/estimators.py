@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,12 +12,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
 from dpilot._arrays import Floats
+from dpilot.errors import InvalidInput
 from dpilot.linear.declared_bounds import parse_bounds
 from dpilot.linear.fitting import Fitted, fit_rows
 from dpilot.linear.inputs import features, features_and_target, loose, numbers, unit_ids, without_unit
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
 from dpilot.linear.parameters import PrivateEstimator
+from dpilot.linear.partitions import PartitionRows, Run
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import standard_errors
 from dpilot.linear.streaming import group_parquet, parquet_rows
@@ -80,16 +83,37 @@ class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Fit on parquet files (a path, folder, pattern or list of them), streamed in constant memory.
 
         One pass for each scaling grid, two for the Gram matrix and its radius, one a step; noise is added to the sums.
-        Ids are read in one pass more, from the column that ``unit``, here or on the estimator, names, by way of a
-        temporary folder (``streaming.group_parquet``).
+        Ids are read in one pass more, from the column that ``unit``, here or on the estimator, names, by way of files
+        without names (``streaming.group_parquet``).
         """
         whom = self._unit(unit)
         rows, length, names = parquet_rows(where, target, None if whom.is_record else whom.name)
         self.n_features_in_, self.feature_names_in_ = len(names), np.asarray(names, dtype=object)
         if whom.is_record:
             return self._fit(rows, length=length)
-        with group_parquet(rows, length, whom, self._unit_key()) as (grouped, count):
-            return self._fit(grouped, length=count, unit=whom)
+        grouped, count = group_parquet(rows, length, whom, self._unit_key())
+        return self._fit(grouped, length=count, unit=whom)
+
+    def fit_partitions(
+        self, partitions: Sequence[Any], target: str, *, features: Sequence[str], run: Run = map
+    ) -> Self:
+        """Fit on a table in partitions: parquet files, frames (of polars, also lazy ones), or functions that give one.
+
+        ``run(task, numbers)`` carries out ``task(number)`` for each partition, on threads, processes or a cluster, and
+        gives the results in any order: ``map``, ``executor.map``, or with Dask
+        ``lambda task, numbers: client.gather(client.map(task, numbers))``. The Gram pass goes through it.
+
+        Guarantee:
+            A partition counts once, however often its task ran (``linear.partitions``).
+        """
+        names = tuple(features)
+        if target in names or not partitions:
+            raise InvalidInput(f"target is {target!r}, features {names}: expected a target apart, and partitions.")
+        if not self._unit().is_record:
+            raise InvalidInput(f"unit is {self.unit!r}: rows of one may lie in two partitions. Use fit_parquet.")
+        rows = PartitionRows(tuple(partitions), (*names, target), run)
+        self.n_features_in_, self.feature_names_in_ = len(names), np.asarray(names, dtype=object)
+        return self._fit(rows, length=rows.length() if self.size == "public" else 0)
 
     def predict(self, X: Any) -> Floats:
         """Predictions for each row, of a frame with or without ids; post-processing of what was released."""

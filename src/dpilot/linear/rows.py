@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Protocol
+from itertools import chain, pairwise
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,11 @@ from dpilot._arrays import Floats, Indices
 from dpilot.data.units import UnitRows
 from dpilot.numerics.products import products
 
-__all__ = ["MemoryRows", "Rows", "UnitChunk", "finite_rows", "total", "unit_total", "whiten"]
+__all__ = ["MappedRows", "MemoryRows", "Rows", "UnitChunk", "finite_rows", "rechunk", "total", "unit_total", "whiten"]
+
+
+CHUNK: Final = 1 << 16
+"""Rows that are added up at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +133,67 @@ class MemoryRows:
         return int(self.chunk.values.shape[1])
 
     def chunks(self) -> Iterator[Floats]:
-        yield self.chunk.drawn
+        return (chunk.drawn for chunk in self.unit_chunks())
 
     def unit_chunks(self) -> Iterator[UnitChunk]:
-        yield self.chunk
+        return rechunk(iter([self.chunk]))
 
     def map(self, function: Callable[[Floats], Floats], columns: int) -> MemoryRows:
         del columns  # an array knows its own
         return MemoryRows(self.chunk.map(function))
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRows:
+    """Other rows, each put through ``function``, chunk by chunk as they are read."""
+
+    rows: Rows
+    function: Callable[[Floats], Floats]
+    columns: int
+
+    def chunks(self) -> Iterator[Floats]:
+        return map(self.function, self.rows.chunks())
+
+    def unit_chunks(self) -> Iterator[UnitChunk]:
+        return (chunk.map(self.function) for chunk in self.rows.unit_chunks())
+
+    def map(self, function: Callable[[Floats], Floats], columns: int) -> MappedRows:
+        return MappedRows(self, function, columns)
+
+
+def rechunk(chunks: Iterator[UnitChunk]) -> Iterator[UnitChunk]:
+    """The same units, those whose first row is among the same 2^16 rows in one chunk: however they come, sums round
+    alike. One chunk at least, if there is one.
+    """
+    held, start = next(chunks), 0  # ``start``: how many rows lie before those that are held
+    for more in chain(chunks, [None]):
+        pieces = list(_cut(held, start))
+        yield from pieces[:-1]
+        start += sum(len(piece.values) for piece in pieces[:-1])
+        if more is None:
+            yield pieces[-1]
+        else:
+            held = _join(pieces[-1], more)
+
+
+def _cut(chunk: UnitChunk, before: int) -> Iterator[UnitChunk]:
+    """The chunk in pieces, where ``before`` rows lie before it."""
+    starts = np.arange(len(chunk.values)) if chunk.starts is None else chunk.starts
+    cuts = np.flatnonzero(np.diff((starts + before) // CHUNK)) + 1
+    places = [0, *starts[cuts].tolist(), len(chunk.values)]
+    units = [0, *cuts.tolist(), len(starts)]
+    for (first, last), (begin, end) in zip(pairwise(places), pairwise(units), strict=True):
+        own = None if chunk.starts is None else chunk.starts[begin:end] - first
+        yield UnitChunk(chunk.values[first:last], own)
+
+
+def _join(one: UnitChunk, other: UnitChunk) -> UnitChunk:
+    if not len(one.values):
+        return other
+    values = np.concatenate([one.values, other.values])
+    if one.starts is None or other.starts is None:
+        return UnitChunk(values)
+    return UnitChunk(values, np.concatenate([one.starts, other.starts + len(one.values)]))
 
 
 def finite_rows(table: Floats) -> NDArray[np.bool_]:
@@ -150,7 +207,14 @@ def total(rows: Rows, function: Callable[[Floats], Floats]) -> Floats:
 
 
 def unit_total(rows: Rows, function: Callable[[UnitChunk], Floats]) -> Floats:
-    """The sum of ``function`` over chunks of whole units, of which it bounds each: for the door only."""
+    """The sum of ``function`` over chunks of whole units, of which it bounds each: for the door only.
+
+    Rows in partitions are added up where they lie, each partition once (``linear.partitions``).
+    """
+    if isinstance(rows, MappedRows):
+        return unit_total(rows.rows, lambda chunk: function(chunk.map(rows.function)))
+    if (sum_chunks := getattr(rows, "sum_chunks", None)) is not None:
+        return np.asarray(sum_chunks(function), dtype=np.float64)
     return np.asarray(sum(function(chunk) for chunk in rows.unit_chunks()), dtype=np.float64)
 
 

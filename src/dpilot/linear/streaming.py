@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.data.cells import kind, plain_arrow
-from dpilot.data.units import UnitTable, UnitTableBuilder
+from dpilot.data.disk import DiskArray
+from dpilot.data.parquet import check_numeric, numeric_values, table_files
+from dpilot.data.units import UnitTable, UnitTableBuilder, cut_units
 from dpilot.errors import InvalidInput
-from dpilot.linear.rows import Rows, UnitChunk, finite_rows
+from dpilot.linear.rows import MappedRows, UnitChunk, finite_rows, rechunk
 from dpilot.privacy.unit import PrivacyUnit
 
-__all__ = ["MappedRows", "ParquetRows", "UnitTableRows", "group_parquet", "parquet_rows"]
+__all__ = ["DiskRows", "ParquetRows", "UnitTableRows", "group_parquet", "parquet_rows"]
 
 BATCH = 1 << 16
 
@@ -43,7 +42,7 @@ class ParquetRows:
     def chunks(self) -> Iterator[Floats]:
         yield np.zeros((0, len(self.names)))  # files without rows still have columns
         for batch in self.batches():
-            values = _values(batch, self.names)
+            values = numeric_values(batch, self.names)
             finite = finite_rows(values)
             values = np.ascontiguousarray(values if finite.all() else values[finite])  # in one layout, as in MemoryRows
             del batch  # which would be held beside the next one
@@ -86,39 +85,55 @@ class UnitTableRows:
         return MappedRows(self, function, columns)
 
 
-@dataclass(frozen=True, slots=True)
-class MappedRows:
-    """Other rows, each put through ``function``, chunk by chunk as they are read."""
+@dataclass(frozen=True, slots=True, eq=False)
+class DiskRows:
+    """Rows of features and targets that lie on disk, in the chunks of ``MemoryRows``; ``units`` ascend, if there are.
 
-    rows: Rows
-    function: Callable[[Floats], Floats]
-    columns: int
+    Guarantee:
+        That of ``ParquetRows``; sums over chunks are those of the same rows in memory, bit for bit.
+    """
+
+    features: DiskArray
+    target: DiskArray
+    units: Any = None
+
+    @property
+    def columns(self) -> int:
+        return self.features.shape[1] + 1
 
     def chunks(self) -> Iterator[Floats]:
-        return map(self.function, self.rows.chunks())
+        return (chunk.drawn for chunk in self.unit_chunks())
 
     def unit_chunks(self) -> Iterator[UnitChunk]:
-        return (chunk.map(self.function) for chunk in self.rows.unit_chunks())
+        return rechunk(self._read())
+
+    def _read(self) -> Iterator[UnitChunk]:
+        length = max(len(self.target), 1)
+        blocks = (slice(start, min(start + BATCH, length)) for start in range(0, length, BATCH))
+        for place in blocks if self.units is None or not len(self.units) else cut_units(self.units, BATCH):
+            values = np.empty((len(self.target[place]), self.columns))
+            values[:, :-1], values[:, -1] = self.features[place], self.target[place]
+            finite = finite_rows(values)
+            starts = None if self.units is None else np.flatnonzero(np.diff(self.units[place][finite], prepend=-1))
+            yield UnitChunk(np.ascontiguousarray(values[finite]), starts)
 
     def map(self, function: Callable[[Floats], Floats], columns: int) -> MappedRows:
         return MappedRows(self, function, columns)
 
 
-@contextmanager
-def group_parquet(rows: ParquetRows, length: int, unit: PrivacyUnit, key: bytes) -> Iterator[tuple[UnitTableRows, int]]:
+def group_parquet(rows: ParquetRows, length: int, unit: PrivacyUnit, key: bytes) -> tuple[UnitTableRows, int]:
     """The rows grouped by the ids in the unit's column, in one pass, and the number of units.
 
     Guarantee:
-        What is grouped lies in a temporary folder of the user's own (mode 0700) until the body ends: numbers of all
-        rows, 8 bytes each, and digests of ids. TMPDIR says where.
+        What is grouped lies in files without names (``data.disk``) as long as the rows are held: numbers of all rows,
+        8 bytes each, and digests of ids. TMPDIR says on which disk.
     """
-    with TemporaryDirectory(prefix="dpilot-units-") as folder:
-        builder = UnitTableBuilder(unit, key, Path(folder), length, rows.columns)
-        for batch in rows.batches([unit.name]):
-            ids = plain_arrow(batch.column(batch.schema.get_field_index(unit.name)))
-            builder.add(ids, _values(batch, rows.names))
-        table = builder.build()
-        yield UnitTableRows(table), table.count
+    builder = UnitTableBuilder(unit, key, length, rows.columns)
+    for batch in rows.batches([unit.name]):
+        ids = plain_arrow(batch.column(batch.schema.get_field_index(unit.name)))
+        builder.add(ids, numeric_values(batch, rows.names))
+    table = builder.build()
+    return UnitTableRows(table), table.count
 
 
 def parquet_rows(where: Any, target: str, unit: str | None = None) -> tuple[ParquetRows, int, tuple[str, ...]]:
@@ -130,9 +145,9 @@ def parquet_rows(where: Any, target: str, unit: str | None = None) -> tuple[Parq
         Only the files' own metadata is read here. A missing file or target, a column that is not numeric and files
         of different columns are facts of the files, and raise.
     """
-    from pyarrow import parquet, types
+    from pyarrow import parquet
 
-    files = _files(where)
+    files = table_files(where)
     first = parquet.read_schema(files[0])
     for what, name in (("target", target), *([] if unit is None else [("unit", unit)])):
         if name not in first.names:
@@ -145,42 +160,7 @@ def parquet_rows(where: Any, target: str, unit: str | None = None) -> tuple[Parq
             raise InvalidInput(f"{path.name} has other columns than {files[0].name}: expected one table in pieces.")
         if unit is not None and kind(schema.field(unit).type) == "nested":
             raise InvalidInput(f"column {unit!r} of {path.name} holds lists or records: expected one id for each row.")
-        wrong = [field.name for field in schema if field.name != unit and not _is_number(types, field.type)]
-        if wrong:
-            raise InvalidInput(
-                f"columns {wrong} of {path.name} are not numeric: expected numbers. Encode or drop them."
-            )
+        check_numeric(path, [name for name in schema.names if name != unit])
     features = tuple(name for name in first.names if name not in (target, unit))
     length = sum(parquet.read_metadata(path).num_rows for path in files)
     return ParquetRows(files, (*features, target)), length, features
-
-
-def _files(where: Any) -> tuple[Path, ...]:
-    places: Sequence[Any] = where if isinstance(where, list | tuple) else [where]
-    found: list[Path] = []
-    for place in places:
-        path = Path(place)
-        found += sorted(path.glob("*.parquet")) if path.is_dir() else map(Path, sorted(glob.glob(str(path))))
-    if not found:
-        raise InvalidInput(f"path is {where!r}: expected parquet files there. Check the path or the pattern.")
-    return tuple(found)
-
-
-def _is_number(types: Any, kind: Any) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
-
-
-def _values(batch: Any, names: tuple[str, ...]) -> Floats:
-    values = np.empty((len(names), batch.num_rows)).T  # columns lie together in memory, as they do in the file
-    for place, name in enumerate(names):
-        values[:, place] = _column(batch.column(batch.schema.get_field_index(name)))
-    return values
-
-
-def _column(column: Any) -> Floats:
-    from pyarrow import compute, float64, types
-
-    if types.is_boolean(column.type):
-        column = compute.cast(column, "int8")
-    column = compute.cast(column, float64(), safe=False)  # a whole number beyond 2^53 is rounded, and never raises
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import _validate
+from dpilot.data.disk import DiskArray
 from dpilot.data.sparse import SparseRows
-from dpilot.data.units import UnitRows, group_rows
+from dpilot.data.units import UnitRows, UnitsOnDisk, group_rows
 from dpilot.engine.batch import synthetic
 from dpilot.engine.outputs import judge_outputs, outputs
 from dpilot.errors import InvalidInput, UnsupportedModel
@@ -32,7 +33,7 @@ from dpilot.statistics import Ball, mean
 from dpilot.transfer.numbers import as_numbers
 from dpilot.transfer.pixels import as_pixels
 
-__all__ = ["NULL", "Features", "centred", "extract", "extract_rows", "private_center"]
+__all__ = ["NULL", "DiskValues", "Features", "centred", "extract", "extract_rows", "private_center"]
 
 NULL: Final = -1
 """The label of a null record."""
@@ -56,7 +57,7 @@ class Features:
         what is no number, and a row that is not as long as the first one, makes its own record null.
     """
 
-    values: Tensor  # (n, d) float32; or SparseValues, of which a slice is such a tensor
+    values: Tensor  # (n, d) float32; or SparseValues or DiskValues, of which a slice is such a tensor
     labels: Tensor  # (n,) int64
     classes: int
     shares: Tensor | None = None  # (n,) float32: what each row adds of its unit, where a unit has several
@@ -119,8 +120,11 @@ class Features:
         usable = (counted.labels != NULL).cpu().numpy()
         return counted.take(np.flatnonzero(usable)).with_shares(rows.usable(usable), unit)
 
-    def with_shares(self, rows: UnitRows, unit: PrivacyUnit) -> Features:
+    def with_shares(self, rows: UnitRows | UnitsOnDisk, unit: PrivacyUnit) -> Features:
         """The same rows, which are those of ``rows``, each with its share of its unit."""
+        if isinstance(rows, UnitsOnDisk):
+            stored = {"shares": DiskValues(rows.shares), "units": DiskValues(rows.units, torch.int64)}
+            return replace(self, **cast(Any, stored), protects=unit)
         shares, units = torch.from_numpy(rows.shares), torch.from_numpy(rows.units)
         shares = shares.to(self.values.device, torch.float32)
         return replace(self, shares=shares, units=units.to(self.labels), protects=unit)
@@ -157,7 +161,7 @@ class Features:
 
     def by_place(self) -> Features:
         """The same rows with those of a unit side by side, units in the order of their numbers."""
-        if self.units is None or bool((self.units.diff() >= 0).all()):
+        if self.units is None or isinstance(self.units, DiskValues) or bool((self.units.diff() >= 0).all()):
             return self
         return self.take(torch.argsort(self.units, stable=True))
 
@@ -228,6 +232,32 @@ class SparseValues:
         if torch.device(device).type == "cpu":
             return self
         return torch.cat([chunk.to(device) for chunk in chunk_rows(cast(Tensor, self))])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DiskValues:
+    """What linear heads ask of a tensor, for rows on disk: slices of it are tensors in memory, of ``kind``."""
+
+    rows: DiskArray
+    kind: torch.dtype = torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.rows.shape
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Any) -> Tensor:
+        return torch.from_numpy(np.atleast_1d(self.rows[rows])).to(self.kind)
+
+    def to(self, device: torch.device | str) -> Any:
+        """The same on the CPU; a tensor in memory elsewhere."""
+        return self if torch.device(device).type == "cpu" else self[:].to(device)
 
 
 def centred(

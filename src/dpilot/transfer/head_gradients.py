@@ -38,21 +38,23 @@ be built.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dpilot.data.disk import DiskArrayBuilder
 from dpilot.numerics import precision
 from dpilot.private_sum import Clip, PerSampleGradients, clip_and_sum
 from dpilot.transfer import head_kernels
-from dpilot.transfer.features import NULL, Features, chunk_rows
+from dpilot.transfer.features import NULL, DiskValues, Features, chunk_rows
 from dpilot.transfer.joint import clip_heads
-from dpilot.transfer.unit_gradients import UnitBlock, UnitHeadGradients, cut_blocks
+from dpilot.transfer.unit_gradients import UnitBlock, UnitBlocksOnDisk, UnitHeadGradients, cut_blocks
 
 __all__ = ["FeatureBlocks", "HeadGradients", "residual_limits"]
 
@@ -105,7 +107,7 @@ class FeatureBlocks:
     block: int
     grade: precision.Grade
     product: Product = _product
-    units: tuple[UnitBlock, ...] | None = None  # whose rows are whose, where a unit has several
+    units: Iterable[UnitBlock] | None = None  # whose rows are whose, where a unit has several
     class_weights: Tensor | None = None  # (classes,) float32
 
     @classmethod
@@ -126,6 +128,8 @@ class FeatureBlocks:
         """
         features = features.by_place()
         features = features if device is None else features.to(device)
+        if isinstance(features.labels, DiskValues):
+            return cls._on_disk(features, class_weights)
         values, labels = features.values, features.labels
         grade, block = grade or grade_of(values.device), block_rows(values, size)
         most = features.protects.rows or 1
@@ -149,6 +153,34 @@ class FeatureBlocks:
             units = tuple(cut_blocks(values, lengths, features.units, features.shares, rows=block, most=most))
         return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade, product, units, weights)
 
+    @classmethod
+    def _on_disk(cls, features: Features, class_weights: Sequence[float] | None) -> FeatureBlocks:
+        """The same of features on disk: what a block needs is read with it, in blocks of the same rows."""
+        grade, block = grade_of(features.values.device), block_rows(features.values)
+        most = features.protects.rows or 1
+        block = max(block, -(-most // _DEPTH) * _DEPTH)
+        labels, lengths = DiskArrayBuilder(np.int64), DiskArrayBuilder(np.float64)
+        for start in range(0, len(features), _NORM_ROWS):
+            rows, own = features.values[start : start + _NORM_ROWS], features.labels[start : start + _NORM_ROWS]
+            found = torch.linalg.vector_norm(rows.double(), dim=1)  # null records are rows of zeros (``Features.of``)
+            null = (own == NULL) | ~torch.isfinite(found)
+            lengths.append(torch.where(null, torch.inf, found).numpy())
+            labels.append(own.clamp_min(0).numpy())
+        each: Any = DiskValues(lengths.build(), torch.float64)
+        codes: Any = DiskValues(labels.build(), torch.int64)
+        weights = None if class_weights is None else torch.tensor(class_weights)
+        units: Any = None
+        if features.units is not None and features.shares is not None:
+            cut = cut_blocks(features.values, each, features.units, features.shares, rows=block, most=most)
+            units = UnitBlocksOnDisk.of(cut, block)
+        return cls(features.values, codes, each, features.classes, block, grade, units=units, class_weights=weights)
+
+    def limits(self, thresholds: Tensor) -> Tensor:
+        """``residual_limits`` of these records; on disk, of those that are asked for."""
+        if isinstance(self.lengths, DiskValues):
+            return cast(Tensor, _LimitsOnDisk(self.lengths, thresholds, self.classes, self.grade))
+        return residual_limits(self.lengths, thresholds, self.classes, self.grade)
+
     def clip_and_sum(self, weights: Tensor, limits: Tensor) -> Tensor:
         """The sum of gradients under ``clip_heads``, shaped as ``weights`` (heads, classes, d), in float64."""
         total = clip_and_sum(self.gradients(weights, limits), clip_heads, None, add=_add)
@@ -171,6 +203,19 @@ class FeatureBlocks:
             own = None if self.class_weights is None else self.class_weights[labels]
             gradients = HeadGradients(rows, labels, limit, scores, self.grade, self.product, own)
             yield gradients if units is None else UnitHeadGradients(rows, gradients.residuals, limit, units)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LimitsOnDisk:
+    """Limits (heads, n) of rows whose lengths lie on disk: of those of a slice."""
+
+    lengths: DiskValues
+    thresholds: Tensor
+    classes: int
+    grade: precision.Grade
+
+    def __getitem__(self, place: tuple[slice, slice]) -> Tensor:
+        return residual_limits(self.lengths[place[1]], self.thresholds, self.classes, self.grade)
 
 
 @final

@@ -27,7 +27,7 @@ from dpilot.numerics.products import products
 from dpilot.privacy.events import Event, Gaussian, Repeated
 from dpilot.private_sum import Clip, Summand, private_sum
 from dpilot.transfer.features import Features, chunk_rows
-from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
+from dpilot.transfer.head_gradients import FeatureBlocks
 from dpilot.transfer.head_kernels import record_graph
 from dpilot.transfer.joint import JointHeads, clip_heads
 
@@ -199,7 +199,7 @@ class _Team:
         )
         joint = JointHeads(self._each("noise_multiplier"), self._each("threshold"), tuple(receipts), noises)
         units = self.weights.new_tensor(joint.units)[:, None, None]
-        limits = residual_limits(blocks.lengths, thresholds, blocks.classes, blocks.grade)
+        limits = blocks.limits(thresholds)
         weights, velocity, stop = self.weights.clone(), self.velocity.clone(), min(head.steps for head in self.heads)
         released, rate = torch.zeros_like(weights), units / size
 

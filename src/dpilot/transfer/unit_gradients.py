@@ -22,15 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dpilot.data.disk import DiskArray, DiskArrayBuilder
+from dpilot.data.units import cut_units
 from dpilot.private_sum import PerSampleGradients
 
-__all__ = ["UnitBlock", "UnitHeadGradients", "cut_blocks"]
+__all__ = ["UnitBlock", "UnitBlocksOnDisk", "UnitHeadGradients", "cut_blocks"]
 
 _ROUNDING: Final = 2.0**-24
 
@@ -49,24 +52,47 @@ class UnitBlock:
     most: int  # rows of a unit, as declared
 
 
+@final
+class UnitBlocksOnDisk:
+    """Blocks whose numbers lie on disk: read one by one, as often as they are asked for."""
+
+    def __init__(self, described: list[tuple[int, int, int, int, int]], numbers: DiskArray, floats: DiskArray) -> None:
+        self._described, self._numbers, self._floats = described, numbers, floats
+
+    @classmethod
+    def of(cls, blocks: Iterator[UnitBlock], rows: int) -> UnitBlocksOnDisk:
+        described = list[tuple[int, int, int, int, int]]()
+        numbers, floats = DiskArrayBuilder(np.int32, (rows,)), DiskArrayBuilder(np.float32, (rows,))
+        for each in blocks:
+            described.append((each.start, each.count, each.most, len(floats), 1 + len(each.cosines)))
+            numbers.append(each.numbers[None].numpy())
+            for lag, values in enumerate((each.shares, *each.cosines)):
+                floats.append(pad(values, (0, lag))[None].numpy())
+        return cls(described, numbers.build(), floats.build())
+
+    def __iter__(self) -> Iterator[UnitBlock]:
+        for place, (start, count, most, first, many) in enumerate(self._described):
+            numbers = torch.from_numpy(self._numbers[place : place + 1][0].astype(np.int64))
+            shares, *cosines = torch.from_numpy(self._floats[first : first + many])
+            cut = (values[: len(values) - lag] for lag, values in enumerate(cosines, 1))
+            yield UnitBlock(start, count, numbers, shares, tuple(cut), most)
+
+
 def cut_blocks(
     values: Tensor, lengths: Tensor, units: Tensor, shares: Tensor, *, rows: int, most: int
 ) -> Iterator[UnitBlock]:
     """Blocks of whole units, at most ``rows`` long; ``units`` ascend, and none has more than ``most`` rows."""
-    new = torch.ones_like(units, dtype=torch.bool)
-    new[1:] = units.diff() > 0
-    edges = torch.cat([new.nonzero()[:, 0].cpu(), torch.tensor([len(units)])])  # of units
-    place = 0
-    while place == 0 or place < len(edges) - 1:
-        start = int(edges[place])
-        last = int(torch.searchsorted(edges, start + rows, right=True)) - 1
-        inside = slice(start, int(edges[last]))
-        missing = rows - (inside.stop - start)
-        numbers = pad(new[inside].cumsum(0) - 1, (0, missing), value=last - place)
-        longest = int(edges[place : last + 1].diff().amax()) if last > place else 0
-        cosines = _cosines(values[inside], lengths[inside], numbers, longest)
-        yield UnitBlock(start, last - place, numbers, pad(shares[inside], (0, missing)), cosines, most)
-        place = max(last, place + 1)
+    numbered: Any = units.cpu().numpy() if isinstance(units, Tensor) else units
+    for place in cut_units(numbered, rows) if len(units) else [slice(0, 0)]:
+        some = units[place]
+        changes = (some.diff() > 0).long()
+        numbers = torch.cat([changes.new_zeros(min(len(some), 1)), changes.cumsum(0)])
+        count = int(numbers[-1]) + 1 if len(some) else 0
+        longest = int(numbers.bincount().amax()) if count else 0
+        missing = rows - len(some)
+        padded = pad(numbers, (0, missing), value=count)
+        cosines = _cosines(values[place], lengths[place], padded, longest)
+        yield UnitBlock(place.start, count, padded, pad(shares[place], (0, missing)), cosines, most)
 
 
 def _cosines(values: Tensor, lengths: Tensor, numbers: Tensor, longest: int) -> tuple[Tensor, ...]:

@@ -26,10 +26,22 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dpilot._arrays import Floats
+from dpilot.data.disk import DiskArray
 from dpilot.fit.grids.levels import LEVELS, Codes, TableColumn
 from dpilot.keys import public_generator
 
-__all__ = ["BLOCK", "Cells", "Design", "TableRows", "Term", "Waves", "additive_design", "grid_design", "screen_cells"]
+__all__ = [
+    "BLOCK",
+    "Cells",
+    "CodesOnDisk",
+    "Design",
+    "TableRows",
+    "Term",
+    "Waves",
+    "additive_design",
+    "grid_design",
+    "screen_cells",
+]
 
 BLOCK: Final = 1 << 13  # records at a time
 _TENTS: Final = 8
@@ -159,6 +171,16 @@ class Design:
         return np.concatenate([self.transposed @ cells, beside])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CodesOnDisk:
+    """Levels of records that lie on disk, (records, columns), as ``codes[:, rows]`` of an array (columns, records)."""
+
+    rows: DiskArray
+
+    def __getitem__(self, place: tuple[slice, slice]) -> Codes:
+        return self.rows[place[1]].T
+
+
 @dataclass(frozen=True, eq=False)
 class TableRows:
     """The records of a fit as levels, with what texts and vectors they have. Sensitive.
@@ -166,9 +188,9 @@ class TableRows:
     ``weights``: what a row adds of its unit, 1 where a unit is a record; 0 for null rows, wherever they are.
     """
 
-    codes: Codes
-    weights: Floats
-    dense: NDArray[np.float32] | None = None
+    codes: Codes | CodesOnDisk
+    weights: Floats | DiskArray
+    dense: NDArray[np.float32] | DiskArray | None = None
 
     def blocks(self, design: Design) -> Iterator[tuple[slice, Any, Floats]]:
         """Some records at a time: their cells, and their other features, filled up to one number of rows."""
@@ -197,7 +219,7 @@ class TableRows:
             return list(self._kept["found"])
         self._kept.clear()
         each = 4 * len(design.cells.terms) + (0 if design.waves is None else design.waves.width)
-        if each * len(self.weights) > _CACHED:
+        if each * len(self.weights) > _CACHED or isinstance(self.weights, DiskArray):
             return None
         starts = range(0, max(len(self.weights), 1), BLOCK)
         found = [self._find(design, slice(start, start + BLOCK)) for start in starts]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
+from dpilot.data.disk import DiskArray
 from dpilot.fit.grids.design import Cells, Design, TableRows
 from dpilot.fit.grids.levels import Marginal, TableColumn, cell_edges
 from dpilot.linear.row_gradients import HistogramClip, clip
@@ -30,6 +31,7 @@ MARGINALS_SHARE: Final = 0.06
 """Of the squared mu, for noisy marginals."""
 THRESHOLD: Final = 0.5
 """Of a residual, so of a gradient, as rows are of length 1: that of linear heads."""
+_ROWS: Final = 1 << 16  # counted at a time
 _MOMENTUM: Final = 0.9
 _MOST_WORSE: Final = 0.25
 """That the loss of a record counts as changed between two models."""
@@ -39,8 +41,8 @@ Residual = Callable[[slice, Floats], Floats]
 
 
 def release_marginals(
-    columns: Sequence[tuple[TableColumn, NDArray[Any]]],
-    weights: Floats,
+    columns: Sequence[tuple[TableColumn, NDArray[Any] | DiskArray]],
+    weights: Floats | DiskArray,
     *,
     size: float,
     noise_multiplier: float,
@@ -65,14 +67,19 @@ def release_marginals(
     return tuple(Marginal.of(each, size) for each in np.split(noisy, ends))
 
 
-def _count(column: TableColumn, rows: NDArray[Any], weights: Floats) -> Floats:
+def _count(column: TableColumn, rows: NDArray[Any] | DiskArray, weights: Floats | DiskArray) -> Floats:
     """How much of the records is in each cell of a number, and missing, by their weights."""
     edges = cell_edges(column)
-    values = np.nan_to_num(rows[:, column.number or 0].astype(np.float64))
-    cells = np.searchsorted(edges[1:-1], values, side="right")
-    if column.missing is not None:
-        cells = np.where(rows[:, column.missing] == 1, len(edges) - 1, cells)
-    return np.bincount(cells, weights, minlength=len(edges)).astype(np.float64)
+    every, found = np.arange(len(edges)), np.zeros(len(edges))
+    for start in range(0, len(rows), _ROWS):
+        some, own = np.asarray(rows[start : start + _ROWS]), weights[start : start + _ROWS]
+        values = np.nan_to_num(some[:, column.number or 0].astype(np.float64))
+        cells = np.searchsorted(edges[1:-1], values, side="right")
+        if column.missing is not None:
+            cells = np.where(some[:, column.missing] == 1, len(edges) - 1, cells)
+        # as if all were added up in one go
+        found = np.bincount(np.append(every, cells), np.append(found, own)).astype(np.float64)
+    return found
 
 
 def contrasts(classes: int) -> Floats:
@@ -94,7 +101,7 @@ def contrasts(classes: int) -> Floats:
 class ClassResidual:
     """(p - y) in contrasts, times the weight of the class. Sensitive: it holds the labels."""
 
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] | DiskArray
     classes: int
     class_weights: tuple[float, ...] | None = None
 
@@ -113,10 +120,10 @@ class ClassResidual:
 class NumberResidual:
     """Output less target, in units of the target's spread: clipped, the derivative of Huber's loss. Sensitive."""
 
-    target: Floats
+    target: Floats | DiskArray
 
     def __call__(self, rows: slice, outputs: Floats) -> Floats:
-        return np.asarray(outputs - self.target[rows, None])
+        return np.asarray(outputs - self.target[rows][:, None])
 
 
 @dataclass(frozen=True, slots=True)

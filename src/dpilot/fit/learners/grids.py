@@ -10,12 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from dpilot._arrays import Floats
+from dpilot.data.disk import DiskArray, map_rows
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
-from dpilot.fit.grids.design import Design, TableRows, additive_design, grid_design, screen_cells
+from dpilot.fit.grids.design import CodesOnDisk, Design, TableRows, additive_design, grid_design, screen_cells
 from dpilot.fit.grids.levels import Levels, Marginal, TableColumn, cell_edges, columns_of, dense_columns
 from dpilot.fit.grids.model import GridPredictor, dense_rows
 from dpilot.fit.grids.screen import choose_grids, choose_walk, count_screened, pair_energies, rank_columns
@@ -163,20 +164,24 @@ class GridsPlan:
     def train(self, parts: Parts, run: PaidRun) -> Trained:
         assert isinstance(parts.reader, Encoder)
         columns, dense, task = columns_of(parts.reader), dense_columns(parts.reader), self.declared.task
-        features, target = np.asarray(parts.train.features), _target(parts)
+        features: Any = parts.train.features
+        target = _target(parts)
         size = max(run.size * (1 - self.held_out), 1.0)
         weights, linear = parts.train_weights, None
         if self.linear is not None:
             linear = self.linear.fit(parts, run)[0]
-            target = target - linear.predict(features.astype(np.float64))
+            model = linear
+            target = map_rows(lambda some, own: own - model.predict(some.astype(np.float64)), features, target)
         marginals = self._marginals(columns, features, target, weights, size, run)
         centre, spread = _place_target(marginals[-1], self._reach) if self._reach is not None else (0.0, 1.0)
         levels = Levels(columns, marginals[:-1] if task.numeric else marginals)
-        rows = TableRows(levels.codes(features), weights, dense_rows(features, dense))
+        rows = _table_rows(features, weights, levels, dense)
         residual: Residual = (
-            NumberResidual((np.nan_to_num(target) - centre) / spread)
+            NumberResidual(map_rows(lambda own: (np.nan_to_num(own) - centre) / spread, target))
             if task.numeric
-            else ClassResidual(np.nan_to_num(target).astype(np.int64), task.outputs, run.class_weights)
+            else ClassResidual(
+                map_rows(lambda own: np.nan_to_num(own).astype(np.int64), target), task.outputs, run.class_weights
+            )
         )
         base = additive_design(columns, len(dense), sum(each.stop - each.start for each in dense))
         outputs = 1 if task.numeric else task.outputs - 1
@@ -207,8 +212,8 @@ class GridsPlan:
         self,
         columns: tuple[TableColumn, ...],
         features: Any,
-        target: Floats,
-        weights: Floats,
+        target: Any,
+        weights: Floats | DiskArray,
         size: float,
         run: PaidRun,
     ) -> tuple[Marginal, ...]:
@@ -217,7 +222,8 @@ class GridsPlan:
             return ()
         numbers: list[tuple[TableColumn, Any]] = [(column, features) for column in columns if column.number is not None]
         if self._reach is not None:
-            numbers.append((_LEFT, np.clip(target / self._reach, -1.0, 1.0)[:, None]))
+            reach = self._reach
+            numbers.append((_LEFT, map_rows(lambda own: np.clip(own / reach, -1.0, 1.0)[:, None], target)))
         with run.committed.stage(MARGINALS) as receipt:
             return release_marginals(
                 numbers,
@@ -356,9 +362,17 @@ class _Learnt:
 _LEFT: Final = TableColumn("what is left of the target", number=0, interval=(-1.0, 1.0))
 
 
-def _target(parts: Parts) -> Floats:
+def _target(parts: Parts) -> Any:
     assert parts.train.target is not None
     return parts.train.target
+
+
+def _table_rows(features: Any, weights: Floats | DiskArray, levels: Levels, dense: tuple[slice, ...]) -> TableRows:
+    """The records as levels, those on disk some at a time."""
+    beside = map_rows(lambda some: dense_rows(some, dense), features) if dense else None
+    if isinstance(features, DiskArray):
+        return TableRows(CodesOnDisk(map_rows(lambda some: levels.codes(some).T, features)), weights, beside)
+    return TableRows(levels.codes(features), weights, beside)
 
 
 def _place_target(marginal: Marginal, reach: float) -> tuple[float, float]:

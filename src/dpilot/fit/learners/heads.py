@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
 
 from dpilot._arrays import Floats
+from dpilot.data.disk import DiskArray, DiskArrayBuilder
 from dpilot.data.encoder import Encoded, Encoder
 from dpilot.data.schema import Schema
 from dpilot.data.sparse import SparseRows
@@ -30,7 +31,7 @@ from dpilot.numerics.products import products
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Stage
-from dpilot.transfer.features import Features
+from dpilot.transfer.features import DiskValues, Features
 from dpilot.tune.autopilot_plan import AutopilotPlan, plan_heads
 from dpilot.tune.autopilot_record import curves_of, explain, plan_of, trials_of
 from dpilot.tune.defaults import AutopilotOptions
@@ -138,7 +139,7 @@ class HeadsPlan:
         columns = _numbers(parts.reader)
         with run.committed.stage(MARGINALS) as receipt:
             bought = release_marginals(
-                [(column, np.asarray(parts.train.features)) for column in columns],
+                [(column, cast(Any, parts.train.features)) for column in columns],
                 parts.train_weights,
                 size=max(run.size * (1 - self.held_out), 1.0),
                 noise_multiplier=self.marginals_noise,
@@ -174,13 +175,25 @@ def _unit_features(part: Encoded, rows: RowMap, classes: int) -> Features:
     if isinstance(part.features, SparseRows):
         return Features.of_sparse(rows.widen(part.features), part.target, classes)
     length = len(part.features)
-    values = torch.empty(length, rows.widen(part.features[:0]).shape[1])
-    labels = torch.empty(length, dtype=torch.int64)
-    for start in range(0, length, _ROWS):
-        some = take(part, slice(start, start + _ROWS))
-        found = Features.of(rows.widen(some.features), some.target, classes).unit()
+    blocks = (take(part, slice(start, start + _ROWS)) for start in range(0, length, _ROWS))
+    made = (Features.of(rows.widen(cast(Any, some.features)), some.target, classes).unit() for some in blocks)
+    width = rows.widen(cast(Any, part.features[:0])).shape[1]
+    if isinstance(part.features, DiskArray):
+        return _store(made, width, classes, labels_too=isinstance(part.target, DiskArray))
+    values, labels = torch.empty(length, width), torch.empty(length, dtype=torch.int64)
+    for start, found in zip(range(0, length, _ROWS), made, strict=True):
         values[start : start + _ROWS], labels[start : start + _ROWS] = found.values, found.labels
     return Features(values, labels, classes)
+
+
+def _store(made: Iterator[Features], width: int, classes: int, *, labels_too: bool) -> Features:
+    """Features on disk, a piece at a time."""
+    values, labels = DiskArrayBuilder(np.float32, (width,)), DiskArrayBuilder(np.int64)
+    for found in made:
+        values.append(found.values.numpy())
+        labels.append(found.labels.numpy())
+    stored: Any = DiskValues(labels.build(), torch.int64)
+    return Features(cast(Any, DiskValues(values.build())), stored if labels_too else stored[:], classes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

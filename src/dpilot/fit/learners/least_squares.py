@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from dpilot._arrays import Floats
+from dpilot.data.disk import DiskArray
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
@@ -24,8 +25,9 @@ from dpilot.linear.fitting import RegressionPlan, plan_fit
 from dpilot.linear.methods import METHODS
 from dpilot.linear.model import LinearModel
 from dpilot.linear.problem import CommittedRun, LinearProblem
-from dpilot.linear.rows import MemoryRows
+from dpilot.linear.rows import MemoryRows, Rows
 from dpilot.linear.solution import Solution
+from dpilot.linear.streaming import DiskRows
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Stage
 
@@ -73,10 +75,9 @@ class LeastSquaresPlan:
 
     def fit(self, parts: Parts, run: PaidRun) -> tuple[LinearModel, Solution]:
         """The released model, and how it was found."""
-        table = np.column_stack([np.asarray(parts.train.features, dtype=np.float64), np.asarray(parts.train.target)])
         paid = CommittedRun(run.committed, run.keys.noise.spawn())
         size = max(run.size * (1 - self.held_out), 1.0)
-        solution, scaling, _ = self.plan.run(MemoryRows.of(table, parts.train_rows), paid, size)
+        solution, scaling, _ = self.plan.run(_rows(parts), paid, size)
         return LinearModel.of(solution.theta, scaling, intercept=True), solution
 
     def train(self, parts: Parts, run: PaidRun) -> Trained:
@@ -115,6 +116,16 @@ class LinearPredictor:
         """The predictor that ``state`` describes."""
         del reader
         return cls(LinearModel.of_state(plain, {name: tensor.numpy() for name, tensor in tensors.items()}))
+
+
+def _rows(parts: Parts) -> Rows:
+    """[features | target] of the training part."""
+    features, target = parts.train.features, parts.train.target
+    if isinstance(features, DiskArray):
+        assert isinstance(target, DiskArray)
+        return DiskRows(features, target, None if parts.units is None else parts.units.units)
+    table = np.column_stack([np.asarray(features, dtype=np.float64), np.asarray(target)])
+    return MemoryRows.of(table, parts.train_rows)
 
 
 def _is_plain(schema: Schema) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -16,9 +16,11 @@ from torch.utils.data import TensorDataset
 from dpilot import _validate, clipping
 from dpilot._arrays import Floats
 from dpilot.clipping import Clipping
+from dpilot.data.disk import DiskArray, DiskArrayBuilder
 from dpilot.data.encoder import Encoded
+from dpilot.data.mapped import MappedDataset
 from dpilot.data.schema import Schema
-from dpilot.data.units import UnitRows
+from dpilot.data.units import UnitRows, UnitsOnDisk
 from dpilot.fit.declaration import Declaration, FitTask
 from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.expansion import WideRows, features_of
@@ -26,7 +28,7 @@ from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
 from dpilot.fit.learners.base import PaidRun, Trained, kept_apart
 from dpilot.fit.population import TRAIN, Parts
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import RowReader
+from dpilot.fit.source import RowReader, take
 from dpilot.numerics.products import products
 from dpilot.privacy import accountant
 from dpilot.privacy.batch_rule import batch_rule
@@ -50,6 +52,7 @@ __all__ = ["Network", "NetworkPredictor", "StepNumbers", "data_free_step"]
 TRAINING: Final = "training"
 _LEAST_THRESHOLD: Final = 0.1
 _SLACK: Final = 2e-3  # of epsilon that may be left unused beside something bought
+_ROWS: Final = 1 << 16  # widened at a time
 _UNSIZED_RATE: Final = 1 / 40  # of a run whose size is not known when it is planned
 
 Step = Callable[["StepNumbers"], float]
@@ -286,29 +289,47 @@ def _apply_layers(module: nn.Module, rows: Any) -> Floats:
     return np.asarray(rows)
 
 
-def dataset_of(parts: Parts, rows: WideRows, task: FitTask) -> TensorDataset | UnitsById:
+def dataset_of(parts: Parts, rows: WideRows, task: FitTask) -> TensorDataset | MappedDataset | UnitsById:
     """What is trained on, as tensors, a null record before it: so that the part is never empty, whoever is in it."""
-    return with_units(_tensors(parts.train, rows, task), parts)
+    if not isinstance(parts.train.features, DiskArray):
+        return with_units(_tensors(parts.train, rows, task), parts)
+    wide, target = DiskArrayBuilder(np.float32, (rows.width,)), DiskArrayBuilder(_target_type(task))
+    wide.append(np.full((1, rows.width), np.nan))
+    target.append(np.zeros(1))
+    for start in range(0, len(parts.train.features), _ROWS):
+        some = take(parts.train, slice(start, start + _ROWS))
+        wide.append(np.asarray(rows.widen(cast(Any, some.features))))
+        target.append(_as_target(np.asarray(some.target), task))
+    return with_units(MappedDataset(wide.build(), target.build()), parts)
 
 
-def with_units(table: TensorDataset, parts: Parts) -> TensorDataset | UnitsById:
+def with_units(table: TensorDataset | MappedDataset, parts: Parts) -> TensorDataset | MappedDataset | UnitsById:
     """The records of a part, behind a null one, or the units that they are of."""
     if parts.units is None:
         return table
+    if isinstance(parts.units, UnitsOnDisk):
+        return UnitsById(table, parts.units.behind_null())
     places, units = np.arange(len(parts.units.units) + 1), np.append([0], parts.units.units + 1)
     return UnitsById(table, UnitRows(places, units, parts.units.count + 1))
 
 
 def _tensors(records: Encoded, rows: WideRows, task: FitTask) -> TensorDataset:
-    wide = np.asarray(rows.widen(records.features))
+    wide = np.asarray(rows.widen(cast(Any, records.features)))
     features = np.concatenate([np.full((1, rows.width), np.nan, dtype=np.float32), wide])
-    target = np.asarray(records.target)
+    target = np.append(np.zeros(1), _as_target(np.asarray(records.target), task)).astype(_target_type(task))
+    return TensorDataset(torch.from_numpy(features), torch.from_numpy(target))
+
+
+def _target_type(task: FitTask) -> type[np.generic]:
+    return np.float32 if task.numeric else np.int64
+
+
+def _as_target(target: Floats, task: FitTask) -> Floats:
+    """Codes of classes, or numbers in [-1, 1]; 0 for a null record."""
     if task.interval is not None:
         lower, upper = task.interval
         target = np.clip((target - lower) / (upper - lower) * 2 - 1, -1.0, 1.0)
-    target = np.nan_to_num(np.concatenate([[0.0], target]), nan=0.0)
-    kind = torch.float32 if task.numeric else torch.long
-    return TensorDataset(torch.from_numpy(features), torch.from_numpy(target).to(kind))
+    return np.nan_to_num(target, nan=0.0)
 
 
 def clipping_from(least: float) -> Clipping:

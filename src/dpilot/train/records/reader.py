@@ -22,6 +22,7 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 from torch.utils.data._utils import collate as torch_collate
 
 from dpilot.data.cells import plain
+from dpilot.data.parquet import ON_DISK
 from dpilot.data.reading import numbers
 from dpilot.data.values import number
 from dpilot.engine import batch as batches
@@ -53,8 +54,8 @@ class Reader:
         it is the null record.
 
     Edge cases:
-        A TensorDataset, and a Subset of one, is indexed for many records at once; records that torch collates, and that
-        are of equal types and shapes, are collated together: torch stacks them, which mixes nothing.
+        A TensorDataset, a data set on disk and a Subset of one are indexed for many records at once; records that torch
+        collates, and that are of equal types and shapes, are collated together: torch stacks them, which mixes nothing.
     """
 
     dataset: Any
@@ -167,10 +168,12 @@ def _check_rows(whole: Any, form: Any, count: int) -> None:
 
 
 def _tensors(dataset: Any, indices: Indices) -> Any:
-    """The rows of a TensorDataset, or of a Subset of one; None of any other data set."""
+    """The rows of a TensorDataset or a data set on disk, or of a Subset of one; None of any other data set."""
     if type(dataset) is Subset:
         places = try_quietly(lambda: np.asarray(dataset.indices, dtype=np.int64)[indices])
         return None if places is None else _tensors(dataset.dataset, places)
+    if type(dataset) in ON_DISK:
+        return try_quietly(lambda: tuple(map(torch.from_numpy, dataset.read(indices))))
     if type(dataset) is not TensorDataset:
         return None
     rows = torch.from_numpy(indices)  # a subscript takes three times as long as index_select to gather what lies apart
@@ -220,6 +223,8 @@ def declared_form(dataset: Any, collate: Collate | None) -> Any:
     base = base_of(dataset)
     if collate is None and type(base) is TensorDataset:
         return tuple(tensor.new_zeros((1, *tensor.shape[1:])) for tensor in base.tensors)
+    if collate is None and type(base) in ON_DISK:
+        return tuple(map(torch.from_numpy, base.form))
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from dpilot._arrays import Indices
+from dpilot.data.parquet import ON_DISK
 from dpilot.data.units import UnitRows, group_rows
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
@@ -32,12 +33,21 @@ from dpilot.train.records.reader import (
 from dpilot.train.records.unit_chunk import pad_rows
 
 
+class RowsByUnit(Protocol):
+    """Which rows are whose: ``UnitRows``, or the same on disk."""
+
+    @property
+    def count(self) -> int: ...
+
+    def find(self, numbers: Indices) -> tuple[Indices, Indices]: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitsById:
     """A data set of rows as one of units: ``rows`` says which rows are whose."""
 
     dataset: Any
-    rows: UnitRows
+    rows: RowsByUnit
 
     def __len__(self) -> int:
         return self.rows.count
@@ -48,10 +58,7 @@ class UnitsById:
 
     def places(self, numbers: Indices) -> tuple[Indices, Indices]:
         """The places of the rows of some units, unit by unit, and how many rows each has."""
-        first, end = np.searchsorted(self.rows.units, [numbers, numbers + 1])
-        sizes = end - first
-        shift = first - (np.cumsum(sizes) - sizes)  # from the place among these rows to that among all
-        return self.rows.places[np.arange(sizes.sum()) + np.repeat(shift, sizes)], sizes
+        return self.rows.find(numbers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +117,7 @@ def check_ids(dataset: Any, ids: Any, unit: PrivacyUnit) -> None:
     if unit.is_record:
         return
     if ids is None:
-        if type(base_of(dataset)) is TensorDataset:
+        if type(base_of(dataset)) in (TensorDataset, *ON_DISK):
             raise InvalidInput(
                 f"the plan's unit is {unit.name!r}, and units are missing: expected units=, one id for each row of the "
                 "data set, or a data set whose items are lists of the rows of one unit."

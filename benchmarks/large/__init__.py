@@ -1,0 +1,1 @@
+"""Tables and data sets that do not fit in memory."""
