@@ -26,8 +26,9 @@ LAYERS = [
     {"train", "transfer", "linear"},
     {"tune"},
     {"fit"},
-    {"report", "diagnose", "audit"},
+    {"report", "diagnose", "audit", "export"},
     {"cli", "integrations"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 SIBLINGS_STRANGERS = {"sampling", "mechanism", "clipping", "engine"}

@@ -1,18 +1,17 @@
 """dpilot: differentially private training that tunes itself inside one privacy budget.
 
-Names load on first use, so that ``import dpilot`` is quick and needs neither torch nor an accountant.
+Names load on first use, so that ``import dpilot`` is quick: it imports nothing that is not Python's own.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpilot import records
-
 if TYPE_CHECKING:
-    from dpilot import clipping, diagnose, engine, errors, linear, privacy, statistics, transfer, tune
+    from pathlib import Path
+
+    from dpilot import clipping, diagnose, engine, errors, export, linear, privacy, records, statistics, transfer, tune
     from dpilot.data.schema import Schema
     from dpilot.fit.classifier import AutoClassifier
     from dpilot.fit.load import load
@@ -41,6 +40,7 @@ __all__ = [
     "diagnose",
     "engine",
     "errors",
+    "export",
     "linear",
     "load",
     "poisson_loader",
@@ -65,16 +65,25 @@ _HOMES = {
     "poisson_loader": "dpilot.train.own_loop",
     "read_steps": "dpilot.train.run",
 }
-_PACKAGES = ("clipping", "diagnose", "engine", "errors", "linear", "privacy", "statistics", "transfer", "tune")
+_PACKAGES = (
+    "clipping",
+    "diagnose",
+    "engine",
+    "errors",
+    "export",
+    "linear",
+    "privacy",
+    "statistics",
+    "transfer",
+    "tune",
+)
 
 
 def _write_report(record: records.FitRecord, path: str | Path, **options: Any) -> Path:
+    """What ``FitRecord.write_report`` calls: reports lie above all that makes records."""
     from dpilot.report.page import write
 
     return write(record, path, **options)
-
-
-records.use_report_writer(_write_report)
 
 
 def __getattr__(name: str) -> Any:

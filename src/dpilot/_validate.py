@@ -29,6 +29,11 @@ def refuse(name: str, value: object, rule: str, remedy: str = "") -> NoReturn:
     raise InvalidInput(f"{name} is {describe(value)}: expected {rule}." + (f" {remedy}" if remedy else ""))
 
 
+def missing_extra(package: str, extra: str) -> InvalidInput:
+    """What to raise where an optional package is not there."""
+    return InvalidInput(f"{package} is not installed: expected it. pip install 'dpilot[{extra}]'.")
+
+
 def describe(value: object) -> str:
     """A value as messages may show it: settings are shown, and of what could be records the type alone.
 

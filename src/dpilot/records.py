@@ -6,7 +6,7 @@ import json
 import platform
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from itertools import chain, count, islice, repeat
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+import dpilot
 from dpilot._html import facts_table
 from dpilot.errors import InvalidInput
 from dpilot.noise import NOT_HARDENED
@@ -240,7 +241,6 @@ class MetricRecord:
     exact: bool = False
 
 
-ReportWriter = Callable[..., Path]
 """Writes the page of a record to a path; options are those of ``report.page.write``."""
 
 Tuning = Literal["inside", "none", "given"]
@@ -255,14 +255,6 @@ class Influence:
     effect: float
     least: str
     most: str
-
-
-_report_writers: list[ReportWriter] = []
-
-
-def use_report_writer(writer: ReportWriter) -> None:
-    """Hand in what ``FitRecord.write_report`` calls: the root does, as reports lie above all that makes records."""
-    _report_writers[:] = [writer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +332,7 @@ class FitRecord:
 
         ``options``: ``title``, ``about`` (a mapping, or the path of a toml file) and ``baseline``: see docs/report.md.
         """
-        (write,) = _report_writers
-        return write(self, path, **options)
+        return dpilot._write_report(self, path, **options)
 
     def summary_table(self, title: str) -> str:
         """The total, what is left and the first figures, as a small HTML table for notebooks."""

@@ -42,7 +42,7 @@ class Verification:
 def verify(
     model: str | Path, *, key: str | Path | None = None, ledger: str | Path | Ledger | None = None
 ) -> Verification:
-    """Check a run folder, or a safetensors file alone, against its own statement.
+    """Check a run folder, or a safetensors or ONNX file alone, against its own statement.
 
     Args:
         model: what ``save``, ``dpilot fit`` or a trainer wrote.

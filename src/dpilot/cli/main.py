@@ -37,7 +37,6 @@ app = typer.Typer(
     name="dpilot",
     help="Train models under differential privacy, tuned inside one privacy budget.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

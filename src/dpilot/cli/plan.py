@@ -73,6 +73,8 @@ def _draw(advices: list[BatchAdvice], plot: str) -> None:
 
     try:
         written = batch_plot(advices, plot)
+    except InvalidInput:  # the package that draws is missing
+        raise
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"plot is {plot!r}: expected a writable .png, .svg or .pdf path ({problem}).") from None
     console.note(f"plot written to {written}")

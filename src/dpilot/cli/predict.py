@@ -15,13 +15,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dpilot.data.files import Table
+    from dpilot.export import OnnxModel
     from dpilot.fit.model import FittedModel
 
 _PICTURE: Final = "picture"  # the column of a folder's files
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run folder that dpilot fit wrote.", show_default=False)],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run folder that dpilot fit wrote, or its .safetensors, .onnx or .skops.", show_default=False
+        ),
+    ],
     data: Annotated[
         Path,
         typer.Argument(help="A csv or parquet file with the features, or a folder of pictures.", show_default=False),
@@ -37,15 +43,15 @@ def predict(
     Of a folder of pictures, those of every file in it and in the folders in it, with their names.
     """
     from dpilot.data.files import Table
-    from dpilot.fit.model import load_fit
+    from dpilot.export import load
 
-    fitted = load_fit(run)
+    fitted = load(run)
     _check_ending(out)
     table = Table.open(data, fitted.schema.inputs_only(), encoding=encoding, delimiter=delimiter)
     rows = _write(fitted, table, out)
     summary: dict[str, Any] = {"predictions": str(out), "records": rows}
     if public:
-        summary["metrics"] = [_metric_dict(metric) for metric in fitted.score_public(table)]
+        summary["metrics"] = [_metric_dict(metric) for metric in _score(fitted, table)]
     if json:
         console.json(summary)
         return
@@ -55,6 +61,15 @@ def predict(
         console.table("Exact figures of records that were declared public", ["metric", "of", "value"], rows_shown)
 
 
+def _score(fitted: FittedModel | OnnxModel, table: Table) -> Any:
+    from dpilot.errors import InvalidInput
+    from dpilot.fit.model import FittedModel
+
+    if not isinstance(fitted, FittedModel):
+        raise InvalidInput("public is True of an ONNX model, which scores nothing: expected a run folder or skops.")
+    return fitted.score_public(table)
+
+
 def _check_ending(out: Path) -> None:
     from dpilot.errors import InvalidInput
 
@@ -62,7 +77,7 @@ def _check_ending(out: Path) -> None:
         raise InvalidInput(f"out is {str(out)!r}: expected a .csv or .parquet file in a folder that is there.")
 
 
-def _write(fitted: FittedModel, table: Table, out: Path) -> int:
+def _write(fitted: FittedModel | OnnxModel, table: Table, out: Path) -> int:
     """Write the predictions of some records at a time, so that a file of any size takes the same memory."""
     from dpilot.errors import InvalidInput
 
@@ -86,7 +101,7 @@ def _open_csv(out: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
 
 
 @contextmanager
-def _open_parquet(out: Path, fitted: FittedModel) -> Iterator[Callable[[pd.DataFrame], None]]:
+def _open_parquet(out: Path, fitted: FittedModel | OnnxModel) -> Iterator[Callable[[pd.DataFrame], None]]:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -106,7 +121,7 @@ def _open_parquet(out: Path, fitted: FittedModel) -> Iterator[Callable[[pd.DataF
         yield write
 
 
-def _predictions(fitted: FittedModel, table: Table) -> Iterator[pd.DataFrame]:
+def _predictions(fitted: FittedModel | OnnxModel, table: Table) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     for frame in table.frames():

@@ -54,7 +54,9 @@ def sign(
 
 
 def verify(
-    model: Annotated[str, typer.Argument(help="A run folder, or a safetensors file alone.", show_default=False)],
+    model: Annotated[
+        str, typer.Argument(help="A run folder, or a safetensors, ONNX or skops file alone.", show_default=False)
+    ],
     key: Annotated[Path | None, typer.Option(help="The public key that must have signed it.")] = None,
     ledger: Annotated[str | None, typer.Option(help="The data set's ledger, to check that it went on.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -64,8 +66,10 @@ def verify(
     Exit code 1 if anything was altered or does not follow; an unsigned run verifies, and is called unsigned.
     """
     from dpilot.audit.verify import verify as check
+    from dpilot.export.files import opened
 
-    found = check(model, key=key, ledger=ledger)
+    with opened(Path(model)) as where:
+        found = check(where, key=key, ledger=ledger)
     if json:
         console.json(found.to_dict())
     else:

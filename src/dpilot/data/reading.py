@@ -51,7 +51,7 @@ def codes(cells: Cells, categories: Sequence[Any], missing: Sequence[str]) -> In
         one category. A value that is a category is not missing.
         A whole number from 2^53 on is WRONG, whatever its type, as a float would not tell it from the next.
     """
-    known = _lookup(categories, missing)
+    known = lookup(categories, missing)
     if cells.dtype.kind in "fiub":
         values, places = np.unique(cells, return_inverse=True)
         each = [_code(value, known) for value in values.tolist()]
@@ -99,7 +99,7 @@ def _decode(cell: bytes) -> Any:
         return cell
 
 
-def _lookup(categories: Sequence[Any], missing: Sequence[str]) -> dict[Any, int]:
+def lookup(categories: Sequence[Any], missing: Sequence[str]) -> dict[Any, int]:
     """The code of each text and key; those of categories come last, so that they win."""
     named = {name: place for place, name in enumerate(categories) if isinstance(name, str)}
     keys = {key(name): place for place, name in enumerate(categories)}

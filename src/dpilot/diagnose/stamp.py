@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from dpilot import _validate
 from dpilot.errors import InvalidInput
 
 NOT_PRIVATE: Final = "not private: exact values of records declared public"
@@ -23,8 +24,11 @@ def require_public(public: object) -> None:
 
 def new_figure(width: float, height: float, title: str) -> Any:
     """An empty figure whose title says that what it shows is not private."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise _validate.missing_extra("matplotlib", "plot") from None
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)

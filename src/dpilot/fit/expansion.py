@@ -29,11 +29,11 @@ from dpilot.fit.embeddings import encoder_of
 if TYPE_CHECKING:
     from dpilot.fit.grids.levels import Levels
 
-__all__ = ["MOST_NUMBERS", "RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
+__all__ = ["MOST_NUMBERS", "TENTS", "RowMap", "WideRows", "features_of", "on_log_scale", "rows_of"]
 
 MOST_NUMBERS: Final = 64
 """That are widened: more would make many thousand columns."""
-_TENTS: Final = 8
+TENTS: Final = 8
 _CONSTANT: Final = 0.3  # beside texts and vectors of unit length
 
 Features = NDArray[np.float32]
@@ -85,7 +85,7 @@ class WideRows:
     @property
     def expands(self) -> bool:
         """Whether numbers get more shapes."""
-        return len(self._numeric()) <= MOST_NUMBERS
+        return len(self.numbers()) <= MOST_NUMBERS
 
     @property
     def shapes(self) -> str:
@@ -104,16 +104,16 @@ class WideRows:
 
     @property
     def width(self) -> int:
-        more = (1 + _TENTS) * len(self._numeric()) if self.expands else 0
-        return self.encoder.width + more + self._has_constant
+        more = (1 + TENTS) * len(self.numbers()) if self.expands else 0
+        return self.encoder.width + more + self.has_constant
 
     @property
     def mean_square(self) -> float:
         """About the squared length of a row, by declaration: 1 a category, 1/3 a spread number, 1/2 its tents."""
-        others = len(self.encoder.schema.features) - len(self._units())
-        numbers = len(self._numeric())
+        others = len(self.encoder.schema.features) - len(self.unit_blocks())
+        numbers = len(self.numbers())
         plain = (others - numbers) + numbers * (2 / 3 + 2 / 3 if self.expands else 1 / 3)
-        return 1.0 + plain + len(self._units()) * self._unit_length**2
+        return 1.0 + plain + len(self.unit_blocks()) * self.unit_length**2
 
     def widen(self, features: Features | SparseRows) -> Features | SparseRows:
         """The rows as a model sees them; those that are sparse stay so."""
@@ -121,12 +121,12 @@ class WideRows:
             return self._widen_sparse(features)
         wide, start = np.empty((len(features), self.width), dtype=np.float32), features.shape[1]
         wide[:, :start] = features
-        for block in self._units():
-            wide[:, block] *= self._unit_length
-        for place, column in self._numeric() if self.expands else ():
-            wide[:, start : start + 1 + _TENTS] = _shapes(features, place, column, self.levels)
-            start += 1 + _TENTS
-        wide[:, start:] = self._constant  # where there is one
+        for block in self.unit_blocks():
+            wide[:, block] *= self.unit_length
+        for place, column in self.numbers() if self.expands else ():
+            wide[:, start : start + 1 + TENTS] = _shapes(features, place, column, self.levels)
+            start += 1 + TENTS
+        wide[:, start:] = self.constant  # where there is one
         return wide
 
     def _widen_sparse(self, rows: SparseRows) -> SparseRows:
@@ -134,41 +134,41 @@ class WideRows:
         assert self.levels is None  # marginals are not bought beside hashed texts
         at = {place: own for own, place in enumerate(rows.places.tolist())}
         made = (
-            [_shapes(rows.others, at[place], column, None) for place, column in self._numeric()] if self.expands else []
+            [_shapes(rows.others, at[place], column, None) for place, column in self.numbers()] if self.expands else []
         )
-        constant = np.full((len(rows), int(self._has_constant)), self._constant)
+        constant = np.full((len(rows), int(self.has_constant)), self.constant)
         others = np.concatenate([rows.others, *made, constant], axis=1, dtype=np.float32)
-        units = [place for block in self._units() for place in range(block.start, block.stop)]
-        others[:, [at[place] for place in units if place in at]] *= self._unit_length
+        units = [place for block in self.unit_blocks() for place in range(block.start, block.stop)]
+        others[:, [at[place] for place in units if place in at]] *= self.unit_length
         places = np.concatenate([rows.places, np.arange(rows.width, self.width)])
-        scales = np.full(len(rows), self._unit_length, dtype=np.float32)
+        scales = np.full(len(rows), self.unit_length, dtype=np.float32)
         return rows.scale(scales, others, places, self.width)
 
-    def _numeric(self) -> list[tuple[int, Column]]:
+    def numbers(self) -> list[tuple[int, Column]]:
         """Each numeric column, and where its scaled number is among the encoded features."""
         places = self.encoder.places
         return [
             (places[column.name].start, column) for column in self.encoder.schema.features if column.type == "numeric"
         ]
 
-    def _units(self) -> list[slice]:
+    def unit_blocks(self) -> list[slice]:
         """Where texts and vectors are among the encoded features."""
         places = self.encoder.places
         return [places[column.name] for column in self.encoder.schema.features if type_of(column).is_unit]
 
     @property
-    def _unit_length(self) -> float:
+    def unit_length(self) -> float:
         """How long texts and vectors are made: as long as the other columns together."""
-        return math.sqrt(max(len(self.encoder.schema.features) - len(self._units()), 1))
+        return math.sqrt(max(len(self.encoder.schema.features) - len(self.unit_blocks()), 1))
 
     @property
-    def _has_constant(self) -> bool:
+    def has_constant(self) -> bool:
         """Tents of a number add up to 1, and so do the columns of categories; nothing else does."""
         columns = self.encoder.schema.features
         return not self.expands or all(type_of(column).is_unit or column.range is not None for column in columns)
 
     @property
-    def _constant(self) -> float:
+    def constant(self) -> float:
         return 1.0 if not self.expands else _CONSTANT
 
 
@@ -198,7 +198,7 @@ def _shapes(features: Features, place: int, column: Column, levels: Levels | Non
         position = on_log_scale(lower + (scaled + 1) / 2 * (upper - lower), lower, upper)
     else:
         position = np.where(np.isnan(scaled), np.nan, 2 * levels.quantiles(place, scaled) - 1)
-    knots = np.linspace(-1.0, 1.0, _TENTS)
+    knots = np.linspace(-1.0, 1.0, TENTS)
     tents = np.clip(1 - np.abs(position[:, None] - knots) / (knots[1] - knots[0]), 0.0, 1.0)
     made = np.column_stack([position, tents])
     if column.missing == "indicator":

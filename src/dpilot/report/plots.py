@@ -6,13 +6,17 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpilot import _validate
 from dpilot.privacy.batch_rule import BatchAdvice
 
 
 def batch_plot(advices: Sequence[BatchAdvice], path: str | Path) -> Path:
     """Cumulative noise against batch size, log-log, one line an epsilon, the recommended point marked."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise _validate.missing_extra("matplotlib", "plot") from None
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)

@@ -97,6 +97,11 @@ class Categorical:
         return listed[rng.integers(len(listed), size=rows)]
 
 
+def spellings() -> dict[str, int]:
+    """Texts that mean true (1) or false (0), in lower case."""
+    return {text: code for text, code in _SPELLED.items() if text is not None}
+
+
 def truth_codes(cells: Cells, categories: Sequence[str], missing: Sequence[str]) -> Indices:
     """0 for false, 1 for true, as such, as a number or as a text in any case: true, t, yes, y, on, and their opposites.
 

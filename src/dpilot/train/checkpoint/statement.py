@@ -1,8 +1,9 @@
 """The privacy statement of a saved model: what is claimed of it, by whom, and the hash of every file it is made of.
 
-It travels twice. ``statement.json`` in the run folder covers every file there; the metadata of ``model.safetensors``
-hold the same claims with a hash of the tensors, for a model that is handed on alone. An organisation signs both with
-its Ed25519 key. ``audit.verify`` checks them. What is signed is the canonical JSON of a statement.
+It travels twice. ``statement.json`` in the run folder covers every file there; the metadata of ``model.safetensors``,
+and of an ONNX file, hold the same claims with a hash of the weights, for a model that is handed on alone. An
+organisation signs both with its Ed25519 key. ``audit.verify`` checks them. What is signed is the canonical JSON of a
+statement.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import dpilot
+from dpilot._validate import missing_extra
 from dpilot.errors import InvalidInput
 from dpilot.privacy import events
 from dpilot.privacy.ledger.store import canonical
@@ -40,7 +42,7 @@ def claims(record: RunRecord | FitRecord) -> dict[str, Any]:
         names = ("purpose", "part", "split", "event")
         found = [{name: entry[name] for name in names} for entry in record.ledger]
         told = {
-            "dataset": record.data["name"],
+            "dataset": record.data.get("name", "not named"),
             "tuning": "included in epsilon",
             "unprotected": list(record.unprotected),
         }
@@ -65,7 +67,19 @@ def claims(record: RunRecord | FitRecord) -> dict[str, Any]:
 
 
 def embed(stated: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Metadata for the safetensors file of ``tensors``: nothing that names a ledger or one fit among others.
+    """Metadata for the safetensors file of ``tensors``."""
+    return _embedded(_travelling(stated, tensor_hash(tensors)))
+
+
+def embed_onnx(model: Any, stated: Mapping[str, Any]) -> None:
+    """Write what is ``stated`` into the metadata of an ONNX model, signed by the key of ``DPILOT_KEY``, if any."""
+    for name, value in _embedded(_travelling(stated, _onnx_hash(model)), _own_key()).items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = name, value
+
+
+def _travelling(stated: Mapping[str, Any], weights: str) -> dict[str, Any]:
+    """What a file states that is handed on alone: nothing that names a ledger or one fit among others.
 
     So two fits that released the same write the same file.
     """
@@ -75,7 +89,7 @@ def embed(stated: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, st
         for each in stated["events"]
     ]
     told = {name: value for name, value in stated.items() if name != "ledger_head"}
-    return _embedded({**told, "events": shown, "weights": tensor_hash(tensors)})
+    return {**told, "events": shown, "weights": weights}
 
 
 def write_statement(folder: Path, stated: Mapping[str, Any], key: Path | None = None) -> Path:
@@ -132,7 +146,9 @@ def read_statement(folder: Path) -> tuple[dict[str, Any], dict[str, str] | None]
 
 
 def read_embedded(model: Path) -> tuple[dict[str, Any], dict[str, str] | None, str]:
-    """What a safetensors file states of itself, the signature, and the hash that its tensors have now."""
+    """What a safetensors or ONNX file states of itself, the signature, and the hash that its weights have now."""
+    if model.suffix == ".onnx":
+        return _read_onnx(model)
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file
 
@@ -142,6 +158,30 @@ def read_embedded(model: Path) -> tuple[dict[str, Any], dict[str, str] | None, s
         return dict(written["statement"]), written.get("signature"), tensor_hash(load_file(model))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
         raise InvalidInput(f"{model} holds no privacy statement ({problem}): expected what save wrote.") from None
+
+
+def _read_onnx(path: Path) -> tuple[dict[str, Any], dict[str, str] | None, str]:
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError
+    except ImportError:
+        raise missing_extra("onnx", "export") from None
+    try:
+        model = onnx.load_model(path)
+        written = json.loads(next(each.value for each in model.metadata_props if each.key == METADATA))
+        return dict(written["statement"]), written.get("signature"), _onnx_hash(model)
+    except (OSError, ValueError, KeyError, TypeError, StopIteration, DecodeError) as problem:
+        raise InvalidInput(f"{path} holds no privacy statement ({problem}): expected what to_onnx wrote.") from None
+
+
+def _onnx_hash(model: Any) -> str:
+    """SHA-256 of everything in an ONNX model but the statement."""
+    bare = type(model)()
+    bare.CopyFrom(model)
+    kept = [each for each in bare.metadata_props if each.key != METADATA]
+    del bare.metadata_props[:]
+    bare.metadata_props.extend(kept)
+    return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
