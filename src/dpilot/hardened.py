@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import shake_256
 from itertools import count
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,7 @@ _FINE: Final = 20  # the grid has 2^20 to 2^21 points in one standard deviation
 _BLOCK: Final = 1 << 16
 _DOUBT: Final = 1e-12  # relative, by which an inverse of the normal law may be wrong: it is seen to be right to 1e-14
 _DIGITS: Final = 60
+_ONE_AT_A_TIME: Final = Lock()
 
 
 Read = Callable[[int], bytes]
@@ -124,7 +126,7 @@ def _decide(bits: int, scale: float, read: Read) -> int:
     from mpmath import mp, mpf, ncdf
 
     known = 64
-    with mp.workdps(_DIGITS):
+    with _ONE_AT_A_TIME, mp.workdps(_DIGITS):  # its digits are those of the process
         while True:
             low, high = mpf(bits) / mpf(2) ** known, mpf(bits + 1) / mpf(2) ** known
             least, most = 0, math.ceil(60 * scale)

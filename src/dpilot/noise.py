@@ -115,7 +115,7 @@ class KeyedNoise:
         and ends this source. With a ``witness``, which spawned sources share, a replay that comes to other values than
         the run it repeats is refused before the same noise covers them. With ``by_values``, which they share too, the
         noise is a function of key and exact values: even where the witness's log was lost or copied, other values get
-        other noise. ``hardened``: the noise is that of ``HardenedNoise``, its bits from SHAKE-256 of the key.
+        other noise. ``hardened``: Gaussian noise is that of ``HardenedNoise``, its bits from SHAKE-256.
 
     Edge cases:
         In a forked child it refuses to work, and it cannot be copied or pickled: two processes would add the same

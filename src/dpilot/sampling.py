@@ -53,10 +53,10 @@ class Batch:
         """The same batch in physical pieces of at most ``size``, in random order; the mechanism sees their sum."""
         return (self.indices[places] for places in self.scatter(self.indices.size, size))
 
-    def scatter(self, count: int, size: int, usual: int = 0) -> Iterator[Indices]:
-        """Which of ``count`` records of this batch go together, by its own secret."""
-        size = _validate.count(size=size)
-        return scatter(count, size, _validate.count(least=0, usual=usual), Chain(self.seed).generator("places"))
+    def scatter(self, count: int, size: int, usual: int = 0, part: int = 0) -> Iterator[Indices]:
+        """Which of ``count`` records of a ``part`` of this batch go together, by a secret of each part."""
+        size, generator = _validate.count(size=size), Chain(self.seed).generator(f"places {part}" if part else "places")
+        return scatter(count, size, _validate.count(least=0, usual=usual), generator)
 
     def split(self, place: int) -> tuple[Batch, Batch]:
         """The records before ``place`` and those from there on, as two parts of the batch."""

@@ -235,7 +235,7 @@ def columns(draw: st.DrawFn) -> dict[str, object]:
     declared: dict[str, object] = {"role": role}
     if shape == "numeric":
         low, high = sorted([draw(numbers), draw(numbers)])
-        if not float(low) < float(high):
+        if not float(high) - float(low) >= 1e-300:
             low, high = -0.0, 1e-300
         declared |= {"type": "numeric", "bounds": [low, high], "outside": draw(st.sampled_from(["null", "clamp"]))}
     elif shape == "buy":

@@ -63,7 +63,7 @@ def test_what_is_stored_prints_the_total_and_every_entry(tmp_path):
     assert "not protected: the number of records" in str(model.privacy_)
     assert "accuracy" in str(model.metrics_)
     assert " to " in str(model.metrics_)
-    assert "predicted" not in str(model.metrics_)
+    assert " predicted " not in str(model.metrics_)  # cells of the confusion matrix
     assert sum(each.name == "confusion" for each in model.metrics_) == len(model.classes_) ** 2
     written = model.report(tmp_path / "report.html").read_text()
     assert "was spent on trying settings" in written

@@ -171,7 +171,7 @@ def test_the_rows_of_a_unit_add_up_to_no_more_than_one_in_float32_too(rows):
     unit = PrivacyUnit("patient_id", 30)
     features = Features.of(np.tile([[3.0, 4.0, 1.0]], (rows, 1)), [0] * rows, 2).by_unit(["a"] * rows, unit)
     paid = {"noise_multiplier": 1.0, "receipt": Receipt(Gaussian(1.0)), "size": 1.0}
-    assert 1 - 1e-6 < np.linalg.norm(exact_sum(private_center, features, **paid)) <= 1
+    assert 1 - 1e-4 < np.linalg.norm(exact_sum(private_center, features, **paid)) <= 1
 
 
 def test_one_row_of_a_unit_is_taken_wherever_its_rows_lie():

@@ -59,12 +59,12 @@ def _check_price(entry: Entry) -> Check:
 def _check_total(book: Ledger, entries: Sequence[Entry]) -> Check:
     """Whatever the filter, the total is never below what all rows of one part cost together."""
     spent = book.spent()
-    parts: set[str | None] = {entry.part for entry in entries if entry.part is not None} or {None}
-    splits = {entry.split for entry in entries if entry.part is not None}
+    named: set[tuple[str | None, str | None]] = {(e.split, e.part) for e in entries if e.part is not None}
+    cells = named or {(None, None)}
     if not entries:
         return Check("total", True, "nothing was spent")
     try:
-        alone = [[e.event for e in entries if len(splits) > 1 or e.part in (None, part)] for part in parts]
+        alone = [[e.event for e in entries if e.part is None or (e.split, e.part) == cell] for cell in cells]
         low = max(lower_estimate.epsilon(Composed(each), spent.delta) for each in alone if each)
     except InvalidInput as problem:
         return Check("total", None, f"no second accountant adds it up ({problem})")

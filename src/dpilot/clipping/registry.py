@@ -71,7 +71,7 @@ def get(name: str, *, normalized: bool = False, groups: int | None = None, **par
         >>> get("bounded", threshold=2.0).floor
         0.1
     """
-    if name not in _KNOWN and name in plugin_names(CLIPPING):
+    if isinstance(name, str) and name not in _KNOWN and name in plugin_names(CLIPPING):
         _add_plugin(name)
     make = _KNOWN[_validate.one_of(_KNOWN, name=name)]
     unknown = set(parameters) - _parameters(name)
@@ -114,7 +114,7 @@ def from_dict(data: object) -> Clipping:
     """
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InvalidInput(f"a clipping rule is {data!r}: expected an object with a 'name'.")
-    if data.get("name") not in _KNOWN and data.get("name") in plugin_names(CLIPPING):
+    if isinstance(data.get("name"), str) and data["name"] not in _KNOWN and data["name"] in plugin_names(CLIPPING):
         raise InvalidInput(
             f"the clipping rule {data['name']!r} is of another package, which a file does not import: expected "
             f"dpilot.clipping.get({data['name']!r}) before, by somebody who trusts it."

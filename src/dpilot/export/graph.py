@@ -36,7 +36,7 @@ class Graph:
     def output(self, name: str, value: str, kind: str, width: int | None) -> None:
         """What the caller gets of each record."""
         self._nodes.append(helper.make_node("Identity", [value], [name]))
-        shape = ["records"] if width is None else ["records", width]
+        shape: list[Any] = ["records"] if width is None else ["records", width]
         self._outputs.append(helper.make_tensor_value_info(name, KINDS[kind], shape))
 
     def constant(self, value: Any, dtype: Any = np.float64) -> str:

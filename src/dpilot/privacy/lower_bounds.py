@@ -182,6 +182,8 @@ def trade_off_region(
     if min(out.size, inside.size) < 4 or out.ndim != 1 or inside.ndim != 1:
         raise InvalidInput(f"there are {out.size} and {inside.size} runs: expected rows of 4 or more scores each.")
     confidence = _validate.open_unit(confidence=confidence)
+    if not (np.isfinite(out).all() and np.isfinite(inside).all()):
+        raise InvalidInput("a score is not finite: expected finite ones. Give a run that failed the middle score.")
     places = np.quantile(np.concatenate([out[::2], inside[::2]]), np.linspace(0, 1, thresholds + 2)[1:-1])
     error = (1 - confidence) / (2 * thresholds)
     positive = _upper_limits((out[1::2][:, None] > places).sum(0), out[1::2].size, error)

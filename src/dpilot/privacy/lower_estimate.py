@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dpilot import _validate
 from dpilot.errors import InvalidInput
-from dpilot.privacy.events import Event, Gaussian, OneOf, PoissonSampled, RepeatAndSelect, leaves
+from dpilot.privacy.events import Event, Gaussian, OneOf, PoissonSampled, leaves
 from dpilot.privacy.gaussian import gdp_epsilon
 
 __all__ = ["epsilon"]
@@ -23,17 +23,14 @@ _SAFE: Final = 1e-6  # of the result: rounding in the transforms
 def epsilon(event: Event, delta: float) -> float:
     """At least so much epsilon is lost to ``event`` at ``delta``.
 
-    A private selection loses at least what one of its candidates does where it makes one or more on average.
-
     >>> round(epsilon(Gaussian(3.7306), 1e-5), 3)
     1.0
     """
     delta = _validate.open_unit(delta=delta)
     parts = list(leaves(event))
-    choices = [part for part, _ in parts if isinstance(part, OneOf | RepeatAndSelect)]
+    choices = [each for part, _ in parts if isinstance(part, OneOf) for each in part.events]
     if choices:
-        inner = [each for part in choices for each in (part.events if isinstance(part, OneOf) else (part.event,))]
-        return max(epsilon(each, delta) for each in inner)
+        return max(epsilon(each, delta) for each in choices)
     precision = sum(times / part.noise_multiplier**2 for part, times in parts if isinstance(part, Gaussian))
     sampled = [
         (part.event.noise_multiplier, part.rate, times)

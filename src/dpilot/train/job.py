@@ -16,12 +16,11 @@ import dpilot
 from dpilot import _validate, engine
 from dpilot._arrays import Indices
 from dpilot.engine import batch as batches
-from dpilot.errors import InvalidInput, UnsupportedModel
+from dpilot.errors import DpilotError, InvalidInput, UnsupportedModel
 from dpilot.mechanism import Draws, Noise
 from dpilot.sampling import Batch
 from dpilot.train import dry_run, optimizers
 from dpilot.train.gradients import (
-    OUT_OF_MEMORY,
     PerSampleOf,
     even_rows,
     null_on_error,
@@ -179,7 +178,9 @@ class Job:
         bound = float(initial_state(self.plan, self.model).bound.square().sum().sqrt())
         try:
             found = silent_failures(self.model, squares, self.optimizer, self.plan, bound)
-        except OUT_OF_MEMORY:
+        except DpilotError:
+            raise
+        except Exception:  # made-up values do not run, and a public example stood in for them; or memory is short
             return
         for sentence in found:
             _log.warning("this run may learn nothing: %s `dpilot doctor` looks closer.", sentence)
@@ -198,11 +199,11 @@ class Job:
             most = even_rows(expected, self.plan.sample_rate, most, low_memory=low, ranks=ranks)
         return replace(self, options=replace(self.options, chunk_size=most))
 
-    def scatter(self, batch: Batch, count: int) -> Iterator[Indices]:
-        """Which of ``count`` records of a batch go together."""
+    def scatter(self, batch: Batch, count: int, part: int = 0) -> Iterator[Indices]:
+        """Which of ``count`` records of a part of a batch go together."""
         assert self.options.chunk_size is not None
         usual = usual_chunks(self.plan.expected_batch_size, self.plan.sample_rate, self.options.chunk_size)
-        return batch.scatter(count, self.options.chunk_size, usual)
+        return batch.scatter(count, self.options.chunk_size, usual, part)
 
     def pieces(self, batch: Batch) -> Iterator[Indices]:
         """The records of a batch, those that go together in one piece."""

@@ -312,8 +312,8 @@ class PrivateStep:
         self._job.dry_run(self._job.chunk_form(form))
 
     def _chunks(self, batch: LoadedBatch) -> Iterator[RecordChunk]:
-        for part, count in zip(batch.parts, batch.counts, strict=True):
-            pieces = self._job.scatter(batch.issued, count)
+        for number, (part, count) in enumerate(zip(batch.parts, batch.counts, strict=True)):
+            pieces = self._job.scatter(batch.issued, count, number)
             yield from record_chunks(pick_chunks(part, count, pieces), self._job.device)
 
 

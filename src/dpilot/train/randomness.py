@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -20,10 +21,36 @@ def step_randomness(chain: Chain) -> Iterator[None]:
         A resumed step draws what the first one drew. Nothing needs to be stored for it: the position of a global
         generator would tell how many records a batch had.
     """
+    with fork_generators():
+        seed_generators(chain, "model")
+        yield
+
+
+@contextmanager
+def record_randomness() -> Iterator[Callable[[int], None]]:
+    """Give each record random numbers of its own while it is read: the function seeds the generators for a number.
+
+    Guarantee:
+        What a data set draws for a record, or seeds, decides nothing of another record: the seeds follow from one
+        number, drawn before any record is read, and the record's own, and afterwards the generators are where they
+        were (tests/attacks/test_readers_draw.py).
+    """
+    base = torch.randint(256, (16,), dtype=torch.uint8).numpy().tobytes()
+
+    def seed(number: int) -> None:
+        digest = blake2b(number.to_bytes(8, "little", signed=True), key=base, digest_size=12).digest()
+        _seed(*np.frombuffer(digest, dtype=np.uint32).tolist())
+
+    with fork_generators():
+        yield seed
+
+
+@contextmanager
+def fork_generators() -> Iterator[None]:
+    """Put the generators of torch, numpy and random back when it ends."""
     before = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=cuda_devices()):
-            seed_generators(chain, "model")
             yield
     finally:
         random.setstate(before[0])
@@ -32,12 +59,15 @@ def step_randomness(chain: Chain) -> Iterator[None]:
 
 def seed_generators(chain: Chain, purpose: str) -> None:
     """Seed torch, numpy and random from this position of the chain, for one ``purpose``."""
-    seeds = chain.generator(purpose).integers(2**32, size=3)
-    torch.default_generator.manual_seed(int(seeds[0]))  # torch.manual_seed takes longer than a small step
+    _seed(*chain.generator(purpose).integers(2**32, size=3).tolist())
+
+
+def _seed(first: int, second: int, third: int) -> None:
+    torch.default_generator.manual_seed(first)  # torch.manual_seed takes longer than a small step
     if cuda_devices():
-        torch.cuda.manual_seed_all(int(seeds[0]))
-    np.random.seed(int(seeds[1]))
-    random.seed(int(seeds[2]))
+        torch.cuda.manual_seed_all(first)
+    np.random.seed(second)
+    random.seed(third)
 
 
 def cuda_devices() -> list[int]:

@@ -95,6 +95,10 @@ class Recipe:
     def job(self, candidate: Candidate, plan: Plan, weights: Chain) -> Job:
         """The job of one trial with a new module, whose initial weights come from that chain."""
         options = Options(**{"optimizer": self.optimizer, **self.options, "lr": candidate.lr})
+        if options.hardened:
+            raise InvalidInput(
+                'noise is "hardened" in the options of trials: expected float noise. Train the chosen one.'
+            )
         with step_randomness(weights):
             return Job.create(self.model_fn(), self.loss_fn, plan, options, example=self.example)
 

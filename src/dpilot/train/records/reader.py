@@ -28,6 +28,7 @@ from dpilot.data.values import number
 from dpilot.engine import batch as batches
 from dpilot.engine.state import preserve_state
 from dpilot.errors import InvalidInput
+from dpilot.train.randomness import record_randomness
 
 Collate = Callable[[list[Any]], Any]
 Indices = NDArray[np.int64]
@@ -74,7 +75,7 @@ class Reader:
         """The same where they were read, and how many records each chunk holds."""
         for indices in pieces:
             if indices.size:
-                yield from self.as_tensors(indices) or self.collate_records(self.read(indices))
+                yield from self.as_tensors(indices) or self._read_and_collate(indices)
 
     def one(self) -> Any:
         """The first record that can be read, as a chunk: only its form is ever used. None where there is none."""
@@ -89,32 +90,54 @@ class Reader:
 
     def read(self, indices: Indices) -> list[Any]:
         """The records that can be read, one by one, as the data set has them."""
-        records = (try_quietly(partial(_read_boxed, self.dataset, i)) for i in indices.tolist())
-        return [box[0] for box in records if box is not None]
+        with record_randomness() as seed:
+            return [record for _, record in self._read(indices, seed)]
 
-    def collate_records(self, found: list[Any]) -> Iterator[tuple[Any, int]]:
-        """The records that have the form, in chunks of those that are alike; the first one's chunk is the first."""
+    def collate_records(self, found: list[Any]) -> list[tuple[Any, int]]:
+        """The records that have the form, in chunks of those that are alike; the first one's chunk is the first.
+
+        A collate function that draws finds the same random numbers for every one of them.
+        """
+        with record_randomness() as seed:
+            return self._collate([(0, record) for record in found], seed)
+
+    def _read_and_collate(self, indices: Indices) -> list[tuple[Any, int]]:
+        with record_randomness() as seed:
+            return self._collate(self._read(indices, seed), seed)
+
+    def _read(self, indices: Indices, seed: Callable[[int], None]) -> list[tuple[int, Any]]:
+        """The records that can be read, with their numbers, each with random numbers of its own."""
+        found = []
+        for index in indices.tolist():
+            seed(index)
+            box = try_quietly(partial(_read_boxed, self.dataset, index))
+            found += [] if box is None else [(index, box[0])]
+        return found
+
+    def _collate(self, found: list[tuple[int, Any]], seed: Callable[[int], None]) -> list[tuple[Any, int]]:
         if self.stacks:
-            yield from self._stack([_as_numbers(record) for record in found])
-        else:
-            yield from concatenate_records(self._alone(self.collate or default_collate, found), most=len(found))
+            return list(self._stack([_as_numbers(record) for _, record in found], seed))
+        alone = self._alone(self.collate or default_collate, found, seed)
+        return list(concatenate_records(alone, most=len(found)))
 
     @property
     def stacks(self) -> bool:
         """Whether records are collated together: by torch alone."""
         return self.collate is None and not _is_extended()
 
-    def _stack(self, records: list[Any]) -> Iterator[tuple[Any, int]]:
+    def _stack(self, records: list[Any], seed: Callable[[int], None]) -> Iterator[tuple[Any, int]]:
         """Records by torch's collating: those of equal types and shapes together, others apart."""
         for group in group_alike(records, _kind):
             together = try_quietly(lambda group=group: self._conforming_chunk(default_collate(group), len(group)))  # type: ignore[misc]
             if together is not None:
                 yield from together
             elif len(group) > 1:
-                yield from concatenate_records(self._alone(default_collate, group), most=len(group))
+                numbered = [(0, record) for record in group]  # torch's own collating draws nothing
+                yield from concatenate_records(self._alone(default_collate, numbered, seed), most=len(group))
 
-    def _alone(self, collate: Collate, records: list[Any]) -> Iterator[Any]:
-        for record in records:
+    def _alone(self, collate: Collate, records: list[tuple[int, Any]], seed: Callable[[int], None]) -> Iterator[Any]:
+        for index, record in records:
+            seed(-1 - index)  # other ones than those it was read with
             with preserve_state(collate):  # what it remembers of one record, another must not meet
                 found = try_quietly(lambda record=record: self._conforming_chunk(collate([record]), 1))  # type: ignore[misc]
             yield from (whole for whole, _ in found or ())
