@@ -354,6 +354,7 @@ def test_a_wide_table_is_read_in_fewer_rows_at_a_time(tmp_path: Path, monkeypatc
     assert [len(frame) for frame in table.frames()] == [10, 10, 5]
 
 
+@pytest.mark.slow
 def test_ten_thousand_columns(tmp_path: Path) -> None:
     names = [f"c{place}" for place in range(10_000)]
     schema = Schema.from_dict(

@@ -33,6 +33,7 @@ def alone(texts):
     return np.concatenate([hash_texts([each], 64, 1000).toarray() for each in texts])
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_rows_of_one_and_a_dead_one_changes_none(pool, capfd):
     expected = alone(TEXTS[: PIECE + 40])
     assert np.array_equal(hash_texts(TEXTS, 64, 1000).toarray()[: len(expected)], expected)

@@ -265,6 +265,7 @@ def test_categories_that_are_no_texts_become_theirs() -> None:
     assert column.categories == ("True", "0", "2.5", "7")
 
 
+@pytest.mark.slow
 def test_ten_thousand_columns_are_quick() -> None:
     start = perf_counter()
     schema = Schema.from_dict({"columns": {f"column {place}": NUMERIC for place in range(10_000)}})

@@ -142,6 +142,7 @@ def test_decisions_by_priors_make_up_for_what_weights_leave():
     assert told({"yes": 20}, "prior", cap=100.0).offsets == pytest.approx((0.0, math.log(99 / 20)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["auto", "logistic"])
 def test_more_of_a_rare_class_is_found(model):
     data = rare()

@@ -97,5 +97,5 @@ def test_the_decisions_tell_the_run_in_short_then_the_health_check():
     fitted = fit_table(frame(300), SCHEMA, epsilon=20.0, epochs=4)
     first, second, *rest = fitted.record.decisions
     assert first.startswith("In short")
-    assert "default" in second
+    assert "delta was not given" in second
     assert any(each.startswith("2 % of mu² went to the health check.") for each in rest)

@@ -116,6 +116,7 @@ def test_a_rehearsal_reads_few_texts_by_an_encoder(encoder: Path) -> None:
 # fine-tuning
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_encoder_goes_through_the_pipeline(encoder: Path, tmp_path: Path) -> None:
     table = reviews(400)[["review", "label"]]
     how: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "model": "finetune", "epochs": 3.0, "test_seed": 0}

@@ -98,6 +98,7 @@ def test_a_frame_of_every_type_is_learnt_saved_and_loaded(tmp_path: Path) -> Non
     assert "texts as hashed words" in " ".join(model.record().decisions)
 
 
+@pytest.mark.slow
 def test_the_command_line_fits_and_predicts_csv_and_parquet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_network_and_a_regression_take_every_type() -> None:
     assert np.isfinite(found.predict(table.drop(columns="good"))).all()
 
 
+@pytest.mark.slow
 def test_a_rehearsal_makes_up_records_of_every_type() -> None:
     declared, _ = declare_fit(frame(50), DECLARED, epsilon=1.0, delta=1e-5, size=1000)
     assert rehearse(plan_fit(declared, "basic")).features == features_of(DECLARED.inputs_only()).encoder.width

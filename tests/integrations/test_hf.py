@@ -174,6 +174,7 @@ class _Stop(transformers.TrainerCallback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
     how = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 2, "test_seed": 3, "save_total_limit": 1}
     whole = trainer(tmp_path / "whole", **how)
@@ -204,6 +205,7 @@ def test_nothing_goes_on_without_the_secret(tmp_path: Path) -> None:
         trainer(tmp_path / "cut", **how).train(resume_from_checkpoint=True)
 
 
+@pytest.mark.slow
 def test_what_is_saved_loads_and_generates(tmp_path: Path) -> None:
     made = trainer(tmp_path, model=gpt2(lora=False), gradient_checkpointing=True)
     made.train()

@@ -84,6 +84,7 @@ print(max(pyarrow.total_allocated_bytes() for _ in parquet_rows(sys.argv[1], "y"
 """
 
 
+@pytest.mark.slow
 def test_reading_keeps_no_more_than_a_batch(tmp_path):
     values = np.random.default_rng(0).normal(size=(1_000_000, 4))
     path = tmp_path / "long.parquet"

@@ -61,6 +61,7 @@ def coverage(layout, size, deviation, repeats, *, population):
     return {key: held[key] / repeats for key in wanted}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("population", [False, True], ids=["noise", "noise and sampling"])
 @pytest.mark.parametrize(("layout", "size", "deviation"), [(LAYOUT, 300, 3.7), (LAYOUT, 2000, 1.0), (MANY, 300, 3.7)])
 def test_intervals_cover_at_their_stated_rate(layout, size, deviation, population):

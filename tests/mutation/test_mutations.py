@@ -64,6 +64,7 @@ def tiny(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_runner_tells_killed_from_survived_and_puts_files_back(tiny):
     before = (tiny / "src" / "door.py").read_text()
     tests = ("tests/test_door.py",)

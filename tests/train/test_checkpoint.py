@@ -378,6 +378,7 @@ def killed(folder, steps):
     return process.returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", thin([14, 1], 2))
 def test_a_run_killed_at_any_moment_and_resumed_is_the_uninterrupted_one(steps, tmp_path):
     again = {**options(), "checkpoint_every": None}

@@ -93,6 +93,7 @@ print(run.epsilon, run.record.notes[0])
 """
 
 
+@pytest.mark.slow
 def test_a_stored_plan_trains_where_no_accountant_is_installed(tmp_path):
     (tmp_path / "plan.json").write_text(plan().to_json())
     done = subprocess.run(

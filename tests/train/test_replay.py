@@ -74,6 +74,7 @@ def test_every_combination_on_every_neighbour(rule, engine, optimizer, chunk, re
     replay(trained(rule, engine, optimizer, chunk), pairs=PAIRS)
 
 
+@pytest.mark.slow
 def test_extreme_records_use_the_whole_bound(replay):
     """The replay can fail: some neighbour moves a release by nearly all it may."""
     results = replay(trained("constant", "auto", "sgd", 4), pairs=PAIRS)

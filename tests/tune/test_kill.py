@@ -18,6 +18,7 @@ STEPS = 20  # of a trial: the middle of the box
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_third_trial_leaves_all_of_it_spent(tmp_path):
     path = tmp_path / "ledger"
     command = [sys.executable, "-m", "tests.tune.victim", str(path)]

@@ -93,6 +93,7 @@ def no_process(monkeypatch):
     monkeypatch.setattr(pools.subprocess, "Popen", never)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_unit", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_pool_gives_what_trials_one_after_the_other_give_bit_for_bit(monkeypatch, by_unit):
     """With the same keys: weights, Poisson batches, dropout, noise, clip state, averages; null records end nothing."""
