@@ -92,7 +92,7 @@ def test_an_attack_on_persons_is_refused_or_bounded(attack: Attack) -> None:
         assert verdict.holds, verdict
 
 
-@pytest.mark.parametrize("attack", thin(ATTACKS.values(), 4), ids=ATTACKS)
+@pytest.mark.parametrize("attack", thin(ATTACKS.values(), 9), ids=ATTACKS)
 def test_an_attack_is_what_it_says(attack: Attack) -> None:
     """An engine that trusts the batched pass is moved by more than a bound where records meet, and only there."""
     case = built(attack)

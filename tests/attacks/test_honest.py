@@ -25,7 +25,7 @@ def check(case: Honest) -> None:
 
 @pytest.mark.parametrize(
     ("spelling", "width"),  # 2 widths in turn are slow: make test runs every spelling at one width
-    thin([(spelling, (N, N + 1, 1)[(i + j) % 3]) for i, spelling in enumerate(PRODUCTS) for j in range(3)], 3),
+    thin([(spelling, (N, N + 1, 1)[(i + j) % 3]) for i, spelling in enumerate(PRODUCTS) for j in range(3)], 6),
 )
 def test_every_spelling_of_a_product_runs_at_every_width(spelling: str, width: int) -> None:
     torch.manual_seed(0)

@@ -102,7 +102,7 @@ def test_engine_agrees_with_one_sample_at_a_time(name: str, way: str, dtype: tor
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("way", ["single-backward", pytest.param("low-memory", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", thin(ZOO, 2))
+@pytest.mark.parametrize("name", thin(ZOO, 4))
 def test_engine_agrees_where_products_use_tf32(name: str, way: str) -> None:
     """What a GPU does where TF32 is allowed: cut records, norms finished together, kernels entry by entry.
 

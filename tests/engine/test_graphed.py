@@ -74,7 +74,7 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float = 
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:.*RNN module weights")
-@pytest.mark.parametrize("name", thin(ZOO, 3))
+@pytest.mark.parametrize("name", thin(ZOO, 6))
 def test_a_model_of_the_zoo_is_replayed_as_it_is_launched(name: str) -> None:
     case = build(name, torch.float32)
     gradients = Graphed(case.model, case.loss, rows=ROWS, per_batch=case.per_batch)

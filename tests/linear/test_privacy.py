@@ -26,7 +26,7 @@ from tests.thin import thin_product
 GAUSSIAN = [name for name in METHODS if name != "tukey"]  # the others' squared mu adds up
 
 
-@pytest.mark.parametrize(("record", "method"), thin_product(3, EXTREMES, METHODS))
+@pytest.mark.parametrize(("record", "method"), thin_product(5, EXTREMES, METHODS))
 def test_one_more_record_moves_releases_within_their_bounds_and_nothing_else(method, record):
     rows = table(300, 2)
     found = moved(lambda: LinearRegression(method=method, size=500), rows, with_record(rows, *EXTREMES[record]))
@@ -45,7 +45,7 @@ OPTIONS = [
 SMALL = {"mean": 300, "median": 70, "bounded mean": 30, "pooled": 30}  # records, where one value for all is bought
 
 
-@pytest.mark.parametrize(("options", "method"), thin_product(3, OPTIONS, METHODS), ids=str)
+@pytest.mark.parametrize(("options", "method"), thin_product(5, OPTIONS, METHODS), ids=str)
 def test_options_keep_the_bounds_too(method, options):
     rows = table(300, 2)
     for record in ("huge", "null"):

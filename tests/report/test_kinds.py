@@ -130,7 +130,7 @@ def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> 
     assert ("at most 8 count" if kind == "table" else "Every single record") in protected
     assert f"at most {statement.even} sure" in strongly
     assert f"a factor of at most {statement.squared}" in strongly
-    assert tuning.startswith("Not known" if kind in ("trained", "own_loop", "probe") else "Yes.")
+    assert tuning.startswith("No trial" if kind in ("trained", "own_loop", "probe") else "Yes.")
     figures = {"regression", "own_loop", "probe", "tuned"}
     assert ("No figure was released" in quality) == (kind in figures)
     assert "cannot say what privacy cost" in quality

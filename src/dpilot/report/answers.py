@@ -31,8 +31,8 @@ _TUNING: Final = {
     "inside": "Yes. Every setting that was tried on the records, and every score it got, is inside the total.",
     "none": "Yes. No setting was tried on the records: all follow from numbers declared beforehand, so there is "
     "nothing else to count.",
-    "given": "Not known. The settings were given to this run. If they were chosen by trying others on the same "
-    "records, those tries count only if they stand in the same ledger.",
+    "given": "No trial is inside the total: the settings were given to this run. Whether others were tried on the same "
+    "records is not known; if so, that comes on top, and counts only where it stands in the same ledger.",
 }
 _YES: Final = "Yes: there are differences that are more than chance (95 % sure)."
 _NO: Final = "Not that one could tell."
