@@ -85,12 +85,13 @@ def share(remedy: str = "", **named: Any) -> float:
     return _finite(named, lambda v: 0 <= v < 1, "a number in [0, 1)", remedy)
 
 
-def count(remedy: str = "", least: int = 1, **named: Any) -> int:
-    """A whole number >= ``least``; 3.0 counts as 3, 3.5 and True do not count at all."""
+def count(remedy: str = "", least: int = 1, most: int | None = None, **named: Any) -> int:
+    """A whole number from ``least`` (to ``most``); 3.0 counts as 3, 3.5 and True do not count at all."""
     name, value = _only(named)
-    rule = f"a whole number >= {least}"
+    rule = f"a whole number >= {least}" if most is None else f"a whole number from {least} to {most}"
     result = _real(name, value, rule, remedy)
-    if not math.isfinite(result) or result != int(result) or result < least:
+    too_many = most is not None and result > most
+    if not math.isfinite(result) or result != int(result) or result < least or too_many:
         refuse(name, value, rule, remedy)
     return int(value)
 

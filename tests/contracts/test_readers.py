@@ -27,6 +27,7 @@ from dpilot import AutoRegressor, Budget, Ledger, Plan, PrivateStep, Trainer, po
 from dpilot.audit import replay
 from dpilot.data.encoder import Encoder
 from dpilot.data.files import Table
+from dpilot.data.parquet import ParquetDataset
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit.table import fit_table
@@ -35,9 +36,11 @@ from dpilot.linear.classifier import codes
 from dpilot.linear.inputs import features_and_target, target_cells
 from dpilot.train.records.reader import Reader
 from dpilot.transfer.features import Features
+from dpilot.transfer.pixels import as_pixels
 from dpilot.transfer.probing import fit_probe
 from dpilot.transfer.scattering import scattered
-from dpilot.tune import AutoClassifier
+from dpilot.tune import AutoClassifier, PrivateSearchCV
+from dpilot.tune.paid_trials import made_up
 
 SIZE = 60
 RNG = np.random.default_rng(0)
@@ -65,6 +68,7 @@ CELLS: dict[str, Any] = {
     "a long double": np.longdouble(1.5),
     "a date": datetime.date(2020, 1, 1),
     "a time": pd.Timestamp("2020-01-01 03:00"),
+    "a time with a zone": datetime.datetime(2020, 1, 1, 3, tzinfo=datetime.UTC),
     "a numpy hour": np.datetime64("2020-01-01T03", "h"),
     "a duration": np.timedelta64(3, "s"),
     "a list": [1.0],
@@ -172,6 +176,7 @@ CLASSES = {
     "single fractions": (np.where(LABELS, 0.1, 0.7).astype(np.float32), [0.7, 0.1]),
     "words": (np.where(LABELS, "yes", "no"), ["no", "yes"]),
     "days": (np.where(LABELS, "2020-01-02", "2020-01-01").astype("M8[D]"), ["2020-01-01", "2020-01-02"]),
+    "complex": (LABELS.astype(complex), [0, 1]),
     "milliseconds": (np.where(LABELS, "2020-01-02", "2020-01-01").astype("M8[ms]"), ["2020-01-01", "2020-01-02"]),
 }
 
@@ -186,6 +191,39 @@ def test_a_label_of_another_type_changes_no_other(kind, cell):
     assert np.unique(expected).size == 2
     for name, neighbour in neighbours(labels, cell).items():
         assert np.array_equal(codes(target_cells(neighbour), known)[:SIZE], expected), name
+
+
+@pytest.mark.parametrize("odd", [pl.Series(["x"]), pl.Series([datetime.datetime(2020, 1, 3, tzinfo=datetime.UTC)])])
+def test_times_with_a_zone_are_read_alike_beside_texts_and_days(odd):
+    known = np.array(["2020-01-01", "2020-01-02"])
+    days = pl.Series(["2020-01-01", "2020-01-02"]).str.to_date()
+    for column in (days, days.cast(pl.Datetime("us", "UTC"))):
+        neighbour = pl.concat([pl.DataFrame({"a": column}), pl.DataFrame({"a": odd})], how="vertical_relaxed")["a"]
+        assert codes(target_cells(neighbour), known)[:2].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("cell", [np.array([0x7FA00000], "u4").view("f4"), np.array([1e400], np.longdouble)])
+def test_no_number_of_a_record_raises_or_warns(cell, tmp_path):
+    """A nan of another payload and a number beyond float64, whatever the caller set; by the entries that cast."""
+    table = np.concatenate([X.astype(cell.dtype), np.broadcast_to(cell, (1, 2))])
+    parquet.write_table(pa.table({"x": [1.0, 1e300], "y": pa.array([2**63 - 1, 0])}), tmp_path / "t.parquet")
+    with np.errstate(all="raise"):
+        assert np.isfinite(rows_of(table)[:SIZE]).all()
+        assert np.isfinite(target_cells(table[:, 0]).astype(object)[:SIZE].astype(float)).all()
+        assert Features.of(table, np.zeros(SIZE + 1), 2).labels[:SIZE].eq(0).all()
+        assert Features.of(list(table), np.zeros(SIZE + 1), 2).labels[:SIZE].eq(0).all()
+        assert as_pixels(list(table[:, None])).isfinite()[:SIZE].all()
+        ParquetDataset(tmp_path / "t.parquet", target="y").save(tmp_path / "saved")
+
+
+@pytest.mark.filterwarnings("ignore:A column-vector y")
+def test_a_column_of_one_target_is_read_cell_by_cell():
+    column = np.concatenate([LABELS[:-1, None], [[2 + 0j]]])
+    assert np.isfinite(codes(target_cells(column[:-1]), np.array([0, 1]))).all()
+
+
+def test_a_list_of_rows_of_several_widths_is_searched():
+    assert made_up([*X.tolist(), [1.0]]).shape[1] == 2
 
 
 def test_classes_that_some_container_confuses_are_refused():
@@ -362,6 +400,13 @@ def logistic(data):
     return made.coef_, made.intercept_, made.privacy_.spent
 
 
+def searched(data):
+    made = PrivateSearchCV(
+        LogisticRegression(classes=[0, 1]), {"fit_intercept": [True]}, epsilon=5.0, size=SIZE, mode="composed", trials=1
+    ).fit(*data)
+    return made.best_score_, made.best_estimator_.coef_
+
+
 def auto_regressor(data):
     made = AutoRegressor(epsilon=5.0, size=SIZE).fit(*data)
     return made.coef_, made.metrics_, made.privacy_.spent
@@ -410,6 +455,12 @@ def test_a_row_of_another_type_moves_only_its_own_part_of_a_fit(run, odd):
 @pytest.mark.parametrize("run", [linear, logistic, auto_regressor, auto_classifier], ids=lambda run: run.__name__)
 def test_a_label_of_another_type_moves_only_its_own_part_of_a_fit(run, odd):
     unmoved(run, (X, LABELS), (np.concatenate([X, ROW]), ODD_LABELS[odd]))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("odd", ["a text", "complex"])
+def test_a_label_of_another_type_moves_only_its_own_part_of_a_search(odd):
+    unmoved(searched, (X, LABELS), (np.concatenate([X, ROW]), ODD_LABELS[odd]))
 
 
 @pytest.mark.parametrize("container", [pd.DataFrame, pl.DataFrame, pa.table, dict], ids=lambda made: made.__name__)

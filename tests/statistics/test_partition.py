@@ -121,3 +121,13 @@ def test_a_record_more_changes_no_release_by_more_than_its_bound(replay):
     table = np.column_stack([np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2])
     table[-1, 2] = 7  # a label that nobody else has
     replay(run, pairs=audit.neighbours(table)[:1])
+
+
+def test_a_value_of_another_type_is_no_value_and_moves_no_text():
+    values = ["1"] * 90
+
+    def run(data):
+        return partitions(data, noise_multiplier=SIGMA, threshold=12.0, receipt=Anything())
+
+    for odd in (1, True, 1.0, [1], {}, b"1"):
+        assert run([*values, odd]) == ["1"]

@@ -115,6 +115,7 @@ class ParquetDataset:
             self._held = group, self._arrays(batch)
         return self._held[1]
 
+    @np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
     def _arrays(self, batch: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         if batch is None:
             return self.form[0][:0], self.form[1][:0]
@@ -153,6 +154,7 @@ def check_numeric(path: Path, names: Sequence[str]) -> None:
         raise InvalidInput(f"columns {wrong} of {path.name} are not numeric: expected numbers. Encode or drop them.")
 
 
+@np.errstate(all="ignore")
 def numeric_values(batch: Any, names: Sequence[str]) -> Floats:
     """Some columns of a batch as rows of float64; nan where a value is missing."""
     values = np.empty((len(names), batch.num_rows)).T  # columns lie together in memory, as they do in the file

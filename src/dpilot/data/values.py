@@ -32,6 +32,8 @@ _TRUTH: Final = {"True": "1", "true": "1", "False": "0", "false": "0"}
 _SPELLED: Final = re.compile(r"-?(0|[1-9]\d*)(\.(0|\d*[1-9]))?([eE][+-]\d{1,3})?")  # as libraries write numbers
 _TIME: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?)?)?")
 
+# a real number, as numpy and Python write it among complex ones
+_COMPLEX: Final = re.compile(r"\(([-+.\deE]+)[+-]0j\)|(0)j")
 _ZONED: Final = re.compile(r"\d{4}-\d\d-\d\d[T ].*(Z|[+-]\d\d(:?\d\d)?)")
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # without a zone
 
@@ -69,7 +71,8 @@ def key(value: Any) -> str | None:
 
     Edge cases:
         Texts are compared without the blanks around them, as the number, truth value or time that they spell: "1.0"
-        and 1 are one, and so are "2020-01-01" and that day's midnight. "007" and "1.10" spell no number.
+        and 1 are one, and so are "2020-01-01" and that day's midnight. "007" and "1.10" spell no number. A time with a
+        zone is that of UTC, and a complex number without an imaginary part its real part, as texts too.
         A fraction that float32 holds is the one that float32 writes: 0.1 has one key in every precision.
         A whole number from 2^53 on has none, as a float would not tell it from the next.
 
@@ -127,7 +130,7 @@ def _number(cell: Any) -> float | None:
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8")
     if isinstance(cell, str):
-        written = cell.strip()
+        written = _real_part(cell.strip())
         return float(_TRUTH.get(written, written))
     if is_missing(cell):
         return math.nan
@@ -183,7 +186,18 @@ def _key(value: Any) -> str | None:
     return None
 
 
+def _real_part(written: str) -> str:
+    """The text of a complex number that is real, as that of its real part; any other as it is.
+
+    >>> _real_part("(1.5+0j)"), _real_part("0j"), _real_part("(1+2j)")
+    ('1.5', '0', '(1+2j)')
+    """
+    spelled = _COMPLEX.fullmatch(written)
+    return spelled[1] or spelled[2] if spelled else written
+
+
 def _text_key(written: str) -> str | None:
+    written = _real_part(written)
     if written in _TRUTH:
         return _TRUTH[written]
     if written in ("nan", "NaN", "NaT"):  # how libraries write a missing number or time
@@ -191,7 +205,10 @@ def _text_key(written: str) -> str | None:
     if _SPELLED.fullmatch(written):
         return _number_key(float(written))
     spelled = _TIME.fullmatch(written)
-    return _time_from_text(written, spelled) if spelled else written
+    if spelled:
+        return _time_from_text(written, spelled)
+    zoned = attempt(_time_of, written, otherwise=None) if _ZONED.fullmatch(written) else None
+    return written if zoned is None else _time_key(zoned)
 
 
 def _number_key(value: float) -> str | None:
@@ -206,7 +223,9 @@ def _number_key(value: float) -> str | None:
 def _time_key(value: datetime.date | datetime.time) -> str:
     if not isinstance(value, datetime.datetime):
         return value.isoformat()
-    if value.tzinfo is None and value.time() == datetime.time():
+    if value.tzinfo is not None:
+        value = value.astimezone(datetime.UTC).replace(tzinfo=None)  # polars gives a day beside it the zone UTC
+    if value.time() == datetime.time():
         return value.date().isoformat()
     return datetime.datetime.isoformat(value.replace(fold=0))
 

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from dpilot import _validate
 from dpilot.train.sequences import IGNORED
 
 __all__ = ["SFTDataset"]
+
+_QUIET: Final = {"verbose": False}  # a tokenizer warns of a long record, with its exact number of tokens
 
 
 class SFTDataset(Dataset[dict[str, Tensor]]):
@@ -80,7 +82,7 @@ class SFTDataset(Dataset[dict[str, Tensor]]):
     def _encode(self, part: Any, *, ends: bool = False, answers: bool = False) -> list[int]:
         """A text, or messages through the chat template; a text that ``ends`` has its end marked."""
         if not isinstance(part, str):
-            how = {"tokenize": True, "return_dict": True, "add_generation_prompt": answers}
+            how = {"tokenize": True, "return_dict": True, "add_generation_prompt": answers, "tokenizer_kwargs": _QUIET}
             return list(self._tokenizer.apply_chat_template(part, **how)["input_ids"])
         end = self._tokenizer.eos_token or ""
-        return list(self._tokenizer(part + end if ends and not part.endswith(end) else part)["input_ids"])
+        return list(self._tokenizer(part + end if ends and not part.endswith(end) else part, **_QUIET)["input_ids"])

@@ -30,7 +30,7 @@ from dpilot.privacy.unit import PrivacyUnit
 
 __all__ = [
     "features", "features_and_target", "loose", "numbers", "target_cells", "target_numbers", "training_features",
-    "unit_ids", "without_unit",
+    "unit_ids", "width_of_rows", "without_unit",
 ]  # fmt: skip
 
 _LOOSE = {"dtype": None, "ensure_all_finite": False, "ensure_min_samples": 0}
@@ -45,7 +45,7 @@ def numbers(cells: Cells) -> Floats:
     >>> numbers(np.array([1, "2.5", "two", None, {}, 1j, 3 + 0j], dtype=object)).tolist()
     [1.0, 2.5, nan, nan, nan, nan, 3.0]
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):  # whatever a caller has set: no number of a record may raise or warn
         if cells.dtype.kind in "fiub":
             return np.asarray(cells, dtype=np.float64)
     flat = [_number(cell) for cell in plain(cells.ravel()).tolist()]
@@ -171,9 +171,10 @@ def _frame_numbers(X: Any) -> Floats:
 
 
 def _quiet(check: Callable[[], Found]) -> Found:
-    """What ``check`` gives; if scikit-learn raises, the same error without the records and their number."""
+    """What ``check`` gives, without a warning of numpy's; if scikit-learn raises, that error without the records."""
     try:
-        return check()
+        with np.errstate(all="ignore"):
+            return check()
     except InvalidInput:
         raise  # our own, which tells of no record
     except (TypeError, ValueError) as error:
@@ -204,11 +205,7 @@ def _table(X: Any, width: int | None) -> Any:
         X = X.tolist()
     if not isinstance(X, Sequence) or isinstance(X, _NO_ROWS) or (width is None and not _has_rows(X)):
         return X
-    if width is None:
-        first = attempt(_cells, X[0], otherwise=None)
-        if first is None:
-            raise InvalidInput("X is a list, and its first entry is no row: expected a list of rows, or a table.")
-        width = len(first)
+    width = width_of_rows(X) if width is None else width
     table = np.full((len(X), width), np.nan)
     for place, row in enumerate(X):
         cells = attempt(_cells, row, otherwise=None)
@@ -226,13 +223,21 @@ def _cells_of(y: Any) -> Cells:
             raise InvalidInput("y is a column of lists or records: expected one value for each record.")
         return plain(y)  # the column of a frame
     values = np.asarray(y)
-    if values.ndim == 1:
-        return plain(values)
-    return plain(column_or_1d(values, warn=True))
+    if values.ndim != 1:
+        column_or_1d(np.empty(values.shape, dtype=np.bool_), warn=True)  # of the shape alone: one cell decides the type
+    return plain(values.reshape(len(values)))
 
 
 def _unwrap(each: Any) -> Any:
     return each[0] if isinstance(each, list | tuple) and len(each) == 1 else each
+
+
+def width_of_rows(X: Sequence[Any]) -> int:
+    """How many columns a list of rows has: the length of the first."""
+    first = attempt(_cells, X[0], otherwise=None) if len(X) else None
+    if first is None:
+        raise InvalidInput("X is a list, and its first entry is no row: expected a list of rows, or a table.")
+    return len(first)
 
 
 def _width_of_bounds(bounds: Any) -> int | None:

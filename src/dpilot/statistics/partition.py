@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 from scipy.stats import norm
@@ -37,14 +37,14 @@ def threshold_for(noise_multiplier: float, delta: float) -> float:
 
 
 def partitions(
-    values: Iterable[Hashable | None],
+    values: Iterable[str | None],
     *,
     noise_multiplier: float,
     threshold: float,
     receipt: Draws,
     noise: Noise = SYSTEM,
 ) -> list[str]:
-    """The values, as texts in order, whose noisy count is above ``threshold``; None holds no value.
+    """The texts, in order, whose noisy count is above ``threshold``; None, and whatever is no text, holds no value.
 
     ::
 
@@ -57,6 +57,8 @@ def partitions(
     Edge cases:
         a value of few records    is missed, as a rule
         no value above it         an empty list
+        numbers, dates            write them as texts first, one text for equal values: 1 and "1" would be two
+                                  values of one name, and a record of another type would move both
 
     Example:
         >>> from dpilot.privacy.receipt import Receipt
@@ -64,8 +66,8 @@ def partitions(
         >>> partitions(["yes"] * 90 + ["no"] * 50 + ["who"], noise_multiplier=2.0, threshold=12.0, receipt=paid)
         ['no', 'yes']
     """
-    counts = Counter(value for value in values if value is not None)
-    names = sorted(map(str, counts))
+    counts = Counter(value for value in values if type(value) is str)
+    names = sorted(counts)
 
     def choose(source: Noise) -> list[str]:
         exact = np.array([counts[name] for name in names], dtype=np.float64)
@@ -84,9 +86,9 @@ def partitions(
     )
 
 
-def _probes(counts: Counter[Hashable]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _probes(counts: Counter[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """The counts by a public hash of the value: as many numbers whatever values occur."""
     made = np.zeros(_PROBES)
     for value, count in counts.items():
-        made[sum(str(value).encode()) % _PROBES] += count
+        made[sum(value.encode("utf-8", "surrogatepass")) % _PROBES] += count
     return made

@@ -23,6 +23,7 @@ from dpilot.errors import InvalidInput
 __all__ = ["as_numbers"]
 
 
+@np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
 def as_numbers(values: Any, *, rows: bool) -> Tensor:
     """A tensor of the numbers in ``values``, a row for each record (``rows``) or one number for each.
 

@@ -26,6 +26,7 @@ from dpilot.errors import InvalidInput
 __all__ = ["as_pixels", "scale_pixels"]
 
 
+@np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
 def as_pixels(images: Any) -> Tensor:
     """The images as one tensor of real numbers; what is no number is not finite, in its own image.
 

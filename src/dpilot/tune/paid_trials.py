@@ -28,7 +28,8 @@ from dpilot.data.splits import Split
 from dpilot.data.values import attempt
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.keys import Chain, fresh_key, public_generator
-from dpilot.linear.inputs import numbers
+from dpilot.linear.classifier import codes
+from dpilot.linear.inputs import numbers, target_cells, width_of_rows
 from dpilot.linear.problem import CommittedRun, Privacy, commit_stages
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy import accountant
@@ -244,7 +245,8 @@ def _covers(planned: Event, event: Event) -> bool:
 
 def made_up(X: Any) -> Any:
     """Made-up numbers with the columns of X, and nothing of its values."""
-    drawn = public_generator(0).normal(size=(_MADE_UP, np.shape(X)[1]))
+    width = np.shape(X)[1] if hasattr(X, "shape") else width_of_rows(X)
+    drawn = public_generator(0).normal(size=(_MADE_UP, width))
     if not hasattr(X, "columns"):
         return drawn
     import pandas as pd
@@ -276,10 +278,9 @@ def _scores(fitted: Any, X: Any, y: Any, terms: SearchTerms) -> Floats:
     """One number in [-1/2, 1/2] a record, from its own prediction: right or wrong, or one minus its clipped error."""
     predicted = np.asarray(fitted.predict(X))
     if is_classifier(fitted):
-        right = [
-            attempt(partial(_is_equal, *pair), otherwise=False) for pair in zip(predicted.tolist(), y, strict=True)
-        ]
-        return np.asarray(right, dtype=np.float64) - 0.5
+        truth, found = codes(target_cells(y), fitted.classes_), codes(predicted, fitted.classes_)
+        right: Floats = np.where(truth == found, 0.5, -0.5)  # a label of no class is nan, and equals none
+        return right
     assert terms.target_bounds is not None
     low, high = terms.target_bounds
     error = np.abs(numbers(y if isinstance(y, np.ndarray) else objects(y)) - predicted.astype(np.float64)) / (
@@ -287,11 +288,6 @@ def _scores(fitted: Any, X: Any, y: Any, terms: SearchTerms) -> Floats:
     )
     bounded: Floats = 0.5 - np.where(np.isfinite(error), np.clip(error, 0.0, 1.0), 1.0)
     return bounded
-
-
-def _is_equal(predicted: Any, cell: Any) -> bool:
-    """Cell by cell: one of another type must not change how the others are read."""
-    return bool(predicted == cell)
 
 
 def _count(terms: SearchTerms) -> int:
