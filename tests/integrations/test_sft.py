@@ -15,12 +15,13 @@ class Letters:
 
     pad_token_id, eos_token, eos_token_id = None, "$", ord("$")
 
-    def __call__(self, text: str) -> dict[str, list[int]]:
+    def __call__(self, text: str, *, verbose: bool) -> dict[str, list[int]]:
+        assert not verbose  # a warning would tell the length of one record
         return {"input_ids": [ord(each) for each in text.replace("ab", "#")]}
 
     def apply_chat_template(self, messages: Any, *, add_generation_prompt: bool, **how: Any) -> dict[str, list[int]]:
         text = "".join(f"{each['role'][0]}{each['content']}" for each in messages)
-        return self(text + ("r" if add_generation_prompt else ""))
+        return self(text + ("r" if add_generation_prompt else ""), **how["tokenizer_kwargs"])
 
 
 def learned(row: Any, length: int = 8) -> str:
