@@ -1,0 +1,226 @@
+"""Attacks on what reads records: one cell that makes its container write the others anew, or makes a library speak.
+
+Each case that is open is a strict expected failure: it says how far one record moves a release, or what it emits.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import warnings
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from dpilot import AutoRegressor
+from dpilot.data.parquet import ParquetDataset
+from dpilot.data.units import cut_units
+from dpilot.linear import LinearRegression, LogisticRegression
+from dpilot.linear.classifier import codes
+from dpilot.linear.inputs import target_cells
+from dpilot.privacy.budget import Budget
+from dpilot.privacy.receipt import Receipt
+from dpilot.statistics import partitions, partitions_event, threshold_for
+from dpilot.transfer.features import Features
+from dpilot.transfer.scattering import scattered
+from dpilot.tune.paid_trials import SearchTerms, _scores, made_up
+
+SIZE = 60
+X = np.random.default_rng(0).normal(size=(SIZE, 2))
+LABELS = (X[:, 0] > 0).astype(np.int64)
+TERMS = SearchTerms(Budget(5.0, 1e-4), SIZE, trials=2)
+SIGNALLING = np.array([0x7FA00000], dtype=np.uint32).view(np.float32)[0]
+FAR = np.longdouble("1e400")
+
+
+def open_case(*values: Any, reason: str, name: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.xfail(strict=True, reason=reason), id=name)
+
+
+def select(values: list[Any]) -> list[str]:
+    threshold = threshold_for(2.0, 1e-6)
+    paid = Receipt(partitions_event(2.0, threshold))
+    return partitions(values, noise_multiplier=2.0, threshold=threshold, receipt=paid)
+
+
+@pytest.mark.xfail(strict=True, reason="one record more is a second value of the same text: ['1', '1']")
+@pytest.mark.parametrize("odd", [1, Decimal(1)], ids=repr)
+def test_a_value_of_another_type_is_no_second_partition(odd: Any) -> None:
+    assert select(["1"] * 1000) == ["1"]
+    assert select([*["1"] * 1000, odd]) == ["1"]
+
+
+@pytest.mark.xfail(strict=True, reason="TypeError: unhashable type")
+def test_a_value_that_cannot_be_hashed_is_the_null_record() -> None:
+    assert select([*["1"] * 1000, ["1"]]) == ["1"]
+
+
+def joined(column: pl.Series, more: pl.Series) -> pl.Series:
+    frames = [pl.DataFrame({"a": column}), pl.DataFrame({"a": more})]
+    return pl.concat(frames, how="vertical_relaxed")["a"]
+
+
+TEXT = pl.Series(["x"])
+DAYS = pl.Series([datetime.datetime(2020, 1, 1 + label) for label in LABELS.tolist()])
+ZONED = DAYS.dt.replace_time_zone("UTC")
+RETYPED = {
+    "decimals and a text": (
+        pl.Series([Decimal("1.50") if label else Decimal("3.00") for label in LABELS.tolist()]), TEXT, [1.5, 3],
+    ),
+    "times with a zone and a text": (ZONED, TEXT, ["2020-01-01T00:00:00+00:00", "2020-01-02T00:00:00+00:00"]),
+    "days and a time with a zone": (DAYS.cast(pl.Date), ZONED[:1], ["2020-01-01", "2020-01-02"]),
+}  # fmt: skip
+
+
+@pytest.mark.xfail(strict=True, reason="all other labels are null records: 29 to 33 bounds in a whole fit")
+@pytest.mark.parametrize("case", RETYPED)
+def test_a_label_that_retypes_a_column_of_polars_changes_no_other(case: str) -> None:
+    column, more, classes = RETYPED[case]
+    known = np.unique(np.asarray(classes))
+    expected = codes(target_cells(column), known)
+    assert np.isfinite(expected).all()
+    assert np.array_equal(codes(target_cells(joined(column, more)), known)[:SIZE], expected)
+
+
+@pytest.mark.xfail(strict=True, reason="all other labels are null records: 29 bounds in a whole fit")
+def test_a_text_among_complex_labels_changes_no_other() -> None:
+    labels, known = LABELS.astype(complex), np.array([0, 1])
+    assert np.array_equal(codes(target_cells(np.append(labels, "x")), known)[:SIZE], codes(labels, known))
+
+
+@pytest.mark.xfail(strict=True, reason="labels are compared as the container typed them: 184 bounds in a whole search")
+@pytest.mark.parametrize("odd", ["x", "0.5"])
+def test_a_label_of_another_type_moves_no_other_score_of_a_search(odd: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = LogisticRegression(epsilon=50.0, size=SIZE, classes=[0, 1], delta=1e-4).fit(X, LABELS)
+    rows = np.concatenate([X, X[:1]])
+    expected = _scores(fitted, X, LABELS, TERMS)
+    assert (expected > 0).any()
+    assert np.array_equal(_scores(fitted, rows, np.append(LABELS, odd), TERMS)[:SIZE], expected)
+
+
+@pytest.mark.xfail(strict=True, reason="ValueError with the number of records in it")
+@pytest.mark.parametrize("row", [[1.0], None, np.ones((2, 2))], ids=["short", "none", "square"])
+def test_a_row_of_another_width_does_not_end_a_search(row: Any) -> None:
+    assert made_up([*X.tolist(), row]).shape[1] == 2
+
+
+@pytest.mark.xfail(strict=True, reason="InvalidInput: Complex data not supported")
+@pytest.mark.parametrize("odd", [2j, 1 + 0j])
+def test_a_complex_label_in_a_column_does_not_end_a_fit(odd: complex) -> None:
+    assert len(target_cells(np.concatenate([LABELS[:, None], [[odd]]]))) == SIZE + 1
+
+
+def test_a_unit_of_many_rows_that_count_is_read() -> None:
+    assert [place.stop for place in cut_units(np.zeros(1 << 16, dtype=np.int64))] == [1 << 16]
+
+
+@pytest.mark.xfail(strict=True, reason="AssertionError after the health check is paid, where rows_per_unit allows more")
+def test_a_unit_of_more_rows_than_are_read_at_a_time_is_read() -> None:
+    assert [place.stop for place in cut_units(np.zeros((1 << 16) + 1, dtype=np.int64))] == [(1 << 16) + 1]
+
+
+def with_cell(values: Any, cell: Any) -> Any:
+    """The same with one record of an odd number, its bits as they are."""
+    made = values.copy()
+    made.reshape(-1)[2:3].view(np.uint8)[:] = np.array([cell], dtype=values.dtype).view(np.uint8)
+    return made
+
+
+def linear(values: Any) -> None:
+    LinearRegression(epsilon=1.0, size=SIZE, delta=1e-4).fit(values, LABELS)
+
+
+def regressor(values: Any) -> None:
+    AutoRegressor(epsilon=1.0, size=SIZE, delta=1e-4).fit(values, LABELS)
+
+
+def features(values: Any) -> None:
+    Features.of(values, LABELS, 2)
+
+
+def features_of_list(values: Any) -> None:
+    Features.of(list(values), LABELS, 2)
+
+
+def images(values: Any) -> None:
+    scattered(list(np.repeat(values[:, :1, None], 64, 1).reshape(SIZE, 8, 8)), LABELS, 2)
+
+
+def said(work: Callable[[], Any]) -> list[str]:
+    """Warnings but those that any fit without a ledger gives."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        work()
+    return [str(each.message) for each in found if "no ledger" not in str(each.message)]
+
+
+ODD: dict[str, tuple[Callable[[Any], None], Any, Any]] = {
+    "linear, a signalling NaN": (linear, np.float32, SIGNALLING),
+    "regressor, a signalling NaN": (regressor, np.float32, SIGNALLING),
+    "features, a signalling NaN": (features_of_list, np.float32, SIGNALLING),
+    "linear, a long double": (linear, np.longdouble, FAR),
+    "regressor, a long double": (regressor, np.longdouble, FAR),
+    "features, a long double": (features, np.longdouble, FAR),
+    "images in a list": (images, np.float64, 1e300),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="RuntimeWarning: overflow, or invalid value, encountered in cast")
+@pytest.mark.parametrize("case", ODD)
+def test_no_number_warns(case: str) -> None:
+    work, dtype, cell = ODD[case]
+    assert not said(lambda: work(X.astype(dtype)))
+    assert not said(lambda: work(with_cell(X.astype(dtype), cell)))
+
+
+def on_disk(folder: Path, cell: float, target: int) -> ParquetDataset:
+    rows, labels = X.copy(), LABELS.copy()
+    rows[3, 0], labels[3] = cell, target
+    parquet.write_table(pa.table({"a": rows[:, 0], "b": rows[:, 1], "y": labels}), folder / "t.parquet")
+    return ParquetDataset(folder / "t.parquet", target="y")
+
+
+@pytest.mark.parametrize(
+    ("cell", "target"),
+    [
+        (1.0, 1),
+        open_case(1e300, 1, name="cell", reason="RuntimeWarning"),
+        open_case(1.0, 2**63 - 1, name="target", reason="RuntimeWarning"),
+    ],
+)
+def test_no_record_of_a_parquet_file_warns_or_raises(cell: float, target: int, tmp_path: Path) -> None:
+    data = on_disk(tmp_path, cell, target)
+    assert not said(lambda: data.save(tmp_path / "saved"))
+    with np.errstate(all="raise"):  # else every record of its row group is taken for one that cannot be read: 26 bounds
+        assert on_disk(tmp_path, cell, target).read(np.array([0]))[1].tolist() == LABELS[:1].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="the number of tokens of one record is logged on standard error")
+def test_a_long_text_is_not_spoken_of() -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    from dpilot.integrations.sft import SFTDataset
+
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="a", model_max_length=16)
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("transformers")
+    logger.addHandler(handler)
+    try:
+        assert len(SFTDataset([{"text": "a " * 5000}], tokenizer, max_length=8)[0]["input_ids"]) == 8
+    finally:
+        logger.removeHandler(handler)
+    assert not heard
