@@ -33,7 +33,7 @@ _SPELLED: Final = re.compile(r"-?(0|[1-9]\d*)(\.(0|\d*[1-9]))?([eE][+-]\d{1,3})?
 _TIME: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?)?)?")
 
 # a real number, as numpy and Python write it among complex ones
-_COMPLEX: Final = re.compile(r"\(([-+.\deE]+)[+-]0j\)|(0)j")
+_COMPLEX: Final = re.compile(r"\(([-+.\deE]+|[-+]?nan|[-+]?inf)[+-]0j\)|-?(0)j")
 _ZONED: Final = re.compile(r"\d{4}-\d\d-\d\d[T ].*(Z|[+-]\d\d(:?\d\d)?)")
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # without a zone
 

@@ -96,9 +96,15 @@ def _value(label: Any) -> str | None:
 
 
 def _label(name: str) -> Any:
-    """A class from its text alone: the number that it spells, else the text."""
+    """A class from its text alone: the number that is compared by it, else the text.
+
+    >>> _label("7"), _label("0.5"), _label("007")
+    (7, 0.5, '007')
+    """
     try:
         number = float(name)
     except ValueError:
+        return name
+    if key(number) != name:
         return name
     return int(number) if number.is_integer() else number

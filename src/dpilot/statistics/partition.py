@@ -66,7 +66,7 @@ def partitions(
         >>> partitions(["yes"] * 90 + ["no"] * 50 + ["who"], noise_multiplier=2.0, threshold=12.0, receipt=paid)
         ['no', 'yes']
     """
-    counts = Counter(value for value in values if type(value) is str)
+    counts = Counter(str(value) for value in values if type(value) in (str, np.str_))
     names = sorted(counts)
 
     def choose(source: Noise) -> list[str]:

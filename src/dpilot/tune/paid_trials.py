@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -174,7 +173,13 @@ class Trials:
         Edge cases:
             a price that was not planned    not run, and the worst score: the events are looked at before any record
             a fit that stops by its health  the worst score
+            warnings                        none: how many there are would tell how many trials
         """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._fit(candidate, X, y, receipt, seed)
+
+    def _fit(self, candidate: Any, X: Any, y: Any, receipt: Draws, seed: int | None) -> ScoredFit:
         plan, parts = self.plan, self.split.indices(len(y))
         quiet = rehearse_quietly(candidate, plan.epsilon, plan.columns, plan.terms)
         if quiet is None or not any(_covers(planned, quiet) for planned in plan.events):
@@ -182,9 +187,7 @@ class Trials:
         train = parts[TRAIN]
         with tempfile.TemporaryDirectory(prefix="dpilot-") as folder:
             made = _paid_within(candidate, plan.epsilon, plan.terms, Path(folder) / "trial.ledger", seed)
-            fitted = attempt(
-                partial(_fit_silently, made, _safe_indexing(X, train), _safe_indexing(y, train)), otherwise=None
-            )
+            fitted = attempt(made.fit, _safe_indexing(X, train), _safe_indexing(y, train), otherwise=None)
         if fitted is None:
             return ScoredFit(candidate, -math.inf)
         held = parts[HELD_OUT]
