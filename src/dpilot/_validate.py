@@ -85,12 +85,12 @@ def share(remedy: str = "", **named: Any) -> float:
     return _finite(named, lambda v: 0 <= v < 1, "a number in [0, 1)", remedy)
 
 
-def count(remedy: str = "", least: int = 1, most: int | None = None, **named: Any) -> int:
-    """A whole number from ``least`` (to ``most``); 3.0 counts as 3, 3.5 and True do not count at all."""
+def count(remedy: str = "", least: int = 1, greatest: int | None = None, **named: Any) -> int:
+    """A whole number from ``least`` (to ``greatest``); 3.0 counts as 3, 3.5 and True do not count at all."""
     name, value = _only(named)
-    rule = f"a whole number >= {least}" if most is None else f"a whole number from {least} to {most}"
+    rule = f"a whole number >= {least}" if greatest is None else f"a whole number from {least} to {greatest}"
     result = _real(name, value, rule, remedy)
-    too_many = most is not None and result > most
+    too_many = greatest is not None and result > greatest
     if not math.isfinite(result) or result != int(result) or result < least or too_many:
         refuse(name, value, rule, remedy)
     return int(value)

@@ -44,7 +44,7 @@ class PrivacyUnit:
         _validate.one_of(("null", "row"), missing_unit=self.missing)
         if self.name != _RECORD:
             rows = ROWS_PER_UNIT if self.rows is None else self.rows
-            object.__setattr__(self, "rows", _validate.count(most=MOST_ROWS_PER_UNIT, rows_per_unit=rows))
+            object.__setattr__(self, "rows", _validate.count(greatest=MOST_ROWS_PER_UNIT, rows_per_unit=rows))
         elif self.rows is not None or self.missing != "null":
             raise InvalidInput(
                 f"the unit is {_RECORD!r}, with rows_per_unit={self.rows!r} and missing_unit={self.missing!r}: a "
