@@ -161,6 +161,10 @@ class Buckets:
         self._ends.append(ends + len(self._rows))
         self._rows.append(rows[order])
 
+    def length(self, bucket: int) -> int:
+        """How many rows a bucket has."""
+        return sum(int(ends[bucket + 1] - ends[bucket]) for ends in self._ends)
+
     def read(self, bucket: int, rows: int = _PIECE) -> Iterator[NDArray[Any]]:
         """The rows of a bucket, about ``rows`` at a time."""
         held, waiting, stored = list[NDArray[Any]](), 0, self._rows.build()
@@ -180,7 +184,8 @@ class Buckets:
 class DiskSort:
     """Rows in the order of whole numbers from 0 to ``end`` (not included); rows of one number in the order they came.
 
-    ``rows`` is about how many there will be: memory holds a bucket of 16 MiB, of up to 1,024.
+    ``rows`` is about how many there will be. Memory holds a bucket of about 16 MiB, of up to 1,024: one that numbers
+    crowd into is sorted by way of buckets of its own, so only the rows of a single number are never split.
     """
 
     def __init__(self, end: int, *, rows: int, dtype: np.dtype[Any]) -> None:
@@ -197,12 +202,21 @@ class DiskSort:
     def chunks(self) -> Iterator[tuple[Indices, NDArray[Any]]]:
         """Keys and rows, ascending, a bucket at a time."""
         for number in range(self._buckets.count):
-            found = list(self._buckets.read(number))
-            if found:
-                rows = np.concatenate(found)
-                found.clear()
+            count = self._buckets.length(number)
+            if count * self._row.itemsize > 2 * _BUCKET and self._width > 1:
+                yield from self._sort_apart(number, count)
+            elif count:
+                rows = np.concatenate(list(self._buckets.read(number)))
                 rows = rows[np.argsort(rows["key"], kind="stable")]
                 yield rows["key"], rows["row"]
+
+    def _sort_apart(self, number: int, count: int) -> Iterator[tuple[Indices, NDArray[Any]]]:
+        """The chunks of a bucket of ``count`` rows, too many to sort at once."""
+        first, finer = number * self._width, DiskSort(self._width, rows=count, dtype=self._row["row"])
+        for rows in self._buckets.read(number):
+            finer.add(rows["key"] - first, rows["row"])
+        for keys, found in finer.chunks():
+            yield keys + first, found
 
 
 def blocks_of(rows: Any, most: int) -> Iterator[Any]:
