@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -139,6 +141,20 @@ def test_figures_are_charged(tmp_path):
     assert all(entry.state == "committed" for entry in book.entries())
     with pytest.warns(PrivacyWarning):
         RUN.evaluate(DATA, epsilon=1.0)
+
+
+def test_a_page_and_a_folder_show_the_last_figures_that_were_released(tmp_path):
+    run = fit()
+    assert run.fit_record().epsilon == run.epsilon
+    with pytest.warns(PrivacyWarning):
+        first = run.evaluate(DATA, epsilon=0.25)
+    with pytest.warns(PrivacyWarning):
+        run.evaluate(DATA, epsilon=0.5)
+    with pytest.warns(PrivacyWarning, match="2 evaluations"):
+        folder = run.save(tmp_path / "run")
+    stated = json.loads((folder / "statement.json").read_text())["statement"]
+    assert stated["epsilon"] == pytest.approx(run.epsilon + 0.5)
+    assert run.fit_record(first).epsilon == pytest.approx(run.epsilon + 0.25)
 
 
 def test_figures_of_a_held_out_part_are_charged_to_it(tmp_path):

@@ -6,6 +6,7 @@ The steps of a run are a frame too: of one that is finished, stopped or under wa
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +23,7 @@ from dpilot.engine import batch as batches
 from dpilot.engine.made_up import evaluation_mode
 from dpilot.engine.outputs import judge_outputs, outputs
 from dpilot.engine.record import Verdict
-from dpilot.errors import InvalidInput, UnsupportedModel
+from dpilot.errors import InvalidInput, PrivacyWarning, UnsupportedModel
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Committed, Ledger, describe_ledger
 from dpilot.privacy.lower_bounds import LowerBound, one_run
@@ -60,6 +61,8 @@ class Run:
     ledger: Ledger | Committed | None = field(default=None, repr=False)
     leads: bool = field(default=True, repr=False)
     """Whether this process writes: of several ranks, which all hold the run, rank 0 does."""
+    _evaluations: list[Evaluation] = field(default_factory=list, init=False, repr=False, compare=False)
+    """What ``evaluate`` released, so that no page says that nothing was."""
 
     @property
     def epsilon(self) -> float:
@@ -126,7 +129,7 @@ class Run:
         if unit.is_record and units is not None:
             unit = PrivacyUnit("unit", 1)
         mine = self.ledger if isinstance(self.ledger, Ledger) and self.ledger.mode == "adaptive" else None
-        return evaluate(
+        released = evaluate(
             partial(predict, self.model, protected=True),
             Population(data, groups, group_names, unit, units, example, collate_fn),
             Budget(epsilon, self.delta if delta is None else delta),
@@ -134,11 +137,14 @@ class Run:
             part=part,
             split=split,
         )
+        self._evaluations.append(released)
+        return released
 
     def report(self, path: str | Path, *, evaluation: Evaluation | None = None, **options: Any) -> Path:
         """Write the report of the run, one HTML page; it costs nothing.
 
-        ``evaluation``: figures that ``evaluate`` released of it. ``options``: see ``FitRecord.write_report``.
+        ``evaluation``: figures that ``evaluate`` released of it, its last ones if none are given. ``options``: see
+        ``FitRecord.write_report``.
         """
         if not self.leads:
             return Path(path)
@@ -146,8 +152,22 @@ class Run:
 
     def fit_record(self, evaluation: Evaluation | None = None) -> FitRecord:
         """The run as reports and cards see it, with figures that ``evaluate`` released of it."""
-        figures = None if evaluation is None else evaluation.to_dict()
+        shown = self._shown(evaluation)
+        figures = None if shown is None else shown.to_dict()
         return self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
+
+    def _shown(self, given: Evaluation | None) -> Evaluation | None:
+        """The figures that stand beside the run: those given, or else the last that were released."""
+        if given is not None or not self._evaluations:
+            return given
+        if (count := len(self._evaluations)) > 1:
+            warnings.warn(
+                f"{count} evaluations of this run were released: the last one is shown, and its price alone is added "
+                "to the run's. Name another by evaluation=.",
+                PrivacyWarning,
+                stacklevel=3,
+            )
+        return self._evaluations[-1]
 
     def _repr_html_(self) -> str:
         return self.record.to_fit(paid_in=self._paid_in()).summary_table(type(self.model).__name__)
@@ -155,7 +175,8 @@ class Run:
     def save(self, folder: str | Path, *, evaluation: Evaluation | None = None) -> Path:
         """Write model, record, ledger, and figures that were released of it, to ``folder``: safetensors and JSON.
 
-        The statement of the folder claims both together, the weights' own the training alone.
+        ``evaluation``: those of ``evaluate``, its last ones if none are given. The statement of the folder claims both
+        together, the weights' own the training alone.
 
         Edge cases:
             a ledger that was given     its entries are written, it stays where it is
@@ -173,9 +194,9 @@ class Run:
         files.write(where / MODEL, save(tensors, embed(stated, tensors)))
         files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
         self._save_ledger(where)
-        if evaluation is not None:
-            files.write(where / EVALUATION, json.dumps(evaluation.to_dict(), indent=1).encode())
-            stated = _with_figures(stated, evaluation)
+        if (shown := self._shown(evaluation)) is not None:
+            files.write(where / EVALUATION, json.dumps(shown.to_dict(), indent=1).encode())
+            stated = _with_figures(stated, shown)
         files.write(where / RUN, written.encode())
         write_statement(where, stated)
         return where
