@@ -145,7 +145,7 @@ def test_figures_are_charged(tmp_path):
 
 def test_a_page_and_a_folder_show_the_last_figures_that_were_released(tmp_path):
     run = fit()
-    assert run.fit_record().epsilon == run.epsilon
+    assert run.fit_record().privacy["epsilon"] == run.epsilon
     with pytest.warns(PrivacyWarning):
         first = run.evaluate(DATA, epsilon=0.25)
     with pytest.warns(PrivacyWarning):
@@ -154,7 +154,7 @@ def test_a_page_and_a_folder_show_the_last_figures_that_were_released(tmp_path):
         folder = run.save(tmp_path / "run")
     stated = json.loads((folder / "statement.json").read_text())["statement"]
     assert stated["epsilon"] == pytest.approx(run.epsilon + 0.5)
-    assert run.fit_record(first).epsilon == pytest.approx(run.epsilon + 0.25)
+    assert run.fit_record(first).privacy["epsilon"] == pytest.approx(run.epsilon + 0.25)
 
 
 def test_figures_of_a_held_out_part_are_charged_to_it(tmp_path):
