@@ -57,7 +57,9 @@ def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder
         _strength(record, promise),
         (_TUNING.get(str(record.privacy.get("tuning")), _SILENT), *_tuning_share(record)),
         _quality(record, about),
-        (NO_GROUPS,) if found is None else (_YES if found.real else _NO, *_compared(record, about, found)),
+        (NO_GROUPS,)
+        if found is None
+        else (*_reserve(record), _YES if found.real else _NO, *_compared(record, about, found)),
         ledger_sentences(record, about, folder),
         tuple(_unprotected(record)),
         _checks(record, about, folder),
@@ -132,14 +134,20 @@ def _quality(record: FitRecord, about: About) -> tuple[str, ...]:
         said = (f"{top.label}: {top.value}, exact, on data declared public.",)
     else:
         said = (f"{top.label}: {top.value} (in the population {top.sampling}).",)
-    if top is not None and not top.exact and not is_held_out(record):
-        said = (
-            "What follows holds if the figures were measured on records that training did not use, which the record "
-            "does not say; if not, they are too good.",
-            *said,
-        )
+    said = (*_reserve(record), *said)
     verdicts = () if found is None else (found.sentence,)
     return (*said, *verdicts, *_by_class(record), baseline_sentence(record, about))
+
+
+def _reserve(record: FitRecord) -> tuple[str, ...]:
+    """That figures may be of training records, where they are noisy ones and the record does not rule it out."""
+    top = headline(record.metrics)
+    if top is None or top.exact or is_held_out(record):
+        return ()
+    return (
+        "What follows holds if the figures were measured on records that training did not use, which the record "
+        "does not say; if not, they are too good.",
+    )
 
 
 def is_held_out(record: FitRecord) -> bool:
@@ -202,8 +210,9 @@ def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None =
     if ledger.get("own"):
         more = float(record.privacy["epsilon"]) - ledger["spent"]["epsilon"]
         apart = (
-            f"Measuring the figures on this page was allowed and paid apart: epsilon {words.upward(more, 3)} more, "
-            f"{words.upward(record.privacy['epsilon'])} in all."
+            f"Whoever ran it paid apart for the figures on this page: epsilon {words.upward(more, 3)} more, "
+            f"{words.upward(record.privacy['epsilon'])} in all, with delta {words.upward(record.privacy['delta'], 3)}: "
+            "added up as if the same records had been read for both, which is the worse case."
         )
         kept = {None: "", True: " It is the file ledger in the run's folder.", False: " Its file was not kept."}
         return (
@@ -226,9 +235,11 @@ def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None =
 def _amounts(ledger: dict[str, Any]) -> str:
     """Spent and left, of epsilon and of delta."""
     total, spent, left = (ledger[name] for name in ("total", "spent", "left"))
+    unused = float(total["epsilon"]) - float(spent["epsilon"]) > 1e-6 * float(total["epsilon"])
+    closed = ", as a run that ends gives up the rest" if unused and left["epsilon"] <= 1e-6 * total["epsilon"] else ""
     epsilon = (
         f"of its total of epsilon {words.number(total['epsilon'])}, {words.upward(spent['epsilon'])} is spent and "
-        f"{left_text(left['epsilon'], total['epsilon'])} is left"
+        f"{left_text(left['epsilon'], total['epsilon'])} is left{closed}"
     )
     deltas = [part.get("delta") for part in (total, spent, left)]
     if not all(map(words.is_finite, deltas)) or not deltas[0]:

@@ -186,8 +186,8 @@ def _ridge(record: FitRecord) -> Ridge | None:
     )
     first, last = (_median(*curves[place]) for place in (0, -1))
     summary = (
-        f"One row a stretch of steps, earliest first; the higher, the more records. Half of what is seen of the norms "
-        f"lies below {number(first)} at first and below {number(last)} at the end. Noise is in it."
+        "One row a stretch of steps, earliest first; the higher, the more records. Only norms up to the right end are "
+        f"seen: half of these lie below {number(first)} at first and below {number(last)} at the end. Noise is in it."
     )
     return Ridge("Gradient norms over the steps", summary, "norm", axis.ticks(), rows)
 

@@ -87,8 +87,8 @@ def groups(metrics: Sequence[MetricRecord]) -> GroupView | None:
     titles = {
         "group_against_others": "Right more often by",
         "predicted_against_others": f"Predicted {second} more often by",
-        "true_positives_against_others": f"the same, of those truly {second}",
-        "false_positives_against_others": f"the same, of those truly not {second}",
+        "true_positives_against_others": f"Predicted {second} more often, of those truly {second}, by",
+        "false_positives_against_others": f"Predicted {second} more often, of those truly not {second}, by",
     }
     sided = any(map(_is_real, against.get("predicted_against_others", {}).values()))
     said = (*_sentences(against, second, _few(rates)), *_apart(errors))
