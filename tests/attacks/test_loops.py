@@ -95,6 +95,63 @@ def test_no_generator_tells_how_many_records_were_read() -> None:
     assert not result.differences
 
 
+def centre(batch: Any) -> None:
+    x, _ = batch
+    x -= x.mean(0)
+
+
+def repeat_the_last(batch: Any) -> None:
+    for part in batch:
+        part.copy_(part[-1:].clone().expand_as(part))
+
+
+def centre_what_a_view_shows(batch: Any) -> None:
+    view = batch[0].numpy()
+    view -= view.mean(0)
+
+
+def resize(batch: Any) -> None:
+    batch[0].resize_(1, 2)
+
+
+def write_what_is_shared(batch: Any) -> None:
+    far = 2.0 * float(batch["x"].max() > 500)
+    batch["shared"].sub_(far)
+    batch["table"][:] += far
+
+
+@pytest.mark.parametrize("write", [centre, repeat_the_last, centre_what_a_view_shows, resize, write_what_is_shared])
+def test_a_loop_that_writes_into_its_batch_changes_no_sum(write: Any) -> None:
+    """The step summed what the loop had made of the batch: up to one bound for each record of it."""
+    kept = Plan.calibrate(Budget(2.0, 1e-5), size=16, sample_rate=1.0, steps=2, clipping="constant").to_dict()
+    x, shared = normal(16, 2) * 10, write is write_what_is_shared
+
+    def collate(rows: list[Any]) -> Any:
+        whole = {"x": rows[0][0][None], "y": rows[0][1][None], "shared": torch.ones(3), "table": np.ones(3)}
+        return whole if shared else (whole["x"], whole["y"])
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        x, y = (batch["x"] * batch["shared"][0] * float(batch["table"][0]), batch["y"]) if shared else batch
+        return LOSS(model(x), y)
+
+    def run(records: int) -> list[StepRecord]:
+        torch.manual_seed(0)
+        plan, model = Plan.from_dict(kept), nn.Linear(2, 2)
+        data = TensorDataset(x[:records], torch.arange(records) % 2)
+        step = PrivateStep(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), plan, per_batch=True)
+        taken = []
+        for batch in poisson_loader(data, plan, collate_fn=collate):
+            write(batch)
+            taken.append(step(batch))
+        return taken
+
+    x[15] = 1000.0
+    result = audit.replay(run, 15, 16, tolerance=TOLERANCE)
+    assert result.releases == 2
+    assert result.largest <= 1 + TOLERANCE
+    assert not result.differences
+
+
 @pytest.mark.parametrize("option", [{"timeout": 1.0}, {"in_order": False}])
 def test_a_record_that_takes_long_does_not_decide_what_comes_next(option: dict[str, Any]) -> None:
     plan = Plan.calibrate(Budget(2.0, 1e-5), size=64, sample_rate=0.5, steps=3, clipping="constant")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -312,7 +314,7 @@ class PrivateStep:
         self._job.dry_run(self._job.chunk_form(form))
 
     def _chunks(self, batch: LoadedBatch) -> Iterator[RecordChunk]:
-        for number, (part, count) in enumerate(zip(batch.parts, batch.counts, strict=True)):
+        for number, (part, count) in enumerate(batch._read):
             pieces = self._job.scatter(batch.issued, count, number)
             yield from record_chunks(pick_chunks(part, count, pieces), self._job.device)
 
@@ -326,34 +328,36 @@ def check_alone(ranks: Ranks) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class LoadedBatch:
     """One Poisson batch with its records, for the one step it may be used in.
 
     It behaves like the mapping, tuple or tensor that its records make, an empty batch with no rows: ``batch["x"]``,
     ``x, y = batch``, ``model(**batch)``. What is computed from it is not private; a step is.
 
-    ``parts`` are pieces of the batch, records of equal shapes: one as a rule, none of an empty batch. ``counts`` says
-    how many records each holds, ``form`` shows one. How many there are is secret: the representation shows the step
-    only.
+    ``_read`` are the pieces of the batch, records of equal shapes, and how many each holds: one as a rule, none of an
+    empty batch. ``form`` shows one. How many there are is secret: the representation shows the step only.
+
+    Guarantee:
+        The step sums the records that were drawn, as they were read. What is shown is a copy: a loop that writes into
+        it (to standardise it, to mix it up) changes what it looks at itself, and nothing else.
     """
 
     issued: Batch
-    parts: tuple[Any, ...]
-    counts: tuple[int, ...] = ()
+    _read: tuple[tuple[Any, int], ...]
     form: Any = None
 
-    @property
+    @cached_property
     def whole(self) -> Any:
-        """All its records as one: what a loader of torch would have yielded."""
-        if len(self.parts) == 1:
-            return self.parts[0]
-        if self.parts or self.form is None:
+        """A copy of all its records as one: what a loader of torch would have yielded."""
+        if len(self._read) == 1:
+            return copy.deepcopy(self._read[0][0])
+        if self._read or self.form is None:
             raise InvalidInput(
                 "the records of a batch have several shapes, or none, and do not make one batch: expected records of "
                 "one length. Pad them where they are read."
             )
-        return batches.rows(self.form, 1, 0, 0)
+        return copy.deepcopy(batches.rows(self.form, 1, 0, 0))
 
     def __getitem__(self, key: Any) -> Any:
         return self.whole[key]
@@ -519,10 +523,9 @@ class _Loaded:
 
     def __getitems__(self, issued: Batch) -> LoadedBatch:
         if not issued.indices.size or self.form is None:  # no record shows a form, so none has it
-            return LoadedBatch(issued, (), (), self.form)
+            return LoadedBatch(issued, (), self.form)
         with nullcontext() if self.coins is None else step_randomness(self.coins):
-            found = list(self._reader.counted_chunks([issued.indices]))
-        return LoadedBatch(issued, tuple(whole for whole, _ in found), tuple(count for _, count in found), self.form)
+            return LoadedBatch(issued, tuple(self._reader.counted_chunks([issued.indices])), self.form)
 
     def __getitem__(self, index: int) -> Any:
         raise InvalidInput(f"record {index} is asked for alone: expected batches. Iterate over the loader.")
