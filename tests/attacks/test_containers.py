@@ -35,7 +35,7 @@ from dpilot.statistics import partitions, partitions_event, threshold_for
 from dpilot.transfer.features import Features
 from dpilot.transfer.scattering import scattered
 from dpilot.tune import PrivateSearchCV
-from dpilot.tune.paid_trials import SearchTerms, _scores, made_up
+from dpilot.tune.paid_trials import SearchTerms, _scores, whole
 
 SIZE = 60
 X = np.random.default_rng(0).normal(size=(SIZE, 2))
@@ -124,7 +124,7 @@ def test_a_search_warns_of_nothing_but_that_it_has_no_ledger() -> None:
 
 @pytest.mark.parametrize("row", [[1.0], None, np.ones((2, 2))], ids=["short", "none", "square"])
 def test_a_row_of_another_width_does_not_end_a_search(row: Any) -> None:
-    assert made_up([*X.tolist(), row]).shape[1] == 2
+    assert whole(LogisticRegression(), [*X.tolist(), row], [0] * (SIZE + 1))[0].shape[1] == 2
 
 
 @pytest.mark.parametrize("odd", [2j, 1 + 0j])

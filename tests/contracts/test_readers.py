@@ -33,14 +33,13 @@ from dpilot.errors import InvalidInput
 from dpilot.fit.table import fit_table
 from dpilot.linear import LinearRegression, LogisticRegression
 from dpilot.linear.classifier import codes
-from dpilot.linear.inputs import features_and_target, target_cells
+from dpilot.linear.inputs import features_and_target, target_cells, whole_table
 from dpilot.train.records.reader import Reader
 from dpilot.transfer.features import Features
 from dpilot.transfer.pixels import as_pixels
 from dpilot.transfer.probing import fit_probe
 from dpilot.transfer.scattering import scattered
 from dpilot.tune import AutoClassifier, PrivateSearchCV
-from dpilot.tune.paid_trials import made_up
 
 SIZE = 60
 RNG = np.random.default_rng(0)
@@ -223,7 +222,7 @@ def test_a_column_of_one_target_is_read_cell_by_cell():
 
 
 def test_a_list_of_rows_of_several_widths_is_searched():
-    assert made_up([*X.tolist(), [1.0]]).shape[1] == 2
+    assert whole_table([*X.tolist(), [1.0]]).shape[1] == 2
 
 
 def test_classes_that_some_container_confuses_are_refused():

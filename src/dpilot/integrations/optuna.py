@@ -36,7 +36,7 @@ from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 from dpilot.linear.fitting import noise_of
 from dpilot.linear.problem import Privacy, state_total
-from dpilot.tune.paid_trials import COMPOSED, SELECTION, PaidTrials, ScoredFit, made_up
+from dpilot.tune.paid_trials import COMPOSED, SELECTION, PaidTrials, ScoredFit, made_up, whole
 from dpilot.tune.search import score_receipts, search_terms
 
 __all__ = ["Found", "search"]
@@ -91,6 +91,7 @@ def search(
     made = _check_study(study, mode)
     hidden = _Draws(random_state)
     drawn = [_suggested(suggest, hidden.ask())[0] for _ in range(_REHEARSED)]
+    X, y = whole(drawn[0], X, y)
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "mode": mode, "trials": trials, "held_out": held_out}
     terms = search_terms(SimpleNamespace(**given, size=size, target_bounds=target_bounds, estimator=drawn[0]), len(y))
     plan = PaidTrials.plan(drawn, made_up(X), terms)

@@ -30,7 +30,7 @@ from dpilot.privacy.unit import PrivacyUnit
 
 __all__ = [
     "features", "features_and_target", "loose", "numbers", "target_cells", "target_numbers", "training_features",
-    "unit_ids", "width_of_rows", "without_unit",
+    "unit_ids", "whole_table", "width_of_rows", "without_unit",
 ]  # fmt: skip
 
 _LOOSE = {"dtype": None, "ensure_all_finite": False, "ensure_min_samples": 0}
@@ -230,6 +230,21 @@ def _cells_of(y: Any) -> Cells:
 
 def _unwrap(each: Any) -> Any:
     return each[0] if isinstance(each, list | tuple) and len(each) == 1 else each
+
+
+def whole_table(X: Any, bounds: Any = None) -> Any:
+    """A table as numbers, by facts of the whole of it: what is split into parts is read before, each row once.
+
+    A frame stays one, by the same names. Lists of rows are as wide as ``bounds`` declares, or as the first of all.
+    """
+    if is_frame(X):
+        import pandas as pd
+
+        return pd.DataFrame(_frame_numbers(X), columns=[name for name, _ in columns_of(X)])
+    table = _quiet(lambda: _table(X, _width_of_bounds(bounds)))
+    if getattr(table, "ndim", None) != 2:
+        raise InvalidInput(f"X is a {type(X).__name__}: expected a table: an array of two dimensions, rows or a frame.")
+    return table
 
 
 def width_of_rows(X: Sequence[Any]) -> int:

@@ -152,7 +152,9 @@ def state_total(fitted: Any, privacy: Privacy) -> Any:
     record = getattr(fitted, "record_", None)
     if record is not None:
         spent = {"epsilon": privacy.spent.epsilon, "delta": privacy.spent.delta, "tuning": "inside"}
+        unprotected = tuple(dict.fromkeys((*privacy.unprotected, *record.unprotected)))
+        paid = {**record.privacy, **spent, "unit": neighbours(unprotected, privacy.unit), "ledger": privacy.paid_in}
         ledger = tuple(entry.as_dict() for entry in privacy.entries)
-        fitted.record_ = replace(record, privacy={**record.privacy, **spent, "ledger": privacy.paid_in}, ledger=ledger)
+        fitted.record_ = replace(record, privacy=paid, unprotected=unprotected, ledger=ledger)
         fitted.fitted_ = replace(fitted.fitted_, record=fitted.record_)
     return fitted

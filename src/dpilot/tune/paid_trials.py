@@ -22,13 +22,14 @@ from sklearn.utils import _safe_indexing
 
 from dpilot import _validate
 from dpilot._arrays import Floats
-from dpilot.data.cells import objects
+from dpilot.data.cells import Cells
+from dpilot.data.frames import columns_of, is_frame
 from dpilot.data.splits import Split
 from dpilot.data.values import attempt
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.keys import Chain, fresh_key, public_generator
 from dpilot.linear.classifier import codes
-from dpilot.linear.inputs import numbers, target_cells, width_of_rows
+from dpilot.linear.inputs import numbers, target_cells, whole_table
 from dpilot.linear.problem import CommittedRun, Privacy, commit_stages
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy import accountant
@@ -38,7 +39,7 @@ from dpilot.privacy.events import Composed, Event, Gaussian, OneOf, RepeatAndSel
 from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.privacy.receipt import TrialReceipts
 from dpilot.privacy.trials import law_of
-from dpilot.records import RUNNING_TIME
+from dpilot.records import PUBLISHED_SIZE, RUNNING_TIME
 from dpilot.tune.outlays import least_factor, whole_outlay
 from dpilot.tune.task import HELD_OUT, TRAIN
 
@@ -63,6 +64,7 @@ class SearchTerms:
     trials: int = 10
     held_out: float = 0.2
     target_bounds: tuple[float, float] | None = None
+    public_size: bool = False
 
     def __post_init__(self) -> None:
         _validate.one_of((SELECTION, COMPOSED), mode=self.mode)
@@ -78,6 +80,12 @@ class SearchTerms:
     @property
     def train_size(self) -> int:
         return max(1, round(self.size * (1 - self.held_out)))
+
+    @property
+    def unprotected(self) -> tuple[str, ...]:
+        """What a search does not protect."""
+        time = "running time, which grows with the secret number of trials" if self.mode == SELECTION else RUNNING_TIME
+        return (PUBLISHED_SIZE, time) if self.public_size else (time,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +115,6 @@ class PaidTrials:
         Guarantee:
             Declared numbers and made-up records only. By bisection over the trials' epsilon; what comes out fits.
         """
-        for each in candidates:
-            _check_estimator(each)
         unlike = _one_of_each([(each, rehearse(each, terms.budget.epsilon, columns, terms)) for each in candidates])
 
         def events(epsilon: float) -> tuple[Event, ...]:
@@ -142,10 +148,14 @@ class PaidTrials:
             Stage(_TRIALS, self.terms.joint(event), TRAIN, split.id),
             Stage(_SCORES, self.terms.joint(Gaussian(self.score_multiplier)), HELD_OUT, split.id),
         ]
-        hidden = ("running time, which grows with the secret number of trials",) if self.is_secret else (RUNNING_TIME,)
-        charged = commit_stages(stages, self.terms.budget, ledger=ledger, noise=noise, unprotected=hidden)
+        paid = {"ledger": ledger, "noise": noise, "unprotected": self.terms.unprotected}
+        charged = commit_stages(stages, self.terms.budget, **paid)
         with charged as (run, costs), run.stage(_TRIALS), run.stage(_SCORES) as receipt:
             yield Trials(self, run, split, receipt, _count(self.terms)), costs
+
+    def covers(self, event: Event) -> bool:
+        """Whether a trial that commits ``event`` was planned."""
+        return any(_covers(planned, event) for planned in self.events)
 
     @property
     def is_secret(self) -> bool:
@@ -167,11 +177,12 @@ class Trials:
         event = self.plan.terms.joint(Gaussian(self.plan.score_multiplier))
         return TrialReceipts(self.receipt, event, trials=self.count) if isinstance(event, RepeatAndSelect) else None
 
-    def fit(self, candidate: Any, X: Any, y: Any, receipt: Draws, seed: int | None = None) -> ScoredFit:
-        """Fit one candidate to its part of the records, and score it on the rest.
+    def fit(self, candidate: Any, X: Any, y: Cells, receipt: Draws, seed: int | None = None) -> ScoredFit:
+        """Fit one candidate to its part of the records, and score it on the rest; X and y as ``whole`` gives them.
 
         Edge cases:
-            a price that was not planned    not run, and the worst score: the events are looked at before any record
+            a price that was not planned    the worst score: not run where made-up records show it, and the events that
+                                            the fit has committed are looked at again before anything of it is kept
             a fit that stops by its health  the worst score
             warnings                        none: how many there are would tell how many trials
         """
@@ -179,19 +190,19 @@ class Trials:
             warnings.simplefilter("ignore")
             return self._fit(candidate, X, y, receipt, seed)
 
-    def _fit(self, candidate: Any, X: Any, y: Any, receipt: Draws, seed: int | None) -> ScoredFit:
+    def _fit(self, candidate: Any, X: Any, y: Cells, receipt: Draws, seed: int | None) -> ScoredFit:
         plan, parts = self.plan, self.split.indices(len(y))
         quiet = rehearse_quietly(candidate, plan.epsilon, plan.columns, plan.terms)
-        if quiet is None or not any(_covers(planned, quiet) for planned in plan.events):
+        if quiet is None or not plan.covers(quiet):
             return ScoredFit(candidate, -math.inf)
         train = parts[TRAIN]
         with tempfile.TemporaryDirectory(prefix="dpilot-") as folder:
             made = _paid_within(candidate, plan.epsilon, plan.terms, Path(folder) / "trial.ledger", seed)
-            fitted = attempt(made.fit, _safe_indexing(X, train), _safe_indexing(y, train), otherwise=None)
-        if fitted is None:
-            return ScoredFit(candidate, -math.inf)
+            fitted = attempt(made.fit, _safe_indexing(X, train), y[train], otherwise=None)
+            if fitted is None or not plan.covers(_committed(made.ledger)):
+                return ScoredFit(candidate, -math.inf)
         held = parts[HELD_OUT]
-        values = _scores(fitted, _safe_indexing(X, held), _safe_indexing(y, held), plan.terms)
+        values = _scores(fitted, _safe_indexing(X, held), y[held], plan.terms)
         noisy = release(
             float(values.sum()),
             bound=0.5,
@@ -204,11 +215,16 @@ class Trials:
 
 def rehearse(estimator: Any, epsilon: float, columns: Any, terms: SearchTerms) -> Event:
     """What a fit of ``estimator`` will commit at ``epsilon``, from a fit to made-up records."""
+    _check_estimator(estimator)
     with tempfile.TemporaryDirectory(prefix="dpilot-") as folder:
         path = Path(folder) / "rehearsal.ledger"
         made = _paid_within(estimator, epsilon, terms, path, seed=0)
         _fit_silently(made, columns, made_up_target(estimator, len(columns)))
-        return Composed(entry.event for entry in Ledger.read(path).entries())
+        return _committed(path)
+
+
+def _committed(ledger: str | Path) -> Event:
+    return Composed(entry.event for entry in Ledger.read(ledger).entries())
 
 
 def rehearse_quietly(estimator: Any, epsilon: float, columns: Any, terms: SearchTerms) -> Event | None:
@@ -246,15 +262,29 @@ def _covers(planned: Event, event: Event) -> bool:
     return event == planned
 
 
+def whole(estimator: Any, X: Any, y: Any) -> tuple[Any, Cells]:
+    """X and y as they are split: read as a whole, so that no part of them is read by a row of its own.
+
+    Numbers in an array, or a frame where they have names; what a schema or ``text`` describes stays the frame it is.
+    """
+    described = getattr(estimator, "schema", None) is not None or getattr(estimator, "text", None) is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a target in a column, which every trial would warn of again
+        target = target_cells(y)
+    table = X if described and is_frame(X) else whole_table(X, getattr(estimator, "bounds", None))
+    if len(table) != len(target):
+        raise InvalidInput("X and y have inconsistent numbers of rows: expected one target for each row.")
+    return table, target
+
+
 def made_up(X: Any) -> Any:
     """Made-up numbers with the columns of X, and nothing of its values."""
-    width = np.shape(X)[1] if hasattr(X, "shape") else width_of_rows(X)
-    drawn = public_generator(0).normal(size=(_MADE_UP, width))
-    if not hasattr(X, "columns"):
+    drawn = public_generator(0).normal(size=(_MADE_UP, np.shape(X)[1]))
+    if not is_frame(X):
         return drawn
     import pandas as pd
 
-    return pd.DataFrame(drawn, columns=list(X.columns))
+    return pd.DataFrame(drawn, columns=[name for name, _ in columns_of(X)])
 
 
 def made_up_target(estimator: Any, count: int) -> Any:
@@ -286,9 +316,7 @@ def _scores(fitted: Any, X: Any, y: Any, terms: SearchTerms) -> Floats:
         return right
     assert terms.target_bounds is not None
     low, high = terms.target_bounds
-    error = np.abs(numbers(y if isinstance(y, np.ndarray) else objects(y)) - predicted.astype(np.float64)) / (
-        high - low
-    )
+    error = np.abs(numbers(target_cells(y)) - predicted.astype(np.float64)) / (high - low)
     bounded: Floats = 0.5 - np.where(np.isfinite(error), np.clip(error, 0.0, 1.0), 1.0)
     return bounded
 
@@ -306,14 +334,20 @@ def _one_of_each(found: list[tuple[Any, Event]]) -> list[Any]:
 
 
 def _check_estimator(estimator: Any) -> None:
-    wanted = {"epsilon", "delta", "size", "ledger", "random_state", "allow_large_delta"}
+    wanted = {"epsilon", "delta", "size", "unit", "ledger", "random_state", "allow_large_delta"}
     if not hasattr(estimator, "get_params") or not wanted <= set(estimator.get_params()):
         raise InvalidInput(
             f"the estimator is a {type(estimator).__name__}: expected one of dpilot's, whose fits are paid by epsilon. "
             "Another one's fit would not be counted."
         )
-    if getattr(estimator, "unit", None) is not None:
+    schema = getattr(estimator, "schema", None)
+    if estimator.unit is not None or (schema is not None and schema.unit is not None):
         raise InvalidInput("the estimator protects units: expected records, as the search splits rows.")
+    if getattr(estimator, "checkpoint", None) is not None:
+        raise InvalidInput(
+            f"checkpoint is {str(estimator.checkpoint)!r}: expected None, as each trial is a fit of its own. Trials "
+            "would go on with one another."
+        )
     if is_classifier(estimator) and (estimator.classes is None or isinstance(estimator.classes, str)):
         raise InvalidInput(
             f"classes is {estimator.classes!r}: expected the list of them, as the search splits records."

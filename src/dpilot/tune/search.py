@@ -17,7 +17,7 @@ from dpilot.linear.fitting import noise_of
 from dpilot.linear.problem import state_total
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Gaussian
-from dpilot.tune.paid_trials import SELECTION, PaidTrials, ScoredFit, SearchTerms, Trials, made_up
+from dpilot.tune.paid_trials import SELECTION, PaidTrials, ScoredFit, SearchTerms, Trials, made_up, whole
 
 __all__ = ["PrivateSearchCV"]
 
@@ -79,8 +79,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Plan and pay, then search."""
-        if len(X) != len(y):
-            raise InvalidInput("X and y have inconsistent numbers of rows: expected one target for each row.")
+        X, y = whole(self.estimator, X, y)
         terms = search_terms(self, len(y))
         plan = PaidTrials.plan(self._kinds(), made_up(X), terms)
         noise = noise_of(self.random_state)
@@ -158,7 +157,7 @@ def search_terms(search: Any, records: int) -> SearchTerms:
         raise InvalidInput(
             f"target_bounds is {bounds!r}: expected (low, high) of the target, to clip errors in a score."
         )
-    return SearchTerms(budget, size, search.mode, search.trials, search.held_out, bounds)
+    return SearchTerms(budget, size, search.mode, search.trials, search.held_out, bounds, search.size == "public")
 
 
 def score_receipts(trials: Trials) -> Any:
