@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from dpilot import Budget, Plan, Trainer, audit, statistics
 from dpilot.errors import InvalidInput
-from dpilot.hardened import _decide, _round, grid_size, keyed_streams, rounded_gaussian
+from dpilot.hardened import _MIDDLE, _STEEP, _decide, _round, _sizes, grid_size, keyed_streams, rounded_gaussian
 from dpilot.keys import Chain
 from dpilot.mechanism import release
 from dpilot.noise import HARDENED, HardenedNoise, KeyedNoise
@@ -29,8 +29,9 @@ def test_the_law_is_that_of_a_rounded_normal_number() -> None:
     cells = np.arange(-12, 13)
     edges = np.concatenate([[-np.inf], cells[1:] - 0.5, [np.inf]])
     probabilities = np.diff(stats.norm(scale=2.5).cdf(edges))
-    assert frequency_p_value(np.bincount(np.clip(drawn, -12, 12) + 12, minlength=25), probabilities) > REJECT
-    assert frequency_p_value(np.bincount(np.clip(drawn, -12, 12) + 12, minlength=25), np.full(25, 1 / 25)) < REJECT
+    seen = np.bincount((np.clip(drawn, -12, 12) + 12).astype(int), minlength=25)
+    assert frequency_p_value(seen, probabilities) > REJECT
+    assert frequency_p_value(seen, np.full(25, 1 / 25)) < REJECT
 
 
 def test_the_law_at_the_grid_of_a_release_is_the_normal_one() -> None:
@@ -51,15 +52,41 @@ def test_the_inverse_in_floating_point_is_right_to_far_more_than_is_allowed_for(
                 assert (ncdf(-shifted) < mpf(p)) == (sign == 1)
 
 
+def draw(words: list[int], further: bytes, scale: float) -> list[float]:
+    """The numbers of these 32-bit words, all further bits being as given."""
+    drawn = np.empty(len(words))
+    first = [np.array(words, dtype="<u4").tobytes()]
+    _round(drawn, scale, lambda size: first.pop() if first else (further * size)[:size])
+    return drawn.tolist()
+
+
 @pytest.mark.parametrize("scale", [0.3, 1.0, 1000.0, 1.7 * 2**20])
-def test_the_quick_way_and_the_long_one_agree(scale: float) -> None:
-    words = np.random.default_rng(1).integers(0, 2**64, 200, dtype=np.uint64)
-    words[:3] = 0, 1, 2**64 - 1
-    middle = (2**63).to_bytes(8, "little")
-    quick = np.abs(_round(200, scale, lambda size: words.tobytes() if size > 8 else middle))
-    long = [_decide(int(word >> np.uint64(1)), scale, lambda size: middle) for word in words]
-    assert quick.tolist() == long
-    assert quick[0] >= 9 * scale - 1  # the first bits are all zero: far out, decided by further ones
+@pytest.mark.parametrize("further", [b"\x00", b"\x80", b"\xff"])
+def test_the_quick_way_and_the_long_one_agree(scale: float, further: bytes) -> None:
+    words = np.random.default_rng(1).integers(0, 2**32, 150).tolist()
+    words += [0, 1, 2**31 - 1, 2**31, 2**32 - 1]
+    words += [edge + step for edge in (_MIDDLE, 2**32 - _MIDDLE) for step in (-1, 0, 1)]  # where the middle ends
+    rest = int.from_bytes(further * 4, "little")
+    for word, quick in zip(words, draw(words, further, scale), strict=True):
+        tail = (word if word < 2**31 else 2**32 - 1 - word) << 32 | rest
+        size = _decide(tail, scale, lambda size: (further * size)[:size])
+        assert quick == (-size if word < 2**31 else size)
+    assert draw([0], b"\x00", scale)[0] <= -9 * scale + 1  # the first bits are all zero: far out
+
+
+def test_every_word_of_few_bits_is_decided_as_its_probability_says() -> None:
+    """All words near each edge of a small law, by what scipy's normal law says: the probability of each integer."""
+    scale, law = 0.8, stats.norm(scale=0.8)
+    for integer in range(-2, 2):
+        edge = int(law.cdf(integer + 0.5) * 2**32)
+        below, above = draw([edge - 2, edge + 2], b"\x80", scale)
+        assert (below, above) == (integer, integer + 1)
+
+
+def test_what_32_bits_leave_open_in_the_middle_is_allowed_for() -> None:
+    assert 1 / stats.norm.pdf(ndtri(_MIDDLE / 2**32)) < _STEEP
+    spread = ndtri((_MIDDLE + 1) / 2**32) - ndtri((_MIDDLE + 0.5) / 2**32)
+    assert spread < 2.0**-33 * _STEEP
 
 
 def test_a_doubtful_number_is_decided_by_more_bits() -> None:
@@ -68,11 +95,13 @@ def test_a_doubtful_number_is_decided_by_more_bits() -> None:
 
     with mp.workdps(60):
         first = int(ncdf(-mpf(1) / 2 / mpf(1000)) * mpf(2) ** 64)
-    assert _decide(first, 1000.0, lambda size: bytes(size)) == 1  # further in the tail
-    assert _decide(first, 1000.0, lambda size: b"\xff" * size) == 0
-    for further, expected in ((b"\x00" * 8, 1), (b"\xff" * 8, 0)):
-        words = iter([(2 * first).to_bytes(8, "little"), further])
-        assert _round(1, 1000.0, lambda size, words=words: next(words)).tolist() == [expected]
+    for further, expected in ((b"\x00", 1), (b"\xff", 0)):  # further in the tail, and nearer
+        assert _decide(first, 1000.0, lambda size, f=further: f * size) == expected
+        assert _sizes(np.array([first], dtype=np.uint64), 1000.0, lambda size, f=further: f * size) == [expected]
+        words = iter([(first >> 32).to_bytes(4, "little"), (first & 0xFFFFFFFF).to_bytes(4, "little"), further * 8])
+        drawn = np.empty(1)
+        _round(drawn, 1000.0, lambda size, words=words: next(words))
+        assert drawn.tolist() == [-expected]
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
@@ -114,9 +143,7 @@ def test_keyed_noise_repeats_itself_from_its_key_and_no_block_repeats_another() 
 
 def test_the_noise_allows_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     scales = []
-    monkeypatch.setattr(
-        "dpilot.hardened.rounded_gaussian", lambda n, scale, _: scales.append(scale) or np.zeros(n, dtype=np.int64)
-    )
+    monkeypatch.setattr("dpilot.hardened.rounded_gaussian", lambda n, scale, _: scales.append(scale) or np.zeros(n))
     HardenedNoise().gaussian([np.zeros(30), np.zeros((7, 10))], bound=2.0, noise_multiplier=1.5)
     grid = grid_size(2.0, 1.5)
     assert scales[0] * grid == pytest.approx(1.5 * (2.0 + math.sqrt(100) * grid), rel=1e-12)

@@ -32,6 +32,8 @@ __all__ = ["Streams", "add_on_grid", "exact_choice", "grid_size", "keyed_streams
 
 _FINE: Final = 20  # the grid has 2^20 to 2^21 points in one standard deviation
 _BLOCK: Final = 1 << 16
+_MIDDLE: Final = 1 << 26  # of 2^32: tail probabilities from 2^-6 on are decided by 31 bits, where that suffices
+_STEEP: Final = 26.0  # 1 / density of the normal law at a tail probability of 2^-6: 25.5
 _DOUBT: Final = 1e-12  # relative, by which an inverse of the normal law may be wrong: it is seen to be right to 1e-14
 _DIGITS: Final = 60
 _ONE_AT_A_TIME: Final = Lock()
@@ -68,21 +70,21 @@ def grid_size(bound: float, noise_multiplier: float) -> float:
     return math.ldexp(1.0, math.frexp(noise_multiplier * bound)[1] - 1 - _FINE)
 
 
-def rounded_gaussian(size: int, scale: float, streams: Streams = system_streams) -> NDArray[np.int64]:
-    """``size`` numbers round(Y), Y ~ N(0, scale^2) continuous: exact, however many bits that takes.
+def rounded_gaussian(size: int, scale: float, streams: Streams = system_streams) -> Floats:
+    """``size`` whole numbers round(Y), Y ~ N(0, scale^2) continuous: exact, however many bits that takes.
 
-    Each is the inverse of the normal law at a uniform number of which 64 bits are drawn first. Where these bits, or the
-    error of the inverse in floating point, leave two integers open, more bits are drawn and the law itself is computed
-    to 60 digits: about once in a million numbers.
+    Each is the inverse of the normal law at a uniform number of which 32 bits are drawn first, then 64. Where these, or
+    the error of the inverse in floating point, leave two integers open, more are drawn and the law itself is computed
+    to 60 digits: a few times in a million numbers.
 
     >>> drawn = rounded_gaussian(10_000, 1000.0)
-    >>> bool(abs(drawn.std() / 1000 - 1) < 0.05), drawn.dtype.name
-    (True, 'int64')
+    >>> bool(abs(drawn.std() / 1000 - 1) < 0.05), bool((drawn == np.rint(drawn)).all())
+    (True, True)
     """
-    drawn = np.empty(size, dtype=np.int64)
+    drawn = np.empty(size)
 
     def fill(start: int) -> None:
-        drawn[start : start + _BLOCK] = _round(min(_BLOCK, size - start), scale, streams(start // _BLOCK))
+        _round(drawn[start : start + _BLOCK], scale, streams(start // _BLOCK))
 
     starts = range(0, size, _BLOCK)
     if len(starts) < 2:
@@ -100,38 +102,60 @@ def exact_choice(log_weights: Floats, read: Read = os.urandom) -> int:
     return min(int(np.searchsorted(shares, shares[-1] * (word >> 11) * 2.0**-53, side="right")), shares.size - 1)
 
 
-def _round(size: int, scale: float, read: Read) -> NDArray[np.int64]:
-    """Integers by uniform 64-bit words: one bit is the sign, 63 are the first of the tail probability."""
+def _round(drawn: Floats, scale: float, read: Read) -> None:
+    """Fill ``drawn`` by uniform 32-bit words, v: the number is negative where v < 2^31, and v, or 2^32 - 1 - v, are the
+    first 32 bits of the tail probability, the first of them 0."""
     from scipy.special import ndtri
 
-    words = np.frombuffer(read(8 * size), dtype="<u8")
-    tail = (words >> np.uint64(1)).astype(np.float64) + 0.5  # of 2^64: in (0, 1/2)
-    distance = -ndtri(tail * 2.0**-64)
+    words = np.frombuffer(read(4 * drawn.size), dtype="<u4")
+    far = np.multiply(words, 2.0**-32)
+    far += 2.0**-33
+    ndtri(far, out=far)
+    far *= scale
+    np.rint(far, out=drawn)
+    far -= drawn
+    np.abs(far, out=far)
+    # in the middle 32 bits leave the number open by 2^-33 / density; smaller words wrap around to the largest
+    doubt = scale * (4 * _DOUBT + 2.0**-33 * _STEEP)
+    beyond = words - np.uint32(_MIDDLE) >= np.uint32(2**32 - 2 * _MIDDLE)
+    open_still = np.flatnonzero((far > 0.5 - doubt) | beyond)
+    signs, tails = words[open_still] >> np.uint32(31), words[open_still].astype(np.uint64)
+    tails = np.where(signs, np.uint64(2**32 - 1) - tails, tails)
+    sizes = _sizes(tails << np.uint64(32) | np.frombuffer(read(4 * tails.size), dtype="<u4"), scale, read)
+    drawn[open_still] = np.where(signs, sizes, -sizes)
+
+
+def _sizes(tails: NDArray[np.uint64], scale: float, read: Read) -> Floats:
+    """Sizes by the first 64 bits of their tail probabilities, the first bit 0."""
+    from scipy.special import ndtri
+
+    open_by = tails.astype(np.float64) + 0.5  # of 2^64: in (0, 1/2)
+    distance = -ndtri(open_by * 2.0**-64)
     far = scale * distance
     nearest = np.rint(far)
-    # the first bits leave the tail probability open by 1 / tail of itself, that is the distance by as much at most
-    doubt = scale * (_DOUBT * (1 + distance) + 1 / tail)
+    # these bits leave the tail probability open by 1 / tail of itself, that is the distance by as much at most
+    doubt = scale * (_DOUBT * (1 + distance) + 1 / open_by)
     for place in np.flatnonzero(0.5 - np.abs(far - nearest) <= doubt):
-        nearest[place] = _decide(int(words[place] >> np.uint64(1)), scale, read)
-    signed: NDArray[np.int64] = np.where((words & np.uint64(1)).astype(bool), -nearest, nearest).astype(np.int64)
-    return signed
+        nearest[place] = _decide(int(tails[place]), scale, read)
+    return nearest
 
 
 def _decide(bits: int, scale: float, read: Read) -> int:
     """The integer of a tail probability with these first bits (of 64, the first one 0), more being drawn as needed.
 
     k is the number of half-integers j + 1/2 that the size exceeds, and it does where the probability is below
-    Phi(-(j + 1/2) / scale).
+    Phi(-(j + 1/2) / scale). Those next to the inverse in floating point are tried first.
     """
     from mpmath import mp, mpf, ncdf
+    from scipy.special import ndtri
 
-    known = 64
+    known, near = 64, round(-scale * float(ndtri((bits + 0.5) * 2.0**-64)))
     with _ONE_AT_A_TIME, mp.workdps(_DIGITS):  # its digits are those of the process
         while True:
             low, high = mpf(bits) / mpf(2) ** known, mpf(bits + 1) / mpf(2) ** known
-            least, most = 0, math.ceil(60 * scale)
+            least, most, tries = 0, math.ceil(60 * scale), [near - 2, near + 1, near - 1, near]
             while least < most:
-                middle = (least + most) // 2
+                middle = min(max(tries.pop(), least), most - 1) if tries else (least + most) // 2
                 edge = ncdf(-(mpf(middle) + mpf(1) / 2) / mpf(scale))
                 if low < edge < high:
                     break
@@ -156,9 +180,10 @@ def add_on_grid(values: Sequence[Any], *, bound: float, noise_multiplier: float,
     return [_add(value, part, grid) for value, part in zip(values, np.split(drawn, ends[:-1]), strict=True)]
 
 
-def _add(value: Any, noise: NDArray[np.int64], grid: float) -> Any:
+def _add(value: Any, noise: Floats, grid: float) -> Any:
     if not is_tensor(value):
-        return np.asarray(_add_numbers(value.astype(np.float64), noise, grid).astype(value.dtype))
+        _add_numbers(value.reshape(-1), noise, grid)
+        return noise.reshape(value.shape).astype(value.dtype, copy=False)
     if value.device.type != "cpu":
         raise InvalidInput(
             f"hardened noise is asked for on {value.device}: expected the CPU, where sums have a fixed order. "
@@ -166,9 +191,14 @@ def _add(value: Any, noise: NDArray[np.int64], grid: float) -> Any:
         )
     import torch
 
-    return torch.from_numpy(_add_numbers(value.detach().double().numpy(), noise, grid)).to(value.dtype)
+    _add_numbers(value.detach().reshape(-1).numpy(), noise, grid)
+    return torch.from_numpy(noise.reshape(value.shape)).to(value.dtype)
 
 
-def _add_numbers(value: Floats, noise: NDArray[np.int64], grid: float) -> Floats:
+def _add_numbers(values: NDArray[Any], noise: Floats, grid: float) -> None:
+    """Make of whole numbers what is released, in place: grid (round(value / grid) + noise)."""
     with np.errstate(all="ignore"):  # a sum of any size and kind is released without a word
-        return np.asarray((np.rint(value / grid) + noise.reshape(value.shape)) * grid)
+        for start in range(0, noise.size, _BLOCK):  # a block stays in cache
+            few, made = values[start : start + _BLOCK], noise[start : start + _BLOCK]
+            made += np.rint(few.astype(np.float64) / grid)
+            made *= grid
