@@ -1,4 +1,4 @@
-"""A rule of another package: found by its entry point, held to the contract, never imported by a file alone."""
+"""A rule and a learner of other packages: found by entry points, held to the contract, never imported by a file."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from dpilot.errors import InvalidInput
 from dpilot.fit import learners
 from dpilot.fit.declaration import FitOptions
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_rule"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PACKAGES = {"third_party_rule": 'soft = "soft_clip:Soft"', "third_party_learner": 'centroids = "centroids:Centroids"'}
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The example as pip leaves it: its modules, and what its pyproject says of entry points."""
-    said = (EXAMPLE / "pyproject.toml").read_text()
-    assert 'soft = "soft_clip:Soft"' in said
+    """The examples as pip leaves them: their modules, and what their pyproject.toml says of entry points."""
+    for name, entry in PACKAGES.items():
+        assert entry in (EXAMPLES / name / "pyproject.toml").read_text()
+        monkeypatch.syspath_prepend(EXAMPLES / name / "src")
     home = tmp_path / "soft_clip-0.1.0.dist-info"
     home.mkdir()
     (home / "METADATA").write_text("Metadata-Version: 2.1\nName: soft-clip\nVersion: 0.1.0\n")
     (home / "entry_points.txt").write_text(
         "[dpilot.clipping]\nsoft = soft_clip:Soft\nnumber = soft_clip:annotations\ngone = nowhere:Rule\n"
-        "[dpilot.learners]\nmine = soft_clip:Soft\n"
+        "[dpilot.learners]\ncentroids = centroids:Centroids\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.syspath_prepend(EXAMPLE / "src")
     yield tmp_path
     registry._KNOWN.pop("soft", None)
-    sys.modules.pop("soft_clip", None)
+    for name in ("soft_clip", "centroids"):
+        sys.modules.pop(name, None)
 
 
 def test_a_rule_of_another_package_is_had_by_its_name_and_keeps_the_contract(installed: Path) -> None:
@@ -64,13 +66,14 @@ def test_what_is_no_rule_is_refused(installed: Path) -> None:
 
 def test_a_learner_of_another_package_is_had_by_its_name(installed: Path) -> None:
     class Declared:
-        options = FitOptions(model="mine")
+        options = FitOptions(model="centroids")
 
-    assert type(learners.learner(Declared())).__name__ == "Soft"  # type: ignore[arg-type]
+    assert type(learners.learner(Declared())).__name__ == "Centroids"  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="model is 'nobody'"):
         FitOptions(model="nobody")
 
 
 @pytest.mark.slow
-def test_the_examples_own_tests_pass(installed: Path) -> None:
-    assert pytest.main(["-q", "-p", "no:cacheprovider", str(EXAMPLE / "tests")]) == 0
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_examples_own_tests_pass(installed: Path, name: str) -> None:
+    assert pytest.main(["-q", "-p", "no:cacheprovider", "--import-mode=importlib", str(EXAMPLES / name / "tests")]) == 0

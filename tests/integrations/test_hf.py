@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from dpilot.errors import BudgetExceeded, InvalidInput  # noqa: E402
 from dpilot.integrations import hf  # noqa: E402
 from dpilot.integrations.hf import PrivateTrainer, default_loss, tokenize  # noqa: E402
 from dpilot.train.sequences import causal_loss  # noqa: E402
+from tests.integrations import hf_ranks  # noqa: E402
 
 SIZE, LENGTH = 60, 8
 BUDGET = Budget(8.0, 1e-4)
@@ -161,6 +165,64 @@ def test_a_run_that_has_not_begun_and_a_folder_without_keys_are_refused(tmp_path
         made.train(resume_from_checkpoint=str(tmp_path))
     with pytest.raises(InvalidInput, match="has not begun"):
         _ = made.epsilon
+
+
+def test_settings_of_trl_train_as_those_of_transformers_and_what_they_would_change_is_refused(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    common = {"per_device_train_batch_size": 20, "max_steps": 2, "learning_rate": 1e-2, "save_strategy": "no"}
+    common |= {"report_to": [], "use_cpu": True, "disable_tqdm": True, "bf16": False}
+    weights = []
+    for kind in (trl.SFTConfig, transformers.TrainingArguments):  # the first with gradient checkpointing, by default
+        torch.manual_seed(0)
+        model = llama()
+        PrivateTrainer(
+            model, kind(str(tmp_path), **common), train_dataset=records(), budget=BUDGET, test_seed=3
+        ).train()
+        weights.append(model.state_dict())
+    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-6) for name in weights[0])
+    for more in (
+        {"packing": True},
+        {"loss_type": "dft"},
+        {"assistant_only_loss": True},
+        {"completion_only_loss": False},
+    ):
+        with pytest.raises(InvalidInput, match=f"{next(iter(more))} is"):
+            PrivateTrainer(
+                gpt2(), trl.SFTConfig(str(tmp_path), **common, **more), train_dataset=records(), budget=BUDGET
+            )
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_does_and_rank_0_alone_pays_and_speaks(tmp_path: Path) -> None:
+    both, one = tmp_path / "both", tmp_path / "one"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    done = subprocess.run(
+        [*command, "-m", "tests.integrations.hf_ranks", str(both)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    alone = hf_ranks.train(one)
+    mine, (first, second) = alone.model.state_dict(), (torch.load(both / f"weights.{rank}") for rank in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert all(torch.allclose(mine[name], first[name], atol=1e-6) for name in mine)
+    assert done.stdout.count("threshold") == len(alone.record.steps) == 4
+    (entry,) = Ledger.read(both / "a.ledger").entries()
+    assert entry.state == "committed"
+    assert entry.cost.epsilon == alone.epsilon
+    found = verify(both / "model", ledger=both / "a.ledger")
+    assert [each.name for each in found.checks if not each.held] == ["signature", "noise"]  # unsigned; of a test's seed
+
+
+def test_processes_that_could_not_be_resumed_say_so_before_they_pay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers.TrainingArguments, "world_size", 2)
+    with pytest.raises(InvalidInput, match="save_only_model=True"):
+        trainer(tmp_path, save_strategy="steps")
+    assert trainer(tmp_path).plan.expected_batch_size == 40
 
 
 class _Stop(transformers.TrainerCallback):

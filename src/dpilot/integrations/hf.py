@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,12 +60,18 @@ _REFUSED: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
     ("include_num_input_tokens_seen", lambda way: way not in (False, "no"), "the number of tokens is secret"),
     ("skip_memory_metrics", lambda skipped: not skipped, "memory tells of the batches' sizes"),
     ("debug", bool, "what it prints of activations, and stops for, is the records'"),
-    ("deepspeed", bool, "one process trains"),
-    ("fsdp", bool, "one process trains"),
+    ("deepspeed", bool, "each process holds the whole model"),
+    ("fsdp", bool, "each process holds the whole model"),
     ("torch_compile", bool, "the engine must see the operations"),
     ("use_liger_kernel", bool, "the engine must see the operations"),
-    ("packing", bool, "a record is padded by itself: sft.SFTDataset makes records of one length"),  # of TRL's SFTConfig
+    # of TRL's SFTConfig, whose trainer makes records and loss itself
+    ("packing", bool, "a record is padded by itself: sft.SFTDataset makes records of one length"),
     ("padding_free", bool, "a record is padded by itself: sft.SFTDataset makes records of one length"),
+    ("loss_type", lambda kind: kind not in ("nll", "chunked_nll"), "give loss_fn, one loss a record"),
+    ("assistant_only_loss", bool, "sft.SFTDataset learns completions: give rows of prompt and completion"),
+    ("completion_only_loss", lambda only: only is False, "sft.SFTDataset learns completions: give rows of text"),
+    ("truncation_mode", lambda way: way != "keep_start", "sft.SFTDataset cuts a record at its end"),
+    ("dataset_text_field", lambda name: name != "text", "sft.SFTDataset reads it from a row's \"text\""),
 )  # fmt: skip
 
 
@@ -73,8 +80,9 @@ class PrivateTrainer(Trainer):
 
     Args:
         model, args, data_collator, train_dataset, eval_dataset: those of ``transformers.Trainer``.
-            ``args.per_device_train_batch_size`` is the expected batch size. A collator is given one record at a time:
-            pad records to one length (``padding="max_length"``), or each length is computed apart.
+            ``args.per_device_train_batch_size``, times the processes, is the expected batch size. A collator is given
+            one record at a time: pad records to one length (``padding="max_length"``), or each length is computed
+            apart.
         budget, size: what the run may cost, and the declared number of records, by default ``len(train_dataset)``,
             which is then published. Steps follow from ``args``.
         plan: instead of both; its steps are those of the run.
@@ -84,6 +92,10 @@ class PrivateTrainer(Trainer):
     Guarantee:
         That of ``PrivateStep``: paid before the first record is read, in ``ledger`` or one of its own. Console,
         ``log_history`` and ``trainer_state.json`` hold released values only: no training loss, no norms of gradients.
+
+    Edge cases:
+        several processes (torchrun, accelerate launch)    train together: rank 0 pays, logs and saves; a run cannot be
+                                                           resumed then, so ``save_only_model=True`` is asked for
 
     Raises:
         InvalidInput: for arguments that would break the promise or mean something else here, with the remedy.
@@ -122,6 +134,8 @@ class PrivateTrainer(Trainer):
         self.plan = plan or _plan(self.args, train_dataset, budget, size, clipping)
         self.loss_fn = loss_fn or default_loss(self.model)
         self.args.max_steps = self.plan.steps
+        # what DistributedDataParallel would add up are gradients that nobody clipped: the step adds what ranks clipped
+        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
         self.args.max_grad_norm = 0.0  # each record's gradient is clipped; there is none of a batch to clip
         if self.args.gradient_checkpointing and self.args.gradient_checkpointing_kwargs is None:
             self.args.gradient_checkpointing_kwargs = {"use_reentrant": False}  # the engine sees inside
@@ -130,6 +144,12 @@ class PrivateTrainer(Trainer):
         self._units = {} if units is None else {"units": units, "rows_per_unit": rows_per_unit}
         self._paying: dict[str, Any] = {"ledger": ledger, "data_id": data_id, "chunk_size": chunk_size}
         self._paying["test_seed"] = test_seed
+        if self.args.world_size > 1 and self._resumable:
+            raise InvalidInput(
+                f"{self.args.world_size} processes train together, and save_strategy is "
+                f"{str(self.args.save_strategy)!r}: expected save_only_model=True, or save_strategy='no', as such a "
+                "run cannot be resumed. dpilot.Trainer resumes on any number of ranks."
+            )
         self.add_callback(_Payment(self))
 
     @property
@@ -145,8 +165,7 @@ class PrivateTrainer(Trainer):
     @property
     def run(self) -> Run:
         """The run as ``dpilot.Trainer`` gives it: to save, to look at its steps, to buy figures of."""
-        step = self._paid_step()
-        return Run(self.accelerator.unwrap_model(self.model), step.record, step.ledger)
+        return self._paid_step().run
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **options: Any) -> TrainOutput:
         """Train as transformers does; with ``resume_from_checkpoint`` go on with a run, exactly, and pay nothing again.
@@ -219,7 +238,7 @@ class PrivateTrainer(Trainer):
         """
         super().save_model(output_dir, _internal_call)
         folder = Path(output_dir or str(self.args.output_dir))
-        if self.private_step is not None:
+        if self.private_step is not None and self.args.should_save:
             files.write(folder / RECORD, self.record.to_json().encode())
             if not _internal_call:
                 self._write_card(folder, folder.resolve().name)
@@ -228,7 +247,8 @@ class PrivateTrainer(Trainer):
         """The card that says what is promised, with what transformers knows of the model, as ``push_to_hub`` asks."""
         super().create_model_card(*args, **{**options, "model_name": model_name})
         folder = Path(str(self.args.output_dir))
-        self._write_card(folder, model_name or folder.resolve().name)
+        if self.is_world_process_zero():
+            self._write_card(folder, model_name or folder.resolve().name)
 
     def _write_card(self, folder: Path, title: str) -> None:
         run, path = self.run, folder / "README.md"
@@ -378,7 +398,7 @@ def _plan(
     if budget is None:
         raise InvalidInput("neither budget nor plan is given: expected budget=Budget(epsilon, delta), or a Plan.")
     declared = len(data) if size is None else size
-    batch = args.per_device_train_batch_size
+    batch = args.per_device_train_batch_size * args.world_size
     how = {"steps": args.max_steps} if args.max_steps > 0 else {"epochs": args.num_train_epochs}
     return Plan.calibrate(budget, size=declared, batch_size=min(batch, declared), clipping=clipping, **how)
 
@@ -419,8 +439,8 @@ def _check_arguments(args: TrainingArguments) -> None:
         value = getattr(args, name, None)
         if value is not None and is_wrong(value):
             raise InvalidInput(f"{name} is {value!r}, which a private run does not take: {remedy}.")
-    if args.world_size > 1 or args.n_gpu > 1:
+    if args.n_gpu > 1:
         raise InvalidInput(
-            f"{args.world_size} processes with {args.n_gpu} GPUs each would train: expected one process with one GPU "
-            "at most. Set CUDA_VISIBLE_DEVICES to one of them."
+            f"one process would train on {args.n_gpu} GPUs: expected one GPU for each process. Start one for each GPU, "
+            "torchrun --nproc-per-node, or set CUDA_VISIBLE_DEVICES to one of them."
         )
