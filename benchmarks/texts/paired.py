@@ -4,8 +4,8 @@
     autopilot   tune.autopilot on the same rows, at the same budget
     unchecked   fit_table with the coins and noise of "fit", but a health check that takes nothing: what it costs
 
-Exact accuracy of the published test part (SMS spam: a fifth, drawn once). One line of JSON a fit, one seed for all three
-ways; ``--table`` prints means and paired differences, with standard errors, of lines in files.
+Exact accuracy of the published test part (SMS spam: a fifth, drawn once). One line of JSON a fit, one seed for all
+three ways; ``--table`` prints means and paired differences, with standard errors, of lines in files.
 """
 
 from __future__ import annotations
