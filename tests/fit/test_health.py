@@ -11,7 +11,7 @@ import pytest
 from dpilot import Budget, Ledger
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import FitOptions, declare_fit
-from dpilot.fit.health import health_event, health_noise, release_health, split_budget
+from dpilot.fit.health import health_event, health_noise, health_share, release_health, split_budget
 from dpilot.fit.pipeline import FitStopped
 from dpilot.fit.table import fit_table
 from dpilot.noise import seeded_noise
@@ -133,6 +133,21 @@ def test_health_takes_two_hundredths_and_the_rest_is_left(bound, delta):
         assert 0.9999 < health.epsilon + rest.epsilon <= 1.0
         assert 0.9999 * budget.delta < health.delta + rest.delta <= budget.delta
     assert accountant.epsilon(events[0], delta) <= health.epsilon * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("bound", ["basic", "gdp"])
+def test_health_takes_no_more_than_tells_the_usable_share_well(bound):
+    budget = Budget(1.0, 1e-6)
+    shares = [health_share(budget, bound, size) for size in (None, 100, 3_000, 30_000, 10**6, 10**9)]
+    assert shares[:2] == [0.02, 0.02]
+    assert sorted(shares, reverse=True) == shares
+    assert shares[-1] == 0.02 / 16
+    for size in (30_000, 10**6):
+        share = health_share(budget, bound, size)
+        health, rest = split_budget(budget, bound, share)
+        assert share == 0.02 or math.sqrt(2) * health_noise(health) / size <= 1 / 200
+        if bound == "basic":
+            assert health.epsilon + rest.epsilon <= 1.0
 
 
 def broken(size=2000, wrong=0.7):

@@ -21,10 +21,12 @@ from dpilot.privacy.events import Event
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.ledger import totals
 
-__all__ = ["Health", "NoisyShare", "health_event", "health_noise", "release_health", "split_budget"]
+__all__ = ["Health", "NoisyShare", "health_event", "health_noise", "health_share", "release_health", "split_budget"]
 
 SHARE: Final = 0.02
-"""Of epsilon, or in a ledger that adds Gaussians of the squared mu: what health takes."""
+"""Of epsilon, or in a ledger that adds Gaussians of the squared mu: the most that health takes."""
+_LEAST: Final = SHARE / 16
+_KNOWN: Final = 1 / 200  # the deviation of the usable share: no more is paid than what tells it so well
 
 _MOST_FLAWS: Final = 4
 _QUANTILE: Final = 1.96
@@ -90,7 +92,23 @@ class Health:
         return {"usable": asdict(self.usable), "columns": [asdict(each) for each in self.flaws], **plain}
 
 
-def split_budget(budget: Budget, bound: str) -> tuple[Budget, Budget]:
+def health_share(budget: Budget, bound: str, size: float | None) -> float:
+    """What health takes of ``budget``, from declared numbers: 2 %, halved as long as the usable share stays well known.
+
+    >>> budget = Budget(1.0, 1e-6)
+    >>> health_share(budget, "gdp", 4_000), health_share(budget, "gdp", 30_000), health_share(budget, "gdp", None)
+    (0.02, 0.0025, 0.02)
+    """
+    share = SHARE
+    while size and share > _LEAST:
+        health, _ = split_budget(budget, bound, share / 2)
+        if math.sqrt(2) * health_noise(health) > _KNOWN * size:
+            break
+        share /= 2
+    return share
+
+
+def split_budget(budget: Budget, bound: str, share: float = SHARE) -> tuple[Budget, Budget]:
     """The budgets of health and of the rest, which add up to ``budget`` under the ledger's ``bound``.
 
     Under "gdp" squared mu add, rounded down so that sums in floats stay within the total; elsewhere epsilons and
@@ -98,9 +116,9 @@ def split_budget(budget: Budget, bound: str) -> tuple[Budget, Budget]:
     """
     if bound == "gdp":
         mu, delta = gdp_mu(budget), budget.delta
-        health, rest = (gdp_epsilon(mu * math.sqrt(part) * (1 - 1e-9), delta) for part in (SHARE, 1 - SHARE))
+        health, rest = (gdp_epsilon(mu * math.sqrt(part) * (1 - 1e-9), delta) for part in (share, 1 - share))
         return replace(budget, epsilon=health), replace(budget, epsilon=rest)
-    return totals.split_budget(budget, SHARE)
+    return totals.split_budget(budget, share)
 
 
 def health_noise(budget: Budget) -> float:

@@ -17,7 +17,7 @@ from dpilot.fit.class_weights import ClassWeights, resolve_class_weights
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import softmax
 from dpilot.fit.folder import RunFolder
-from dpilot.fit.health import SHARE, Health, health_event, health_noise, release_health, split_budget
+from dpilot.fit.health import Health, health_event, health_noise, health_share, release_health, split_budget
 from dpilot.fit.influence import find_influences
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Learner, LearnerPlan, PaidRun, Tell, Trained, silent
@@ -56,6 +56,7 @@ class FitPlan:
     """
 
     declared: Declaration
+    health_share: float
     health: Budget
     rest: Budget
     purchases: Purchases
@@ -104,9 +105,10 @@ class FitStopped(InvalidInput):
 def plan_fit(declared: Declaration, bound: str, learner: Learner | None = None) -> FitPlan:
     """Everything that decides the privacy of a fit that is paid in a ledger of ``bound``."""
     chosen = learner or learners.learner(declared)
-    health, rest = split_budget(declared.budget, bound)
+    share = health_share(declared.budget, bound, declared.size)
+    health, rest = split_budget(declared.budget, bound, share)
     purchases = chosen.purchases(declared, rest)
-    return FitPlan(declared, health, rest, purchases, chosen.plan(declared, rest, purchases))
+    return FitPlan(declared, share, health, rest, purchases, chosen.plan(declared, rest, purchases))
 
 
 @np.errstate(all="ignore")  # whatever the caller set: an underflow would reveal one record
@@ -293,7 +295,7 @@ def _decisions(
             [f"Rows per unit: {unit.rows} were bought, as about nine units of ten have no more."]
             * plan.declared.buys_rows
         ),
-        f"{100 * SHARE:.2g} % of {'mu²' if bound == 'gdp' else 'epsilon'} went to the health check. "
+        f"{100 * plan.health_share:.2g} % of {'mu²' if bound == 'gdp' else 'epsilon'} went to the health check. "
         f"{health.sentences()[0]}",
         *plan.purchases.reasons,
         *weights.reasons,
