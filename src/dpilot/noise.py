@@ -185,7 +185,7 @@ class KeyedNoise:
         with self._lock:
             self._check_usable()
             if covered and (self._witness is not None or self._by_values):
-                hashed = _covered(self._state, covered, scale)
+                hashed = _value_hash(self._state, covered, scale)
                 if self._witness is not None:
                     self._witness.note(bytes.fromhex(self._state.token("witness")), hashed)
                 purpose = f"{purpose} over {hashed.hex()}" if self._by_values else purpose
@@ -212,7 +212,7 @@ class KeyedNoise:
         )
 
 
-def _covered(chain: Chain, values: Sequence[Any], scale: float) -> bytes:
+def _value_hash(chain: Chain, values: Sequence[Any], scale: float) -> bytes:
     """A hash of the exact values, keyed by this position: once the chain moved on nobody can test a guess with it."""
     made = blake2b(struct.pack("<d", scale), key=chain.generator("witness").bytes(KEY_BYTES), digest_size=32)
     for value in values:

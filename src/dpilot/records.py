@@ -195,7 +195,7 @@ class RunRecord:
                 "Model, loss, optimizer and plan were given by the caller.",
                 f"{taken:,} of {planned:,} planned steps were taken; all planned ones are paid.",
             ),
-            metrics=metrics or _validated(self.validation),
+            metrics=metrics or _validation_metrics(self.validation),
             thresholds=tuple(step.threshold for step in self.steps),
             ledger=(*map(dict, entries), *_evaluation_entry(entries, evaluation)),
             stamps=self.stamps,
@@ -396,7 +396,7 @@ def _evaluation_entry(
         yield {"purpose": "evaluation", "part": None, **stage, "cost": cost, "state": "committed"}
 
 
-def _validated(validation: Sequence[ValidationRecord]) -> tuple[MetricRecord, ...]:
+def _validation_metrics(validation: Sequence[ValidationRecord]) -> tuple[MetricRecord, ...]:
     """The last accuracy on public records as an exact figure."""
     found = [each.accuracy for each in validation if each.accuracy is not None]
     return tuple(MetricRecord("accuracy", "", each, (each, each), (each, each), True) for each in found[-1:])
@@ -420,7 +420,7 @@ def _read_steps(found: Any) -> tuple[StepRecord, ...]:
 def _column(plain: list[Any] | Mapping[str, str]) -> NDArray[Any]:
     if isinstance(plain, list):
         return np.array(plain, dtype=np.float64 if None in plain else None)
-    return _unpacked(plain["float32"], "<f4")
+    return _unpack(plain["float32"], "<f4")
 
 
 def _dump(record: RunRecord | FitRecord, **more: Any) -> str:
@@ -444,7 +444,7 @@ def _plain_steps(steps: Sequence[StepRecord], plan: Mapping[str, Any]) -> dict[s
     plain = {name: _list(column) for name, column in columns.items() if name not in numbers}
     size = sum(column.size for column in numbers.values())
     if size <= _EXACT:
-        return {**plain, **{name: {"float32": _packed(column)} for name, column in numbers.items()}}
+        return {**plain, **{name: {"float32": _pack(column)} for name, column in numbers.items()}}
     first = _FINEST + int(max(0.0, 7.5 - 6 * _MOST / max(size, 1)))  # a level takes about a bit a number off
     for level in count(first):
         grid = {name: _on_grid(name, columns, level, plan.get("noise_multiplier")) for name in numbers}
@@ -465,12 +465,12 @@ def _on_grid(name: str, columns: Mapping[str, NDArray[Any]], level: int, noise: 
     else:  # bits of a float, which are in its order
         unit, whole = 0.0, _round_mantissas(column, max(8, 8 - level)).view(np.int32)
     steps = np.concatenate([whole[:lag], whole[lag:] - whole[:-lag]])
-    return {"int32": _packed((steps << 1) ^ (steps >> 31)), "lag": lag, "unit": unit}  # small ones have small bits
+    return {"int32": _pack((steps << 1) ^ (steps >> 31)), "lag": lag, "unit": unit}  # small ones have small bits
 
 
 def _off_grid(plain: Mapping[str, Any], counts: NDArray[Any], bounds: NDArray[Any]) -> NDArray[Any]:
     """The inverse of ``_on_grid``."""
-    coded, lag = _unpacked(plain["int32"], "<u4"), plain["lag"]
+    coded, lag = _unpack(plain["int32"], "<u4"), plain["lag"]
     found = (coded >> 1).view(np.int32) ^ -(coded & 1).view(np.int32)
     rows = np.concatenate([found, np.zeros(-len(found) % lag, np.int32)]).reshape(-1, lag)
     whole = rows.cumsum(axis=0, dtype=np.int32).reshape(-1)[: len(found)]
@@ -490,14 +490,14 @@ def _list(column: NDArray[Any]) -> list[Any]:
     return [None if number != number else number for number in column.tolist()]
 
 
-def _packed(column: NDArray[Any]) -> str:
+def _pack(column: NDArray[Any]) -> str:
     """Base64 of zlib of all first bytes of four, then all second ones: what is alike lies together."""
     planes = column.astype(column.dtype.newbyteorder("<")).view(np.uint8).reshape(-1, 4).T
     coder = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_RLE)  # noise repeats nothing: runs alone are looked for
     return b64encode(coder.compress(planes.tobytes()) + coder.flush()).decode()
 
 
-def _unpacked(text: str, kind: str) -> NDArray[Any]:
+def _unpack(text: str, kind: str) -> NDArray[Any]:
     planes = np.frombuffer(zlib.decompress(b64decode(text)), dtype=np.uint8).reshape(4, -1)
     return np.ascontiguousarray(planes.T).view(kind).reshape(-1)
 

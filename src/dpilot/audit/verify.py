@@ -117,11 +117,11 @@ def _by_part(entries: Sequence[tuple[str | None, str | None, Event]]) -> list[Ev
     """What one record may meet, for each choice of a part in one split."""
     parts = {part for _, part, _ in entries if part is not None}
     if not parts or len({split for split, part, _ in entries if part is not None}) > 1:
-        return [_composed([event for _, _, event in entries])]
-    return [_composed([event for _, part, event in entries if part in (None, chosen)]) for chosen in sorted(parts)]
+        return [_compose([event for _, _, event in entries])]
+    return [_compose([event for _, part, event in entries if part in (None, chosen)]) for chosen in sorted(parts)]
 
 
-def _composed(found: Sequence[Event]) -> Event:
+def _compose(found: Sequence[Event]) -> Event:
     """All of them; one alone as it is, as a selection has a tighter price by itself than by its Renyi curve."""
     return found[0] if len(found) == 1 else Composed(found)
 

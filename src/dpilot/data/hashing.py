@@ -97,7 +97,7 @@ def _ask(worker: WorkerProcess, piece: list[str], width: int) -> csr_array | Non
     return csr_array(pickle.loads(answer), shape=(len(piece), width))  # from a process of our own
 
 
-class _Count:
+class _TextCount:
     """How many texts were asked for so far."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class _Count:
         self.total += more
 
 
-_seen = _Count()
+_seen = _TextCount()
 _pool = WorkerPool(text_worker.__file__, _WORKERS)
 
 

@@ -59,7 +59,7 @@ def invent_rows(schema: Schema) -> Iterator[InventedRow]:
         reading = type_of(column).read(objects(cells.values()), column, schema.missing_values)
         for place, ((what, cell), state) in enumerate(zip(cells.items(), reading.states.tolist(), strict=True)):
             null = state in column.null_states
-            becomes = NULL if null else _encoded(column, reading.values[place : place + 1], CellState(state))
+            becomes = NULL if null else _encode(column, reading.values[place : place + 1], CellState(state))
             yield InventedRow(column.name, what, cell, CellState(state).name.lower(), becomes, null)
 
 
@@ -69,7 +69,7 @@ def _missing_text(column: Column, schema: Schema) -> str | None:
     return next((text for text in schema.missing_values if text not in taken), None)
 
 
-def _encoded(column: Column, value: Cells, state: CellState) -> str:
+def _encode(column: Column, value: Cells, state: CellState) -> str:
     """The numbers that a model sees of one cell, as far as they are not 0."""
     if column.role == "target" or (column.role == "protected" and not column.is_feature):
         return f"{column.categories[int(value[0])]!r}" if column.categories is not None else f"{value[0]:.4g}"

@@ -113,7 +113,7 @@ def check_there(
     hints = _near_misses(missing, list(expanded), [name for name in declared if not is_wildcard(name)], names)
     wild = f" ({', '.join(map(repr, empty[:_SHOWN]))}: a wildcard that stands for no column)" if empty else ""
     raise InvalidInput(
-        f"columns {_listed([*missing, *empty])} of the schema are not in {source}: expected them in its header{wild}. "
+        f"columns {_join([*missing, *empty])} of the schema are not in {source}: expected them in its header{wild}. "
         f"{hints}Check the names, the delimiter and that there is a header."
     )
 
@@ -126,12 +126,12 @@ def check_declared(columns: Mapping[str, Column], names: Sequence[str], source: 
         return
     lines = ['defaults.others = "ignored"', *(toml.line(name, {"role": "ignored"}) for name in strange[:_SHOWN])]
     raise InvalidInput(
-        f"columns {_listed(strange)} of {source} have no entry in the schema: expected one for each. If they are not "
+        f"columns {_join(strange)} of {source} have no entry in the schema: expected one for each. If they are not "
         f"needed, add one line at the top of the schema for all of them, or one for each:{toml.indent(lines)}"
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     return f"{list(names[:_SHOWN])!r}" + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 

@@ -19,7 +19,7 @@ from dpilot.data.values import number
 from dpilot.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dpilot.export.graph import Graph
+    from dpilot.export.graph import OnnxGraph
 
 __all__ = ["cells", "encode", "plain_rows"]
 
@@ -30,7 +30,7 @@ _UNREADABLE_TEXT: Final = "\ue000unreadable"
 _STATES: Final = {CellState.MISSING: ABSENT, CellState.UNKNOWN: WRONG, CellState.UNREADABLE: _UNREADABLE}
 
 
-def encode(graph: Graph, encoder: Encoder) -> tuple[str, str]:
+def encode(graph: OnnxGraph, encoder: Encoder) -> tuple[str, str]:
     """The encoded features (float32), and whether a record is more than the null record."""
     _check_types(encoder.schema)
     made = [_column(graph, column, encoder.schema) for column in encoder.schema.features]
@@ -38,7 +38,7 @@ def encode(graph: Graph, encoder: Encoder) -> tuple[str, str]:
     return graph.concat([block for block, _ in made]), graph.add("Not", graph.any(null))
 
 
-def plain_rows(graph: Graph, schema: Schema) -> tuple[str, str]:
+def plain_rows(graph: OnnxGraph, schema: Schema) -> tuple[str, str]:
     """Numbers as they are (float64), for a model that scales them itself, and whether all are finite."""
     values = [graph.input(column.name, "float64", 1) for column in schema.features]
     absent = [_absent(graph, value, schema) for value in values]
@@ -78,12 +78,12 @@ def _check_types(schema: Schema) -> None:
         )
 
 
-def _column(graph: Graph, column: Column, schema: Schema) -> tuple[str, list[str]]:
+def _column(graph: OnnxGraph, column: Column, schema: Schema) -> tuple[str, list[str]]:
     """The encoded block of a column, and truths each of which makes the record null."""
     return (_numeric if column.type == "numeric" else _categorical)(graph, column, schema)
 
 
-def _numeric(graph: Graph, column: Column, schema: Schema) -> tuple[str, list[str]]:
+def _numeric(graph: OnnxGraph, column: Column, schema: Schema) -> tuple[str, list[str]]:
     value = graph.input(column.name, "float64", 1)
     lower, upper = column.interval
     absent, infinite = _absent(graph, value, schema), graph.add("IsInf", value)
@@ -98,14 +98,14 @@ def _numeric(graph: Graph, column: Column, schema: Schema) -> tuple[str, list[st
     return _block(graph, [graph.cast(filled, "float32")], column, states)
 
 
-def _absent(graph: Graph, value: str, schema: Schema) -> str:
+def _absent(graph: OnnxGraph, value: str, schema: Schema) -> str:
     """Missing, or a number that the schema calls so."""
     spelled = {found for found in map(number, schema.missing_values) if found is not None and np.isfinite(found)}
     same = [graph.add("Equal", value, graph.constant(each)) for each in sorted(spelled)]
     return graph.any([graph.add("IsNaN", value), *same])
 
 
-def _categorical(graph: Graph, column: Column, schema: Schema) -> tuple[str, list[str]]:
+def _categorical(graph: OnnxGraph, column: Column, schema: Schema) -> tuple[str, list[str]]:
     code = graph.lookup(graph.input(column.name, "text", 1), _places(column, schema), WRONG)
     count = len(column.categories or ())
     hot = graph.cast(graph.add("Equal", code, graph.constant(np.arange(count)[None, :], np.int64)), "float32")
@@ -133,7 +133,7 @@ def _cases(text: str) -> set[str]:
     return {"".join(letters) for letters in product(*({each.lower(), each.upper()} for each in text))}
 
 
-def _block(graph: Graph, blocks: list[str], column: Column, states: dict[CellState, str]) -> tuple[str, list[str]]:
+def _block(graph: OnnxGraph, blocks: list[str], column: Column, states: dict[CellState, str]) -> tuple[str, list[str]]:
     """With indicators of what is missing or unknown, as the encoder has them."""
     asked = {CellState.MISSING: column.missing, CellState.UNKNOWN: column.outside}
     told = [graph.cast(states[state], "float32") for state, said in asked.items() if said == "indicator"]

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dpilot._arrays import Floats
 
-__all__ = ["Graph"]
+__all__ = ["OnnxGraph"]
 
 _OPSET: Final = 18
 _OPSET_ML: Final = 3
@@ -19,7 +19,7 @@ KINDS: Final = {"float64": TensorProto.DOUBLE, "float32": TensorProto.FLOAT, "te
                 "int64": TensorProto.INT64, "bool": TensorProto.BOOL}  # fmt: skip
 
 
-class Graph:
+class OnnxGraph:
     """Nodes in the order of computing; a value is the name of what a node makes of each record, (n, columns)."""
 
     def __init__(self) -> None:

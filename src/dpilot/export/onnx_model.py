@@ -26,7 +26,7 @@ from dpilot.train.checkpoint.statement import claims, embed_onnx
 from dpilot.train.run import Run
 
 if TYPE_CHECKING:
-    from dpilot.export.graph import Graph
+    from dpilot.export.graph import OnnxGraph
 
 __all__ = ["OnnxModel", "to_onnx"]
 
@@ -61,7 +61,7 @@ def to_onnx(model: Any, path: str | Path, *, preprocessing: bool = True, example
         made = _linear_graph(model)
         stated = claims(model.record())
     else:
-        fitted = _fitted(model)
+        fitted = _fitted_model(model)
         made = _table_graph(fitted, preprocessing)
         stated = claims(fitted.record)
         onnx.helper.set_model_props(made, {SCHEMA: json.dumps(_schema(fitted))} if preprocessing else {})
@@ -70,7 +70,7 @@ def to_onnx(model: Any, path: str | Path, *, preprocessing: bool = True, example
     return Path(path)
 
 
-def _fitted(model: Any) -> FittedModel:
+def _fitted_model(model: Any) -> FittedModel:
     found = getattr(model, "fitted_", model)
     if not isinstance(found, FittedModel):
         raise InvalidInput(
@@ -80,9 +80,9 @@ def _fitted(model: Any) -> FittedModel:
 
 
 def _table_graph(fitted: FittedModel, preprocessing: bool) -> Any:
-    from dpilot.export.graph import Graph
+    from dpilot.export.graph import OnnxGraph
 
-    graph = Graph()
+    graph = OnnxGraph()
     if not preprocessing:
         rows = graph.input(ROWS, "float32", _width(fitted))
         values = graph.cast(rows, "float64")
@@ -104,10 +104,10 @@ def _table_graph(fitted: FittedModel, preprocessing: bool) -> Any:
 
 def _linear_graph(model: LinearRegression | LogisticRegression) -> Any:
     """A linear model of an array: what is missing counts as the centre of its column."""
-    from dpilot.export.graph import Graph
+    from dpilot.export.graph import OnnxGraph
 
     check_is_fitted(model)
-    graph = Graph()
+    graph = OnnxGraph()
     rows = graph.input(ARRAY, "float64", model.n_features_in_)
     if isinstance(model, LinearRegression):
         graph.output(NUMBER, predictors.linear(graph, model.model_, rows), "float64", 1)
@@ -131,14 +131,14 @@ def _width(fitted: FittedModel) -> int:
     return fitted.reader.width if isinstance(fitted.reader, Encoder) else len(fitted.reader.schema.features)
 
 
-def _write_outputs(graph: Graph, fitted: FittedModel, values: str, known: str) -> None:
+def _write_outputs(graph: OnnxGraph, fitted: FittedModel, values: str, known: str) -> None:
     if fitted.task.numeric:
         graph.output(NUMBER, values, "float64", 1)
         return
     _write_classes(graph, [str(each) for each in fitted.classes], values, known)
 
 
-def _write_classes(graph: Graph, classes: list[str], values: str, known: str | None) -> None:
+def _write_classes(graph: OnnxGraph, classes: list[str], values: str, known: str | None) -> None:
     graph.output(PROBABILITIES, graph.add("Softmax", values, axis=1), "float64", len(classes))
     best = graph.add("ArgMax", values, axis=1, keepdims=1)
     found = graph.add("Gather", graph.constant(classes, object), best)

@@ -17,13 +17,13 @@ from dpilot.fit.grids.training import contrasts
 from dpilot.fit.learners.shifted import ShiftedPredictor
 
 if TYPE_CHECKING:
-    from dpilot.export.graph import Graph
+    from dpilot.export.graph import OnnxGraph
     from dpilot.linear.model import LinearModel
 
 __all__ = ["inside", "linear", "outputs"]
 
 
-def outputs(graph: Graph, predictor: Any, rows: str) -> str:
+def outputs(graph: OnnxGraph, predictor: Any, rows: str) -> str:
     """The outputs (float64) of a predictor for rows of features; of a null record anything."""
     if isinstance(predictor, ShiftedPredictor):
         return graph.add("Add", outputs(graph, predictor.predictor, rows), graph.constant(predictor.offsets))
@@ -35,25 +35,25 @@ def outputs(graph: Graph, predictor: Any, rows: str) -> str:
     return _KINDS[predictor.kind](graph, predictor, rows)
 
 
-def linear(graph: Graph, model: LinearModel, rows: str) -> str:
+def linear(graph: OnnxGraph, model: LinearModel, rows: str) -> str:
     """A linear model in the units of the data; what is missing counts as the centre of its column."""
     values = inside(graph, rows, model.center, model.lower, model.upper)
     found = graph.add("MatMul", values, graph.constant(model.coef[:, None]))
     return graph.clip(graph.add("Add", found, graph.constant(model.intercept)), *model.target_range)
 
 
-def inside(graph: Graph, rows: str, center: Floats, lower: Floats, upper: Floats) -> str:
+def inside(graph: OnnxGraph, rows: str, center: Floats, lower: Floats, upper: Floats) -> str:
     """``linear.model.inside``: pulled into the released intervals, nan in their centre."""
     values = graph.cast(rows, "float64")
     filled = graph.add("Where", graph.add("IsNaN", values), graph.constant(center), values)
     return graph.clip(filled, lower, upper)
 
 
-def _least_squares(graph: Graph, predictor: Any, rows: str) -> str:
+def _least_squares(graph: OnnxGraph, predictor: Any, rows: str) -> str:
     return linear(graph, predictor.model, rows)
 
 
-def _head(graph: Graph, predictor: Any, rows: str) -> str:
+def _head(graph: OnnxGraph, predictor: Any, rows: str) -> str:
     """Weights on rows of unit length."""
     values = graph.cast(_widen(graph, predictor.rows, rows), "float64")
     length = graph.add("Sqrt", graph.sum(graph.add("Mul", values, values)))
@@ -62,7 +62,7 @@ def _head(graph: Graph, predictor: Any, rows: str) -> str:
     return graph.add("MatMul", unit, graph.constant(predictor.weights))
 
 
-def _network(graph: Graph, predictor: Any, rows: str) -> str:
+def _network(graph: OnnxGraph, predictor: Any, rows: str) -> str:
     values = graph.cast(_widen(graph, predictor.rows, rows), "float64")
     module = predictor.module
     for layer in module if isinstance(module, nn.Sequential) else (module,):
@@ -74,17 +74,17 @@ def _network(graph: Graph, predictor: Any, rows: str) -> str:
     return graph.affine(graph.add("Div", raised, graph.constant(2.0)), upper - lower, lower)
 
 
-def _linear_layer(graph: Graph, layer: Any, values: str) -> str:
+def _linear_layer(graph: OnnxGraph, layer: Any, values: str) -> str:
     weight, bias = (each.detach().double().cpu().numpy() for each in (layer.weight, layer.bias))
     return graph.add("Add", graph.add("MatMul", values, graph.constant(weight.T)), graph.constant(bias))
 
 
-def _tanh(graph: Graph, layer: Any, values: str) -> str:
+def _tanh(graph: OnnxGraph, layer: Any, values: str) -> str:
     del layer
     return graph.add("Tanh", values)
 
 
-def _grids(graph: Graph, predictor: Any, rows: str) -> str:
+def _grids(graph: OnnxGraph, predictor: Any, rows: str) -> str:
     """Tables that are added up: the cell of each term by the levels of its columns."""
     if predictor.dense:
         raise InvalidInput("the grids have texts or vectors beside: expected columns of a table alone. Use to_skops.")
@@ -110,13 +110,13 @@ def _grids(graph: Graph, predictor: Any, rows: str) -> str:
     return values if predictor.interval is None else graph.clip(values, *predictor.interval)
 
 
-def _sum_of(graph: Graph, table: Floats, places: list[str]) -> str:
+def _sum_of(graph: OnnxGraph, table: Floats, places: list[str]) -> str:
     """Of the rows of a table at several places, one of each for a record."""
     rows = graph.add("Gather", graph.constant(table), graph.concat(places))  # (n, places, columns)
     return graph.add("ReduceSum", rows, graph.constant([1], np.int64), keepdims=0)
 
 
-def _cell(graph: Graph, term: Any, codes: dict[int, str]) -> str:
+def _cell(graph: OnnxGraph, term: Any, codes: dict[int, str]) -> str:
     """The place of a record in the table of a term."""
     found = [
         graph.add("Gather", graph.constant(lookup, np.int64), codes[place])
@@ -128,7 +128,7 @@ def _cell(graph: Graph, term: Any, codes: dict[int, str]) -> str:
     return total
 
 
-def _code(graph: Graph, predictor: Any, column: TableColumn, rows: str) -> str:
+def _code(graph: OnnxGraph, predictor: Any, column: TableColumn, rows: str) -> str:
     """The level of a column."""
     if column.number is None:
         block = graph.add("Gather", rows, graph.constant(column.hot, np.int64), axis=1)
@@ -144,7 +144,7 @@ def _code(graph: Graph, predictor: Any, column: TableColumn, rows: str) -> str:
     return graph.add("Where", absent, graph.constant(LEVELS, np.int64), level)
 
 
-def _widen(graph: Graph, wide: WideRows, rows: str) -> str:
+def _widen(graph: OnnxGraph, wide: WideRows, rows: str) -> str:
     """Numbers in more shapes, as ``WideRows.widen``; float32."""
     lengths = np.ones(wide.encoder.width, dtype=np.float32)
     for block in wide.unit_blocks():
@@ -158,7 +158,7 @@ def _widen(graph: Graph, wide: WideRows, rows: str) -> str:
     return graph.concat(made)
 
 
-def _shapes(graph: Graph, wide: WideRows, rows: str, place: int, column: Any) -> str:
+def _shapes(graph: OnnxGraph, wide: WideRows, rows: str, place: int, column: Any) -> str:
     scaled = graph.cast(graph.column(rows, place), "float64")
     if wide.levels is None:
         position = _on_log_scale(graph, scaled, *column.interval)
@@ -174,7 +174,7 @@ def _shapes(graph: Graph, wide: WideRows, rows: str, place: int, column: Any) ->
     return graph.add("Where", absent, graph.constant(0.0), made)
 
 
-def _on_log_scale(graph: Graph, scaled: str, lower: float, upper: float, octaves: int = 10) -> str:
+def _on_log_scale(graph: OnnxGraph, scaled: str, lower: float, upper: float, octaves: int = 10) -> str:
     """``fit.expansion.on_log_scale`` of a number that is scaled to [-1, 1]."""
     centre, unit = min(max(0.0, lower), upper), (upper - lower) / 2**octaves
     value = graph.affine(graph.affine(graph.affine(scaled, 1.0, 1.0), 0.5, 0.0), upper - lower, lower)
@@ -185,7 +185,7 @@ def _on_log_scale(graph: Graph, scaled: str, lower: float, upper: float, octaves
     return graph.clip(graph.affine(graph.affine(place, 1.0, -low), 2 / (high - low), -1.0), -1.0, 1.0)
 
 
-_LAYERS: Final[dict[type, Callable[[Graph, Any, str], str]]] = {nn.Linear: _linear_layer, nn.Tanh: _tanh}
-_KINDS: Final[dict[str, Callable[[Graph, Any, str], str]]] = {
+_LAYERS: Final[dict[type, Callable[[OnnxGraph, Any, str], str]]] = {nn.Linear: _linear_layer, nn.Tanh: _tanh}
+_KINDS: Final[dict[str, Callable[[OnnxGraph, Any, str], str]]] = {
     "head": _head, "network": _network, "least squares": _least_squares, "grids": _grids,
 }  # fmt: skip

@@ -167,7 +167,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         probabilities, target = self.predict_proba(X), self._codes(y)
         if len(target) != len(probabilities):
             raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
-        scored = self._scored_rows(X, units, len(target))
+        scored = self._rows_to_score(X, units, len(target))
         probabilities, target = probabilities[scored], target[scored]
 
         def figures(budget: Budget) -> PaidFigures:

@@ -191,7 +191,7 @@ class AutoEstimator(PrivateEstimator):
             "ledger": path_of(self.ledger), "labels": plain_labels(labels),
         }  # fmt: skip
 
-    def _scored_rows(self, X: Any, units: Any, length: int) -> Indices | slice:
+    def _rows_to_score(self, X: Any, units: Any, length: int) -> Indices | slice:
         """The rows that figures read: all, or where units are protected one of each, drawn in secret."""
         unit: PrivacyUnit = self.privacy_.unit
         if unit.is_record and units is not None:

@@ -46,7 +46,7 @@ class CountFigures:
 
     def release(self, records: Encoded, outputs: Floats, receipt: Draws, noise: Noise) -> tuple[Metric, ...]:
         layouts = self.task.layouts
-        scored = _scored(records, outputs, len(layouts))
+        scored = _score_tables(records, outputs, len(layouts))
         return scores_by(
             noisy_tables(scored, layouts, noise_multiplier=self.noise_multiplier, receipt=receipt, noise=noise)
         )
@@ -65,9 +65,9 @@ class SumFigures:
         return both_events(self.noise_multiplier, tables) if tables else sums_event(self.noise_multiplier)
 
     def release(self, records: Encoded, outputs: Floats, receipt: Draws, noise: Noise) -> tuple[Metric, ...]:
-        half_range, pair = _scaled(self.task, records, outputs)
+        half_range, pair = _scale(self.task, records, outputs)
         paid: dict[str, Any] = {"half_range": half_range, "receipt": receipt, "noise": noise}
-        groups = _grouped(self.task, records)
+        groups = _groups(self.task, records)
         whole, each = self.noise_multiplier, 0.0
         if groups:
             whole, each = table_noise(self.noise_multiplier, len(groups))
@@ -92,7 +92,7 @@ class ReachFigures:
     def release(self, records: Encoded, outputs: Floats, receipt: Draws, noise: Noise) -> tuple[Metric, ...]:
         target = _target(records)
         known = np.isfinite(target)
-        grouped = [replace(each, codes=each.codes[known]) for each in _grouped(self.task, records)]
+        grouped = [replace(each, codes=each.codes[known]) for each in _groups(self.task, records)]
         return noisy_scores(
             target[known],
             outputs[known, 0],
@@ -108,13 +108,11 @@ class ReachFigures:
 def exact_figures(task: FitTask, records: Encoded, outputs: Floats) -> tuple[Metric, ...]:
     """Every figure of ``records`` itself: for records that are declared public, and no others."""
     if not task.numeric:
-        pairs = zip(_scored(records, outputs, len(task.layouts)), task.layouts, strict=True)
+        pairs = zip(_score_tables(records, outputs, len(task.layouts)), task.layouts, strict=True)
         return scores_by([exact_counts(scored, layout) for scored, layout in pairs])
-    half_range, pair = _scaled(task, records, outputs)
+    half_range, pair = _scale(task, records, outputs)
     whole = regression_scores(exact_sums(*pair, half_range=half_range))
-    tables = (
-        exact_residuals(*pair, each.codes, each.groups, half_range=half_range) for each in _grouped(task, records)
-    )
+    tables = (exact_residuals(*pair, each.codes, each.groups, half_range=half_range) for each in _groups(task, records))
     return (*whole, *(figure for table in tables for figure in residual_scores(table)))
 
 
@@ -125,20 +123,20 @@ def softmax(outputs: Floats) -> Floats:
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _scored(records: Encoded, outputs: Floats, tables: int) -> list[Scored]:
+def _score_tables(records: Encoded, outputs: Floats, tables: int) -> list[Scored]:
     """The records by each protected column, or by none."""
     target, group = _target(records), records.group
     return [Scored(target, outputs, None if group is None else group[:, place]) for place in range(tables)]
 
 
-def _grouped(task: FitTask, records: Encoded) -> list[Grouped]:
+def _groups(task: FitTask, records: Encoded) -> list[Grouped]:
     """The group codes of the records by each protected column."""
     if records.group is None:
         return []
     return [Grouped(codes, groups) for codes, groups in zip(records.group.T, task.groups, strict=True)]
 
 
-def _scaled(task: FitTask, records: Encoded, outputs: Floats) -> tuple[float, tuple[Floats, Floats]]:
+def _scale(task: FitTask, records: Encoded, outputs: Floats) -> tuple[float, tuple[Floats, Floats]]:
     """Half of the declared range, or of that of public records, and targets and outputs in units of it, centred."""
     target = _target(records)
     lower, upper = task.interval or (float(np.nanmin(target)), float(np.nanmax(target)))

@@ -21,14 +21,14 @@ from dpilot.train.checkpoint.witness import AGAIN, WitnessLog, read_private
 from dpilot.train.payment import LEDGER
 from dpilot.train.trainer import secret_path
 
-__all__ = ["ARGUMENTS", "RunFolder", "open_folder", "read_arguments"]
+__all__ = ["ARGUMENTS", "FitFolder", "open_folder", "read_arguments"]
 
 ARGUMENTS: Final = "arguments.json"
 _FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RunFolder:
+class FitFolder:
     """A folder that holds an unfinished fit, its randomness, and, where it goes on, the log of what it released."""
 
     path: Path
@@ -68,7 +68,7 @@ def read_arguments(folder: Path) -> dict[str, Any]:
 @contextmanager
 def open_folder(
     folder: Path, arguments: dict[str, Any], delta: float, *, resume: bool, test_seed: int | None = None
-) -> Iterator[RunFolder]:
+) -> Iterator[FitFolder]:
     """Begin a fit in an empty ``folder``, or go on with the one that was interrupted there.
 
     Guarantee:
@@ -99,7 +99,7 @@ def open_folder(
             files.write(secret, json.dumps(kept).encode(), mode=0o600)
             # last: with the arguments on disk the fit can go on
             files.write(folder / ARGUMENTS, json.dumps({"format": _FORMAT, **arguments}, indent=1).encode())
-        yield RunFolder(folder, FitKeys.of(key, stamp=stamp, witness=log), log, resume, delta)
+        yield FitFolder(folder, FitKeys.of(key, stamp=stamp, witness=log), log, resume, delta)
     finally:
         log.close()
 

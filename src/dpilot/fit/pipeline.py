@@ -16,7 +16,7 @@ from dpilot.fit import learners
 from dpilot.fit.class_weights import ClassWeights, resolve_class_weights
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import softmax
-from dpilot.fit.folder import RunFolder
+from dpilot.fit.folder import FitFolder
 from dpilot.fit.health import Health, health_event, health_noise, health_share, release_health, split_budget
 from dpilot.fit.influence import find_influences
 from dpilot.fit.keys import FitKeys
@@ -117,7 +117,7 @@ def run_fit(
     source: RecordSource,
     *,
     ledger: Ledger | str | Path | None = None,
-    folder: RunFolder | None = None,
+    folder: FitFolder | None = None,
     keys: FitKeys | None = None,
     learner: Learner | None = None,
     tell: Tell = silent,

@@ -91,7 +91,7 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         values, model = self._values(X), self.model_
-        scored = self._scored_rows(X, units, values.shape[0])
+        scored = self._rows_to_score(X, units, values.shape[0])
         values, target = values[scored], target_numbers(y, values.shape[0])[scored]
         known = np.isfinite(values).all(axis=1) & np.isfinite(target)
         predicted = model.predict(values[known])

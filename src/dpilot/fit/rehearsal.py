@@ -106,7 +106,7 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0, on_disk: bool = False) -> R
         seconds=min(clock, processor),  # the processor's counts every thread, the clock's every other process
         seconds_if_as_busy=clock,
         megabytes=_LOADED + (_ON_DISK if on_disk else each_row * size * each / 1e6),
-        reasons=(*plan.purchases.reasons, *_assumed(declared.unit)),
+        reasons=(*plan.purchases.reasons, *_unit_assumption(declared.unit)),
     )
 
 
@@ -120,7 +120,7 @@ def synthetic_records(schema: Schema, rows: int, each: int = 1, seed: int = 0) -
     return {**drawn, **ids}
 
 
-def _assumed(unit: PrivacyUnit) -> tuple[str, ...]:
+def _unit_assumption(unit: PrivacyUnit) -> tuple[str, ...]:
     said = f"Time and memory are those of {unit.rows} rows for each {unit.name}, which is the most that count."
     return () if unit.is_record else (said,)
 

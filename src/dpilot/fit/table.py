@@ -14,7 +14,7 @@ from dpilot.data.schema import Schema
 from dpilot.errors import DpilotError
 from dpilot.fit.class_weights import CAP
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
-from dpilot.fit.folder import RunFolder, open_folder
+from dpilot.fit.folder import FitFolder, open_folder
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import Tell, silent
 from dpilot.fit.learners.networks import Network, Step, data_free_step
@@ -138,7 +138,7 @@ def fit_table(
 @contextmanager
 def resumable(
     folder: Path, arguments: dict[str, Any], declared: Declaration, *, resume: bool, test_seed: int | None = None
-) -> Iterator[RunFolder]:
+) -> Iterator[FitFolder]:
     """A run folder that an interrupted fit can go on from; whatever interrupts it says what is paid and how."""
     plain = json.loads(json.dumps(arguments, default=str))
     with open_folder(folder, plain, declared.budget.delta, resume=resume, test_seed=test_seed) as begun:
@@ -165,7 +165,7 @@ def _describe_paid(folder: Path, ledger: str | None) -> str:
         return "What the fit has paid stays spent."
 
 
-def keep(result: FitResult, folder: RunFolder) -> FittedModel:
+def keep(result: FitResult, folder: FitFolder) -> FittedModel:
     """Save a finished fit in its folder, and leave no secret."""
     result.model.save(folder.path)
     folder.finish()

@@ -90,7 +90,7 @@ def search(
     """
     made = _check_study(study, mode)
     hidden = _Draws(random_state)
-    drawn = [_suggested(suggest, hidden.ask())[0] for _ in range(_REHEARSED)]
+    drawn = [_suggestion(suggest, hidden.ask())[0] for _ in range(_REHEARSED)]
     X, y = whole(drawn[0], X, y)
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "mode": mode, "trials": trials, "held_out": held_out}
     terms = search_terms(SimpleNamespace(**given, size=size, target_bounds=target_bounds, estimator=drawn[0]), len(y))
@@ -99,7 +99,7 @@ def search(
     best: tuple[ScoredFit, Any] | None = None
     with plan.commit(ledger, noise_of(random_state)) as (paid, costs):
         for place, receipt in zip(range(paid.count), score_receipts(paid), strict=False):
-            estimator, trial = _suggested(suggest, ask())
+            estimator, trial = _suggestion(suggest, ask())
             seed = None if random_state is None else place
             fit = paid.fit(estimator, X, y, receipt, seed)
             if not plan.is_secret:
@@ -109,7 +109,7 @@ def search(
                 best = fit, trial
     assert best is not None  # both laws run at least one trial
     if plan.is_secret:
-        made.add_trial(_shown(best[1], best[0].score))
+        made.add_trial(_finish_trial(best[1], best[0].score))
     return Found(
         state_total(best[0].estimator.set_params(epsilon=epsilon, ledger=ledger), costs[0]),
         made,
@@ -143,14 +143,14 @@ def _quietly() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _suggested(suggest: Suggest, trial: Any) -> tuple[Any, Any]:
+def _suggestion(suggest: Suggest, trial: Any) -> tuple[Any, Any]:
     estimator = suggest(trial)
     if hasattr(estimator, "privacy_"):
         raise InvalidInput("suggest gave an estimator that was fitted: expected one to fit. The search pays and fits.")
     return estimator, trial
 
 
-def _shown(trial: Any, score: float) -> Any:
+def _finish_trial(trial: Any, score: float) -> Any:
     """The selected trial as the only one of a study."""
     laws: dict[str, BaseDistribution] = trial.distributions
     value = {"state": TrialState.FAIL} if score == -math.inf else {"value": score}

@@ -59,7 +59,7 @@ def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder
         _quality(record, about),
         (NO_GROUPS,)
         if found is None
-        else (*_reserve(record), _YES if found.real else _NO, *_compared(record, about, found)),
+        else (*_reserve(record), _YES if found.real else _NO, *_group_comparison(record, about, found)),
         ledger_sentences(record, about, folder),
         tuple(_unprotected(record)),
         _checks(record, about, folder),
@@ -259,7 +259,7 @@ def left_text(left: float, total: float, digits: int = 4) -> str:
     return words.number(float(left), digits, "ROUND_FLOOR") if left > 1e-6 * total else "nothing"
 
 
-def _compared(record: FitRecord, about: About, found: GroupView) -> Iterator[str]:
+def _group_comparison(record: FitRecord, about: About, found: GroupView) -> Iterator[str]:
     """The differences, what they mean for the purpose, and what was compared, where the columns are named."""
     yield from found.sentences
     if found.sided:

@@ -182,7 +182,7 @@ def _ridge(record: FitRecord) -> Ridge | None:
     axis = Scale(0.0, max(float(edges[-1]) for edges, _ in curves))
     most = max(float(density.max()) for _, density in curves) or 1.0
     rows = tuple(
-        RidgeRow(_stretch(found.steps, piece), _filled(edges, density / most, axis)) for piece, (edges, density) in told
+        RidgeRow(_stretch(found.steps, piece), _area(edges, density / most, axis)) for piece, (edges, density) in told
     )
     first, last = (_median(*curves[place]) for place in (0, -1))
     summary = (
@@ -223,7 +223,7 @@ def _median(edges: Floats, density: Floats) -> float:
     return float(edges[min(place + 1, len(edges) - 1)])
 
 
-def _filled(edges: Floats, heights: Floats, axis: Scale) -> str:
+def _area(edges: Floats, heights: Floats, axis: Scale) -> str:
     points = [f"{10 * axis.place(float(edges[0])):.0f} 100"]
     for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True):
         middle = 10 * axis.place(float(low + high) / 2)

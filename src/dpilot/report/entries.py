@@ -215,7 +215,7 @@ def describe(event: object) -> str:
         return f"{name} (no words for it here; the record, fit.json, has all of it)"
 
 
-def _repeated(event: Mapping[str, Any]) -> str:
+def _repetition(event: Mapping[str, Any]) -> str:
     """The inner event with how often it happened; the part of the records after that."""
     inner, times = event["event"], f"repeated {number(event['times'])} times"
     if _type(inner) == "PoissonSampled" and _is_plain(inner["event"]):
@@ -263,7 +263,7 @@ def _is_plain(event: object) -> bool:
 _SENTENCES: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "Gaussian": lambda e: f"Gaussian noise, {number(e['noise_multiplier'])} times the most that one record can add",
     "PoissonSampled": _sampled,
-    "Repeated": _repeated,
+    "Repeated": _repetition,
     "Composed": _all,
     "OneOf": lambda e: "one of these, it is not told which: " + " | ".join(describe(each) for each in e["events"]),
     "PureDP": lambda e: f"one release of epsilon {number(e['epsilon'])}",

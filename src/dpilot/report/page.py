@@ -195,12 +195,12 @@ def _quality(page: _Page) -> View:
         "families": families(metrics),
         "confusion": confusion(metrics),
         "level": words.percent(LEVEL),
-        "measured": _measured(page.record),
+        "measured": _measurements(page.record),
         "pictures": [each for each in (roc(metrics), calibration(metrics, WIDEST)) if each is not None],
     }
 
 
-def _measured(record: FitRecord) -> str:
+def _measurements(record: FitRecord) -> str:
     if record.metrics and all(each.exact for each in record.metrics):
         return _PUBLIC
     noisy = _HELD_OUT if is_held_out(record) else _GIVEN

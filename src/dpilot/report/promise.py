@@ -61,7 +61,7 @@ def promise(record: FitRecord) -> Promise:
         weak=is_weak(epsilon),
         grade=grade(epsilon),
         content=words.at_most(belief(0.5, 2 * epsilon).most),
-        neighbours=_compared_with(unit),
+        neighbours=_comparison(unit),
         large_delta=_large(delta, record.data),
         hardened=NOT_HARDENED not in record.stamps,
         alarms=alarms(record.stamps),
@@ -168,7 +168,7 @@ def is_weak(epsilon: float) -> bool:
     return epsilon > 3.0
 
 
-def _compared_with(unit: str) -> str:
+def _comparison(unit: str) -> str:
     """What a data set is compared with, for people; "" where the unit is described in other words."""
     if "replaced by an empty one" in unit:
         return "The data are compared with the same data in which that one is blanked; how many there are is public."

@@ -154,7 +154,7 @@ class Run:
         """The run as reports and cards see it, with figures that ``evaluate`` released of it."""
         shown = self._shown(evaluation)
         figures = None if shown is None else shown.to_dict()
-        return self.record.to_fit(entries=self._entries(), paid_in=self._paid_in(), evaluation=figures)
+        return self.record.to_fit(entries=self._entries(), paid_in=self._ledger_of_payment(), evaluation=figures)
 
     def _shown(self, given: Evaluation | None) -> Evaluation | None:
         """The figures that stand beside the run: those given, or else the last that were released."""
@@ -170,7 +170,7 @@ class Run:
         return self._evaluations[-1]
 
     def _repr_html_(self) -> str:
-        return self.record.to_fit(paid_in=self._paid_in()).summary_table(type(self.model).__name__)
+        return self.record.to_fit(paid_in=self._ledger_of_payment()).summary_table(type(self.model).__name__)
 
     def save(self, folder: str | Path, *, evaluation: Evaluation | None = None) -> Path:
         """Write model, record, ledger, and figures that were released of it, to ``folder``: safetensors and JSON.
@@ -205,14 +205,14 @@ class Run:
         if self.ledger is None:
             return
         files.write(where / ENTRIES, json.dumps(self._entries(), indent=1).encode())
-        files.write(where / PAID_IN, json.dumps(self._paid_in(), indent=1).encode())
+        files.write(where / PAID_IN, json.dumps(self._ledger_of_payment(), indent=1).encode())
         if isinstance(self.ledger, Ledger) and _is_over(self.ledger):
             self.ledger.copy_to(where / LEDGER)
 
     def _entries(self) -> list[dict[str, Any]]:
         return [] if self.ledger is None else [entry.as_dict() for entry in self.ledger.entries()]
 
-    def _paid_in(self) -> dict[str, Any] | None:
+    def _ledger_of_payment(self) -> dict[str, Any] | None:
         if self.ledger is None:
             return None
         own = isinstance(self.ledger, Ledger) and self.ledger.mode == "precommitted"

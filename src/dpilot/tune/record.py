@@ -97,7 +97,7 @@ class Tuned:
                 **({} if self.candidate is None else asdict(self.candidate)),
             },
             decisions=self.decisions,
-            metrics=tuple(_selected(*score)) if score else (),
+            metrics=tuple(_selection_metrics(*score)) if score else (),
             ledger=tuple(entry.as_dict() for entry in self.entries),
             stamps=self.stamps,
             curves={} if self.law is None else self.law.curves(),
@@ -134,7 +134,7 @@ class Tuned:
         }
 
 
-def _selected(value: float, reach: float) -> Iterator[MetricRecord]:
+def _selection_metrics(value: float, reach: float) -> Iterator[MetricRecord]:
     """The score of the run that was kept, which was chosen for it, so that it is too high on average."""
     if math.isfinite(value):
         around = (value - reach, value + reach)

@@ -22,7 +22,7 @@ from dpilot.mechanism import Draws, Noise, release
 from dpilot.private_sum import Clip, Summand, private_sum
 
 __all__ = [
-    "MARGINALS", "MARGINALS_SHARE", "THRESHOLD", "ClassResidual", "Descent", "NumberResidual", "Residual", "Steps",
+    "MARGINALS", "MARGINALS_SHARE", "THRESHOLD", "ClassResidual", "GridWeights", "NumberResidual", "Residual", "Steps",
     "contrasts", "descend", "release_comparison", "release_marginals", "release_pairs",
 ]  # fmt: skip
 
@@ -136,7 +136,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Descent:
+class GridWeights:
     """Released weights: the last, and the mean over all steps, which lags behind and holds less noise."""
 
     last: Floats
@@ -155,7 +155,7 @@ def descend(
     size: float,
     receipt: Draws,
     noise: Noise,
-) -> Descent:
+) -> GridWeights:
     """Weights (features, outputs), started at zero on top of what the tables ``start`` already say.
 
     ::
@@ -187,7 +187,7 @@ def descend(
         velocity = _MOMENTUM * velocity + noisy * (THRESHOLD / size)
         weights = weights - steps.lr * velocity
         total += weights
-    return Descent(weights - steps.lr * _MOMENTUM * velocity, total / steps.steps)
+    return GridWeights(weights - steps.lr * _MOMENTUM * velocity, total / steps.steps)
 
 
 @final

@@ -25,7 +25,7 @@ from dpilot.fit.grids.training import (
     MARGINALS_SHARE,
     THRESHOLD,
     ClassResidual,
-    Descent,
+    GridWeights,
     NumberResidual,
     Residual,
     Steps,
@@ -244,7 +244,7 @@ class GridsPlan:
         start: _Learnt | None,
         size: float,
         run: PaidRun,
-    ) -> Descent:
+    ) -> GridWeights:
         with run.committed.stage(stage) as receipt:
             return descend(
                 rows,
@@ -288,7 +288,7 @@ class GridsPlan:
         return found, (said, told)
 
     def _choose_walk(
-        self, rows: TableRows, residual: Residual, start: _Learnt, descent: Descent, size: float, run: PaidRun
+        self, rows: TableRows, residual: Residual, start: _Learnt, descent: GridWeights, size: float, run: PaidRun
     ) -> tuple[_Learnt, str]:
         """The last step, the mean of all, or a part of it: noise hurts more where classes overlap."""
         noise = self._noise(FINAL, start.design, size)

@@ -55,7 +55,8 @@ class LeastSquares:
         size = None if declared.size is None else float(max(round((1 - held_out) * declared.size), 1))
         problem = LinearProblem(len(names), True, size, budget)
         plan = plan_fit(problem, _bounds(declared, names), METHODS["auto"], taken=purchases.share, buys_size=False)
-        return LeastSquaresPlan(declared, plan, held_out, ReachFigures(declared.task, _scored(problem, purchases)))
+        figures = ReachFigures(declared.task, _scoring_problem(problem, purchases))
+        return LeastSquaresPlan(declared, plan, held_out, figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,6 @@ def _bounds(declared: Declaration, names: tuple[str, ...]) -> DeclaredBounds:
     return replace(parse_bounds(limits, len(names)), scaled=np.array([*scaled, False]))
 
 
-def _scored(problem: LinearProblem, purchases: Purchases) -> LinearProblem:
+def _scoring_problem(problem: LinearProblem, purchases: Purchases) -> LinearProblem:
     """The problem that figures of held-out records may take all of: what purchases from all records leave."""
     return problem if purchases.share == 0 else replace(problem, budget=purchases.rest(problem.budget))

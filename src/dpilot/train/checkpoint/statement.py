@@ -15,6 +15,7 @@ import platform
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
@@ -68,12 +69,12 @@ def claims(record: RunRecord | FitRecord) -> dict[str, Any]:
 
 def embed(stated: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, str]:
     """Metadata for the safetensors file of ``tensors``."""
-    return _embedded(_travelling(stated, tensor_hash(tensors)))
+    return _metadata(_travelling(stated, tensor_hash(tensors)))
 
 
 def embed_onnx(model: Any, stated: Mapping[str, Any]) -> None:
     """Write what is ``stated`` into the metadata of an ONNX model, signed by the key of ``DPILOT_KEY``, if any."""
-    for name, value in _embedded(_travelling(stated, _onnx_hash(model)), _own_key()).items():
+    for name, value in _metadata(_travelling(stated, _onnx_hash(model)), _own_key()).items():
         entry = model.metadata_props.add()
         entry.key, entry.value = name, value
 
@@ -275,7 +276,7 @@ def fingerprint(key: str) -> str:
     return hashlib.sha256(b64decode(key)).hexdigest()[:16]
 
 
-def _embedded(body: Mapping[str, Any], key: Path | None = None) -> dict[str, str]:
+def _metadata(body: Mapping[str, Any], key: Path | None = None) -> dict[str, str]:
     return {METADATA: canonical({"statement": body, **({} if key is None else {"signature": sign(body, key)})})}
 
 
@@ -287,10 +288,11 @@ def _sign_weights(folder: Path, key: Path) -> None:
         body, _, weights = read_embedded(model)
         if body.get("weights") != weights:
             raise InvalidInput(f"{model} is not what it states: it was altered, and is not signed.")
-        files.write(model, save(load_file(model), _embedded(body, key)))
+        files.write(model, save(load_file(model), _metadata(body, key)))
 
 
+@cache
 def _packages() -> str:
-    """A hash of what is installed, by which two environments are compared."""
+    """A hash of what is installed, by which two environments are compared; read once, as what runs is loaded once."""
     names = sorted({f"{each.metadata['Name']}=={each.version}" for each in distributions()})
     return hashlib.sha256("\n".join(names).encode()).hexdigest()
