@@ -55,8 +55,11 @@ class Chain:
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The random stream of this position for one ``purpose``; asked again, it starts over."""
-        digest = blake2b(purpose.encode(), key=self.key, digest_size=KEY_BYTES, person=b"dpilot stream").digest()
-        return np.random.Generator(np.random.SFC64(int.from_bytes(digest, "little")))
+        return stream_of(self.seed(purpose))
+
+    def seed(self, purpose: str) -> bytes:
+        """What that stream grows from: it tells nothing of the key, nor of another purpose's."""
+        return blake2b(purpose.encode(), key=self.key, digest_size=KEY_BYTES, person=b"dpilot stream").digest()
 
     def token(self, purpose: str) -> str:
         """A public name for what this key is used for: it tells uses apart and gives nothing of the key away."""
@@ -71,6 +74,11 @@ class Chain:
     def next(self) -> Chain:
         """The next position. The key of this one cannot be found from it."""
         return Chain(blake2b(key=self.key, digest_size=KEY_BYTES, person=b"dpilot next").digest(), self.position + 1)
+
+
+def stream_of(seed: bytes) -> np.random.Generator:
+    """The random stream that grows from a chain's seed, in whichever process."""
+    return np.random.Generator(np.random.SFC64(int.from_bytes(seed, "little")))
 
 
 def fresh_key(purpose: str) -> bytes:

@@ -10,13 +10,14 @@ A source turns exact values into noisy ones; ``mechanism`` is the only caller.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from threading import Lock
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from dpilot import _validate
 from dpilot._arrays import Floats, is_tensor
 from dpilot.errors import InvalidInput
 from dpilot.hardened import add_on_grid, exact_choice, keyed_streams, system_streams
-from dpilot.keys import KEY_BYTES, Chain, fresh_key, system_generator
+from dpilot.keys import KEY_BYTES, Chain, fresh_key, stream_of, system_generator
 
 SHARED: Final = (
     "two noise sources were built from the same state or seed: expected a state for each, as the difference of two "
@@ -34,6 +35,7 @@ SHARED: Final = (
 NOT_HARDENED: Final = "float noise, not hardened"
 HARDENED: Final = "hardened noise: an exact law on a grid"
 _BLOCK: Final = 1 << 17  # numbers drawn from one stream
+_LARGE_BLOCK: Final = 1 << 22  # the same on an accelerator
 
 Leaf = TypeVar("Leaf", bound=Any)
 
@@ -181,7 +183,14 @@ class KeyedNoise:
             self._surrendered = True
         return self._state
 
+    def surrender_release(self, covered: Sequence[Any], scale: float) -> bytes:
+        """The seed of the next release, which covers these exact values, for the processes that share its vector."""
+        return self._take_seed("noise", covered, scale)
+
     def _advance(self, purpose: str, covered: Sequence[Any] = (), scale: float = 0.0) -> np.random.Generator:
+        return stream_of(self._take_seed(purpose, covered, scale))
+
+    def _take_seed(self, purpose: str, covered: Sequence[Any], scale: float) -> bytes:
         with self._lock:
             self._check_usable()
             if covered and (self._witness is not None or self._by_values):
@@ -189,9 +198,9 @@ class KeyedNoise:
                 if self._witness is not None:
                     self._witness.note(bytes.fromhex(self._state.token("witness")), hashed)
                 purpose = f"{purpose} over {hashed.hex()}" if self._by_values else purpose
-            generator = self._state.generator(purpose)
+            seed = self._state.seed(purpose)
             self._state = self._state.next()
-        return generator
+        return seed
 
     def _check_usable(self) -> None:
         if os.getpid() != self._process:
@@ -229,6 +238,74 @@ def seeded_noise(seed: int, *, hardened: bool = False) -> KeyedNoise:
     seed = _validate.count(least=0, seed=seed)
     key = blake2b(str(seed).encode(), digest_size=KEY_BYTES, person=b"dpilot test seed").digest()
     return KeyedNoise(Chain(key), stamp=f"test noise (seed {seed}): not private", hardened=hardened)
+
+
+class Stretch(NamedTuple):
+    """Entries ``first`` to ``last`` of a leaf of ``size`` numbers."""
+
+    size: int
+    first: int
+    last: int
+
+
+class SharedNoise:
+    """The noise of one release whose vector lies in stretches in several processes; each adds that of its own.
+
+    The noise of the whole vector follows from one seed, which ``take_seed(values, scale)`` gives: that of a KeyedNoise
+    where it is drawn, the same told to the others. A process computes the stretches that it holds.
+
+    Guarantee:
+        On a CPU the noise of a coordinate is the one that ``KeyedNoise`` would have added to the whole vector, to the
+        last bit. So no two coordinates share theirs, on however many processes they lie, and none is noised twice.
+
+    Edge cases:
+        values on an accelerator    drawn there, in blocks of the leaf: the same on however many processes, and not
+                                    that of a whole vector in one
+    """
+
+    __slots__ = ("_layout", "_take_seed", "seed", "stamp")
+
+    def __init__(
+        self, layout: Sequence[Stretch], take_seed: Callable[[Sequence[Any], float], bytes], stamp: str
+    ) -> None:
+        self._layout, self._take_seed, self.stamp = layout, take_seed, stamp
+        self.seed: bytes | None = None  # once noise was drawn
+
+    def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
+        scale = noise_multiplier * bound
+        self.seed = self._take_seed(values, scale)
+        generator = stream_of(self.seed)
+        pairs = zip(values, self._layout, strict=True)
+        return [_add_stretch(value, stretch, scale, generator) for value, stretch in pairs]
+
+    def choice(self, log_weights: Floats) -> int:
+        raise InvalidInput(
+            f"a choice of {len(log_weights)} is asked of noise that several processes share: expected one."
+        )
+
+
+def _add_stretch(value: Any, stretch: Stretch, scale: float, generator: np.random.Generator) -> Any:
+    import torch
+
+    if on_accelerator(value):
+        return _add_accelerated_stretch(value, stretch, scale, generator)
+    dtype = np.dtype(np.float64 if value.dtype == torch.float64 else np.float32)
+    drawn = torch.from_numpy(_normal_stretch(stretch, dtype, generator))
+    return drawn.mul_(scale).add_(value.detach())
+
+
+def _add_accelerated_stretch(value: Any, stretch: Stretch, scale: float, generator: np.random.Generator) -> Any:
+    import torch
+
+    seeds = generator.integers(2**63, size=-(-stretch.size // _LARGE_BLOCK)).tolist()
+    own, noisy = torch.Generator(device=value.device), torch.empty_like(value)
+    for number in range(stretch.first // _LARGE_BLOCK, -(-stretch.last // _LARGE_BLOCK)):
+        start = number * _LARGE_BLOCK
+        stop = min(start + _LARGE_BLOCK, stretch.size)
+        block = noisy.new_empty(stop - start).normal_(0.0, scale, generator=own.manual_seed(seeds[number]))
+        first, last = max(start, stretch.first), min(stop, stretch.last)
+        noisy[first - stretch.first : last - stretch.first] = block[first - start : last - start]
+    return noisy.add_(value.detach())
 
 
 def check_distinct(sources: Iterable[Noise]) -> None:
@@ -307,18 +384,29 @@ def _normal(shape: tuple[int, ...], dtype: np.dtype[Any], generator: np.random.G
 
     The blocks do not depend on how many threads there are, so the same generator always gives the same numbers.
     """
-    drawn = np.empty(shape, dtype)
-    flat = drawn.reshape(-1)
-    starts = range(0, flat.size, _BLOCK)
+    size = math.prod(shape)
+    return _normal_stretch(Stretch(size, 0, size), dtype, generator).reshape(shape)
+
+
+def _normal_stretch(stretch: Stretch, dtype: np.dtype[Any], generator: np.random.Generator) -> NDArray[Any]:
+    """A stretch of the standard normal numbers of a leaf: of its blocks those alone are drawn that it meets."""
+    size, first, last = stretch
+    starts = np.arange(0, size, _BLOCK)
     if len(starts) <= 1:
-        generator.standard_normal(dtype=dtype, out=flat)
-        return drawn
+        return generator.standard_normal(size, dtype=dtype)[first:last]
     keys = generator.integers(2**32, size=(len(starts), KEY_BYTES // 4), dtype=np.uint32)
+    met = np.flatnonzero((starts < last) & (starts + _BLOCK > first))
+    drawn = np.empty(last - first, dtype)
 
     def fill(start: int, key: NDArray[np.uint32]) -> None:
-        stream = np.random.Generator(np.random.SFC64(key))
-        stream.standard_normal(dtype=dtype, out=flat[start : start + _BLOCK])
+        stream, stop = np.random.Generator(np.random.SFC64(key)), min(start + _BLOCK, size)
+        if first <= start and stop <= last:
+            stream.standard_normal(dtype=dtype, out=drawn[start - first : stop - first])
+        else:
+            here = slice(max(start, first), min(stop, last))
+            block = stream.standard_normal(stop - start, dtype=dtype)
+            drawn[here.start - first : here.stop - first] = block[here.start - start : here.stop - start]
 
-    with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
-        list(pool.map(fill, starts, keys))
+    with ThreadPoolExecutor(max(1, min(len(met), os.cpu_count() or 1))) as pool:
+        list(pool.map(fill, starts[met].tolist(), keys[met]))
     return drawn

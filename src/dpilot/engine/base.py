@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -65,25 +65,28 @@ class PerSample:
         parts = [inflate(add_squares({name: self.squares[name] for name in group})) for group in groups]
         return torch.where(null[:, None], torch.inf, torch.stack(parts, dim=1))
 
-    def weighted_sum(self, weights: Tensor, groups: Sequence[Sequence[str]] | None = None) -> dict[str, Tensor]:
-        """Sum over i of w_i g_i, by parameter name.
+    def weighted_sum(
+        self, weights: Tensor, groups: Sequence[Sequence[str]] | None = None, *, names: Collection[str] | None = None
+    ) -> dict[str, Tensor]:
+        """Sum over i of w_i g_i, by parameter name; of some parameters, ``names``, alone where not all are wanted.
 
         ``weights`` is (n,), or (n, groups) with one column for each group of parameter names; without ``groups`` the
         columns are the parameters in the order of ``names``.
         """
+        wanted = self.squares if names is None else names
         n = self.norms.shape[0]
         if weights.shape[:1] != (n,) or weights.dim() > 2:
             refuse("weights.shape", tuple(weights.shape), f"({n},) or ({n}, groups)")
         finite = torch.isfinite(self.norms)
         weights = torch.where(finite if weights.dim() == 1 else finite[:, None], weights.detach().to(self.norms), 0.0)
         if weights.dim() == 1:
-            return self.sum_with(dict.fromkeys(self.squares, weights))
+            return self.sum_with(dict.fromkeys(wanted, weights))
         groups = [[name] for name in self.squares] if groups is None else groups
         self._check_groups(groups)
         if weights.shape[1] != len(groups):
             refuse("weights.shape", tuple(weights.shape), f"({n}, {len(groups)}), one column a group")
         columns = zip(groups, weights.unbind(1), strict=True)
-        return self.sum_with({name: column for group, column in columns for name in group})
+        return self.sum_with({name: column for group, column in columns for name in group if name in wanted})
 
     def _check_groups(self, groups: Sequence[Sequence[str]]) -> None:
         named = [name for group in groups for name in group]
@@ -173,7 +176,7 @@ def empty(parameters: Mapping[str, nn.Parameter], engine: str, reason: str) -> P
     """The handle of a batch without samples."""
     squares = {name: p.detach().new_zeros(0, dtype=measure(p)) for name, p in parameters.items()}
 
-    return make_handle(engine, reason, squares, lambda _: zero_gradients(parameters))
+    return make_handle(engine, reason, squares, lambda wanted: zero_gradients({n: parameters[n] for n in wanted}))
 
 
 def zero_gradients(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:

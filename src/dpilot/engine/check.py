@@ -68,15 +68,15 @@ def parallel(module: nn.Module) -> Finding | None:
             "runs the model behind the engine's back.",
             "Use the wrapped module (.module); Trainer adds up over ranks.",
         )
-    if any(_is_distributed(kind) for kind in type(module).__mro__):  # FSDP, fully_shard, replicate
+    if any(is_distributed(kind) for kind in type(module).__mro__):  # FSDP, fully_shard, replicate
         return (
             "is spread over processes, each of which would add noise alone.",
-            "Use the plain module, whole on every rank: Trainer adds up over ranks. Sharded ones are not supported.",
+            "Use the plain module, whole on every rank, or a Trainer for one that fully_shard spread over its ranks.",
         )
     return None
 
 
-def _is_distributed(kind: type) -> bool:
+def is_distributed(kind: type) -> bool:
     """Whether a class is one of torch.distributed, which is not loaded for the question."""
     return f"{kind.__module__}.".startswith("torch.distributed.")
 
@@ -97,7 +97,7 @@ def parameter_findings(model: nn.Module) -> list[tuple[str, Finding]]:
     parameters = trainable(model)
     if not parameters:
         return [("model", ("has no trainable parameter.", "Set requires_grad=True on what should be trained."))]
-    spread = [name for name, p in model.named_parameters() if _is_distributed(type(p))]
+    spread = [name for name, p in model.named_parameters() if is_distributed(type(p))]
     if spread:
         return [(name, ("lies in pieces in several processes.", "Use a plain parameter.")) for name in spread]
     strange = [name for name, p in parameters.items() if not (p.dtype.is_floating_point or p.dtype.is_complex)]

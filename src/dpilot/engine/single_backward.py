@@ -652,15 +652,14 @@ class SideBySide:
         return self
 
     def weighted_sums(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Sum over i of w_i g_i for every parameter here; one product where all have the same weights."""
+        """Sum over i of w_i g_i for every parameter here that has weights; one product where all have the same."""
         sizes = [shape.numel() for shape in self.shapes.values()]
-        mine = [weights[name] for name in self.shapes]
-        if all(w is mine[0] for w in mine):
-            sums = torch.split(torch.mv(self.matrix.T, mine[0]), sizes)
-        else:
-            columns = torch.split(self.matrix, sizes, dim=1)
-            sums = tuple(torch.mv(c.T, w) for c, w in zip(columns, mine, strict=True))
-        return {name: s.view(shape) for (name, shape), s in zip(self.shapes.items(), sums, strict=True)}
+        mine = {name: weights[name] for name in self.shapes if name in weights}
+        if len(mine) == len(self.shapes) and len({id(w) for w in mine.values()}) == 1:
+            sums = torch.split(torch.mv(self.matrix.T, next(iter(mine.values()))), sizes)
+            return {name: s.view(shape) for (name, shape), s in zip(self.shapes.items(), sums, strict=True)}
+        columns = dict(zip(self.shapes, torch.split(self.matrix, sizes, dim=1), strict=True))
+        return {name: torch.mv(columns[name].T, w).view(self.shapes[name]) for name, w in mine.items()}
 
 
 CHEAP = 1 << 24

@@ -203,7 +203,7 @@ def concatenate_handles(parts: Sequence[PerSample]) -> PerSample:
     def sums(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         columns = {name: torch.split(w, counts) for name, w in weights.items()}
         each = [part.sum_with({name: columns[name][i] for name in weights}) for i, part in enumerate(parts)]
-        return {name: torch.stack([part[name] for part in each]).sum(0) for name in names}
+        return {name: torch.stack([part[name] for part in each]).sum(0) for name in weights}
 
     return PerSample(
         norms=torch.cat([part.norms for part in parts]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -39,9 +40,10 @@ from dpilot.train.ranks import ALONE, Ranks, own_device
 from dpilot.train.records.reader import Collate, Reader, check_one_row, declared_form, first_record, move_to
 from dpilot.train.records.unit_chunk import MEAN, repeat_rows, row_form, unit_losses
 from dpilot.train.records.unit_reader import UnitReader, Units, first_row, group_units, rows_of, unit_key
+from dpilot.train.shards import Shards
 from dpilot.train.silent import TRIED, silent_failures
 from dpilot.train.step import StepContext, TrainingState, initial_state
-from dpilot.train.sums import ExactSums, FloatSums, Sums
+from dpilot.train.sums import ExactSums, FloatSums, ShardSums, Sums
 from dpilot.train.validation import PublicValidation
 
 _log: Final = logging.getLogger("dpilot.train")
@@ -63,6 +65,7 @@ class Job:
     observers: Observers = field(default_factory=Observers)
     validation: PublicValidation | None = None
     ranks: Ranks = ALONE
+    shards: Shards | None = None
 
     @classmethod
     def create(
@@ -76,7 +79,9 @@ class Job:
     ) -> Job:
         """The job, or the first thing that is wrong with it; ``own`` is an optimizer of the caller's, or makes one."""
         check_plan(plan)
-        check_model(model)
+        shards = find_shards(model, more.get("ranks", ALONE), options)
+        with nullcontext() if shards is None else shards.plain():
+            check_model(model)
         check_loss(loss_fn)
         device = move_model(model, options.device)
         if isinstance(own, torch.optim.Optimizer):
@@ -91,7 +96,12 @@ class Job:
         loss_fn = null_outside_classes(loss_fn, device)
         if not plan.unit.is_record:
             loss_fn = partial(unit_losses, loss_fn, options.per_batch, options.unit_gradient)
-        return cls(model, loss_fn, plan, options, optimizer, device, **more)._in_chunks(options.chunk_size)
+        job = cls(model, loss_fn, plan, options, optimizer, device, shards=shards, **more)
+        return job._in_chunks(options.chunk_size)
+
+    def whole(self) -> AbstractContextManager[None]:
+        """The model as it can be run: one in pieces is put together, by all ranks."""
+        return nullcontext() if self.shards is None else self.shards.whole()
 
     @property
     def per_batch(self) -> bool:
@@ -148,6 +158,10 @@ class Job:
         """
         if form is None:
             return self if self.options.chunk_size is not None else self._in_chunks(1)
+        with self.whole():
+            return self._try(form, quietly=quietly or self.shards is not None)
+
+    def _try(self, form: Any, *, quietly: bool) -> Job:
         per_sample, per_batch = self._per_sample(), self.per_batch
         batches.refuse_lists(form, batches.size(form, per_batch))
         with dry_run.fork_generators():
@@ -163,7 +177,7 @@ class Job:
             if self.options.chunk_size is None:
                 expected, rows = self.plan.expected_batch_size, self.plan.unit.rows or 1
                 size = dry_run.chunk_size(per_sample, form, expected, per_batch=per_batch, rows=rows)
-                halved = self.options.low_memory and replays(self.options, self.device)
+                halved = self.options.low_memory and self._replays
                 settled = self._in_chunks(-(-size // 2) if halved else size, self.ranks.size)
             settled.refuse_mixing(form)
         return settled
@@ -211,7 +225,7 @@ class Job:
 
     def start(self, noise: Noise, receipt: Draws, form: Any = None) -> TrainingState:
         """The run before its first step; ``form`` is a public chunk of the records' shapes."""
-        rows, replayed = self.options.chunk_size, replays(self.options, self.device)
+        rows, replayed = self.options.chunk_size, self._replays
         launched = self._per_sample(rows, form)
         per_sample = self._per_sample(rows, form, replayed=True) if replayed else launched
         context = StepContext(
@@ -229,7 +243,14 @@ class Job:
         rates = [group["lr"] for group in self.optimizer.param_groups]
         return TrainingState(context, self.options, initial_state(self.plan, self.model, self.device), rates)
 
+    @property
+    def _replays(self) -> bool:
+        """Whether chunks are replayed, which asks for weights that stay where they are."""
+        return self.shards is None and replays(self.options, self.device)
+
     def _sums(self) -> Sums:
+        if self.shards is not None:
+            return ShardSums.of(self.shards, self.plan.expected_batch_size)
         if self.options.exact_sums:
             return ExactSums.of(self.ranks, self.model, self.plan.expected_batch_size)
         return FloatSums()
@@ -263,6 +284,22 @@ class Job:
     def _per_sample(self, rows: int | None = None, form: Any = None, *, replayed: bool = False) -> PerSampleOf:
         options = replace(self.options, per_batch=self.per_batch)
         return per_sample_of(self.model, self.loss_fn, options, rows, form, replayed=replayed)
+
+
+def find_shards(model: object, ranks: Ranks, options: Options) -> Shards | None:
+    """The pieces of a model that lies in pieces; refused with options that need a whole one."""
+    shards = Shards.find(model, ranks) if isinstance(model, nn.Module) else None
+    if shards is None:
+        return None
+    remedies = {
+        "low_memory": (options.low_memory, "Take smaller chunks, chunk_size=."),
+        "device": (options.device is not None, "Shard it on a mesh of that device."),
+        'noise="hardened"': (options.hardened, "Leave it out."),
+    }
+    for name, (given, remedy) in remedies.items():
+        if given:
+            raise InvalidInput(f"{name} is given, and the model lies in pieces (fully_shard): expected none. {remedy}")
+    return shards
 
 
 def check_plan(plan: object) -> None:

@@ -136,10 +136,10 @@ class PrivateStep:
         job, ranks = self._job, self._job.ranks
         plan, example = job.plan, job.example
         form = None if example is None else job.chunk_form(example)
-        if form is not None:
-            job.dry_run(form)
         check_unused(given, own_ledger=ledger is None)
         job.join((), test_seed)
+        if form is not None:
+            job.dry_run(form)
 
         def open_book() -> Ledger | Committed:
             return payment.open_ledger(ledger, plan, data_id) or payment.own_ledger(plan, None, data_id)

@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dpilot._arrays import Indices
+from dpilot.engine.check import is_distributed
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.privacy.receipt import check_alone, spend_for_ranks, world_size
@@ -59,11 +60,16 @@ class Share:
 
 
 class Ranks(Protocol):
-    """The processes of one run. Each method but the first three is called by all of them, in one order."""
+    """The processes of one run. Each method but the first four is called by all of them, in one order."""
 
     @property
     def size(self) -> int:
         """How many there are."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is."""
         ...
 
     @property
@@ -88,7 +94,7 @@ class Ranks(Protocol):
         ...
 
     def copy_weights(self, model: nn.Module) -> None:
-        """Give every rank the parameters and buffers of rank 0."""
+        """Give every rank the parameters and buffers of rank 0; what lies in pieces stays as it is."""
         ...
 
     def deal(self, chain: Chain, step: int, pieces: Iterable[Indices]) -> Share:
@@ -107,6 +113,18 @@ class Ranks(Protocol):
         """The tensors of these forms that rank 0 makes, on every rank."""
         ...
 
+    def any_left(self, left: bool) -> bool:
+        """Whether a rank says so; refused on all where one failed. Only between a share and its sum."""
+        ...
+
+    def collect(self, mine: Tensor) -> list[Tensor]:
+        """The tensors of one form that the ranks have, in their order, on every rank."""
+        ...
+
+    def add_for(self, owner: int, sums: Tensor) -> Tensor:
+        """The sum over all ranks, on one of them; what others get is of no use."""
+        ...
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -118,6 +136,10 @@ class Alone(Ranks):
     @property
     def size(self) -> int:
         return 1
+
+    @property
+    def rank(self) -> int:
+        return 0
 
     @property
     def leads(self) -> bool:
@@ -153,6 +175,16 @@ class Alone(Ranks):
         del forms
         return make()
 
+    def any_left(self, left: bool) -> bool:
+        return left
+
+    def collect(self, mine: Tensor) -> list[Tensor]:
+        return [mine]
+
+    def add_for(self, owner: int, sums: Tensor) -> Tensor:
+        del owner
+        return sums
+
 
 ALONE: Final = Alone()
 
@@ -172,8 +204,12 @@ class Together(Ranks):
         return self._group.size()
 
     @property
+    def rank(self) -> int:
+        return self._group.rank()
+
+    @property
     def leads(self) -> bool:
-        return self._group.rank() == 0
+        return self.rank == 0
 
     def spend(self) -> AbstractContextManager[None]:
         return spend_for_ranks() if self.leads else nullcontext()
@@ -207,20 +243,21 @@ class Together(Ranks):
         other = [name for name, value in facts.items() if told[name] != value]
         if other:
             raise InvalidInput(
-                f"rank {self._group.rank()} has another {', another '.join(other)} than rank 0: expected the same "
+                f"rank {self.rank} has another {', another '.join(other)} than rank 0: expected the same "
                 "script, packages, data and settings on every rank. Nothing was paid."
             )
         self._vote(None)
 
     @torch.no_grad()
     def copy_weights(self, model: nn.Module) -> None:
-        tensors = [each.detach() for each in model.state_dict().values() if isinstance(each, Tensor)]
+        held = (each for each in model.state_dict().values() if isinstance(each, Tensor))
+        tensors = [each.detach() for each in held if not is_distributed(type(each))]
         told = self.spread(lambda: tensors, [(each.shape, each.dtype, each.device) for each in tensors])
         for mine, theirs in zip(tensors, told, strict=True):
             mine.copy_(theirs)
 
     def deal(self, chain: Chain, step: int, pieces: Iterable[Indices]) -> Share:
-        rank, count = self._group.rank(), self.size
+        rank, count = self.rank, self.size
         if self.leads:
             key, all_of_them = np.frombuffer(_rank_key(chain), np.int64), list(pieces)
             shares = [all_of_them[each::count] for each in range(count)]
@@ -270,6 +307,23 @@ class Together(Ranks):
         self._releasing = False
         return made if self.leads else [each.to(device) for each, (_, _, device) in zip(moved, forms, strict=True)]
 
+    def any_left(self, left: bool) -> bool:
+        found = self._vote(None, left=left)
+        self._votes += 1
+        return found
+
+    def collect(self, mine: Tensor) -> list[Tensor]:
+        moved = (mine if self._direct else mine.cpu()).contiguous()
+        found = [torch.empty_like(moved) for _ in range(self.size)]
+        content = [each.view(-1).view(torch.uint8) for each in found]  # of whatever type
+        self._do(lambda: self._group.allgather([content], [moved.view(-1).view(torch.uint8)]))
+        return [each.to(mine.device) for each in found]
+
+    def add_for(self, owner: int, sums: Tensor) -> Tensor:
+        moved = sums if self._direct else sums.cpu()
+        self._do(lambda: self._group.reduce(moved, owner))
+        return moved.to(sums.device)
+
     def _fail(self, problem: BaseException) -> None:
         """Let the others know: in the vote that waits for this rank, or else at the next occasion."""
         if self._votes and not self._releasing:
@@ -294,20 +348,21 @@ class Together(Ranks):
         if self._votes:
             self._vote(problem)
 
-    def _vote(self, problem: BaseException | None) -> None:
-        """Whether all succeeded; RankLost on all where one did not, but for the one that failed, which knows."""
+    def _vote(self, problem: BaseException | None, *, left: bool = False) -> bool:
+        """Whether anything is left; RankLost on all where one failed, but for that one, which knows."""
         self._votes -= 1
-        failed = torch.zeros(self.size, dtype=torch.int64)
-        failed[self._group.rank()] = problem is not None
-        self._do(lambda: self._group.allreduce([failed]))
+        asked = torch.zeros(2, self.size, dtype=torch.int64)
+        asked[:, self.rank] = torch.tensor([problem is not None, left])
+        self._do(lambda: self._group.allreduce([asked]))
         said = []
-        for rank in failed.nonzero().flatten().tolist():
+        for rank in asked[0].nonzero().flatten().tolist():
             said.append(f"rank {rank} failed ({self._relay(rank, problem)})")
         if said and problem is None:
             self._raise_lost("; ".join(said))
+        return bool(asked[1].any())
 
     def _relay(self, rank: int, problem: BaseException | None) -> str:
-        if rank == self._group.rank():
+        if rank == self.rank:
             self._send(_words(problem), rank)
             return ""
         return str(self._receive(rank))

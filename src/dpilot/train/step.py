@@ -6,7 +6,7 @@ What is sensitive stays inside ``private_sum``; everything after it was released
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, Protocol, final
@@ -108,13 +108,14 @@ def private_step(
     grid = grid_size(float(state.bound), plan.noise_multiplier) if context.hardened else None
     kinds, sums = sum_types(parameters, math.inf if context.hardened else batch_size), context.sums
     canaries = () if context.canaries is None else context.canaries.gradients(planted, state)
-    pieces = chain(map(context.per_sample, chunks), canaries)
-    with ignore_warnings():
+    with ignore_warnings(), sums.whole():
+        nothing = no_gradients(trainable(context.model), "none", "no records")
+        found = (nothing if each is None else context.per_sample(each) for each in sums.rounds(chunks))
         released, extras = private_sum(
-            (sums.piece(_ChunkGradients(each, groups, kinds, grid)) for each in pieces),
+            (sums.piece(_ChunkGradients(each, groups, kinds, grid)) for each in chain(found, canaries)),
             _widen_extras(context.clip or plan.clipping.clip, kinds, grid),
             state,
-            empty=sums.piece(_ChunkGradients(no_gradients(parameters, "none", "no records"), groups, kinds, grid)),
+            empty=sums.piece(_ChunkGradients(nothing, groups, kinds, grid)),
             noise_multiplier=plan.noise_multiplier,
             sample_rate=plan.sample_rate,
             receipt=context.receipt,
@@ -124,8 +125,8 @@ def private_step(
         )
     if context.canaries is not None:
         context.canaries.observe(released, state)
-    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(released.values()))))
-    _move(parameters, context.optimizer, released, batch_size, frozen=state.frozen)
+    length = sums.length(released)
+    _move(parameters, context.optimizer, released, batch_size, sums, frozen=state.frozen)
     return update_from_release(plan.clipping, state, extras, length), Released(extras, length)
 
 
@@ -164,11 +165,12 @@ class _ChunkGradients(PerSampleGradients):
     def norms(self) -> Tensor:
         return self.gradients.norms if self.groups is None else self.gradients.group_norms(self.groups)
 
-    def weighted_sum(self, weights: Tensor) -> Gradients:
+    def weighted_sum(self, weights: Tensor, names: Collection[str] | None = None) -> Gradients:
         """The sums as they are released: a complex one as its real and imaginary parts, the coordinates that the norm
         and the noise are about."""
-        sums = self.gradients.weighted_sum(weights, self.groups)
-        return {name: _round(_real(sums[name]).to(kind), self.grid) for name, kind in self.kinds.items()}
+        sums = self.gradients.weighted_sum(weights, self.groups, names=names)
+        wanted = self.kinds if names is None else {name: self.kinds[name] for name in self.kinds if name in names}
+        return {name: _round(_real(sums[name]).to(kind), self.grid) for name, kind in wanted.items()}
 
 
 def _round(values: Tensor, grid: float | None) -> Tensor:
@@ -197,11 +199,11 @@ def _add(total: Gradients, more: Gradients, *, own: bool) -> Gradients:
 
 def _move(
     parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, released: Gradients, batch_size: float,
-    *, frozen: bool,
+    sums: Sums, *, frozen: bool,
 ) -> None:  # fmt: skip
     """Hand the noisy mean to the optimizer. While a rule only measures, the optimizer does not move."""
-    means = torch._foreach_div(list(released.values()), batch_size)
-    for parameter, mean in zip(parameters.values(), means, strict=True):
+    means = dict(zip(released, torch._foreach_div(list(released.values()), batch_size), strict=True))
+    for parameter, mean in zip(parameters.values(), sums.gradients(means), strict=True):
         parameter.grad = (torch.view_as_complex(mean) if parameter.is_complex() else mean).to(parameter.dtype)
     if not frozen:
         optimizer.step()

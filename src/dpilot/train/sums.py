@@ -11,16 +11,24 @@ A chunk's rounding moves a coordinate by at most half the grid: at 38 bits, less
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
-from dpilot.mechanism import release
-from dpilot.private_sum import Clip, Summand
+from dpilot.errors import BudgetExceeded
+from dpilot.keys import KEY_BYTES
+from dpilot.mechanism import gaussian_event, release
+from dpilot.noise import KeyedNoise, SharedNoise, Stretch
+from dpilot.privacy.events import Event
+from dpilot.private_sum import Clip, PerSampleGradients, Summand
 from dpilot.train.ranks import Ranks
+from dpilot.train.shards import Shards
 
 Gradients = dict[str, Tensor]
 Both = tuple[Gradients, Tensor]
@@ -31,12 +39,39 @@ _SPARE: Final = 10  # bits: room for 1,024 times the expected batch
 _LEAST_ROOM: Final = 24  # bits: room for 16 million records
 
 
-class Sums(Protocol):
-    """What a step asks of it: each chunk's ``piece`` of the sum, and the noisy ``release`` of the whole."""
+class Chunk(PerSampleGradients, Protocol):
+    """A chunk whose sums can be had for some parameters, ``names``, alone."""
 
-    def piece(self, chunk: Summand) -> Summand: ...
+    def weighted_sum(self, weights: Tensor, names: Collection[str] | None = None) -> Gradients: ...
+
+
+class Sums(Protocol):
+    """What a step asks of it: each chunk's ``piece`` of the sum, and the noisy ``release`` of the whole.
+
+    Where the model is in pieces, so are the sums: then the model is put together for the step (``whole``), ranks go
+    through their chunks side by side (``rounds``), and what was released is handed on as the parameters are.
+    """
+
+    def whole(self) -> AbstractContextManager[None]:
+        """The model as chunks are computed with it."""
+        return nullcontext()
+
+    def rounds(self, chunks: Iterable[Any]) -> Iterable[Any]:
+        """The chunks of this rank, None where others have more."""
+        return chunks
+
+    def piece(self, chunk: Chunk) -> Summand: ...
 
     def release(self, total: Both, *, bound: float, **terms: Any) -> Both: ...
+
+    def length(self, released: Gradients) -> Tensor:
+        """The length of the whole of what was released."""
+        lengths = torch.stack(torch._foreach_norm(list(released.values())))
+        return torch.linalg.vector_norm(lengths)  # type: ignore[no-any-return]
+
+    def gradients(self, means: Gradients) -> Sequence[Tensor]:
+        """The noisy means, as the optimizer's parameters lie."""
+        return list(means.values())
 
 
 @final
@@ -44,7 +79,7 @@ class Sums(Protocol):
 class FloatSums(Sums):
     """Sums of one process, added chunk by chunk in the precision in which they are released."""
 
-    def piece(self, chunk: Summand) -> Summand:
+    def piece(self, chunk: Chunk) -> Summand:
         return chunk
 
     def release(self, total: Both, *, bound: float, **terms: Any) -> Both:
@@ -72,10 +107,9 @@ class ExactSums(Sums):
     def of(cls, ranks: Ranks, model: nn.Module, batch_size: float) -> ExactSums:
         """Those of a model whose batches are expected to hold so many records."""
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        room = max(_LEAST_ROOM, _SPARE + math.ceil(math.log2(max(batch_size, 1.0))))
-        return cls(ranks, sum_types(parameters, batch_size), 62 - room)
+        return cls(ranks, sum_types(parameters, batch_size), grid_bits(batch_size))
 
-    def piece(self, chunk: Summand) -> Summand:
+    def piece(self, chunk: Chunk) -> Summand:
         return _OnGrid(chunk, self.bits)
 
     def release(self, total: Both, *, bound: float, **terms: Any) -> Both:
@@ -96,6 +130,138 @@ class ExactSums(Sums):
 
 @final
 @dataclass(frozen=True, slots=True)
+class ShardSums(Sums):
+    """Sums on the same grid of a model in pieces: each rank has, adds up and releases those of its own pieces.
+
+    Guarantee:
+        That of ``ExactSums``. Noise is that of one vector, whose seed rank 0 draws from its receipt and tells the
+        others; each computes the stretches it holds (``SharedNoise``), after all ranks have told rank 0's witness what
+        it will cover.
+
+    Edge cases:
+        a rank that has no more chunks    takes part in the others' rounds, with zeros
+        a rank that fails in a round      sends zeros in what is left of it; all stop before the release
+    """
+
+    ranks: Ranks
+    shards: Shards
+    kinds: Mapping[str, torch.dtype]
+    bits: int
+
+    @classmethod
+    def of(cls, shards: Shards, batch_size: float) -> ShardSums:
+        """Those of a model whose batches are expected to hold so many records."""
+        parameters = {part.name: part.sharded for part in shards.trained}
+        return cls(shards.ranks, shards, sum_types(parameters, batch_size), grid_bits(batch_size))
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        self.ranks.any_left(True)
+        with self.shards.whole():
+            yield
+
+    def rounds(self, chunks: Iterable[Any]) -> Iterator[Any]:
+        left = iter(chunks)
+        chunk = next(left, None)
+        while self.ranks.any_left(chunk is not None):
+            yield chunk
+            chunk = next(left, None)
+
+    def piece(self, chunk: Chunk) -> Summand:
+        return _InPieces(chunk, self)
+
+    def release(self, total: Both, *, bound: float, **terms: Any) -> Both:
+        gradients, extras = total
+        kind = next(iter(self.kinds.values()))
+        hashed = torch.zeros(self.ranks.size, 4, dtype=torch.int64)
+        hashed[self.ranks.rank] = _hash(gradients)
+        whole = self.ranks.add(torch.cat([extras.reshape(-1), hashed.to(extras.device).reshape(-1)]))
+        extras_sum, hashes = whole[: extras.numel()], whole[extras.numel() :]
+        grid = _grid(torch.tensor(bound, dtype=torch.float64), self.bits).item()
+        own = [(gradients[name].double() * grid).to(kind) for name, kind in self.kinds.items()]
+        noise: KeyedNoise = terms.pop("noise")
+        layout, count, made = self.shards.layout, extras.numel(), list[Tensor]()
+
+        def noisy() -> list[Tensor]:
+            def draw(values: Sequence[Any], scale: float) -> bytes:
+                return noise.surrender_release([*values, hashes], scale)
+
+            source = SharedNoise([*layout, Stretch(count, 0, count)], draw, noise.stamp)
+            mine = [*own, (extras_sum.double() * grid).to(kind)]
+            *released, last = release(mine, bound=bound, noise=source, **terms)
+            made.extend(released)
+            # a release that a tape gives back drew no noise: then the others' tapes do the same
+            seed = os.urandom(KEY_BYTES) if source.seed is None else source.seed
+            return [last.view(extras.shape), torch.frombuffer(bytearray(seed), dtype=torch.uint8)]
+
+        forms = [(extras.shape, kind, extras.device), (torch.Size([KEY_BYTES]), torch.uint8, torch.device("cpu"))]
+        noisy_extras, told = self.ranks.spread(noisy, forms)
+        if not self.ranks.leads:
+            seed = told.numpy().tobytes()
+            source = SharedNoise([*layout, Stretch(count, 0, 0)], lambda *_: seed, noise.stamp)
+            paid = DrawnElsewhere(gaussian_event(terms["noise_multiplier"], terms["sample_rate"]))
+            mine = [*own, extras.new_zeros(0, dtype=kind)]
+            made = release(mine, bound=bound, noise=source, **{**terms, "receipt": paid})[:-1]
+        return dict(zip(gradients, made, strict=True)), noisy_extras
+
+    def length(self, released: Gradients) -> Tensor:
+        squares = [each.double().square().sum() for each in released.values()]
+        return torch.stack(self.ranks.collect(torch.stack(squares).sum())).sum().sqrt()
+
+    def gradients(self, means: Gradients) -> Sequence[Tensor]:
+        return [part.piece_like(means[part.name]) for part in self.shards.trained]
+
+
+@final
+@dataclass(slots=True)
+class DrawnElsewhere:
+    """One release that rank 0 drew from its receipt, and in which this rank has a part."""
+
+    left: Event | None
+
+    def draw(self, event: Event) -> None:
+        if event != self.left:
+            raise BudgetExceeded(f"a release of {event!r} was not drawn by rank 0: expected {self.left!r}.")
+        self.left = None
+
+
+def _hash(sums: Gradients) -> Tensor:
+    """What tells exact sums from others, as four numbers: for rank 0's witness."""
+    made = blake2b(digest_size=32)
+    for each in sums.values():
+        made.update(each.cpu().numpy().data)
+    return torch.frombuffer(bytearray(made.digest()), dtype=torch.int64)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _InPieces(Summand):
+    """A chunk of which each rank gets the sums of its own pieces, over all ranks."""
+
+    chunk: Chunk
+    sums: ShardSums
+
+    def clip_and_sum(self, clip: Clip, state: Any) -> Both:
+        ranks, shards, problem = self.sums.ranks, self.sums.shards, None
+        weights, extras = clip(self.chunk.norms, state)
+        grid = _grid(state.bound, self.sums.bits)
+        ranks.any_left(True)
+        mine: Gradients = {}
+        for bucket in shards.buckets():
+            try:
+                exact = self.chunk.weighted_sum(weights, names={part.name for part in bucket})
+                whole = {name: _round(each, grid) for name, each in exact.items()}
+            except BaseException as raised:  # the others wait for these sums: they get zeros, and learn of it after
+                problem = raised
+                whole = {part.name: torch.zeros(part.whole.shape, dtype=torch.int64) for part in bucket}
+            mine.update(shards.add(whole, bucket))
+        if problem is not None:
+            raise problem
+        return mine, _round(extras.sum(0), grid)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class _OnGrid(Summand):
     """A chunk whose sums are whole numbers of the grid."""
 
@@ -106,6 +272,11 @@ class _OnGrid(Summand):
         gradients, extras = self.chunk.clip_and_sum(clip, state)
         grid = _grid(state.bound, self.bits)  # a tensor where the sums are: nothing waits for the device
         return {name: _round(each, grid) for name, each in gradients.items()}, _round(extras, grid)
+
+
+def grid_bits(batch_size: float) -> int:
+    """How much finer than the bound the grid is, in bits, where batches are expected to hold so many records."""
+    return 62 - max(_LEAST_ROOM, _SPARE + math.ceil(math.log2(max(batch_size, 1.0))))
 
 
 def _grid(bound: Tensor, bits: int) -> Tensor:

@@ -18,7 +18,7 @@ from dpilot.keys import Chain, fresh_key
 from dpilot.noise import KeyedNoise, SystemNoise, Witness, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.receipt import Receipt
-from dpilot.records import RUN, RunRecord
+from dpilot.records import RUN, RunRecord, ValidationRecord
 from dpilot.sampling import PoissonSampler, check_source
 from dpilot.train import payment
 from dpilot.train.canaries import Canaries
@@ -211,14 +211,15 @@ class Trainer:
         if job.ranks.leads:
             terms.check_free()
         payment.check_unused(self._plan, own_ledger=terms.ledger is None)
-        if job.validation is not None:
-            job.validation.check(dataset)
         if terms.audit is not None:
             terms.audit.check(job, dataset)
         form = job.form(dataset)
-        if form is not None:
-            job = job.dry_run(form)
         job = job.join(dataset, terms.test_seed)
+        if job.validation is not None:
+            with job.whole():
+                job.validation.check(dataset)
+        if form is not None:
+            job = job.dry_run(form).in_chunks_of_first()
         with payment.pay_once(job.ranks, job.plan, lambda: _pay(job, terms)) as paid:
             sampler = payment.begin_use(self._plan, terms.coins()).sampler
             if form is None:  # no type and no example tells it: the first record's counts as public
@@ -391,7 +392,7 @@ def _take_steps(
     observers = job.observers if ranks.leads else Observers()
     report = observers.of(job.plan.steps, state.steps_taken, cost.epsilon, cost.delta, paid.left)
     if job.validation is not None and not state.validation:
-        state.validation.append(job.validation.score(0))
+        state.validation.append(_score(job, job.validation, 0))
     canaries, size = state.context.canaries, job.options.chunk_size
     length = len(reader) + (0 if canaries is None else int(canaries.included.sum()))
     for batch in sampler.batches(length if ranks.leads else 0):
@@ -405,10 +406,15 @@ def _take_steps(
             chunks = chain(chunks, canaries.chunks(planted.indices - len(reader), size))
         record = state.step(share.chain, chunks, planted.indices - len(reader))
         if job.validation is not None and job.validation.due(state.steps_taken) and state.steps_taken < job.plan.steps:
-            state.validation.append(job.validation.score(state.steps_taken))
+            state.validation.append(_score(job, job.validation, state.steps_taken))
         if writer is not None and writer.due(state):
             writer.write(state, sampler, noise)
         report(record)
+
+
+def _score(job: Job, validation: PublicValidation, taken: int) -> ValidationRecord:
+    with job.whole():
+        return validation.score(taken)
 
 
 def _finish(
@@ -417,7 +423,7 @@ def _finish(
     """The run that is handed out. Rank 0 says what was released, once it has written it."""
     state.finish()
     if job.validation is not None:  # the model that is handed out, averaged or moved on
-        state.validation.append(job.validation.score(job.plan.steps))
+        state.validation.append(_score(job, job.validation, job.plan.steps))
     model, ledger = state.context.model, None if paid is None else paid.ledger
 
     def write() -> RunRecord:

@@ -52,7 +52,7 @@ def run(chunk: Chunk, *, reason: str, draws: GeneratorStates, of_chunk: Callable
         return [square[row] for square in found.squares.values()]
 
     def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        totals = zero_gradients(parameters)
+        totals = zero_gradients({name: parameters[name] for name in weights})
         used = torch.stack(list(weights.values())).count_nonzero(0).tolist()
         with keep_draws():
             for i in (i for i in range(n) if used[i]):
