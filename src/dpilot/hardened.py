@@ -132,7 +132,7 @@ def _sizes(tails: NDArray[np.uint64], scale: float, read: Read) -> Floats:
     open_by = tails.astype(np.float64) + 0.5  # of 2^64: in (0, 1/2)
     distance = -ndtri(open_by * 2.0**-64)
     far = scale * distance
-    nearest = np.rint(far)
+    nearest: Floats = np.rint(far)
     # these bits leave the tail probability open by 1 / tail of itself, that is the distance by as much at most
     doubt = scale * (_DOUBT * (1 + distance) + 1 / open_by)
     for place in np.flatnonzero(0.5 - np.abs(far - nearest) <= doubt):
