@@ -81,7 +81,7 @@ def test_a_step_releases_real_and_imaginary_parts_and_moves_along_the_complex_me
         noise=noise,
         receipt=Receipt(chosen.event),
     )
-    private_step(made, initial_state(chosen, model), [None] * chunks)
+    private_step(made, initial_state(chosen, model), ["records"] * chunks)
     assert noise.given[0].shape == (3, 2)
     assert noise.given[0].dtype == (torch.float32 if dtype == torch.complex64 else torch.float64)
     expected = -chunks * gradient / 5 / chosen.expected_batch_size
