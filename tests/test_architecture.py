@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -70,20 +70,16 @@ def called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """The parts of dpilot that a file imports."""
-    yield from (name.split(".")[1] for name in modules(tree) if name.startswith("dpilot."))
-
-
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def modules_of(path: Path) -> tuple[str, ...]:
+    """The names, not the trees, are kept: a million nodes would slow every collection of garbage after this file."""
+    return tuple(modules(ast.parse(path.read_text())))
 
 
-def faults(name: str, tree: ast.Module) -> list[str]:
+def faults(name: str, imported: Iterable[str]) -> list[str]:
     """What is wrong with the imports of a file that lives in part ``name``."""
     found = []
-    for target in imported(tree):
+    for target in (module.split(".")[1] for module in imported if module.startswith("dpilot.")):
         if target not in LEVEL:
             found.append(f"{name} imports {target}, which is not on the map")
         elif LEVEL[target] > LEVEL[name]:
@@ -101,7 +97,7 @@ FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_point_down(path: Path) -> None:
     assert part(path) in LEVEL, f"{part(path)} is not on the map"
-    assert faults(part(path), tree_of(path)) == []
+    assert faults(part(path), modules_of(path)) == []
 
 
 @pytest.mark.parametrize(
@@ -120,16 +116,13 @@ def test_imports_point_down(path: Path) -> None:
     ],
 )
 def test_a_wrong_arrow_is_seen(name: str, source: str) -> None:
-    assert faults(name, ast.parse(source))
+    assert faults(name, modules(ast.parse(source)))
 
 
 def users(library: str) -> set[str]:
     """The files that import ``library``."""
     return {
-        str(path.relative_to(SOURCE))
-        for path in FILES
-        for name in modules(tree_of(path))
-        if name.split(".")[0] == library
+        str(path.relative_to(SOURCE)) for path in FILES for name in modules_of(path) if name.split(".")[0] == library
     }
 
 
@@ -145,7 +138,7 @@ def test_imports_whose_name_is_computed_are_few() -> None:
     computed = {
         str(path.relative_to(SOURCE))
         for path in FILES
-        for node in ast.walk(tree_of(path))
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and called(node) in ("import_module", "__import__") and not is_constant(node)
     }
     assert computed == COMPUTED_NAMES
@@ -163,8 +156,8 @@ def test_nothing_of_privacy_imports_torch() -> None:
 def test_accountants_know_nothing_of_those_above_them(name: str) -> None:
     """Backends (rdp, pld) are below selection, which is below the accountant that chooses among them."""
     above = ACCOUNTANTS[ACCOUNTANTS.index(name) + 1 :]
-    tree = ast.parse((SOURCE / "privacy" / f"{name}.py").read_text())
-    assert not [each for each in modules(tree) if each.removeprefix("dpilot.privacy.").split(".")[0] in above]
+    imported = modules_of(SOURCE / "privacy" / f"{name}.py")
+    assert not [each for each in imported if each.removeprefix("dpilot.privacy.").split(".")[0] in above]
 
 
 ROOMS = [
@@ -187,7 +180,7 @@ def room_faults(path: Path) -> list[str]:
     """What is wrong with the imports of a file of the engine."""
     own = part_of_engine(path)
     found = []
-    for name in modules(tree_of(path)):
+    for name in modules_of(path):
         if name.startswith("dpilot.engine."):
             target = name.split(".")[2]
             if target != own and ROOM_LEVEL[target] >= ROOM_LEVEL[own]:

@@ -412,12 +412,12 @@ def auto_regressor(data):
 
 
 def auto_classifier(data):
-    made = AutoClassifier(epsilon=5.0, size=SIZE, classes=[0, 1]).fit(*data)
+    made = AutoClassifier(epsilon=5.0, size=SIZE, epochs=8, classes=[0, 1]).fit(*data)
     return made.coef_, dict(made.metrics_), made.privacy_.spent
 
 
 def declared_classifier(data):
-    made = AutoClassifier(epsilon=5.0, size=SIZE, schema=SCHEMA).fit(data)
+    made = AutoClassifier(epsilon=5.0, size=SIZE, epochs=8, schema=SCHEMA).fit(data)
     return made.coef_, dict(made.metrics_), made.privacy_.spent
 
 
@@ -739,7 +739,7 @@ def test_an_image_of_another_type_scales_no_other(odd):
 
 def test_images_of_another_type_move_only_their_own_part_of_a_fit():
     def run(data):
-        made = AutoClassifier(epsilon=5.0, size=20, classes=[0, 1]).fit(*data)
+        made = AutoClassifier(epsilon=5.0, size=20, epochs=8, classes=[0, 1]).fit(*data)
         return made.coef_, dict(made.metrics_)
 
     more = np.concatenate([IMAGES, ODD_IMAGES["floats"]]), np.append(LABELS[:20], "x")
