@@ -74,10 +74,18 @@ def test_a_whole_unit_moves_releases_by_no_more_than_their_bound(replay, monkeyp
     replay(partial(run, model="auto", epochs=3, **UNIT, **WEIGHTS[name]), pairs=[pair], opaque=OPAQUE)
 
 
-@pytest.mark.parametrize("model", ["auto", "logistic"])
-def test_counts_are_paid_on_the_training_part_within_the_budget(model):
+@pytest.mark.parametrize(("model", "epochs"), [("auto", 3), ("logistic", 0.1)])
+def test_counts_are_paid_on_the_training_part_within_the_budget(model, epochs):
     plain, weighed = (
-        fit_table(frame(600), SCHEMA, epsilon=2.0, delta=1e-5, model=model, epochs=0.1 if model == "logistic" else 3, class_weight=given)
+        fit_table(
+            frame(600),
+            SCHEMA,
+            epsilon=2.0,
+            delta=1e-5,
+            model=model,
+            epochs=0.1 if model == "logistic" else 3,
+            class_weight=given,
+        )
         for given in (None, "balanced")
     )
     (paid,) = (entry for entry in weighed.record.ledger if entry["purpose"] == "class counts")
