@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -165,7 +166,7 @@ ROOMS = [
     {"batch"},
     {"writes", "check"},
     {"state"},
-    {"record"},
+    {"trace"},
     {"layers", "isolate", "outputs"},
     {"single_backward"},
     {"made_up"},
@@ -201,8 +202,17 @@ def test_rooms_of_the_engine_import_what_lies_below_them(path: Path) -> None:
     assert room_faults(path) == []
 
 
-@pytest.mark.parametrize("room", ["isolate", "layers", "record", "replay"])
-def test_every_room_of_the_engine_says_what_it_promises(room: str) -> None:
-    text = ast.get_docstring(ast.parse((SOURCE / "engine" / room / "__init__.py").read_text())) or ""
-    assert "Promises: " in text
-    assert "May import: " in text
+PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py") if path.parent != SOURCE)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_package_says_what_it_promises_and_what_it_may_import(package: Path) -> None:
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    assert "Promises" in text
+    assert re.search(r"May\s+import|Imports", text)
+
+
+def test_the_map_in_the_readme_names_every_package() -> None:
+    map_of_packages = (SOURCE.parents[1] / "README.md").read_text().split("The packages of `src/dpilot`")[1]
+    words = set(re.findall(r"\w+", map_of_packages))
+    assert not [str(package.relative_to(SOURCE)) for package in PACKAGES if package.name not in words]

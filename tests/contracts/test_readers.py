@@ -34,7 +34,7 @@ from dpilot.fit.table import fit_table
 from dpilot.linear import LinearRegression, LogisticRegression
 from dpilot.linear.classifier import codes
 from dpilot.linear.inputs import features_and_target, target_cells, whole_table
-from dpilot.train.records.reader import Reader
+from dpilot.train.batches.reader import Reader
 from dpilot.transfer.features import Features
 from dpilot.transfer.pixels import as_pixels
 from dpilot.transfer.probing import fit_probe
