@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -322,19 +321,19 @@ def test_a_dry_run_reads_no_value_and_spends_nothing(monkeypatch, tmp_path, mode
     assert [each.name for each in tmp_path.iterdir()] == ["table.csv"]
 
 
-def test_what_else_the_machine_does_is_not_counted_as_time_of_the_fit(monkeypatch):
-    slow = SimpleNamespace(perf_counter=lambda: 50 * time.perf_counter(), process_time=time.process_time)
-    monkeypatch.setattr(rehearsal, "time", slow)
-    found = rehearse(planned(frame()))
+def test_what_else_the_machine_does_is_not_counted_as_time_of_the_fit():
+    found = rehearse(planned(frame()), clocks=lambda: (50 * time.perf_counter(), time.process_time()))
     assert 0 < found.seconds < found.seconds_if_as_busy / 5
 
 
-def test_what_only_a_first_run_does_is_counted_once(monkeypatch):
+def test_what_only_a_first_run_does_is_counted_once():
     """It loads code: multiplied by the steps, two seconds of it would be a minute."""
     waits, clock = iter([10.0, 1.0]), [0.0]
-    fake = SimpleNamespace(perf_counter=lambda: clock[0], process_time=lambda: clock[0] / 2)
-    monkeypatch.setattr(rehearsal, "time", fake)
-    once, again = rehearsal._seconds(lambda: clock.__setitem__(0, clock[0] + next(waits)))
+
+    def work():
+        clock[0] += next(waits)
+
+    once, again = rehearsal._seconds(work, lambda: (clock[0], clock[0] / 2))
     assert once.tolist() == [9.0, 4.5]
     assert again.tolist() == [1.0, 0.5]
 
