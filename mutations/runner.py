@@ -58,7 +58,7 @@ class Mutation:
         return (b"".join(lines[:start]) + changed + b"".join(lines[stop:])).decode()
 
 
-_parse = lru_cache(ast.parse)
+_parse = lru_cache(maxsize=1)(ast.parse)  # mutations of one file follow one another
 
 
 def _places(module: ast.Module, scope: str, wanted: list[ast.stmt]) -> Iterator[tuple[Any, Any]]:

@@ -65,18 +65,6 @@ _HOMES = {
     "poisson_loader": "dpilot.train.own_loop",
     "read_steps": "dpilot.train.run",
 }
-_PACKAGES = (
-    "clipping",
-    "diagnose",
-    "engine",
-    "errors",
-    "export",
-    "linear",
-    "privacy",
-    "statistics",
-    "transfer",
-    "tune",
-)
 
 
 def _write_report(record: records.FitRecord, path: str | Path, **options: Any) -> Path:
@@ -87,10 +75,10 @@ def _write_report(record: records.FitRecord, path: str | Path, **options: Any) -
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"dpilot.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name in __all__:
+        return import_module(f"dpilot.{name}")
     raise AttributeError(f"module 'dpilot' has no attribute {name!r}")
 
 

@@ -29,6 +29,8 @@ FIT: Final = "fit.json"
 """The file of a FitRecord in a run folder."""
 RUN: Final = "record.json"
 """The file of a RunRecord."""
+EXACT: Final = 4_000_000
+"""Numbers in float32 in a record, up to which all their bits are kept."""
 PUBLISHED_SIZE: Final = 'the number of records (size="public")'
 """What is not protected when the size was taken from the data."""
 _PUBLISHED_UNITS: Final = 'the number of units (size="public")'
@@ -211,9 +213,12 @@ class RunRecord:
             audit=self.audit,
         )
 
-    def to_json(self) -> str:
-        """One JSON document, with the version of its format; its steps are columns (see ``_plain_steps``)."""
-        return _dump(replace(self, steps=()), steps=_plain_steps(self.steps, self.plan))
+    def to_json(self, *, exact: int = EXACT) -> str:
+        """One JSON document, with the version of its format; its steps are columns (see ``_plain_steps``).
+
+        ``exact``: so many float32 numbers are kept bit for bit; where there are more, all are rounded.
+        """
+        return _dump(replace(self, steps=()), steps=_plain_steps(self.steps, self.plan, exact))
 
     @classmethod
     def from_json(cls, text: str) -> RunRecord:
@@ -427,14 +432,13 @@ def _dump(record: RunRecord | FitRecord, **more: Any) -> str:
     return json.dumps({"format": FORMAT, **asdict(record), **more}, indent=1, allow_nan=False)
 
 
-_EXACT: Final = 4_000_000  # float32 in a record, up to which all their bits are kept
 _MOST: Final = 18e6  # characters that those of a larger one take
 _FINEST: Final = -5  # such numbers are rounded to 2^-5 of the noise's deviation at least
 _COARSEST: Final = 8
 
 
-def _plain_steps(steps: Sequence[StepRecord], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns as JSON. Bits of noise cannot be compressed: beyond ``_EXACT`` numbers are rounded until they fit.
+def _plain_steps(steps: Sequence[StepRecord], plan: Mapping[str, Any], exact: int = EXACT) -> dict[str, Any]:
+    """The columns as JSON. Bits of noise cannot be compressed: beyond ``exact`` numbers are rounded until they fit.
 
     Noisy sums are rounded to a grid of 2^level times the deviation of their noise, sigma times the step's bound, which
     moves a number by half of that at most; what follows from them, to 8 - level bits of mantissa, at least 8.
@@ -443,7 +447,7 @@ def _plain_steps(steps: Sequence[StepRecord], plan: Mapping[str, Any]) -> dict[s
     numbers = {name: column for name, column in columns.items() if column.dtype == np.float32}
     plain = {name: _list(column) for name, column in columns.items() if name not in numbers}
     size = sum(column.size for column in numbers.values())
-    if size <= _EXACT:
+    if size <= exact:
         return {**plain, **{name: {"float32": _pack(column)} for name, column in numbers.items()}}
     first = _FINEST + int(max(0.0, 7.5 - 6 * _MOST / max(size, 1)))  # a level takes about a bit a number off
     for level in count(first):

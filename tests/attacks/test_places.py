@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from dpilot import audit, sampling
 from dpilot.train import gradients
-from dpilot.train.records import held_out
+from dpilot.train.batches import held_out
 from tests.attacks.case import Case, linear, normal
 from tests.attacks.judge import TOLERANCE, judge
 from tests.train.helpers import fit

@@ -100,7 +100,7 @@ def test_a_loop_of_ones_own_gives_each_record_draws_of_its_own() -> None:
 
 
 def test_the_generators_are_where_they_were_after_records_were_read() -> None:
-    from dpilot.train.records.reader import Reader
+    from dpilot.train.batches.reader import Reader
 
     torch.manual_seed(4)
     torch.randint(256, (16,), dtype=torch.uint8)

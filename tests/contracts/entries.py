@@ -85,10 +85,10 @@ def estimator(make: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return fit
 
 
-def table(model: str) -> Callable[..., Any]:
+def table(model: str, epochs: float) -> Callable[..., Any]:
     def fit(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
         total = {"epsilon": EPSILON, "delta": delta, "allow_large_delta": allow}
-        return fit_table(frame(size), SCHEMA, **total, model=model, epochs=2, size=SIZE, ledger=ledger)
+        return fit_table(frame(size), SCHEMA, **total, model=model, epochs=epochs, size=SIZE, ledger=ledger)
 
     return fit
 
@@ -98,7 +98,7 @@ def texts(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
     table = {"note": [f"word{int(row[0] > 0)} and {int(row[1])}" for row in made], "y": labels}
     declared = {"note": {"type": "text", "features": 16}, "y": {"type": "boolean", "role": "target"}}
     total = {"epsilon": EPSILON, "delta": delta, "allow_large_delta": allow}
-    return fit_table(table, Schema.from_dict({"columns": declared}), **total, size=SIZE, ledger=ledger)
+    return fit_table(table, Schema.from_dict({"columns": declared}), **total, epochs=8, size=SIZE, ledger=ledger)
 
 
 def probe(ledger: Any, delta: float, allow: bool, size: int = SIZE) -> Any:
@@ -138,10 +138,10 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "LogisticRegression": estimator(LogisticRegression, classes=[0, 1]),
     "PrivateStandardScaler": estimator(PrivateStandardScaler),
     "AutoRegressor": estimator(AutoRegressor),
-    "AutoClassifier": estimator(AutoClassifier, classes=[0, 1]),
-    "AutoClassifier of unit rows": estimator(AutoClassifier, classes=[0, 1], rows="unit"),
-    "fit_table": table("auto"),
-    "fit_table of a network": table("logistic"),
+    "AutoClassifier": estimator(AutoClassifier, classes=[0, 1], epochs=8),
+    "AutoClassifier of unit rows": estimator(AutoClassifier, classes=[0, 1], rows="unit", epochs=8),
+    "fit_table": table("auto", 2),
+    "fit_table of a network": table("logistic", 0.1),
     "fit_table of texts": texts,
     "fit_probe": probe,
     "linear_scaling": tuner(lambda task, budget, ledger: linear_scaling(task, budget, box=BOX, ledger=ledger)),

@@ -34,12 +34,13 @@ from dpilot.fit.table import fit_table
 from dpilot.linear import LinearRegression, LogisticRegression
 from dpilot.linear.classifier import codes
 from dpilot.linear.inputs import features_and_target, target_cells, whole_table
-from dpilot.train.records.reader import Reader
+from dpilot.train.batches.reader import Reader
 from dpilot.transfer.features import Features
 from dpilot.transfer.pixels import as_pixels
 from dpilot.transfer.probing import fit_probe
 from dpilot.transfer.scattering import scattered
 from dpilot.tune import AutoClassifier, PrivateSearchCV
+from tests.thin import thin_product
 
 SIZE = 60
 RNG = np.random.default_rng(0)
@@ -412,12 +413,12 @@ def auto_regressor(data):
 
 
 def auto_classifier(data):
-    made = AutoClassifier(epsilon=5.0, size=SIZE, classes=[0, 1]).fit(*data)
+    made = AutoClassifier(epsilon=5.0, size=SIZE, epochs=8, classes=[0, 1]).fit(*data)
     return made.coef_, dict(made.metrics_), made.privacy_.spent
 
 
 def declared_classifier(data):
-    made = AutoClassifier(epsilon=5.0, size=SIZE, schema=SCHEMA).fit(data)
+    made = AutoClassifier(epsilon=5.0, size=SIZE, epochs=8, schema=SCHEMA).fit(data)
     return made.coef_, dict(made.metrics_), made.privacy_.spent
 
 
@@ -543,7 +544,8 @@ def by_own_loop(dataset, loss=LOSS, model=None, workers=0, collate_fn=None, **op
     return model.state_dict()
 
 
-both_ways = pytest.mark.parametrize("run", [by_trainer, by_own_loop])
+WAYS = [by_trainer, by_own_loop]
+both_ways = pytest.mark.parametrize("run", WAYS)
 TENSORS = {
     "another": (INPUTS[:1], TARGETS[:1]),
     "doubles": (INPUTS[:1].double(), TARGETS[:1]),
@@ -557,8 +559,7 @@ TENSORS = {
 }
 
 
-@both_ways
-@pytest.mark.parametrize("odd", TENSORS)
+@pytest.mark.parametrize(("run", "odd"), thin_product(2, WAYS, TENSORS))
 def test_torch_cat_with_another_type_moves_only_its_own_part(run, odd):
     more = [torch.cat([whole, part]) for whole, part in zip((INPUTS, TARGETS), TENSORS[odd], strict=True)]
     unmoved(run, TensorDataset(INPUTS, TARGETS), TensorDataset(*more))
@@ -651,8 +652,7 @@ def length_loss(model, batch):
     return LOSS(model(inputs), batch["y"])
 
 
-@both_ways
-@pytest.mark.parametrize("length", [1, 5, 40])
+@pytest.mark.parametrize(("run", "length"), thin_product(2, WAYS, [1, 5, 40]))
 def test_no_record_is_padded_to_another_and_shared_tensors_are_its_own(run, length):
     form = {"x": torch.zeros(1, 4), "y": torch.zeros(1, dtype=torch.int64), "longest": torch.zeros(T)}
 
@@ -739,7 +739,7 @@ def test_an_image_of_another_type_scales_no_other(odd):
 
 def test_images_of_another_type_move_only_their_own_part_of_a_fit():
     def run(data):
-        made = AutoClassifier(epsilon=5.0, size=20, classes=[0, 1]).fit(*data)
+        made = AutoClassifier(epsilon=5.0, size=20, epochs=8, classes=[0, 1]).fit(*data)
         return made.coef_, dict(made.metrics_)
 
     more = np.concatenate([IMAGES, ODD_IMAGES["floats"]]), np.append(LABELS[:20], "x")

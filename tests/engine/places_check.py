@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpilot.engine.batch import tensors
-from dpilot.engine.record.place import Place
-from dpilot.engine.record.tracker import Constants, Tracker
-from dpilot.engine.record.watch import Exits
+from dpilot.engine.trace.place import Place
+from dpilot.engine.trace.tracker import Constants, Tracker
+from dpilot.engine.trace.watch import Exits
 from dpilot.engine.writes import WriteGuard
 
 Batch = Sequence[Tensor]

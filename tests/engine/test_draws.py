@@ -17,7 +17,7 @@ from dpilot.engine.base import NoRule, PerSample
 from dpilot.engine.batch import Chunk
 from dpilot.engine.generators import GeneratorStates, seeds, sow
 from dpilot.engine.isolate import loop, vmap
-from dpilot.engine.record import judge
+from dpilot.engine.trace import judge
 from tests.functions import Identity
 
 N, WIDE = 5, 3

@@ -15,7 +15,7 @@ from dpilot import engine
 from dpilot.engine import api, made_up
 from dpilot.engine.base import NoRule
 from dpilot.engine.batch import Chunk
-from dpilot.engine.record.watch import Verdict
+from dpilot.engine.trace.watch import Verdict
 from dpilot.errors import UnsupportedModel
 
 
@@ -108,7 +108,7 @@ def test_samples_that_meet_although_each_is_computed_alone_are_refused(way: str)
 def test_numbers_are_a_second_line(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
     """A model that mixes is refused though every operation was called sound."""
     monkeypatch.setattr(made_up, "judge", lambda *_: Verdict("apart"))
-    monkeypatch.setattr("dpilot.engine.record.watch.Pass.verdict", lambda *_, **__: Verdict("apart"))
+    monkeypatch.setattr("dpilot.engine.trace.watch.Pass.verdict", lambda *_, **__: Verdict("apart"))
     monkeypatch.setattr("dpilot.engine.single_backward.Recorder.require_rows", lambda *_: None)
     with pytest.raises(UnsupportedModel, match="how many there are"):
         engine.per_sample(nn.Sequential(nn.Dropout(dropout), Centred(6)), squared, pair())

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dpilot.engine.record.place import Place, Tag, fills_memory, locate
-from dpilot.engine.record.tracker import Answers, Constants, Tracker
-from dpilot.engine.record.watch import Exits
+from dpilot.engine.trace.place import Place, Tag, fills_memory, locate
+from dpilot.engine.trace.tracker import Answers, Constants, Tracker
+from dpilot.engine.trace.watch import Exits
 from dpilot.engine.writes import WriteGuard
 from tests.engine.places_check import check, extreme, observe, replace
 from tests.engine.places_programs import KINDS, Program
@@ -541,7 +541,7 @@ def test_a_tensor_that_was_made_out_of_sight_is_unknown() -> None:
 
 
 def test_a_rule_that_fails_makes_the_result_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpilot.engine.record import tracker as trackers
+    from dpilot.engine.trace import tracker as trackers
 
     operation = trackers.describe(torch.ops.aten.tanh.default)
     monkeypatch.setitem(

@@ -19,10 +19,10 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from dpilot import engine
 from dpilot.engine.batch import Chunk
-from dpilot.engine.record import Pass
 from dpilot.engine.replay import capture
 from dpilot.engine.replay.capture import NotReplayable
 from dpilot.engine.state import StateSnapshot, modules_of, preserve_state, preserve_structure, refuse_trained_loss, tops
+from dpilot.engine.trace import Pass
 from dpilot.engine.writes import WriteGuard, watch_writes
 from dpilot.errors import UnsupportedModel
 

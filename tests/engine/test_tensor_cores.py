@@ -17,8 +17,8 @@ from dpilot.engine.batch import Chunk
 from dpilot.engine.layers.base import Dense
 from dpilot.engine.layers.conv import Correlation, Geometry, by_entry, convolution_use, patch_gram, unfold, worth_it
 from dpilot.engine.layers.linear import Product, SharedInput, finish_bounds, gram_parts, gram_sums, product
-from dpilot.engine.record import Pass
 from dpilot.engine.single_backward import Measured, Recorder, SideBySide
+from dpilot.engine.trace import Pass
 from dpilot.numerics import kernels, precision
 from dpilot.numerics.devices import use_policy
 from tests import devices

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpilot.engine.record.tracker import Constants, Tracker
+from dpilot.engine.trace.tracker import Constants, Tracker
 from dpilot.engine.writes import WriteGuard, watch_writes
 
 N, CLASSES = 3, 4

@@ -18,6 +18,7 @@ from tests.fit.helpers import SCHEMA, frame, numeric_frame
 pytestmark = pytest.mark.filterwarnings("ignore::dpilot.errors.PrivacyWarning")
 
 Pair = pytest.importorskip("dpilot.audit.neighbours").Pair
+QUICK = {"epsilon": 2.0, "stop_below": 0.0, "epochs": 8}
 GOOD = {"number": "77", "signal": "0.5", "kind": "a", "site": "north", "outcome": "yes"}
 
 
@@ -54,7 +55,7 @@ CELLS = {
 
 
 def fit(data, schema=SCHEMA, **options):
-    fitted = fit_table(data, schema, **{"epsilon": 2.0, "delta": 1e-5, "size": 120, "stop_below": 0.0, **options})
+    fitted = fit_table(data, schema, **{**QUICK, "delta": 1e-5, "size": 120, **options})
     predicted = fitted.predict(frame(20))
     facts = fitted.record
     return facts.metrics, facts.plan, facts.decisions, fitted.health, predicted, fitted.predictor.state()
@@ -95,7 +96,7 @@ def test_a_hostile_cell_of_every_type_moves_only_sums(replay, name, column):
     schema = Schema.from_dict({"columns": columns})
 
     def run(data):
-        made = fit_table(data, schema, epsilon=2.0, delta=1e-5, size=40, stop_below=0.0)
+        made = fit_table(data, schema, delta=1e-5, size=40, **QUICK)
         return made.record.metrics, made.record.plan, made.health, made.predictor.state()
 
     data = {"x": [TYPED[column][1], None] * 20, "outcome": [True, False] * 20}
@@ -108,7 +109,7 @@ def test_a_hostile_cell_of_a_range_of_columns_moves_only_sums(replay, name):
     schema = Schema.from_dict({"columns": columns})
 
     def run(data):
-        made = fit_table(data, schema, epsilon=2.0, delta=1e-5, size=40, stop_below=0.0)
+        made = fit_table(data, schema, delta=1e-5, size=40, **QUICK)
         return made.record.metrics, made.record.plan, made.health, made.predictor.state()
 
     data = {"a": [1.0, 2] * 20, "b": [None, 3.0] * 20, "outcome": [True, False] * 20}
@@ -124,8 +125,8 @@ def test_a_hostile_cell_of_an_array_moves_only_sums(replay, name, kind):
     numbers[120, 0] = CELLS[name]
 
     def run(records):
-        options = {"classes": [False, True]} if kind is AutoClassifier else {}
-        model = kind(epsilon=2.0, size=120, stop_below=0.0, **options).fit(*records)
+        options = {**QUICK, "classes": [False, True]} if kind is AutoClassifier else {"epsilon": 2.0, "stop_below": 0.0}
+        model = kind(size=120, **options).fit(*records)
         return model.coef_, model.record_.metrics, model.health_, model.predict(records[0][:20])
 
     replay(run, pairs=[Pair(name, (numbers[:120], target[:120]), (numbers, target))])

@@ -103,11 +103,12 @@ def other_data():
     return data
 
 
-def test_a_fit_killed_at_any_write_goes_on_to_the_same_result_for_the_same_price(monkeypatch, tmp_path):
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_fit_killed_at_any_write_goes_on_to_the_same_result_for_the_same_price(monkeypatch, tmp_path, every):
     killer = Killer(monkeypatch)
     expected = facts(fit(tmp_path), tmp_path)
     last = killer.count
-    for place in range(3, last - 2, 4):  # the first two begin the folder, the last three end it
+    for place in range(3, last - 2, every):  # the first two begin the folder, the last three end it
         for side in ("before", "after"):
             folder = tmp_path / f"{place} {side}"
             folder.mkdir()

@@ -11,10 +11,10 @@ from dpilot import PrivateStep, engine, poisson_loader
 from dpilot.errors import InvalidInput
 from dpilot.numerics.devices import use_policy
 from dpilot.sampling import PoissonSampler
+from dpilot.train.batches.reader import RecordChunk
 from dpilot.train.gradients import draw_places, even_rows, null_on_error, usual_chunks
 from dpilot.train.job import Job
 from dpilot.train.options import Options
-from dpilot.train.records.reader import RecordChunk
 from tests.devices import recording
 from tests.engine.test_graphed import Again
 from tests.train.helpers import LOSS, data, fit, model, plan

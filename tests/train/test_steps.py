@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partialmethod
 
 import numpy as np
 import pytest
@@ -143,11 +144,10 @@ def test_ten_thousand_layer_wise_steps_take_less_than_20_mb(layers, slots, most,
 
 
 @pytest.mark.parametrize("rule", [RULES[-4], "one-shot", "histogram-e", "constant"], ids=str)
-def test_rounded_steps_are_near_those_of_the_run_whatever_the_rule(rule, monkeypatch):
-    monkeypatch.setattr("dpilot.records._EXACT", -1)
+def test_rounded_steps_are_near_those_of_the_run_whatever_the_rule(rule):
     run = fit(rule)
-    again = RunRecord.from_json(run.record.to_json())
-    assert RunRecord.from_json(again.to_json()) == again
+    again = RunRecord.from_json(run.record.to_json(exact=-1))
+    assert RunRecord.from_json(again.to_json(exact=-1)) == again
     for kept, step in zip(again.steps, run.record.steps, strict=True):
         grid = step.bound * run.record.plan["noise_multiplier"] / 32
         assert kept.released == pytest.approx(step.released, abs=grid / 2 * (1 + 1e-5))
@@ -156,16 +156,15 @@ def test_rounded_steps_are_near_those_of_the_run_whatever_the_rule(rule, monkeyp
         assert (kept.threshold, kept.bound, kept.length) == (step.threshold, step.bound, step.length)
 
 
-def test_a_sum_that_is_not_finite_is_kept_beside_rounded_ones(monkeypatch):
-    monkeypatch.setattr("dpilot.records._EXACT", -1)
+def test_a_sum_that_is_not_finite_is_kept_beside_rounded_ones():
     record = fit("slack").record
     strange = replace(record.steps[1], released=(float("inf"), *record.steps[1].released[1:]))
-    again = RunRecord.from_json(replace(record, steps=(record.steps[0], strange)).to_json())
+    again = RunRecord.from_json(replace(record, steps=(record.steps[0], strange)).to_json(exact=-1))
     assert again.steps[1].released == pytest.approx(strange.released, rel=2**-13)
 
 
 def test_a_rounded_record_is_saved_twice_and_another_run_is_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpilot.records._EXACT", -1)
+    monkeypatch.setattr(RunRecord, "to_json", partialmethod(RunRecord.to_json, exact=-1))
     run, other = fit("slack"), fit("slack")
     run.save(tmp_path)
     stored = RunRecord.from_json((tmp_path / "record.json").read_text())

@@ -13,8 +13,8 @@ from torch import nn
 from dpilot import Budget, Plan, Trainer, engine
 from dpilot.errors import InvalidInput
 from dpilot.numerics.devices import use_policy
+from dpilot.train.batches.reader import Reader, SpecMismatch, conform_to_spec
 from dpilot.train.gradients import null_on_error
-from dpilot.train.records.reader import Reader, SpecMismatch, conform_to_spec
 from tests.devices import recording
 from tests.engine.test_graphed import Again
 from tests.tapes import exact_sum

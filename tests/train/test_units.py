@@ -23,10 +23,10 @@ from dpilot.data.units import UnitRows
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.tape import tape
+from dpilot.train.batches.reader import Reader
+from dpilot.train.batches.unit_chunk import repeat_rows, unit_losses
+from dpilot.train.batches.unit_reader import UnitReader, UnitsById
 from dpilot.train.dry_run import largest_fast_size
-from dpilot.train.records.reader import Reader
-from dpilot.train.records.unit_chunk import repeat_rows, unit_losses
-from dpilot.train.records.unit_reader import UnitReader, UnitsById
 from tests.tapes import Recorder, exact_sum
 from tests.thin import thin
 from tests.train.helpers import LOSS, plan, same

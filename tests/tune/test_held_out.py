@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpilot.numerics.products import products
-from dpilot.train.records import held_out
-from dpilot.train.records.held_out import evaluation_form, map_records
+from dpilot.train.batches import held_out
+from dpilot.train.batches.held_out import evaluation_form, map_records
 from dpilot.train.run import predict
 from dpilot.transfer.features import extract_rows
 

@@ -14,7 +14,7 @@ from dpilot import Budget, tune
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
 from dpilot.privacy.receipt import Receipt
-from dpilot.train.records import held_out
+from dpilot.train.batches import held_out
 from dpilot.train.run import predict
 from dpilot.tune import ModuleTask
 from dpilot.tune.task import Outlay, fixed_noise

@@ -24,7 +24,7 @@ from dpilot.noise import KeyedNoise, SystemNoise, seeded_noise
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.receipt import Receipt
 from dpilot.privacy.unit import PrivacyUnit
-from dpilot.train.records.unit_reader import UnitsById, rows_of
+from dpilot.train.batches.unit_reader import UnitsById, rows_of
 from dpilot.tune import Candidate, ModuleTask, autopilot, private_selection, random_search, worker
 from dpilot.tune import pool as pools
 from dpilot.tune.recipe import TrialKeys

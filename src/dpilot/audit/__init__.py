@@ -1,4 +1,8 @@
-"""Tools that try to prove us wrong: replay of neighbours, canaries, tests of noise and sampling, second prices."""
+"""Tools that try to prove us wrong: replay of neighbours, canaries, tests of noise and sampling, second prices.
+
+Promises: what an audit reports was observed, and it never calls a run private; it says what was tried and not refuted.
+May import: train and what is below; it takes a run as a function, and knows neither fit nor tune.
+"""
 
 from dpilot.audit.books import audit_ledger
 from dpilot.audit.check import Check

@@ -1,7 +1,8 @@
 """Research looks at data that may be seen: exact gradients, without noise, of public or synthetic records only.
 
 Every function asks for ``public=True``, and what it returns, its pictures, the record and the ledger of a run that was
-looked at say "not private". What a private run released is in ``run.steps()``, and free.
+looked at say "not private". Promises to refuse data that are not said to be public. May import: train and below.
+What a private run released is in ``run.steps()``, and free.
 """
 
 from dpilot.diagnose.gradients import GradientDiagnosis, gradients

@@ -20,9 +20,9 @@ from dpilot.engine.made_up import evaluation_mode
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.sampling import check_source
+from dpilot.train.batches.reader import Collate, Reader, try_quietly
 from dpilot.train.evaluation import labels_and_inputs
 from dpilot.train.randomness import step_randomness
-from dpilot.train.records.reader import Collate, Reader, try_quietly
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,6 +1,6 @@
 """What made-up samples show of a model before any record is read.
 
-A pass over records is judged by its own operations (record/). Made-up samples come first, so that a model that
+A pass over records is judged by its own operations (trace/). Made-up samples come first, so that a model that
 combines samples is refused before anything is spent, and are a second line: compared with one sample at a time.
 
 On a GPU an index that does not exist ends the process. On the CPU it is an error, and here it is made an IndexError on
@@ -27,8 +27,8 @@ from dpilot.engine.base import LossFunction, NoRule, PerSample
 from dpilot.engine.batch import Chunk
 from dpilot.engine.generators import GeneratorStates, keep_draws, sow
 from dpilot.engine.isolate import loop
-from dpilot.engine.record import judge
 from dpilot.engine.state import modules_of, preserve_state, preserve_structure
+from dpilot.engine.trace import judge
 from dpilot.errors import DpilotError, UnsupportedModel
 from dpilot.numerics import precision
 from dpilot.numerics.devices import policy_of

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine.generators import GeneratorStates
-from dpilot.engine.record.watch import Pass, Verdict
 from dpilot.engine.state import preserve_state, run_eagerly
+from dpilot.engine.trace.watch import Pass, Verdict
 
 Call = Callable[[nn.Module, Any], Tensor]
 """How a model is called with inputs; it gives a row for each sample."""

@@ -2,7 +2,7 @@
 
 Trained weights take part in the forward pass detached, so autograd never forms their gradients. Each operation in which
 a weight meets the samples is tapped (``Recorder``); the backward pass leaves (input, output gradient) there, from which
-a layer rule knows the squared norms and, once the weights are chosen, the weighted sum. The tracker (record/) knows
+a layer rule knows the squared norms and, once the weights are chosen, the weighted sum. The tracker (trace/) knows
 which tensors depend on the samples, and where the samples lie in them; what it does not know is not computed here.
 
 The recorder is a torch function mode: it sees each torch call of the forward pass with its arguments. So it needs no
@@ -54,9 +54,9 @@ from dpilot.engine.layers.conv import ByEntry, Correlation
 from dpilot.engine.layers.embedding import Lookups, lookup_use, tied_parts
 from dpilot.engine.layers.fallback import fallback
 from dpilot.engine.layers.linear import GramParts, Product, SharedInput, finish_bounds, mates_parts, merge
-from dpilot.engine.record import Answers, Pass
-from dpilot.engine.record.tracker import Tracker
-from dpilot.engine.record.watch import Exits
+from dpilot.engine.trace import Answers, Pass
+from dpilot.engine.trace.tracker import Tracker
+from dpilot.engine.trace.watch import Exits
 from dpilot.numerics import precision
 from dpilot.numerics.devices import policy_of
 

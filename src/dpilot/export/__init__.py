@@ -8,6 +8,8 @@
     export.load("model.onnx").predict_columns(frame)      # as ``dpilot predict model.onnx DATA``
 
 What is exported was released: it costs nothing. ``dpilot verify`` checks either file.
+
+Promises: the file predicts what the model predicts. May import: fit, linear, train and what is below.
 """
 
 from dpilot.export.files import load, to_skops

@@ -36,6 +36,13 @@ _COPIES: Final = 4.5  # of the encoded features, at most: what logistic regressi
 _ON_DISK: Final = 450.0  # megabytes beside a table on disk, of any length (benchmarks/large)
 _SPARSE_COPIES: Final = 1.5  # of entries, which a split shares
 
+Clocks = Callable[[], tuple[float, float]]
+"""Seconds of the clock on the wall, and of this process on its processors."""
+
+
+def _clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
@@ -59,11 +66,11 @@ class Rehearsal:
         return asdict(self)
 
 
-def rehearse(plan: FitPlan, *, loading: float = 0.0, on_disk: bool = False) -> Rehearsal:
+def rehearse(plan: FitPlan, *, loading: float = 0.0, on_disk: bool = False, clocks: Clocks = _clocks) -> Rehearsal:
     """Read, train and score a few made-up records by the plan of the fit, and reckon from their time.
 
     ``loading`` are the seconds that it took to load code, which a fit takes too; ``on_disk`` whether its records go
-    to files (``fit.on_disk.is_too_large``).
+    to files (``fit.on_disk.is_too_large``); ``clocks`` tell how long it took.
 
     Guarantee:
         No value of the table is read, and no ledger of it is touched: what is trained was made from the schema.
@@ -79,7 +86,7 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0, on_disk: bool = False) -> R
     rows = _READ_SLOWLY if has_encoder else _PICTURES if has_pictures else _ROWS
     short, factor = plan.learned.shorten(size, rows // each or 1)
     source = TableSource.of(synthetic_records(known, rows, each), declared.schema)
-    _, reading = _seconds(lambda: source.read(reader))
+    _, reading = _seconds(lambda: source.read(reader), clocks)
     keys = FitKeys.draw()
     split = keys.split(plan.shares)
     parts = RecordsByUnit.of(source, declared.unit, keys.unit_rows).parts(reader, split)
@@ -89,7 +96,7 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0, on_disk: bool = False) -> R
         units = float(rows // each or 1)
         short.train(parts, PaidRun(committed, keys, split.id, units, Cost(0.0, 0.0), unit=declared.unit))
 
-    once, training = _seconds(train_once)
+    once, training = _seconds(train_once, clocks)
     # the health check decodes pictures, which made-up ones need not, and makes no features of them
     passes = 2 + 2 * (plan.purchases.bounds_noise is not None) + (plan.purchases.size_noise is not None)
     passes -= has_pictures
@@ -144,12 +151,12 @@ def _describe(stage: Stage) -> dict[str, Any]:
     return {"purpose": stage.purpose.split(" of fit")[0], "part": stage.part, "event": to_dict(stage.event)}
 
 
-def _seconds(work: Callable[[], Any]) -> tuple[Any, Any]:
+def _seconds(work: Callable[[], Any], clocks: Clocks) -> tuple[Any, Any]:
     """Seconds by the clock and on the processor: of what only a first run does (it loads code), and of a run."""
     times = []
     for _ in range(2):
-        start = np.array([time.perf_counter(), time.process_time()])
+        start = np.array(clocks())
         work()
-        times.append(np.array([time.perf_counter(), time.process_time()]) - start)
+        times.append(np.array(clocks()) - start)
     first, again = times
     return np.maximum(first - again, 0.0), again

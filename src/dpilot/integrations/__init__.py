@@ -1,4 +1,5 @@
 """Where users already are: thin and optional, each a module that needs its package.
 
-They show what records hold, declared and released values, and add no guarantee of their own.
+Promises: they show what records hold, declared and released values, and add no guarantee of their own. May import:
+everything but cli.
 """

@@ -1,4 +1,8 @@
-"""Private linear models that ask for no bounds: scikit-learn estimators on private statistics and full-batch steps."""
+"""Private linear models that ask for no bounds: scikit-learn estimators on private statistics and full-batch steps.
+
+Promises: each method, one a file, releases sums whose bound it states, under receipts of one commitment. May import:
+data, metrics, statistics, private_sum and what is below; neither train nor transfer.
+"""
 
 import sys
 from typing import Any

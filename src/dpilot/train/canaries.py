@@ -25,7 +25,7 @@ from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, public_generator
 from dpilot.records import AuditRecord
 from dpilot.sampling import check_source
-from dpilot.train.records.reader import RecordChunk, base_of
+from dpilot.train.batches.reader import RecordChunk, base_of
 from dpilot.train.step import Planted
 from dpilot.train.validation import exact_losses
 

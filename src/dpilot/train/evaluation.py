@@ -29,10 +29,10 @@ from dpilot.privacy.ledger import Ledger, Stage
 from dpilot.privacy.ledger.ledger import commitment
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.sampling import check_source
+from dpilot.train.batches.held_out import map_records
+from dpilot.train.batches.reader import Collate, Reader, declared_form, first_record, try_quietly
+from dpilot.train.batches.unit_reader import check_ids, rows_by_id
 from dpilot.train.randomness import step_randomness
-from dpilot.train.records.held_out import map_records
-from dpilot.train.records.reader import Collate, Reader, declared_form, first_record, try_quietly
-from dpilot.train.records.unit_reader import check_ids, rows_by_id
 
 LABELS: Final = "labels"
 Predict = Callable[[Any], Tensor]

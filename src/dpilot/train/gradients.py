@@ -19,8 +19,8 @@ from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
 from dpilot.engine.base import empty, trainable
 from dpilot.engine.replay import capture
+from dpilot.train.batches.reader import RecordChunk, concatenate_records, split_chunk
 from dpilot.train.options import Options
-from dpilot.train.records.reader import RecordChunk, concatenate_records, split_chunk
 
 _STEP: Final = 8  # sizes of chunks are multiples of this: GPUs like them
 _FEW: Final = 8  # records of a shape of their own that are computed together

@@ -21,6 +21,9 @@ from dpilot.errors import DpilotError, InvalidInput, UnsupportedModel
 from dpilot.mechanism import Draws, Noise
 from dpilot.sampling import Batch
 from dpilot.train import dry_run, optimizers
+from dpilot.train.batches.reader import Collate, Reader, check_one_row, declared_form, first_record, move_to
+from dpilot.train.batches.unit_chunk import MEAN, repeat_rows, row_form, unit_losses
+from dpilot.train.batches.unit_reader import UnitReader, Units, first_row, group_units, rows_of, unit_key
 from dpilot.train.gradients import (
     PerSampleOf,
     even_rows,
@@ -37,9 +40,6 @@ from dpilot.train.options import Options, groups_for
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Observers
 from dpilot.train.ranks import ALONE, Ranks, own_device
-from dpilot.train.records.reader import Collate, Reader, check_one_row, declared_form, first_record, move_to
-from dpilot.train.records.unit_chunk import MEAN, repeat_rows, row_form, unit_losses
-from dpilot.train.records.unit_reader import UnitReader, Units, first_row, group_units, rows_of, unit_key
 from dpilot.train.shards import Shards
 from dpilot.train.silent import TRIED, silent_failures
 from dpilot.train.step import StepContext, TrainingState, initial_state

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from dpilot import _validate, clipping, engine
 from dpilot.clipping import Clipping
 from dpilot.errors import InvalidInput
+from dpilot.train.batches.unit_chunk import MEAN, SUM
 from dpilot.train.optimizers import OWN, names
-from dpilot.train.records.unit_chunk import MEAN, SUM
 
 Groups = tuple[tuple[str, ...], ...]
 

@@ -26,16 +26,7 @@ from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RunRecord, StepRecord
 from dpilot.sampling import Batch, check_source
 from dpilot.train import payment
-from dpilot.train.checkpoint.secret import run_key
-from dpilot.train.checkpoint.store import Manifest, StoredRun
-from dpilot.train.job import Job, check_plan
-from dpilot.train.optimizers import OWN
-from dpilot.train.options import Options
-from dpilot.train.payment import Paying, Payment, PlanUse, Purpose, begin_use, check_unused, use_of
-from dpilot.train.plan import Plan
-from dpilot.train.randomness import step_randomness
-from dpilot.train.ranks import Ranks, find_ranks
-from dpilot.train.records.reader import (
+from dpilot.train.batches.reader import (
     Collate,
     Reader,
     RecordChunk,
@@ -45,8 +36,17 @@ from dpilot.train.records.reader import (
     pick_chunks,
     record_chunks,
 )
-from dpilot.train.records.unit_chunk import MEAN
-from dpilot.train.records.unit_reader import UnitReader, Units, check_ids, first_row, group_units, unit_key
+from dpilot.train.batches.unit_chunk import MEAN
+from dpilot.train.batches.unit_reader import UnitReader, Units, check_ids, first_row, group_units, unit_key
+from dpilot.train.checkpoint.secret import run_key
+from dpilot.train.checkpoint.store import Manifest, StoredRun
+from dpilot.train.job import Job, check_plan
+from dpilot.train.optimizers import OWN
+from dpilot.train.options import Options
+from dpilot.train.payment import Paying, Payment, PlanUse, Purpose, begin_use, check_unused, use_of
+from dpilot.train.plan import Plan
+from dpilot.train.randomness import step_randomness
+from dpilot.train.ranks import Ranks, find_ranks
 from dpilot.train.run import Run
 from dpilot.train.step import record_of
 from dpilot.train.step_secret import StepSecret

@@ -22,7 +22,7 @@ from dpilot._arrays import Floats
 from dpilot.engine import batch as batches
 from dpilot.engine.made_up import evaluation_mode
 from dpilot.engine.outputs import judge_outputs, outputs
-from dpilot.engine.record import Verdict
+from dpilot.engine.trace import Verdict
 from dpilot.errors import InvalidInput, PrivacyWarning, UnsupportedModel
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.ledger import Committed, Ledger, describe_ledger
@@ -30,12 +30,12 @@ from dpilot.privacy.lower_bounds import LowerBound, one_run
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RUN, FitRecord, RunRecord, StepRecord
 from dpilot.sampling import blocks
+from dpilot.train.batches.reader import Collate, try_quietly
 from dpilot.train.checkpoint import architecture, files
 from dpilot.train.checkpoint.statement import claims, embed, write_statement
 from dpilot.train.checkpoint.store import StoredRun, from_storable, to_storable
 from dpilot.train.evaluation import Evaluation, Population, evaluate
 from dpilot.train.payment import LEDGER
-from dpilot.train.records.reader import Collate, try_quietly
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,12 +27,12 @@ from dpilot.mechanism import Draws, Noise
 from dpilot.private_sum import Clip, PerSampleGradients, private_sum
 from dpilot.records import PUBLIC_VALIDATION, AuditRecord, RunRecord, StepRecord, ValidationRecord
 from dpilot.train import options, payment
+from dpilot.train.batches.reader import RecordChunk, ignore_warnings
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
 from dpilot.train.payment import PaidElsewhere, Payment
 from dpilot.train.plan import Plan
 from dpilot.train.randomness import step_randomness
-from dpilot.train.records.reader import RecordChunk, ignore_warnings
 from dpilot.train.sums import FloatSums, Gradients, Sums, sum_types
 
 NO_CANARIES: Final[Indices] = np.zeros(0, dtype=np.int64)

@@ -39,7 +39,7 @@ _SPARE: Final = 10  # bits: room for 1,024 times the expected batch
 _LEAST_ROOM: Final = 24  # bits: room for 16 million records
 
 
-class Chunk(PerSampleGradients, Protocol):
+class ChunkGradients(PerSampleGradients, Protocol):
     """A chunk whose sums can be had for some parameters, ``names``, alone."""
 
     def weighted_sum(self, weights: Tensor, names: Collection[str] | None = None) -> Gradients: ...
@@ -60,7 +60,7 @@ class Sums(Protocol):
         """The chunks of this rank, None where others have more."""
         return chunks
 
-    def piece(self, chunk: Chunk) -> Summand: ...
+    def piece(self, chunk: ChunkGradients) -> Summand: ...
 
     def release(self, total: Both, *, bound: float, **terms: Any) -> Both: ...
 
@@ -79,7 +79,7 @@ class Sums(Protocol):
 class FloatSums(Sums):
     """Sums of one process, added chunk by chunk in the precision in which they are released."""
 
-    def piece(self, chunk: Chunk) -> Summand:
+    def piece(self, chunk: ChunkGradients) -> Summand:
         return chunk
 
     def release(self, total: Both, *, bound: float, **terms: Any) -> Both:
@@ -109,7 +109,7 @@ class ExactSums(Sums):
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         return cls(ranks, sum_types(parameters, batch_size), grid_bits(batch_size))
 
-    def piece(self, chunk: Chunk) -> Summand:
+    def piece(self, chunk: ChunkGradients) -> Summand:
         return _OnGrid(chunk, self.bits)
 
     def release(self, total: Both, *, bound: float, **terms: Any) -> Both:
@@ -167,7 +167,7 @@ class ShardSums(Sums):
             yield chunk
             chunk = next(left, None)
 
-    def piece(self, chunk: Chunk) -> Summand:
+    def piece(self, chunk: ChunkGradients) -> Summand:
         return _InPieces(chunk, self)
 
     def release(self, total: Both, *, bound: float, **terms: Any) -> Both:
@@ -238,7 +238,7 @@ def _hash(sums: Gradients) -> Tensor:
 class _InPieces(Summand):
     """A chunk of which each rank gets the sums of its own pieces, over all ranks."""
 
-    chunk: Chunk
+    chunk: ChunkGradients
     sums: ShardSums
 
     def clip_and_sum(self, clip: Clip, state: Any) -> Both:

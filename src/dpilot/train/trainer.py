@@ -21,6 +21,9 @@ from dpilot.privacy.receipt import Receipt
 from dpilot.records import RUN, RunRecord, ValidationRecord
 from dpilot.sampling import PoissonSampler, check_source
 from dpilot.train import payment
+from dpilot.train.batches.reader import Collate, Reader
+from dpilot.train.batches.unit_chunk import MEAN
+from dpilot.train.batches.unit_reader import UnitReader, check_ids
 from dpilot.train.canaries import Canaries
 from dpilot.train.checkpoint import files
 from dpilot.train.checkpoint.secret import Secret, SecretFile, run_key
@@ -34,9 +37,6 @@ from dpilot.train.payment import LEDGER, PaidElsewhere, Paying, Payment, Purpose
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Callback, Observers, Progress
 from dpilot.train.ranks import Alone, find_ranks
-from dpilot.train.records.reader import Collate, Reader
-from dpilot.train.records.unit_chunk import MEAN
-from dpilot.train.records.unit_reader import UnitReader, check_ids
 from dpilot.train.run import Run
 from dpilot.train.step import TrainingState, record_of
 from dpilot.train.validation import PublicValidation

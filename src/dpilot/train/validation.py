@@ -20,9 +20,9 @@ from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.records import ValidationRecord
 from dpilot.sampling import check_source
+from dpilot.train.batches.reader import Collate, Reader, base_of, try_quietly
 from dpilot.train.evaluation import labels_and_inputs, probabilities
 from dpilot.train.randomness import step_randomness
-from dpilot.train.records.reader import Collate, Reader, base_of, try_quietly
 from dpilot.train.run import predict
 
 _ROWS: Final = 256

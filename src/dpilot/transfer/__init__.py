@@ -1,6 +1,7 @@
 """What is trained, on which features: models, fine-tuning methods, backbones, scattering, linear heads.
 
-Names load on first use.
+Names load on first use. Promises: features and weights come from public files or declared numbers, and the gradients of
+heads keep the bound that they state. May import: data, engine, statistics, private_sum and below; not train.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Tuning inside one budget: many runs, all of them paid for.
 
+Promises: all stages are committed before the first record is read, and a tuner sees noisy scores alone. May import:
+train, transfer, linear and what is below.
+
 >>> from dpilot import tune
 >>> tune.SearchBox((0.1, 10.0), (10, 100)).candidate(100.0).steps
 32

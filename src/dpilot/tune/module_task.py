@@ -26,10 +26,10 @@ from dpilot.records import StepRecord
 from dpilot.sampling import check_source
 from dpilot.statistics.histogram import table
 from dpilot.tape import current
+from dpilot.train.batches.held_out import evaluation_form, map_records, training_form
+from dpilot.train.batches.reader import ignore_warnings
+from dpilot.train.batches.unit_reader import UnitsById, check_ids, rows_by_id, rows_of
 from dpilot.train.job import Job
-from dpilot.train.records.held_out import evaluation_form, map_records, training_form
-from dpilot.train.records.reader import ignore_warnings
-from dpilot.train.records.unit_reader import UnitsById, check_ids, rows_by_id, rows_of
 from dpilot.train.run import predict
 from dpilot.tune.pool import check_sendable, run_in_processes
 from dpilot.tune.ray_crew import RayExecutor

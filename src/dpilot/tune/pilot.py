@@ -23,7 +23,7 @@ from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Ledger, commitment, describe_ledger
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import BY_PARTS, RUNNING_TIME, FitRecord, StepRecord, published_size
-from dpilot.train.records.unit_reader import check_ids, rows_by_id
+from dpilot.train.batches.unit_reader import check_ids, rows_by_id
 from dpilot.transfer.features import Features
 from dpilot.tune.autopilot_plan import METRICS, AutopilotPlan, plan_heads, plan_module
 from dpilot.tune.autopilot_record import Outcome, curves_of, explain, plan_of, trials_of

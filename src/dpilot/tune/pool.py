@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from dpilot.errors import DpilotError, InvalidInput
-from dpilot.train.records.unit_reader import UnitsById, rows_of
+from dpilot.train.batches.unit_reader import UnitsById, rows_of
 from dpilot.tune.recipe import Recipe
 from dpilot.tune.trial_transfer import TransferredTrial
 from dpilot.tune.worker import Conditions, Refusal, TrialOutput

@@ -25,7 +25,7 @@ from torch.utils.data import TensorDataset
 from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.keys import fresh_key
-from dpilot.train.records.unit_reader import UnitsById
+from dpilot.train.batches.unit_reader import UnitsById
 from dpilot.tune.pool import TrialLost, gather, records_of
 from dpilot.tune.recipe import Recipe
 from dpilot.tune.trial_transfer import TransferredTrial

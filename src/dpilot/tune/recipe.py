@@ -24,11 +24,11 @@ from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import StepRecord
 from dpilot.sampling import PoissonSampler
 from dpilot.train import dry_run
+from dpilot.train.batches.reader import ignore_warnings, move_to
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
 from dpilot.train.randomness import step_randomness
-from dpilot.train.records.reader import ignore_warnings, move_to
 from dpilot.train.run import predict, refuse_combined
 from dpilot.train.step import TrainingState
 from dpilot.tune.candidate import Candidate

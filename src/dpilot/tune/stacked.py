@@ -26,9 +26,9 @@ from dpilot.engine.isolate.vmap import BatchLoss, refuse_leaks
 from dpilot.engine.state import StateSnapshot, preserve
 from dpilot.sampling import Batch, PoissonSampler
 from dpilot.train import dry_run
+from dpilot.train.batches.reader import RecordChunk, declared_form, move_to, split_records, try_quietly
 from dpilot.train.gradients import concatenate_handles, even_rows, null_outside_classes
 from dpilot.train.randomness import step_randomness
-from dpilot.train.records.reader import RecordChunk, declared_form, move_to, split_records, try_quietly
 from dpilot.train.step import TrainingState
 
 __all__ = ["Runner", "runs_stacked", "stackable", "train_together"]

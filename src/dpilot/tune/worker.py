@@ -23,8 +23,8 @@ from torch.utils.data import TensorDataset
 
 from dpilot.errors import InvalidInput
 from dpilot.records import StepRecord
+from dpilot.train.batches.unit_reader import UnitsById
 from dpilot.train.plan import Plan
-from dpilot.train.records.unit_reader import UnitsById
 from dpilot.tune.recipe import Recipe, TrialKeys
 from dpilot.tune.task import Trial
 

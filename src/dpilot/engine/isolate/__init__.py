@@ -4,5 +4,5 @@
 and ``copies`` computes a record as a whole chunk of itself.
 
 Promises: a record's gradient is a function of that record, its own draws and the public state, or NoRule is raised.
-May import: base, batch, generators, state, and the list in record/ of what takes values out of torch; no layer.
+May import: base, batch, generators, state, and the list in trace/ of what takes values out of torch; no layer.
 """

@@ -21,8 +21,8 @@ from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule, PerSample, accumulator, no_batching_warnings, trainable
 from dpilot.engine.generators import Generators, GeneratorStates, Held, outside_torch
 from dpilot.engine.isolate.loop import hold_gradients
-from dpilot.engine.record.watch import READERS
 from dpilot.engine.state import StateSnapshot, preserve
+from dpilot.engine.trace.watch import READERS
 from dpilot.engine.writes import takes_apart
 
 

@@ -16,11 +16,11 @@ from dpilot import _validate
 from dpilot.engine import api, single_backward
 from dpilot.engine import batch as batches
 from dpilot.engine.base import LossFunction, NoRule, PerSample, select_rows
-from dpilot.engine.record import Answers
 from dpilot.engine.replay import capture
 from dpilot.engine.replay.capture import NotReplayable, Replayable
 from dpilot.engine.replay.forms import ModelState, State, form_of, obstacle, settings, state_of, static
 from dpilot.engine.state import answer_capturing, preserve_structure, run_eagerly
+from dpilot.engine.trace import Answers
 from dpilot.errors import DpilotError, InvalidInput
 
 FORMS = 4

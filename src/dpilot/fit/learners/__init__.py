@@ -1,4 +1,8 @@
-"""What a fit trains: each learner plans its cost from declared numbers, runs under receipts, and predicts."""
+"""What a fit trains: each learner plans its cost from declared numbers, runs under receipts, and predicts.
+
+Promises: a plan depends on declared and bought numbers alone, and no learner releases without a receipt. May import:
+what a fit is made of (declaration, purchases, source, figures), grids, and what is below fit; not ``pipeline``.
+"""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ from dpilot.privacy.calibrate import noise_multiplier, scale_for
 from dpilot.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
 from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Stage
+from dpilot.train.batches.unit_reader import UnitsById
 from dpilot.train.checkpoint import architecture
 from dpilot.train.checkpoint.store import from_storable, to_storable
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Observers
-from dpilot.train.records.unit_reader import UnitsById
 from dpilot.tune.autopilot_plan import EPOCHS, LEAST_STEPS, batch_candidates
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.recipe import Recipe, TrialRun

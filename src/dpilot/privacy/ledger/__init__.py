@@ -1,4 +1,8 @@
-"""The ledger: the append-only, crash-safe list of what a data set has lost, and the only way to spend more."""
+"""The ledger: the append-only, crash-safe list of what a data set has lost, and the only way to spend more.
+
+Promises: what was reserved stays spent whatever dies, two processes never spend the same epsilon, and a row that was
+altered is seen. May import: the rest of privacy, which does not import it.
+"""
 
 from dpilot.privacy.ledger.discovery import dataset_name, find_ledger, locate_ledger
 from dpilot.privacy.ledger.history import Entry, Extension, Grant, Stage

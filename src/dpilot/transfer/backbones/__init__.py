@@ -1,4 +1,6 @@
-"""Pretrained backbones, loaded from files that are there already: nothing is downloaded.
+"""Pretrained backbones, loaded from files that are there already. Promises: nothing is downloaded.
+
+May import: transfer's models, features and pixels, data and what is below.
 
 | name | trained on | features | where its weights are |
 |---|---|---|---|

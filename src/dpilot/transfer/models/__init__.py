@@ -1,4 +1,4 @@
-"""The models of the papers, by name, with fresh weights.
+"""The models of the papers, by name, with fresh weights. Promises: no layer mixes records. May import: the ground.
 
 >>> model = get("cnn-2")
 >>> sum(weights.numel() for weights in model.parameters())

@@ -1,4 +1,7 @@
-"""The scattering transform: image features that depend on no data at all."""
+"""The scattering transform: image features. Promises: they depend on no data at all.
+
+May import: transfer's features and pixels, and numerics.
+"""
 
 from dpilot.transfer.scattering.filters import Filters
 from dpilot.transfer.scattering.transform import Scattering, scatter, scattered

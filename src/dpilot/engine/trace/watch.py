@@ -20,9 +20,9 @@ from torch.overrides import TorchFunctionMode
 from dpilot.engine import batch as batches
 from dpilot.engine.base import NoRule
 from dpilot.engine.generators import GeneratorStates, outside_torch
-from dpilot.engine.record.place import SHARED
-from dpilot.engine.record.tracker import READ_DRAWS, Answers, Constants, Finding, Tracker
 from dpilot.engine.state import StateSnapshot, run_eagerly
+from dpilot.engine.trace.place import SHARED
+from dpilot.engine.trace.tracker import READ_DRAWS, Answers, Constants, Finding, Tracker
 from dpilot.engine.writes import EXITS, WriteGuard
 
 _constants: WeakKeyDictionary[nn.Module, Constants] = WeakKeyDictionary()

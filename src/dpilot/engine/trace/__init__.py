@@ -7,7 +7,7 @@ Promises: a tensor whose place is an axis holds, in the rows of record i, a func
 of its own draws. May import: base, batch, generators, state and writes; no layer and no engine.
 """
 
-from dpilot.engine.record.tracker import Answers
-from dpilot.engine.record.watch import Pass, Verdict, judge
+from dpilot.engine.trace.tracker import Answers
+from dpilot.engine.trace.watch import Pass, Verdict, judge
 
 __all__ = ["Answers", "Pass", "Verdict", "judge"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
-from dpilot.train.records.reader import Collate, Reader, concatenate_records, declared_form, first_record, try_quietly
+from dpilot.train.batches.reader import Collate, Reader, concatenate_records, declared_form, first_record, try_quietly
 
 __all__ = ["evaluation_form", "map_records", "training_form"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dpilot.engine.record.place import SHARED, Call, Mixes, NotKnown, Place, dims_of, on_axis
+from dpilot.engine.trace.place import SHARED, Call, Mixes, NotKnown, Place, dims_of, on_axis
 
 Places = Place | list[Place]
 Rule = Callable[[Call], Places]

@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpilot.engine.base import NoRule
 from dpilot.engine.batch import tensors
 from dpilot.engine.generators import Generators
-from dpilot.engine.record.place import (
+from dpilot.engine.trace.place import (
     DRAWN,
     EVERYWHERE,
     FIRST_AXIS,
@@ -58,7 +58,7 @@ from dpilot.engine.record.place import (
     stretch_of,
     tag_of,
 )
-from dpilot.engine.record.rules import (
+from dpilot.engine.trace.rules import (
     DRAWS,
     EMPTY,
     INNER,

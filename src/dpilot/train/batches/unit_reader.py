@@ -19,7 +19,7 @@ from dpilot.data.units import UnitRows, group_rows
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.privacy.unit import PrivacyUnit
-from dpilot.train.records.reader import (
+from dpilot.train.batches.reader import (
     TRIES,
     Collate,
     Reader,
@@ -30,7 +30,7 @@ from dpilot.train.records.reader import (
     record_chunks,
     try_quietly,
 )
-from dpilot.train.records.unit_chunk import pad_rows
+from dpilot.train.batches.unit_chunk import pad_rows
 
 
 class RowsByUnit(Protocol):
