@@ -42,7 +42,7 @@ class PoissonSampled:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", _validate.rate(rate=self.rate))
-        _check(self.event)
+        check_event(self.event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Repeated:
     times: int
 
     def __post_init__(self) -> None:
-        _check(self.event)
+        check_event(self.event)
         object.__setattr__(self, "times", _validate.count(times=self.times))
 
 
@@ -66,7 +66,7 @@ class Composed:
     def __init__(self, events: Iterable[Event]) -> None:
         object.__setattr__(self, "events", tuple(events))
         for event in self.events:
-            _check(event)
+            check_event(event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class OneOf:
         if not self.events:
             raise InvalidInput("events is empty: expected at least one event. Name what may happen.")
         for event in self.events:
-            _check(event)
+            check_event(event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class RepeatAndSelect:
     shape: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self.event)
+        check_event(self.event)
         _validate.one_of(LAWS, law=self.law)
         mean = _validate.positive(mean_trials=self.mean_trials)
         shape = _validate.number(shape=self.shape)
@@ -179,7 +179,7 @@ def leaves(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
 
 def to_dict(event: Event) -> dict[str, Any]:
     """Plain data: the fields, nested events as data too, and ``type``."""
-    _check(event)
+    check_event(event)
     data: dict[str, Any] = {"type": type(event).__name__}
     for field in fields(event):
         data[field.name] = _plain(getattr(event, field.name))
@@ -233,6 +233,7 @@ def _from_plain(name: str, value: Any) -> Any:
     return value
 
 
-def _check(event: object) -> None:
+def check_event(event: object) -> None:
+    """Refuse what is not an event."""
     if type(event) not in _ALLOWED.values():
         raise InvalidInput(f"event is {event!r}: expected one of dpilot.privacy.events.")

@@ -169,9 +169,9 @@ def _piece(part: Event, times: int, interval: float) -> Any:
 
     match part:
         case Gaussian(sigma):
-            piece = sampled_gaussian.distribution(sigma, 1.0, interval)
+            return sampled_gaussian.distribution(sigma, 1.0, interval, times)
         case PoissonSampled(rate, Gaussian(sigma)):
-            piece = sampled_gaussian.distribution(sigma, rate, interval)
+            return sampled_gaussian.distribution(sigma, rate, interval, times)
         case PureDP(epsilon) | ExponentialMechanism(epsilon):
             piece = library.from_privacy_parameters(common.DifferentialPrivacyParameters(epsilon, 0.0), interval)
         case ApproxDP(epsilon, delta):

@@ -17,14 +17,20 @@ import numpy as np
 from dpilot._arrays import Floats
 
 _NO_OVERFLOW = 500.0  # exp of it is finite, and 1 beside it is nothing
+_ALWAYS_DENSE = 10  # 2 ** 10 points are more than the sparse form of dp-accounting may have
 
 
-def distribution(noise_multiplier: float, sample_rate: float, interval: float) -> Any:
+def distribution(noise_multiplier: float, sample_rate: float, interval: float, times: int = 1) -> Any:
     """The pessimistic privacy loss distribution, of both directions, on a grid of width ``interval``.
 
+    Args:
+        noise_multiplier: of one release.
+        sample_rate: its sampling rate.
+        interval: the width of the grid.
+        times: how many such releases are composed.
+
     Example:
-        >>> one = distribution(noise_multiplier=1.0, sample_rate=0.01, interval=1e-4)
-        >>> round(one.self_compose(100).get_epsilon_for_delta(1e-5), 3)
+        >>> round(distribution(1.0, 0.01, interval=1e-4, times=100).get_epsilon_for_delta(1e-5), 3)
         0.718
     """
     from dp_accounting.pld import pld_pmf
@@ -37,7 +43,11 @@ def distribution(noise_multiplier: float, sample_rate: float, interval: float) -
         lower, upper = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
         epsilons = np.arange(lower, upper + 1) * interval
         deltas = _deltas(release, epsilons, adding=adjacency == AdjacencyType.ADD)
-        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, lower, upper, deltas)
+        one = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, lower, upper, deltas)
+        # To choose between its forms the library computes size ** times, which takes seconds where times is a million;
+        # from 10 times on the answer is always the dense form.
+        form = one if times < _ALWAYS_DENSE else one.to_dense_pmf()
+        return form if times == 1 else form.self_compose(times)
 
     removed = direction(AdjacencyType.REMOVE)
     if sample_rate == 1.0:

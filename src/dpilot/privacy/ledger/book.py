@@ -32,7 +32,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
 from dpilot.privacy.filters import Amount, Charge, Price
 from dpilot.privacy.ledger.history import Commitment, Extension, Grant, History, Stage
-from dpilot.privacy.ledger.store import FORMAT, Appender, LedgerRow, Location, Store
+from dpilot.privacy.ledger.store import FORMAT, Appender, LedgerRow, Location, Store, canonical
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 Body = Mapping[str, Any]
@@ -126,15 +126,23 @@ def move_body(place: Location) -> Body:
 def fold(rows: Sequence[LedgerRow]) -> History:
     """The history that the rows tell, or LedgerError where they contradict themselves."""
     history: History | None = None
+    commitments: list[Commitment] = []
     for row in rows:
-        history = follow(history, row)
+        history = _follow(history, commitments, row)
     if history is None:
         raise LedgerError("the ledger has no rows: expected at least row 0. Restore the file from a copy.")
-    return history
+    return replace(history, commitments=tuple(commitments))
 
 
-def follow(history: History | None, row: LedgerRow) -> History:
+def follow(history: History, row: LedgerRow) -> History:
     """The history after one more row, or LedgerError where it does not follow."""
+    commitments = list(history.commitments)
+    after = _follow(history, commitments, row)
+    return replace(after, commitments=tuple(commitments))
+
+
+def _follow(history: History | None, commitments: list[Commitment], row: LedgerRow) -> History:
+    """``follow`` with the commitments in a list, which is changed: a tuple made anew for each row grows as n^2."""
     try:
         if history is None:
             return _open(row)
@@ -142,7 +150,7 @@ def follow(history: History | None, row: LedgerRow) -> History:
             case "reserve":
                 commitment = _commitment(row)
                 history.check_unit(commitment.unit)
-                return replace(history, commitments=(*history.commitments, commitment))
+                commitments.append(commitment)
             case "extend":
                 return _extend(history, row)
             case "grant":
@@ -155,7 +163,8 @@ def follow(history: History | None, row: LedgerRow) -> History:
             case "arrive":
                 return replace(history, moved_to=None, departed=False)
             case kind:
-                return _set_state(history, row.content(), *_STATES[kind])
+                _set_state(commitments, row.content(), *_STATES[kind])
+        return history
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
         raise LedgerError(
             f"row {row.seq} ({row.kind!r}) cannot be understood ({problem}): expected format {FORMAT}. "
@@ -185,10 +194,18 @@ def _extend(history: History, row: LedgerRow) -> History:
     return replace(history, budget=extension.budget, extensions=(*history.extensions, extension))
 
 
+@lru_cache(maxsize=1024)
+def _read_event(text: str) -> Event:
+    return events.from_json(text)  # the same few events fill long ledgers
+
+
 @lru_cache(maxsize=10_000)
 def _commitment(row: LedgerRow) -> Commitment:
     body = row.content()
-    stages = tuple(Stage(s["purpose"], events.from_dict(s["event"]), s["part"], s["split"]) for s in body["stages"])
+    read = [_read_event(canonical(s["event"])) for s in body["stages"]]
+    stages = tuple(
+        Stage(s["purpose"], event, s["part"], s["split"]) for s, event in zip(body["stages"], read, strict=True)
+    )
     charges = tuple(
         Charge(_read_amount(c), None if c["part"] is None else (c["split"], c["part"])) for c in body["charges"]
     )
@@ -205,17 +222,15 @@ _STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {  # kind of row: st
 }
 
 
-def _set_state(history: History, body: Body, before: tuple[str, ...], after: str) -> History:
-    place = bisect_left(history.commitments, body["of"], key=lambda each: each.seq)
-    old, stage = history.commitments[place], body["stage"]
+def _set_state(commitments: list[Commitment], body: Body, before: tuple[str, ...], after: str) -> None:
+    place = bisect_left(commitments, body["of"], key=lambda each: each.seq)
+    old, stage = commitments[place], body["stage"]
     if old.seq != body["of"] or stage < 0 or old.states[stage] not in before:
         raise InvalidInput(f"stage {stage} of row {old.seq} is {old.states[stage]}, not {' or '.join(before)}")
-    states = (*old.states[:stage], after, *old.states[stage + 1 :])
-    settled = dict(old.settled)
+    states, settled = (*old.states[:stage], after, *old.states[stage + 1 :]), old.settled
     if after == "settled":
-        settled[stage] = events.from_dict(body["event"]), _read_amount(body)
-    new = replace(old, states=states, settled=settled)
-    return replace(history, commitments=(*history.commitments[:place], new, *history.commitments[place + 1 :]))
+        settled = {**settled, stage: (events.from_dict(body["event"]), _read_amount(body))}
+    commitments[place] = replace(old, states=states, settled=settled)
 
 
 def _read_grant(body: Body) -> Grant:

@@ -32,7 +32,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         _validate.line(purpose=self.purpose)
-        events.to_dict(self.event)  # refuses what is not an event
+        events.check_event(self.event)
         if self.part is None and self.split is not None:
             raise InvalidInput(f"split is {self.split!r} without a part: expected the part of the split. Name both.")
         if self.part is not None:

@@ -75,9 +75,9 @@ class Ledger:
         store = open_store(path, dataset=dataset)
         if not store.exists():
             cls.create(store.path, dataset=dataset, budget=budget, mode=mode, bound=bound, unit=unit)
-        book = Book.of(store)
-        _check_same(book.history(), dataset, budget, mode, bound, unit)
-        return cls(book)
+        history = fold(store.rows())
+        _check_same(history, dataset, budget, mode, bound, unit)
+        return cls(Book(store, history.identity))
 
     @classmethod
     def create(

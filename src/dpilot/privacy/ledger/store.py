@@ -78,9 +78,12 @@ class LedgerRow:
         return data
 
 
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+
+
 def canonical(data: Any) -> str:
     """One spelling for one value: sorted keys, no spaces, ASCII only."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    return _ENCODER.encode(data)
 
 
 def next_row(before: Sequence[LedgerRow], kind: str, body: Mapping[str, Any]) -> LedgerRow:
