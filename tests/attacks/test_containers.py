@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from dpilot import AutoRegressor
+from dpilot import AutoRegressor, hardened
 from dpilot.data.cells import plain
 from dpilot.data.parquet import ParquetDataset
 from dpilot.data.splits import Split
@@ -30,6 +30,7 @@ from dpilot.errors import InvalidInput, PrivacyWarning
 from dpilot.linear import LinearRegression, LogisticRegression
 from dpilot.linear.classifier import codes
 from dpilot.linear.inputs import target_cells
+from dpilot.mechanism import EXACT
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.receipt import Receipt
 from dpilot.privacy.unit import MOST_ROWS_PER_UNIT, PrivacyUnit
@@ -61,6 +62,21 @@ def test_a_value_of_another_type_is_no_second_partition(odd: Any) -> None:
 
 def test_a_value_that_cannot_be_hashed_is_the_null_record() -> None:
     assert select([*["1"] * 1000, ["1"]]) == ["1"]
+
+
+def test_a_value_of_one_record_changes_no_noise_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hardened noise covered as many numbers as values occurred, and its scale told how many: by 4 parts in 10^7."""
+    laws = []
+
+    def rounded_gaussian(size: int, scale: float, _: Any) -> Any:
+        laws.append((size, scale))
+        return np.zeros(size)
+
+    monkeypatch.setattr(hardened, "rounded_gaussian", rounded_gaussian)
+    for values in (["1"], ["1", "2"]):
+        paid = Receipt(partitions_event(1.0, 9.0))
+        partitions(values * 9, noise_multiplier=1.0, threshold=9.0, receipt=paid, noise=EXACT)
+    assert laws[0] == laws[1]
 
 
 def joined(column: pl.Series, more: pl.Series) -> pl.Series:
