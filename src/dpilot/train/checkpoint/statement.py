@@ -204,7 +204,8 @@ def tensor_hash(tensors: Mapping[str, Any]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(canonical([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        flat = tensor.as_strided((tensor.numel(),), (1,))  # a single number, or none, may have a stride of 0
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
