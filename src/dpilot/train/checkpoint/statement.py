@@ -52,8 +52,11 @@ def claims(record: RunRecord | FitRecord) -> dict[str, Any]:
         plan = Plan.from_json(json.dumps(record.plan))
         unit = PrivacyUnit.from_dict(record.plan.get("unit"))
         found = [{"purpose": "training", "part": None, "split": None, "event": events.to_dict(plan.event)}]
-        told = {"tuning": "not part of this run: its epsilon is of the training alone"}
-        privacy = {"epsilon": record.epsilon, "delta": record.delta, "unit": neighbours((), unit)}
+        told = {
+            "tuning": "not part of this run: its epsilon is of the training alone",
+            "unprotected": list(record.unprotected),
+        }
+        privacy = {"epsilon": record.epsilon, "delta": record.delta, "unit": neighbours(record.unprotected, unit)}
     return {
         "format": FORMAT,
         **{name: privacy[name] for name in ("epsilon", "delta", "unit")},
