@@ -15,7 +15,8 @@ class PrivateNet(NeuralNetClassifier):
 
     def fit_loop(self, X, y=None, epochs=None):
         data, epochs = self.get_dataset(X, y), epochs or self.max_epochs
-        plan = Plan.calibrate(self.budget, size=len(data), batch_size=self.batch_size, epochs=epochs)
+        how = {"batch_size": self.batch_size, "epochs": epochs, "public_size": True}  # their number is published
+        plan = Plan.calibrate(self.budget, size=len(data), **how)
         loss = type(self.criterion_)(reduction="none")
         step = PrivateStep(self.module_, loss, self.optimizer_, plan, ledger=self.ledger)
         self._set_training(True)

@@ -165,6 +165,14 @@ class RunRecord:
     validation: tuple[ValidationRecord, ...] = ()
     audit: AuditRecord | None = None
 
+    @property
+    def unprotected(self) -> tuple[str, ...]:
+        """What the guarantee does not cover, in words."""
+        from dpilot.privacy.unit import PrivacyUnit  # above: it would load with every import of dpilot
+
+        unit = PrivacyUnit.from_dict(self.plan.get("unit"))
+        return (*[published_size(unit)] * bool(self.plan.get("public_size")), RUNNING_TIME)
+
     def to_fit(
         self,
         *,
@@ -186,7 +194,7 @@ class RunRecord:
             epsilon=self.epsilon + cost["epsilon"],
             delta=self.delta + cost["delta"],
             accounting="; ".join(["all planned steps, together", *self.notes, *_EVALUATED[: bool(evaluation)]]),
-            unprotected=(RUNNING_TIME,),
+            unprotected=self.unprotected,
             unit=PrivacyUnit.from_dict(self.plan.get("unit")),
             tuning="given",
             head=paid.pop("head", ""),

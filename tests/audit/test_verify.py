@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -180,3 +181,11 @@ def test_a_page_that_is_added_does_not_sign_what_was_altered(
     (folder / statements.STATEMENT).write_text(json.dumps(written))
     assert main(["report", str(folder)]) == 0
     assert not verify(folder, key=public).held
+
+
+def test_tensors_of_no_numbers_and_of_one_are_hashed() -> None:
+    """Those of arrays without numbers have a stride of 0: a table of categories could not be saved once it was paid."""
+    empty = {"int32": torch.from_numpy(np.zeros(0, np.int32)), "float64": torch.from_numpy(np.zeros((0, 2)))}
+    single = {"a": torch.ones(3)[:1].as_strided((1,), (0,))}
+    assert statements.tensor_hash(empty) != statements.tensor_hash({**empty, "float64": torch.zeros(0, 2)})
+    assert statements.tensor_hash(single) == statements.tensor_hash({"a": torch.ones(1)})

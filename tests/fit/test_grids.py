@@ -93,6 +93,16 @@ def test_a_record_more_moves_only_what_is_released(replay, name):
     assert result.releases == 1 + 1 + 3 + 1 + 3 + 1 + 1, "health, marginals, steps, screen, steps, comparison, figures"
 
 
+def test_tables_without_numbers_and_with_wide_texts_are_fitted_and_saved(tmp_path):
+    """Both ended with an error once they were paid: at the first step, and where the model was saved."""
+    note = {"note": {"type": "text", "features": 512}, "outcome": {"type": "boolean", "role": "target"}}
+    schema = Schema.from_dict({"columns": {"kind": MIXED.columns["kind"].to_dict(), **note}})
+    table = {"kind": ["a", "b"] * 40, "note": ["good film", "bad film"] * 40, "outcome": [1, 0] * 40}
+    options = {"epsilon": 1e3, "delta": 1e-5, "size": 80, "model": "grids", "epochs": 20}
+    fitted = fit_table(table, schema, run_folder=tmp_path / "run", **options)
+    assert fitted.predict(table)[:4].tolist() == ["True", "False"] * 2
+
+
 @pytest.mark.parametrize("rows", [[GOOD], [GOOD, {**GOOD, "number": "9999", "kind": "c"}, {**GOOD, "signal": ""}]])
 def test_a_person_more_moves_only_what_is_released(replay, rows):
     data, fit = persons(), partial(run, model="grids", epochs=3, size=40, **UNIT)

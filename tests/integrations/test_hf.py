@@ -26,6 +26,8 @@ from dpilot.audit.verify import verify  # noqa: E402
 from dpilot.errors import BudgetExceeded, InvalidInput  # noqa: E402
 from dpilot.integrations import hf  # noqa: E402
 from dpilot.integrations.hf import PrivateTrainer, default_loss, tokenize  # noqa: E402
+from dpilot.records import PUBLISHED_SIZE, RunRecord  # noqa: E402
+from dpilot.train.checkpoint.statement import claims  # noqa: E402
 from dpilot.train.sequences import causal_loss  # noqa: E402
 from tests.integrations import hf_ranks  # noqa: E402
 
@@ -405,3 +407,14 @@ def test_a_loop_of_accelerate_takes_private_steps() -> None:
     for batch in prepared[2]:
         step(batch)
     assert len(step.record.steps) == 3
+
+
+def test_a_size_that_is_not_declared_is_published_and_listed(tmp_path: Path) -> None:
+    """Sums are divided by it, and neither record, report nor statement said that it was taken from the data."""
+    for declared in (None, SIZE):
+        plan = trainer(tmp_path, size=declared).plan
+        record = RunRecord(plan.to_dict(), 8.0, 1e-4, (), ())
+        assert Plan.from_json(plan.to_json()) == plan
+        assert (PUBLISHED_SIZE in record.to_fit().unprotected) is (declared is None)
+        for said in (record.to_fit().privacy["unit"], claims(record)["unit"], plan._repr_html_()):
+            assert ("replaced by an empty one" in said) is (declared is None)

@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 import pytest
-from sklearn.compose import ColumnTransformer
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.decomposition import PCA
 from sklearn.feature_selection import SelectKBest
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, RobustScaler, StandardScaler
 
 from dpilot.audit.replay import replay
 from dpilot.linear import LinearRegression, PrivateStandardScaler, check_pipeline
@@ -120,6 +121,7 @@ def test_declared_columns_cost_nothing():
 
 PRIVATE = LinearRegression()
 WORDS = [["a", "b"]]
+KEPT = SimpleImputer(strategy="constant", keep_empty_features=True)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +129,15 @@ WORDS = [["a", "b"]]
     [
         ((StandardScaler(),), ["StandardScaler"]),
         ((SimpleImputer(), PCA()), ["SimpleImputer", "PCA"]),
-        ((SimpleImputer(strategy="constant"), Normalizer(), FunctionTransformer()), []),
+        ((KEPT, Normalizer(), FunctionTransformer()), []),
+        ((SimpleImputer(strategy="constant"),), ["SimpleImputer"]),  # drops a column that all records lack
+        ((clone(KEPT).set_params(add_indicator=True),), ["SimpleImputer"]),
         ((OneHotEncoder(),), ["OneHotEncoder", "OneHotEncoder"]),
         ((OneHotEncoder(categories=WORDS),), ["OneHotEncoder"]),
         ((OneHotEncoder(categories=WORDS, handle_unknown="ignore"),), []),
+        ((OneHotEncoder(categories=WORDS, handle_unknown="warn"),), ["OneHotEncoder"]),
+        ((OneHotEncoder(categories=WORDS, handle_unknown="ignore", min_frequency=5),), ["OneHotEncoder"]),
+        ((ColumnTransformer([("x", Normalizer(), [0])], remainder=StandardScaler()),), ["StandardScaler"]),
         ((ColumnTransformer([("x", StandardScaler(), [0]), ("y", "passthrough", [1])]),), ["StandardScaler"]),
         ((make_pipeline(SelectKBest(), PrivateStandardScaler()),), ["SelectKBest"]),
         ((PrivateStandardScaler(),), []),
@@ -152,6 +159,13 @@ def test_an_unknown_step_is_a_finding():
             return X
 
     assert "not known" in check_pipeline(make_pipeline(Custom(), PRIVATE))[0].problem
+
+
+def test_steps_around_the_last_one_are_named_too():
+    last = TransformedTargetRegressor(make_pipeline(StandardScaler(), PRIVATE), transformer=RobustScaler())
+    found = check_pipeline(make_pipeline(Normalizer(), make_pipeline(PCA(), last)))
+    assert [finding.kind for finding in found] == ["PCA", "RobustScaler", "StandardScaler"]
+    assert check_pipeline(TransformedTargetRegressor(PRIVATE, func=np.log1p, inverse_func=np.expm1)) == []
 
 
 def test_an_estimator_alone_has_no_findings():

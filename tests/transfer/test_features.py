@@ -93,7 +93,7 @@ def test_values_of_any_type_become_float32(dtype):
 
 
 def test_shapes_that_do_not_belong_together_are_refused():
-    with pytest.raises(InvalidInput, match=r"\(12, 6\) and \(11,\)"):
+    with pytest.raises(InvalidInput, match="2 and 1 dimensions, or differ in length"):
         features(labels=LABELS[:11])
     with pytest.raises(InvalidInput, match="classes is 1"):
         features(classes=1)

@@ -294,16 +294,13 @@ def _rehearse(data: Table, schema: Schema, given: dict[str, Any], *, json: bool)
 
     from time import process_time
 
-    from dpilot.fit.on_disk import is_too_large
     from dpilot.fit.pipeline import plan_fit
     from dpilot.fit.rehearsal import rehearse
     from dpilot.fit.source import TableSource
     from dpilot.report.entries import describe
 
     plan = plan_fit(declared, "basic")
-    rehearsal = rehearse(
-        plan, loading=process_time(), on_disk=is_too_large(TableSource.of(data, data.schema))
-    ).to_dict()
+    rehearsal = rehearse(plan, loading=process_time(), table=TableSource.of(data, data.schema)).to_dict()
     total = {"epsilon": plan.declared.budget.epsilon, "delta": plan.declared.budget.delta}
     if json:
         console.json({"dry_run": True, **total, **rehearsal})

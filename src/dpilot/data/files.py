@@ -114,11 +114,11 @@ class Table:
     def _check_vectors(self) -> None:
         """Refuse an array of another form than the table: facts of the files, before a value is read."""
         for name, path in self._vector_files.items():
-            wanted, found = (self.length(), self.schema.columns[name].width), _open_array(path).shape
-            if found != wanted:
+            wanted, (rows, width) = self.schema.columns[name].width, _open_array(path).shape
+            if (rows, width) != (self.length(), wanted):  # how many there are is protected
                 raise InvalidInput(
-                    f"{path.name} has the shape {found}: expected {wanted}, a row for each record of {self.path.name} "
-                    f"and the width that column {name!r} declares."
+                    f"{path.name} has rows of {width} numbers, or not as many rows as {self.path.name} has records: "
+                    f"expected one for each, of the {wanted} numbers that column {name!r} declares."
                 )
 
     def _with_vectors(self, read: Iterator[dict[str, Cells]]) -> Iterator[dict[str, Any]]:

@@ -46,7 +46,9 @@ class MappedDataset:
         self._arrays = tuple(map(_open, arrays))
         lengths = {len(array) for array in self._arrays}
         if len(lengths) != 1:
-            raise InvalidInput(f"arrays have {sorted(lengths)} rows: expected one or more arrays, of one length.")
+            raise InvalidInput(
+                "arrays differ in their number of rows, or are none: expected one or more, of one length."
+            )
 
     def __len__(self) -> int:
         return len(self._arrays[0])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpilot import _validate
 from dpilot._arrays import Floats, Indices
-from dpilot.data.values import attempt
+from dpilot.data.values import attempt, key, number
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
 
@@ -39,11 +39,13 @@ class Split:
         The coin of a record is a function of the key and of its place, or of its own id, alone: a record added at the
         end moves no other one, so an entry of one part costs the records of the other parts nothing. A permutation or a
         split of exact sizes would not do: there one record moves others.
+        Ids are compared by value (1, 1.0 and "1" are one), so that no record's id changes how the others' are read.
         The id is a one-way function of key and shares: it tells two splits apart and gives no coin away.
 
     Edge cases:
         The sizes of the parts are random and secret; ``share(part) * size`` is the declared number to divide by.
-        Records with equal ids go to the same part. No id raises: one without a text shares a coin with all such.
+        Records with equal ids go to the same part, and so do whole numbers from 2^53 on that one float stands for. No
+        id raises: one without a text shares a coin with all such.
         A split goes by places or by ids, never by both: the same record would lie in two parts of one name. So would
         the records after one that is taken out, or of a table put in another order, if its places were split again.
     """
@@ -68,7 +70,8 @@ class Split:
     @property
     def id(self) -> str:
         """The public name of this split, for the ledger."""
-        return Chain(self.key).token(f"split by {self.by} {list(self.shares.items())!r}")
+        by = {"place": "place", "id": "value of id"}[self.by]  # "id" was the id's text: other coins of the same key
+        return Chain(self.key).token(f"split by {by} {list(self.shares.items())!r}")
 
     def share(self, part: str) -> float:
         """The expected share of ``part``."""
@@ -107,5 +110,11 @@ class Split:
 
 
 def _text(value: object) -> bytes:
-    """The id as bytes; one constant for what cannot be written, as an error would tell of that record."""
-    return attempt(lambda: str.encode(str(value), "utf-8", "surrogatepass"), otherwise=b"\xff")
+    """The id's value as bytes; one constant for what cannot be written, as an error would tell of that record."""
+    return attempt(lambda: str.encode(_written(value), "utf-8", "surrogatepass"), otherwise=b"\xff")
+
+
+def _written(value: object) -> str:
+    """The text by which an id is compared, whatever type its container gave it."""
+    found, near = key(value), number(value)
+    return found or (str(value) if near is None else repr(near))

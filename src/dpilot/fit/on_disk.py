@@ -30,11 +30,12 @@ _ID: Final = 32  # values: what the id of a row takes in memory
 _NO_KEY: Final = bytes(KEY_BYTES)  # which rows count is not asked for
 
 
-def is_too_large(source: RecordSource) -> TypeGuard[TableSource]:
+def is_too_large(source: RecordSource, rows: float | None = None) -> TypeGuard[TableSource]:
     """Whether the records go to disk: tables in files of which memory would hold more than 128 MiB, roughly.
 
     Hashed texts, whose rows are sparse, and pictures stay in memory. The length of the file decides even where it is
-    protected: nothing but time and memory tells one way from the other.
+    protected: nothing but time and memory tells one way from the other. Whoever says which way it is asks for a
+    declared number of ``rows``.
     """
     schema = source.schema
     if (
@@ -48,7 +49,8 @@ def is_too_large(source: RecordSource) -> TypeGuard[TableSource]:
     known = schema.inputs_only()
     width = Encoder(known.with_bounds(dict.fromkeys(known.to_buy, (0.0, 1.0)))).width
     shapes = 9 * sum(column.type == "numeric" for column in known.features)  # of numbers that are widened
-    return source.length() * (width + shapes + _ID * (schema.unit is not None)) > _VALUES
+    length = source.length() if rows is None else rows
+    return length * (width + shapes + _ID * (schema.unit is not None)) > _VALUES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

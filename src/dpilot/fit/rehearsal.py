@@ -16,9 +16,10 @@ from dpilot.data.sparse import SparseRows
 from dpilot.errors import BudgetExceeded
 from dpilot.fit.keys import FitKeys
 from dpilot.fit.learners.base import PaidRun
+from dpilot.fit.on_disk import is_too_large
 from dpilot.fit.pipeline import FitPlan
 from dpilot.fit.population import RecordsByUnit
-from dpilot.fit.source import TableSource
+from dpilot.fit.source import RecordSource, TableSource
 from dpilot.privacy.budget import Cost
 from dpilot.privacy.events import to_dict
 from dpilot.privacy.ledger import Stage
@@ -66,14 +67,17 @@ class Rehearsal:
         return asdict(self)
 
 
-def rehearse(plan: FitPlan, *, loading: float = 0.0, on_disk: bool = False, clocks: Clocks = _clocks) -> Rehearsal:
+def rehearse(
+    plan: FitPlan, *, loading: float = 0.0, table: RecordSource | None = None, clocks: Clocks = _clocks
+) -> Rehearsal:
     """Read, train and score a few made-up records by the plan of the fit, and reckon from their time.
 
-    ``loading`` are the seconds that it took to load code, which a fit takes too; ``on_disk`` whether its records go
-    to files (``fit.on_disk.is_too_large``); ``clocks`` tell how long it took.
+    ``loading`` are the seconds that it took to load code, which a fit takes too; ``table`` is that of the fit, of which
+    a long one goes to disk, by the declared number of its rows; ``clocks`` tell how long it took.
 
     Guarantee:
-        No value of the table is read, and no ledger of it is touched: what is trained was made from the schema.
+        No value of the table is read, nor its length, and no ledger of it is touched: what is trained was made from the
+        schema.
     """
     declared, size = plan.declared, float(plan.declared.size or 10_000)
     each = declared.unit.rows or 1  # as if every unit had as many rows as count
@@ -104,6 +108,7 @@ def rehearse(plan: FitPlan, *, loading: float = 0.0, on_disk: bool = False, cloc
     features: Any = parts.train.features
     copies = _SPARSE_COPIES if isinstance(features, SparseRows) else _COPIES
     each_row = copies * features.nbytes / max(len(features), 1)
+    on_disk = table is not None and is_too_large(table, size * each)
     stages = [*plan.health_stages(""), *plan.stages(split.id)]
     return Rehearsal(
         size=round(size),

@@ -399,8 +399,9 @@ def _plan(
         raise InvalidInput("neither budget nor plan is given: expected budget=Budget(epsilon, delta), or a Plan.")
     declared = len(data) if size is None else size
     batch = args.per_device_train_batch_size * args.world_size
-    how = {"steps": args.max_steps} if args.max_steps > 0 else {"epochs": args.num_train_epochs}
-    return Plan.calibrate(budget, size=declared, batch_size=min(batch, declared), clipping=clipping, **how)
+    how: dict[str, Any] = {"steps": args.max_steps} if args.max_steps > 0 else {"epochs": args.num_train_epochs}
+    how |= {"clipping": clipping, "public_size": size is None}
+    return Plan.calibrate(budget, size=declared, batch_size=min(batch, declared), **how)
 
 
 def _own_ledger(folder: Path, plan: Plan, data_id: str | None) -> Ledger:

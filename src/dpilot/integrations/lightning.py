@@ -262,6 +262,7 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # where Ligh
             )
         assert self._budget is not None
         how: dict[str, Any] = {"size": declared, "batch_size": expected, "steps": min(planned)}
+        how["public_size"] = self._size is None
         return Plan.calibrate(self._budget, clipping=self._clipping, **how)
 
     def _plan(self) -> Plan:

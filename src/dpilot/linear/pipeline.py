@@ -18,8 +18,14 @@ _LEARNS: Final = {
     "PowerTransformer": ("fits exact powers to the records", _SCALE),
     "PCA": ("takes exact directions from the records", "a projection fixed beforehand (GaussianRandomProjection)"),
     "TruncatedSVD": ("takes exact directions from the records", "a projection fixed beforehand"),
-    "KNNImputer": ("fills one record from others", 'SimpleImputer(strategy="constant"), or leave missing values'),
-    "IterativeImputer": ("fits exact models to the records", 'SimpleImputer(strategy="constant")'),
+    "KNNImputer": (
+        "fills one record from others",
+        'SimpleImputer(strategy="constant", keep_empty_features=True), or leave missing values',
+    ),
+    "IterativeImputer": (
+        "fits exact models to the records",
+        'SimpleImputer(strategy="constant", keep_empty_features=True)',
+    ),
     "SelectKBest": ("chooses columns by exact scores", "columns chosen beforehand"),
     "SelectFromModel": ("chooses columns by an exact model", "columns chosen beforehand"),
     "VarianceThreshold": ("chooses columns by exact variances", "columns chosen beforehand"),
@@ -51,11 +57,14 @@ class PipelineFinding:
 def check_pipeline(pipeline: Any) -> list[PipelineFinding]:
     """Every step in front of the last that learns from records without privacy; an empty list means none was found.
 
-    Looks into pipelines, column transformers and unions. Nothing is fitted and no data is needed.
+    Looks into pipelines, column transformers, unions and what transforms a target. Nothing is fitted and no data is
+    needed.
 
     Edge cases:
         An unknown step that can be fitted is a finding: it may learn, and nothing says that it is paid for.
         A step that works row by row is none, nor is an encoder whose categories are declared and unknown ones ignored.
+        A FunctionTransformer is believed to treat each row by itself. What scikit-learn makes of the types of a table
+        is not looked at: its steps convert, or refuse, a column as a whole.
 
     Example:
         >>> from sklearn.pipeline import make_pipeline
@@ -64,10 +73,17 @@ def check_pipeline(pipeline: Any) -> list[PipelineFinding]:
         >>> [finding.kind for finding in check_pipeline(make_pipeline(StandardScaler(), LinearRegression()))]
         ['StandardScaler']
     """
-    steps = getattr(pipeline, "steps", None)
-    if not steps:
-        return []
-    return [finding for name, step in steps[:-1] for finding in _findings(name, step)]
+    return [finding for name, step in _steps(pipeline) for finding in _findings(name, step)]
+
+
+def _steps(estimator: Any) -> Iterator[tuple[str, Any]]:
+    """What is fitted before the private estimator, which may be inside of others."""
+    if steps := getattr(estimator, "steps", None):
+        yield from ((name, step) for name, step in steps[:-1])
+        yield from _steps(steps[-1][1])
+    elif hasattr(estimator, "regressor") and hasattr(estimator, "transformer"):
+        yield "transformer of the target", estimator.transformer
+        yield from _steps(estimator.regressor)
 
 
 def _findings(name: str, step: Any) -> Iterator[PipelineFinding]:
@@ -78,13 +94,12 @@ def _findings(name: str, step: Any) -> Iterator[PipelineFinding]:
         getattr(step, "steps", None) or getattr(step, "transformers", None) or getattr(step, "transformer_list", None)
     )
     if inner:
-        for part in inner:
+        for part in [*inner, ("remainder", getattr(step, "remainder", None))]:
             yield from _findings(f"{name} / {part[0]}", part[1])
     elif kind in ("OneHotEncoder", "OrdinalEncoder"):
         yield from _encoder(name, step)
     elif kind == "SimpleImputer":
-        if step.strategy != "constant":
-            yield PipelineFinding(name, kind, f"takes the exact {step.strategy} of the records", 'strategy="constant"')
+        yield from _imputer(name, step)
     elif kind in _LEARNS:
         yield PipelineFinding(name, kind, *_LEARNS[kind])
     elif kind not in _ROW_BY_ROW and hasattr(step, "fit"):
@@ -93,12 +108,26 @@ def _findings(name: str, step: Any) -> Iterator[PipelineFinding]:
         )
 
 
+def _imputer(name: str, step: Any) -> Iterator[PipelineFinding]:
+    kind, remedy = type(step).__name__, 'strategy="constant" with keep_empty_features=True'
+    if step.strategy != "constant":
+        yield PipelineFinding(name, kind, f"takes the exact {step.strategy} of the records", remedy)
+    elif not step.keep_empty_features:
+        yield PipelineFinding(name, kind, "drops a column, and warns, where every record lacks a value", remedy)
+    if step.add_indicator:
+        problem = "adds a column where any record lacks a value"
+        yield PipelineFinding(name, kind, problem, 'a schema, in which missing = "indicator"')
+
+
 def _encoder(name: str, step: Any) -> Iterator[PipelineFinding]:
     kind = type(step).__name__
     if isinstance(step.categories, str):
         yield PipelineFinding(
             name, kind, "publishes the categories that occur", "categories=[...], declared for each column"
         )
-    if step.handle_unknown == "error":
+    if (said := {"error": "raises on", "warn": "warns of"}.get(step.handle_unknown)) is not None:
         remedy = 'handle_unknown="ignore"' if kind == "OneHotEncoder" else 'handle_unknown="use_encoded_value"'
-        yield PipelineFinding(name, kind, "raises on a category that one record has: the error is a release", remedy)
+        yield PipelineFinding(name, kind, f"{said} a category that one record has, which is a release", remedy)
+    if step.min_frequency is not None or step.max_categories is not None:
+        problem = "joins categories that few records have, by exact counts"
+        yield PipelineFinding(name, kind, problem, "neither min_frequency nor max_categories")

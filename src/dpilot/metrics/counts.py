@@ -24,6 +24,7 @@ from dpilot._arrays import Floats, Indices
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import EXACT, Draws, Noise, gaussian_event, release
 from dpilot.privacy.events import Event
+from dpilot.statistics.rows import real_numbers
 
 SHARE: Final = 0.5
 STEP: Final = 1.0
@@ -191,9 +192,9 @@ def _tables(scored: Scored, layout: Layout) -> tuple[Floats, Floats | None]:
 
 def _valid(scored: Scored, layout: Layout) -> tuple[Floats, Floats, Floats]:
     """Group, class and probabilities of the records that are not null."""
-    target = np.asarray(scored.target, dtype=np.float64)
-    group = np.zeros_like(target) if scored.group is None else np.asarray(scored.group, dtype=np.float64)
-    probabilities = np.asarray(scored.probabilities, dtype=np.float64)
+    target = real_numbers(scored.target, "targets")
+    group = np.zeros_like(target) if scored.group is None else real_numbers(scored.group, "groups")
+    probabilities = real_numbers(scored.probabilities, "probabilities")
     if probabilities.shape != (target.size, len(layout.classes)) or group.shape != target.shape:
         raise InvalidInput(
             f"probabilities are of {probabilities.shape[1:]} classes, or not as many as targets and groups: expected "

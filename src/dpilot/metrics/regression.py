@@ -27,6 +27,7 @@ from dpilot.mechanism import EXACT, Draws, Noise, gaussian_event, release
 from dpilot.metrics.interval import Interval, Spread, hull, invert_score
 from dpilot.metrics.metric import Metric, metric
 from dpilot.privacy.events import Event
+from dpilot.statistics.rows import real_numbers
 
 _CENTRES: Final = np.array([0.0, 0.0, 0.5, 0.0, 0.5, 0.5, 0.5])
 _WEIGHTS: Final = np.array([1.0, 0.7, 0.7, 0.25, 0.25, 2.0, 0.5])
@@ -124,9 +125,9 @@ def on_grid(values: Floats) -> Floats:
 @np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
 def _vector(target: Floats, predicted: Floats) -> Floats:
     """The weighted sums."""
-    y, p = np.asarray(target, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
-    if y.ndim != 1 or y.shape != p.shape:
-        raise InvalidInput(f"targets have shape {y.shape} and predictions {p.shape}: expected one of each a record.")
+    y, p = real_numbers(target, "targets"), real_numbers(predicted, "predictions")
+    if y.ndim != 1 or y.shape != p.shape:  # how many there are is protected
+        raise InvalidInput("targets and predictions differ in number, or are not flat: expected one of each a record.")
     kept = np.isfinite(p) & (np.abs(y) <= 1)
     y, p = y[kept], np.clip(p[kept], -1.0, 1.0)
     e = np.minimum((p - y) ** 2, 1.0)

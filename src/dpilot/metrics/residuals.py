@@ -25,6 +25,7 @@ from dpilot.metrics.interval import Interval, Spread, invert_score, quantile
 from dpilot.metrics.metric import Metric, metric
 from dpilot.metrics.regression import on_grid
 from dpilot.privacy.events import Composed, Event
+from dpilot.statistics.rows import real_numbers
 
 SHARE: Final = 0.4
 """Of the squared mu of all figures, for this table: the figures of all records are then noisier by 29 %."""
@@ -176,10 +177,11 @@ def _residual(sums: Sums, value: float, spread: Spread) -> Interval:
 @np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
 def _table(target: Floats, predicted: Floats, group: Floats, groups: int) -> Floats:
     """The weighted sums of each group."""
-    y, p, g = (np.asarray(values, dtype=np.float64) for values in (target, predicted, group))
-    if y.ndim != 1 or y.shape != p.shape or y.shape != g.shape:
+    named = {"targets": target, "predictions": predicted, "groups": group}
+    y, p, g = (real_numbers(values, what) for what, values in named.items())
+    if y.ndim != 1 or y.shape != p.shape or y.shape != g.shape:  # how many there are is protected
         raise InvalidInput(
-            f"targets have shape {y.shape}, predictions {p.shape} and groups {g.shape}: expected one of each a record."
+            "targets, predictions and groups differ in number, or are not flat: expected one of each a record."
         )
     kept = np.isfinite(p) & (np.abs(y) <= 1) & (g >= 0) & (g < groups) & (g == np.floor(g))
     r = np.clip(np.clip(p[kept], -1.0, 1.0) - y[kept], -1.0, 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 from scipy.stats import norm
@@ -13,6 +14,7 @@ from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release_sampl
 from dpilot.privacy.events import ApproxDP, Composed
 
 _PROBES = 1024
+_BLOCK = 1024  # counts that take noise together
 
 
 def partitions_event(noise_multiplier: float, threshold: float) -> Composed:
@@ -70,9 +72,12 @@ def partitions(
     names = sorted(counts)
 
     def choose(source: Noise) -> list[str]:
-        exact = np.array([counts[name] for name in names], dtype=np.float64)
-        (noisy,) = source.gaussian([exact], bound=1.0, noise_multiplier=noise_multiplier)
-        return [name for name, count in zip(names, noisy, strict=True) if count > threshold]
+        exact = np.zeros((-(-len(names) // _BLOCK), _BLOCK))
+        exact.flat[: len(names)] = [counts[name] for name in names]
+        # hardened noise grows with how many numbers it covers: in blocks of one size it does not with those that occur
+        blocks = [source.gaussian([block], bound=1.0, noise_multiplier=noise_multiplier)[0] for block in exact]
+        noisy = chain.from_iterable(blocks)
+        return [name for name, count in zip(names, noisy, strict=False) if count > threshold]
 
     gaussian, chance = partitions_event(noise_multiplier, threshold).events
     receipt.draw(chance)  # of a value that nobody else holds

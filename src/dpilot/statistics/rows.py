@@ -7,7 +7,7 @@ contributes nothing to any sum, silently. What has no finite meaning at all (tex
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,12 +89,29 @@ def only_column(rows: Floats) -> Floats:
     return rows[:, 0]
 
 
+@np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
+def real_numbers(values: Any, what: str) -> Floats:
+    """Numbers of records as float64; refused where their type as a whole is another, in words that tell of no record.
+
+    >>> real_numbers([1, 0.5, True], "targets").tolist()
+    [1.0, 0.5, 1.0]
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of several widths, of which numpy says how many there are
+        array = np.asarray(None)
+    if array.dtype.kind not in "fiub":
+        raise InvalidInput(f"{what} are no array of real numbers: expected one. Encode them first.")
+    return np.asarray(array, dtype=np.float64)
+
+
 def _table(chunk: object) -> Floats:
     plain = isinstance(chunk, np.ndarray) and not isinstance(chunk, np.ma.MaskedArray)
     if not plain or chunk.dtype.kind not in "fiub" or chunk.ndim not in (1, 2):  # type: ignore[attr-defined]
         what = type(chunk).__name__
         if plain:
-            what = f"{chunk.dtype} array of {chunk.ndim} dimensions"  # type: ignore[attr-defined]
+            kind = chunk.dtype.type.__name__  # type: ignore[attr-defined]  # without the length of the longest text
+            what = f"{kind} array of {chunk.ndim} dimensions"  # type: ignore[attr-defined]
         raise InvalidInput(f"data is a {what}: expected a numpy array of numbers, (n,) or (n, d). Encode it first.")
     with np.errstate(over="ignore", invalid="ignore"):  # a wider float that does not fit becomes infinite, and null
         rows = np.asarray(chunk, dtype=np.float64)

@@ -26,7 +26,7 @@ class Plan:
     """How often, how much, how noisy: budget, declared size, sampling rate, steps, noise, clipping rule, and for whom.
 
     ``unit`` is what a step samples and clips as one: a record, or a person with all their rows. ``size`` is the number
-    of units.
+    of units; ``public_size`` says that it was taken from the data, which publishes it.
 
     Guarantee:
         ``event`` is what a run of this plan costs, whichever model, optimizer, engine or chunk size is used, and it
@@ -49,6 +49,7 @@ class Plan:
     clipping: Clipping
     cost: Cost = field(compare=False)
     unit: PrivacyUnit = RECORD
+    public_size: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _validate.count("Declare the number of units.", size=self.size))
@@ -72,6 +73,7 @@ class Plan:
         ledger: Ledger | str | os.PathLike[str] | None = None,
         unit: str | PrivacyUnit = RECORD,
         rows_per_unit: int | None = None,
+        public_size: bool = False,
     ) -> Plan:
         """The plan whose noise the budget asks for. With a ledger, it must fit what is left there, now.
 
@@ -82,7 +84,8 @@ class Plan:
         1/size or more is refused, unless the budget allows it: ``Budget(1.0, 0.01, allow_large_delta=True)``.
 
         ``unit="patient_id"`` protects a patient with all their rows, of which ``rows_per_unit`` count (8 where nothing
-        is declared); sizes are then numbers of patients.
+        is declared); sizes are then numbers of patients. ``public_size`` says that ``size`` was taken from the data: it
+        is then published, which every record and report of the run lists.
         """
         protected = PrivacyUnit.of(unit, rows_per_unit)
         size = _validate.count("Declare the number of units.", size=size)
@@ -91,7 +94,8 @@ class Plan:
         rate = _rate(size, batch_size, sample_rate)
         count = _steps(rate, epochs, steps)
         sigma = calibrated(budget, sample_rate=rate, steps=count)
-        plan = cls(budget, size, rate, count, sigma, _rule(clipping), Cost(budget.epsilon, budget.delta), protected)
+        cost = Cost(budget.epsilon, budget.delta)
+        plan = cls(budget, size, rate, count, sigma, _rule(clipping), cost, protected, bool(public_size))
         if ledger is not None:
             plan._check_fits(ledger)
         return plan
@@ -148,8 +152,8 @@ class Plan:
         facts = {
             "budget": self.budget,
             "cost": f"epsilon {self.cost.epsilon:.4g} at delta {self.cost.delta:.3g}",
-            "protects": self.unit.neighbours(),
-            "declared size": f"{self.size:,}",
+            "protects": self.unit.neighbours(self.public_size),
+            "published size" if self.public_size else "declared size": f"{self.size:,}",
             "steps": f"{self.steps:,}, each of {self.expected_batch_size:.4g} on average (rate {self.sample_rate:.4g})",
             "noise multiplier": f"{self.noise_multiplier:.4g}",
             "clipping": clipping.to_dict(self.clipping)["name"],
@@ -168,6 +172,7 @@ class Plan:
             "clipping": clipping.to_dict(self.clipping),
             "cost": {"epsilon": self.cost.epsilon, "delta": self.cost.delta},
             **({} if self.unit.is_record else {"unit": self.unit.to_dict()}),
+            **({"public_size": True} if self.public_size else {}),
         }
 
     @classmethod
@@ -179,7 +184,7 @@ class Plan:
                 f"the plan's format is {found!r}: expected {FORMAT}. A newer dpilot may have written it."
             )
         expected = {"format", "budget", "size", "sample_rate", "steps", "noise_multiplier", "clipping", "cost"}
-        if set(data) - {"unit"} != expected:
+        if set(data) - {"unit", "public_size"} != expected:
             raise InvalidInput(f"a plan has the fields {sorted(data)}: expected {sorted(expected)}.")
         return cls(
             budget=Budget(**data["budget"]),
@@ -190,6 +195,7 @@ class Plan:
             clipping=clipping.from_dict(data["clipping"]),
             cost=Cost(**data["cost"]),
             unit=PrivacyUnit.from_dict(data.get("unit")),
+            public_size=bool(data.get("public_size")),
         )
 
     def to_json(self) -> str:

@@ -70,8 +70,11 @@ class Features:
         classes = _validate.count(least=2, classes=classes)
         rows, found = as_numbers(values, rows=True), as_numbers(labels, rows=False)
         if rows.ndim != 2 or found.ndim != 1 or len(rows) != len(found):
-            shapes = f"{tuple(rows.shape)} and {tuple(found.shape)}"
-            raise InvalidInput(f"values and labels have the shapes {shapes}: expected (n, d) and (n,). Flatten images.")
+            dimensions = f"{rows.ndim} and {found.ndim}"  # how many records there are is protected
+            raise InvalidInput(
+                f"values and labels have {dimensions} dimensions, or differ in length: expected (n, d) and (n,). "
+                "Flatten images."
+            )
         rows, found = rows.detach().to(torch.float32), found.detach().to(rows.device)
         valid = torch.isfinite(rows).all(1) & _is_class(found, classes)
         codes = torch.where(valid, found, 0).to(torch.int64)

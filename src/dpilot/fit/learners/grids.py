@@ -13,6 +13,7 @@ from dpilot._arrays import Floats
 from dpilot.data.disk import DiskArray, map_rows
 from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
+from dpilot.data.sparse import SparseRows
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.embeddings import encoder_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
@@ -165,6 +166,8 @@ class GridsPlan:
         assert isinstance(parts.reader, Encoder)
         columns, dense, task = columns_of(parts.reader), dense_columns(parts.reader), self.declared.task
         features: Any = parts.train.features
+        if isinstance(features, SparseRows):  # of wide hashed texts, which are multiplied as they are
+            features = features.toarray()
         target = _target(parts)
         size = max(run.size * (1 - self.held_out), 1.0)
         weights, linear = parts.train_weights, None

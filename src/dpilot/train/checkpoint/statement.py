@@ -52,8 +52,11 @@ def claims(record: RunRecord | FitRecord) -> dict[str, Any]:
         plan = Plan.from_json(json.dumps(record.plan))
         unit = PrivacyUnit.from_dict(record.plan.get("unit"))
         found = [{"purpose": "training", "part": None, "split": None, "event": events.to_dict(plan.event)}]
-        told = {"tuning": "not part of this run: its epsilon is of the training alone"}
-        privacy = {"epsilon": record.epsilon, "delta": record.delta, "unit": neighbours((), unit)}
+        told = {
+            "tuning": "not part of this run: its epsilon is of the training alone",
+            "unprotected": list(record.unprotected),
+        }
+        privacy = {"epsilon": record.epsilon, "delta": record.delta, "unit": neighbours(record.unprotected, unit)}
     return {
         "format": FORMAT,
         **{name: privacy[name] for name in ("epsilon", "delta", "unit")},
@@ -204,7 +207,8 @@ def tensor_hash(tensors: Mapping[str, Any]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(canonical([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        flat = tensor.as_strided((tensor.numel(),), (1,))  # a single number, or none, may have a stride of 0
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
