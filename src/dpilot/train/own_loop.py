@@ -33,6 +33,7 @@ from dpilot.train.batches.reader import (
     check_one_row,
     declared_form,
     first_record,
+    keep_quiet,
     pick_chunks,
     record_chunks,
 )
@@ -501,7 +502,8 @@ class _Loaded:
     def __getitems__(self, issued: Batch) -> LoadedBatch:
         if not issued.indices.size or self.form is None:  # no record shows a form, so none has it
             return LoadedBatch(issued, (), self.form)
-        with step_randomness(Chain(issued.seed)):  # a secret: by a seed of torch's everybody would know the draws
+        # a secret: by a seed of torch's everybody would know the draws
+        with step_randomness(Chain(issued.seed)), keep_quiet():
             return LoadedBatch(issued, tuple(self._reader.counted_chunks([issued.indices])), self.form)
 
     def __getitem__(self, index: int) -> Any:

@@ -5,8 +5,10 @@ Also what is public of a record, its form, and how a record is brought to it or 
 
 from __future__ import annotations
 
+import logging
 import math
 import pickle
+import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -477,7 +479,7 @@ def opaque(tree: Any) -> bool:
 def try_quietly(make: Callable[[], Made]) -> Made | None:
     """What is made, or None if that raises (SystemExit too): an exception that depends on a record is never seen."""
     try:
-        with ignore_warnings():
+        with keep_quiet():
             return make()
     except KeyboardInterrupt:
         raise
@@ -486,8 +488,15 @@ def try_quietly(make: Callable[[], Made]) -> Made | None:
 
 
 @contextmanager
-def ignore_warnings() -> Iterator[None]:
-    """No warning is shown or raised, as it would tell of a record."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def keep_quiet() -> Iterator[None]:
+    """No warning is shown or raised and no line logged, as it would tell of a record (tokenizers log long texts)."""
+    before = logging.root.manager.disable
+    if before < sys.maxsize:  # which takes as long as reading a record
+        logging.disable(sys.maxsize)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if before < sys.maxsize:
+            logging.disable(before)
