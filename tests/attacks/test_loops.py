@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from dpilot import Budget, Plan, PrivateStep, Trainer, audit, clipping, poisson_
 from dpilot.errors import InvalidInput
 from dpilot.privacy.ledger import Ledger
 from dpilot.records import StepRecord
+from dpilot.train.run import Run
 from tests.attacks.case import normal
 from tests.attacks.judge import TOLERANCE
 
@@ -215,5 +217,57 @@ def test_an_empty_batch_is_refused_where_another_is(layers: int) -> None:
         return model
 
     result = audit.replay(run, 0, 1, tolerance=TOLERANCE)
+    assert result.largest <= 1 + TOLERANCE
+    assert not result.differences
+
+
+class Talks:
+    """Records of which the last makes data set, collate function, model or loss log a line, as long texts do."""
+
+    def __init__(self, records: int, place: str) -> None:
+        self.records, self.place = records, place
+
+    def __len__(self) -> int:
+        return self.records
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        if i >= self.records:
+            raise IndexError
+        self.say("data", i == 15)
+        return torch.full((2,), float(i)), i % 2
+
+    def say(self, place: str, last: Any) -> None:
+        if place == self.place and last:
+            logging.getLogger("tokens").critical("a text is longer than 512 tokens")
+
+    def collate(self, rows: list[Any]) -> Any:
+        self.say("collate", rows[0][0][0] == 15)
+        return rows[0][0][None], torch.tensor([rows[0][1]])
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.say("loss", bool((batch[0] == 15).any()))
+        return LOSS(model(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize(
+    ("way", "place"), [("trainer", "loss"), ("trainer", "data"), ("own loop", "collate"), ("figures", "data")]
+)
+def test_a_line_that_is_logged_because_of_a_record_is_not_seen(way: str, place: str) -> None:
+    kept = Plan.calibrate(Budget(2.0, 1e-5), size=16, sample_rate=1.0, steps=2, clipping="constant").to_dict()
+    example = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)
+
+    def run(records: int) -> Any:
+        torch.manual_seed(0)
+        plan, model, data = Plan.from_dict(kept), nn.Linear(2, 2), Talks(records, place)
+        if way == "figures":
+            trained = Run(model, Trainer(model, LOSS, plan).fit(TensorDataset(*example)).record)
+            return str(trained.evaluate(data, epsilon=1.0, example=example, collate_fn=data.collate).metrics)
+        more: Any = {"example": example, "per_batch": True, "chunk_size": 16}
+        if way == "trainer":
+            return Trainer(model, data.loss, plan, collate_fn=data.collate, **more).fit(data).record
+        step = PrivateStep(model, data.loss, torch.optim.SGD(model.parameters(), lr=0.1), plan, **more)
+        return [step(batch) for batch in poisson_loader(data, plan, collate_fn=data.collate)]
+
+    result = audit.replay(run, 15, 16, tolerance=TOLERANCE, opaque=("ledger*",))
     assert result.largest <= 1 + TOLERANCE
     assert not result.differences

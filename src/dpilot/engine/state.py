@@ -44,6 +44,8 @@ MOST_OBJECTS = 1 << 16
 """Objects that are looked at, the nearest first; a model has a few thousand."""
 MOST_ENTRIES = 1 << 12
 """Entries of one container that are looked into; longer ones (data sets) are restored, but not what they hold."""
+FEW_ENTRIES = 1 << 8
+"""The same of a data set, whose longer containers hold records."""
 MOST_BYTES = 1 << 22
 """Numpy arrays up to this size are copied: they may be written without any operation of torch."""
 
@@ -128,20 +130,26 @@ Saved = tuple[Callable[[Any, Any], None], Any, Any]
 
 @final
 class Walk:
-    """A breadth-first walk over what roots hold: what was found, and how each is restored."""
+    """A breadth-first walk over what roots hold: what was found, and how each is restored.
 
-    __slots__ = ("_globals", "_seen", "_visitors", "_waiting", "empty", "generators", "saved", "searching", "tensors")
+    Of roots that hold ``records``, tensors, arrays, long containers and classes derived from containers, whose methods
+    would run, are not looked into.
+    """
 
-    def __init__(self, roots: Iterable[Any], *, searching: bool = True) -> None:
+    __slots__ = (
+        "_globals", "_seen", "_visitors", "_waiting", "empty", "generators", "records", "saved", "searching", "tensors",
+    )  # fmt: skip
+
+    def __init__(self, roots: Iterable[Any], *, searching: bool = True, records: bool = False) -> None:
         self.saved: list[Saved] = []
         self.empty: list[Any] = []
         self.tensors: list[Tensor] = []
         self.generators: list[Held] = []
-        self.searching = searching
+        self.searching, self.records = searching, records
         self._waiting = list(roots)
         self._seen: set[int] = set()
         self._globals: set[tuple[int, str]] = set()
-        self._visitors: dict[type, Visitor] = dict(VISITORS)
+        self._visitors: dict[type, Visitor] = VISITORS | RECORD_VISITORS if records else dict(VISITORS)
         with torch._C.DisableTorchFunction():
             self._run()
 
@@ -159,6 +167,10 @@ class Walk:
             visit(self, value)
             if len(seen) > MOST_OBJECTS:
                 break
+
+    def looks_into(self, container: Any) -> bool:
+        """Whether a container is short enough."""
+        return len(container) <= (FEW_ENTRIES if self.records else MOST_ENTRIES)
 
     def enter(self, values: Iterable[Any]) -> None:
         """Look into these later; what is empty (most hooks of a module) is done with at once."""
@@ -226,7 +238,7 @@ def visit_nothing(walk: Walk, value: Any) -> None:
 
 def visit_dict(walk: Walk, value: dict[Any, Any]) -> None:
     walk.saved.append((restore_dict, value, dict(value)))
-    if len(value) <= MOST_ENTRIES:
+    if walk.looks_into(value):
         walk.enter(value.values())
 
 
@@ -246,7 +258,7 @@ def visit_set(walk: Walk, value: set[Any]) -> None:
 
 
 def visit_items(walk: Walk, value: Any) -> None:
-    if len(value) <= MOST_ENTRIES:
+    if walk.looks_into(value):
         walk.enter(value)
 
 
@@ -358,7 +370,8 @@ def visit_object(walk: Walk, value: Any) -> None:
 
 def visit_base_only(walk: Walk, value: Any) -> None:
     """An object of a class derived from a container: what the container holds."""
-    next(visit for base, visit in BASE_VISITORS if isinstance(value, base))(walk, value)
+    if not walk.records:
+        next(visit for base, visit in BASE_VISITORS if isinstance(value, base))(walk, value)
 
 
 def slots_of(kind: type) -> list[Any]:
@@ -562,6 +575,7 @@ VISITORS: dict[type, Visitor] = {
     nn.Parameter: visit_tensor,
     **dict.fromkeys((torch.Generator, random.Random, np.random.Generator, np.random.RandomState), visit_generator),
 }
+RECORD_VISITORS: dict[type, Visitor] = dict.fromkeys((Tensor, np.ndarray, bytearray, array), visit_nothing)
 
 
 @contextmanager
@@ -600,6 +614,11 @@ def preserve_structure(*roots: Any) -> Iterator[None]:
         yield
     finally:
         snapshot.restore()
+
+
+def generators_of(*roots: Any) -> tuple[Held, ...]:
+    """The generators that data sets and their functions hold, or name."""
+    return tuple(Walk(roots, records=True).generators)
 
 
 def modules_of(*roots: Any) -> list[nn.Module]:

@@ -30,7 +30,7 @@ from dpilot.privacy.ledger.ledger import commitment
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.sampling import check_source
 from dpilot.train.batches.held_out import map_records
-from dpilot.train.batches.reader import Collate, Reader, declared_form, first_record, try_quietly
+from dpilot.train.batches.reader import Collate, Reader, declared_form, first_record, keep_quiet, try_quietly
 from dpilot.train.batches.unit_reader import check_ids, rows_by_id
 from dpilot.train.randomness import step_randomness
 
@@ -163,7 +163,7 @@ def evaluate(
     stage = Stage(purpose, event, part, split)
     paid = commitment([stage], budget, ledger, "the data of this evaluation", size=None, unit=unit)
     with paid as (made, cost), made.reserve(event, purpose=purpose, part=part, split=split) as receipt:
-        with step_randomness(Chain(fresh_key("figures"))):
+        with step_randomness(Chain(fresh_key("figures"))), keep_quiet():
             form = population.first_form() if form is None else form
             classes = classes or count_classes(predict, form)
             scored = population.score(predict, form, classes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from dpilot import _validate
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
-from dpilot.keys import KEY_BYTES, Chain
+from dpilot.keys import Chain
 from dpilot.noise import KeyedNoise, seeded_noise
 from dpilot.privacy.ledger import Committed, Ledger, reopen
 from dpilot.privacy.unit import PrivacyUnit
@@ -33,6 +33,7 @@ from dpilot.train.batches.reader import (
     check_one_row,
     declared_form,
     first_record,
+    keep_quiet,
     pick_chunks,
     record_chunks,
 )
@@ -184,9 +185,6 @@ class PrivateStep:
 
         Guarantee:
             That of ``Trainer.resume``: nothing is paid again, as the same noise covers the same sums, which is checked.
-
-        Edge cases:
-            a data set that draws, read by workers    refused where it comes to another sum: workers draw anew
         """
         check_alone(find_ranks())
         where, step = Path(folder), cls.__new__(cls)
@@ -212,7 +210,6 @@ class PrivateStep:
             step._state = step._job.start(noise, step._paid.receipt, form)
             stored.restore_into(step._state)
             step._use = begin_use(given, kept.sampling)
-            step._use.draws = kept.seal
             step._use.key = unit_key(kept.seal)
             step._ask_for_form(example)
             step._open = opened.pop_all()
@@ -408,7 +405,8 @@ def poisson_loader(
         a sampler of its own          refused: batch_size, shuffle, sampler and the like are the plan's business
         timeout, in_order             refused: a record that takes long to read must not decide what comes next
         units, and no unit named      the loader is made before the PrivateStep, which is then paid for units
-        a data set that draws         leaves the generators of the process where they were, whatever the batches hold
+        a data set that draws         does so by secret seeds, each record's its own, in workers too, and leaves the
+                                      generators of the process where they were
     """
     check_plan(plan)
     check_source(dataset)
@@ -435,7 +433,7 @@ def poisson_loader(
     loaded = _Loaded(dataset, collate_fn, units, unit)
     return DataLoader(
         cast(Any, loaded),
-        batch_sampler=_Issued(plan, loaded, here=num_workers == 0, epoch=epoch_steps or plan.steps),
+        batch_sampler=_Issued(plan, loaded, epoch=epoch_steps or plan.steps),
         num_workers=num_workers,
         collate_fn=cast(Any, _as_it_is),
         **options,
@@ -445,11 +443,10 @@ def poisson_loader(
 class _Issued:
     """The plan's batches as what a DataLoader calls a batch sampler; it runs in the main process."""
 
-    def __init__(self, plan: Plan, loaded: _Loaded, *, here: bool, epoch: int) -> None:
+    def __init__(self, plan: Plan, loaded: _Loaded, *, epoch: int) -> None:
         self._plan = plan
         self._epoch = epoch
         self._loaded = loaded
-        self._here = here  # records are read in this process, not in workers
 
     def __iter__(self) -> Iterator[Any]:
         use = use_of(self._plan)
@@ -468,25 +465,7 @@ class _Issued:
                 use.rehearse = None
         whole = use.rewind().batches(len(self._loaded) if use.ranks.leads else 0)
         left = self._epoch - use.sampler.position % self._epoch  # of an epoch that was begun before
-        issued = islice(map(use.ranks.deal_records, whole), left)
-        return self._with_coins(issued) if self._here else issued
-
-    def _with_coins(self, issued: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches, each read with coins of its own, which torch's seed or the run's secret decides.
-
-        Read with the generators of the process, a data set that draws would leave these where they tell how many
-        records there were. Workers have generators of their own.
-        """
-        use = use_of(self._plan)
-        if use.draws is None:
-            coins = Chain(torch.randint(256, (KEY_BYTES,), dtype=torch.uint8).numpy().tobytes())
-        else:  # of a run that can be resumed, whose records are read again as they were
-            coins = Chain(use.draws)
-            for _ in range(use.sampler.position):
-                coins = coins.next()
-        for batch in issued:
-            self._loaded.coins, coins = coins, coins.next()
-            yield batch
+        return islice(map(use.ranks.deal_records, whole), left)
 
     def __len__(self) -> int:
         return self._epoch
@@ -501,7 +480,6 @@ class _Loaded:
         self._ids = ids
         self.unit = unit
         self.form = declared_form(dataset, collate)
-        self.coins: Chain | None = None
         self._units: Units | None = None
 
     def find_form(self, declared: Any, ranks: Ranks) -> None:
@@ -524,7 +502,8 @@ class _Loaded:
     def __getitems__(self, issued: Batch) -> LoadedBatch:
         if not issued.indices.size or self.form is None:  # no record shows a form, so none has it
             return LoadedBatch(issued, (), self.form)
-        with nullcontext() if self.coins is None else step_randomness(self.coins):
+        # a secret: by a seed of torch's everybody would know the draws
+        with step_randomness(Chain(issued.seed)), keep_quiet():
             return LoadedBatch(issued, tuple(self._reader.counted_chunks([issued.indices])), self.form)
 
     def __getitem__(self, index: int) -> Any:

@@ -229,14 +229,13 @@ def _entry(ledger: Ledger | Committed, seq: int, stage: int) -> Entry:
 class PlanUse:
     """One use of a plan: its sampler, and whether its price is on disk so that records may be read."""
 
-    __slots__ = ("draws", "form", "key", "paid", "ranks", "rehearse", "sampler", "unit")
+    __slots__ = ("form", "key", "paid", "ranks", "rehearse", "sampler", "unit")
 
     def __init__(self, plan: Plan, state: Chain | None = None, unit: PrivacyUnit | None = None) -> None:
         self.sampler = PoissonSampler(plan.sample_rate, plan.steps, state=state)
         self.paid = False
         self.unit = unit or plan.unit  # of the batches: the plan's, or that of a loader with ids
         self.key = self.sampler.state.generator("units").bytes(KEY_BYTES)  # by which rows of a unit are chosen
-        self.draws: bytes | None = None  # by which records are read, where a run must be able to read them again
         self.ranks: Ranks = ALONE
         self.form: Any = None  # of the records, where whoever takes the steps was given an example
         self.rehearse: weakref.WeakMethod[Callable[[Any], None]] | None = None  # theirs, where they were not

@@ -6,10 +6,13 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
 
+from dpilot.engine.generators import keep_draws, sow
+from dpilot.engine.state import generators_of
 from dpilot.keys import Chain
 
 
@@ -26,22 +29,32 @@ def step_randomness(chain: Chain) -> Iterator[None]:
         yield
 
 
+Seed = Callable[..., None]
+"""Seeds all generators for the record that a whole number, or several, name."""
+
+
 @contextmanager
-def record_randomness() -> Iterator[Callable[[int], None]]:
-    """Give each record random numbers of its own while it is read: the function seeds the generators for a number.
+def record_randomness(*roots: Any) -> Iterator[Seed]:
+    """Give each record random numbers of its own while it is read: the function seeds the generators for it.
+
+    These are torch's, numpy's and Python's, and those that ``roots`` (a data set, a collate function) hold.
 
     Guarantee:
-        What a data set draws for a record, or seeds, decides nothing of another record: the seeds follow from one
-        number, drawn before any record is read, and the record's own, and afterwards the generators are where they
-        were (tests/attacks/test_readers_draw.py).
+        What a data set draws for a record, or seeds, decides nothing of another record: the seeds follow from where
+        torch's generator stands, which reading does not move, and from the record's own numbers. Afterwards all
+        generators are where they were (tests/attacks/test_readers_draw.py).
+
+    Edge cases:
+        a generator that reading a record makes    not seeded until the next records are read
     """
-    base = torch.randint(256, (16,), dtype=torch.uint8).numpy().tobytes()
+    held = generators_of(*roots)
 
-    def seed(number: int) -> None:
-        digest = blake2b(number.to_bytes(8, "little", signed=True), key=base, digest_size=12).digest()
-        _seed(*np.frombuffer(digest, dtype=np.uint32).tolist())
+    def seed(*numbers: int) -> None:
+        name = b"".join(number.to_bytes(8, "little", signed=True) for number in numbers)
+        sow(int.from_bytes(blake2b(name, key=base, digest_size=7).digest(), "little"), held)
 
-    with fork_generators():
+    with keep_draws(held):
+        base = torch.randint(256, (16,), dtype=torch.uint8).numpy().tobytes()
         yield seed
 
 

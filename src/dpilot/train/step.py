@@ -27,7 +27,7 @@ from dpilot.mechanism import Draws, Noise
 from dpilot.private_sum import Clip, PerSampleGradients, private_sum
 from dpilot.records import PUBLIC_VALIDATION, AuditRecord, RunRecord, StepRecord, ValidationRecord
 from dpilot.train import options, payment
-from dpilot.train.batches.reader import RecordChunk, ignore_warnings
+from dpilot.train.batches.reader import RecordChunk, keep_quiet
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
 from dpilot.train.payment import PaidElsewhere, Payment
@@ -108,7 +108,7 @@ def private_step(
     grid = grid_size(float(state.bound), plan.noise_multiplier) if context.hardened else None
     kinds, sums = sum_types(parameters, math.inf if context.hardened else batch_size), context.sums
     canaries = () if context.canaries is None else context.canaries.gradients(planted, state)
-    with ignore_warnings(), sums.whole():
+    with keep_quiet(), sums.whole():
         nothing = no_gradients(trainable(context.model), "none", "no records")
         found = (nothing if each is None else context.per_sample(each) for each in sums.rounds(chunks))
         released, extras = private_sum(

@@ -70,7 +70,7 @@ class StepSecret:
     def keep_first(self, job: Job, paid: Payment, noise: KeyedNoise, use: PlanUse) -> None:
         """Store the keys before the first step."""
         assert isinstance(paid.ledger, Ledger)
-        self._key = use.draws = run_key(noise)
+        self._key = run_key(noise)
         self._manifest = Manifest(
             run=secrets.token_hex(8),
             plan=job.plan,

@@ -27,7 +27,7 @@ from dpilot.sampling import check_source
 from dpilot.statistics.histogram import table
 from dpilot.tape import current
 from dpilot.train.batches.held_out import evaluation_form, map_records, training_form
-from dpilot.train.batches.reader import ignore_warnings
+from dpilot.train.batches.reader import keep_quiet
 from dpilot.train.batches.unit_reader import UnitsById, check_ids, rows_by_id, rows_of
 from dpilot.train.job import Job
 from dpilot.train.run import predict
@@ -251,7 +251,7 @@ class ModuleTask:
 
     def _probe_job(self, trial: Trial) -> Job:
         """A job that is not run: its module decides whether trials can be stacked."""
-        with ignore_warnings():
+        with keep_quiet():
             return self.recipe.job(trial.candidate, self.recipe.plan(trial), Chain(fresh_key("initial weights")))
 
     def _train_in_workers(self, trials: Sequence[Trial]) -> tuple[nn.Module, ...]:

@@ -24,7 +24,7 @@ from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import StepRecord
 from dpilot.sampling import PoissonSampler
 from dpilot.train import dry_run
-from dpilot.train.batches.reader import ignore_warnings, move_to
+from dpilot.train.batches.reader import keep_quiet, move_to
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
@@ -108,7 +108,7 @@ class Recipe:
         Guarantee:
             Nothing is logged or warned of, if ``quietly``: the number of lines would be that of trials.
         """
-        with ignore_warnings() if quietly else nullcontext():
+        with keep_quiet() if quietly else nullcontext():
             job = self.job(candidate, plan, weights)
             with step_randomness(weights):
                 return job.dry_run(job.form(self.dataset), quietly=quietly)

@@ -5,11 +5,13 @@ Also what is public of a record, its form, and how a record is brought to it or 
 
 from __future__ import annotations
 
+import logging
 import math
 import pickle
+import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -28,7 +30,7 @@ from dpilot.data.values import number
 from dpilot.engine import batch as batches
 from dpilot.engine.state import preserve_state
 from dpilot.errors import InvalidInput
-from dpilot.train.randomness import record_randomness
+from dpilot.train.randomness import Seed, record_randomness
 
 Collate = Callable[[list[Any]], Any]
 Indices = NDArray[np.int64]
@@ -88,25 +90,16 @@ class Reader:
         tensors = None if self.collate is not None else _tensors(self.dataset, indices)
         return None if tensors is None else try_quietly(lambda: self._conforming_chunk(tensors, indices.size))
 
-    def read(self, indices: Indices) -> list[Any]:
-        """The records that can be read, one by one, as the data set has them."""
-        with record_randomness() as seed:
-            return [record for _, record in self._read(indices, seed)]
-
-    def collate_records(self, found: list[Any]) -> list[tuple[Any, int]]:
-        """The records that have the form, in chunks of those that are alike; the first one's chunk is the first.
-
-        A collate function that draws finds the same random numbers for every one of them.
-        """
-        with record_randomness() as seed:
-            return self._collate([(0, record) for record in found], seed)
+    def draws(self) -> AbstractContextManager[Seed]:
+        """Random numbers of its own for each record that is read or collated: a function that seeds them."""
+        return record_randomness(self.dataset, self.collate)
 
     def _read_and_collate(self, indices: Indices) -> list[tuple[Any, int]]:
-        with record_randomness() as seed:
-            return self._collate(self._read(indices, seed), seed)
+        with self.draws() as seed:
+            return self.collate_records(self.read(indices, seed), seed)
 
-    def _read(self, indices: Indices, seed: Callable[[int], None]) -> list[tuple[int, Any]]:
-        """The records that can be read, with their numbers, each with random numbers of its own."""
+    def read(self, indices: Indices, seed: Seed) -> list[tuple[int, Any]]:
+        """The records that can be read, as the data set has them, with their numbers."""
         found = []
         for index in indices.tolist():
             seed(index)
@@ -114,7 +107,8 @@ class Reader:
             found += [] if box is None else [(index, box[0])]
         return found
 
-    def _collate(self, found: list[tuple[int, Any]], seed: Callable[[int], None]) -> list[tuple[Any, int]]:
+    def collate_records(self, found: list[tuple[int, Any]], seed: Seed) -> list[tuple[Any, int]]:
+        """The records that have the form, in chunks of those that are alike; the first one's chunk is the first."""
         if self.stacks:
             return list(self._stack([_as_numbers(record) for _, record in found], seed))
         alone = self._alone(self.collate or default_collate, found, seed)
@@ -125,7 +119,7 @@ class Reader:
         """Whether records are collated together: by torch alone."""
         return self.collate is None and not _is_extended()
 
-    def _stack(self, records: list[Any], seed: Callable[[int], None]) -> Iterator[tuple[Any, int]]:
+    def _stack(self, records: list[Any], seed: Seed) -> Iterator[tuple[Any, int]]:
         """Records by torch's collating: those of equal types and shapes together, others apart."""
         for group in group_alike(records, _kind):
             together = try_quietly(lambda group=group: self._conforming_chunk(default_collate(group), len(group)))  # type: ignore[misc]
@@ -135,7 +129,7 @@ class Reader:
                 numbered = [(0, record) for record in group]  # torch's own collating draws nothing
                 yield from concatenate_records(self._alone(default_collate, numbered, seed), most=len(group))
 
-    def _alone(self, collate: Collate, records: list[tuple[int, Any]], seed: Callable[[int], None]) -> Iterator[Any]:
+    def _alone(self, collate: Collate, records: list[tuple[int, Any]], seed: Seed) -> Iterator[Any]:
         for index, record in records:
             seed(-1 - index)  # other ones than those it was read with
             with preserve_state(collate):  # what it remembers of one record, another must not meet
@@ -485,7 +479,7 @@ def opaque(tree: Any) -> bool:
 def try_quietly(make: Callable[[], Made]) -> Made | None:
     """What is made, or None if that raises (SystemExit too): an exception that depends on a record is never seen."""
     try:
-        with ignore_warnings():
+        with keep_quiet():
             return make()
     except KeyboardInterrupt:
         raise
@@ -494,8 +488,15 @@ def try_quietly(make: Callable[[], Made]) -> Made | None:
 
 
 @contextmanager
-def ignore_warnings() -> Iterator[None]:
-    """No warning is shown or raised, as it would tell of a record."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def keep_quiet() -> Iterator[None]:
+    """No warning is shown or raised and no line logged, as it would tell of a record (tokenizers log long texts)."""
+    before = logging.root.manager.disable
+    if before < sys.maxsize:  # which takes as long as reading a record
+        logging.disable(sys.maxsize)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if before < sys.maxsize:
+            logging.disable(before)

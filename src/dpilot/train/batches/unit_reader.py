@@ -31,6 +31,7 @@ from dpilot.train.batches.reader import (
     try_quietly,
 )
 from dpilot.train.batches.unit_chunk import pad_rows
+from dpilot.train.randomness import Seed
 
 
 class RowsByUnit(Protocol):
@@ -136,16 +137,17 @@ def first_row(dataset: Any, ids: Any, unit: PrivacyUnit, collate: Collate | None
     """
     if unit.is_record or ids is not None:
         return Reader(dataset, collate).one()
-    read = (try_quietly(lambda number=number: [dataset[number]]) for number in range(min(len(dataset), TRIES)))  # type: ignore[misc]
-    items = (box[0] for box in read if box is not None)
-    first: Any = next(items, [])
-    if not isinstance(first, list):
-        raise InvalidInput(
-            f"the plan's unit is {unit.name!r}, and the first item of the data set is a {type(first).__name__}: "
-            "expected a list, of the rows of one unit, or units=, one id for each item."
-        )
-    found = (try_quietly(Reader(item, collate).one) for item in chain([first], items) if isinstance(item, list))
-    return next((form for form in found if form is not None), None)
+    with Reader(dataset, collate).draws():
+        read = (try_quietly(lambda number=number: [dataset[number]]) for number in range(min(len(dataset), TRIES)))  # type: ignore[misc]
+        items = (box[0] for box in read if box is not None)
+        first: Any = next(items, [])
+        if not isinstance(first, list):
+            raise InvalidInput(
+                f"the plan's unit is {unit.name!r}, and the first item of the data set is a {type(first).__name__}: "
+                "expected a list, of the rows of one unit, or units=, one id for each item."
+            )
+        found = (try_quietly(Reader(item, collate).one) for item in chain([first], items) if isinstance(item, list))
+        return next((form for form in found if form is not None), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,19 +185,21 @@ class UnitReader:
         places, sizes = self.units.places(numbers)
         return self._whole(self.rows.as_tensors(places), sizes[sizes > 0])  # a unit of no rows is the null record
 
-    def _one_by_one(self, numbers: Indices) -> Iterator[tuple[Any, int]]:
-        read = (try_quietly(partial(self._read, number)) for number in numbers.tolist())
-        units = [rows for rows in read if rows]
-        together = None
-        if self.rows.stacks:  # a function of the caller's would be called, and might draw, twice
-            found = list(self.rows.collate_records([row for rows in units for row in rows]))
-            together = self._whole(found, np.array([len(rows) for rows in units], dtype=np.int64))
-        alone = (try_quietly(partial(self._alone, rows)) for rows in units)
-        yield from together or concatenate_records((one for one in alone if one is not None), most=len(units))
+    def _one_by_one(self, numbers: Indices) -> list[tuple[Any, int]]:
+        with self.rows.draws() as seed:
+            read = [(number, try_quietly(partial(self._read, number, seed))) for number in numbers.tolist()]
+            units = [(partial(seed, number), rows) for number, rows in read if rows]
+            together = None
+            if self.rows.stacks:  # a function of the caller's would be called, and might draw, twice
+                found = self.rows.collate_records([row for _, rows in units for row in rows], seed)
+                together = self._whole(found, np.array([len(rows) for _, rows in units], dtype=np.int64))
+            alone = (try_quietly(partial(self._alone, rows, own)) for own, rows in units)
+            return together or list(concatenate_records((one for one in alone if one is not None), most=len(units)))
 
-    def _read(self, number: int) -> list[Any]:
+    def _read(self, number: int, seed: Seed) -> list[tuple[int, Any]]:
+        seed(number)
         dataset, places = self.units.rows_of(number)
-        return replace(self.rows, dataset=dataset).read(places)
+        return replace(self.rows, dataset=dataset).read(places, partial(seed, number))
 
     def _whole(self, found: list[tuple[Any, int]] | None, sizes: Indices) -> list[tuple[Any, int]] | None:
         """Units whose rows are all there, and alike; None where that is not so."""
@@ -203,7 +207,7 @@ class UnitReader:
             return None
         return [(pad_rows(found[0][0], self.rows.form, sizes, self.cap), len(sizes))]
 
-    def _alone(self, rows: list[Any]) -> Any:
+    def _alone(self, rows: list[tuple[int, Any]], seed: Seed) -> Any:
         """One unit by itself: its rows that are like the first of them; None where none has the form."""
-        whole, count = concatenate_alike(self.rows.collate_records(rows))
+        whole, count = concatenate_alike(self.rows.collate_records(rows, seed))
         return pad_rows(whole, self.rows.form, np.array([count]), self.cap) if count else None
