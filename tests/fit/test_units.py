@@ -150,7 +150,8 @@ def test_units_of_one_row_each_are_records():
 def test_a_fit_of_units_is_named_saved_and_loaded(tmp_path):
     data = persons(400, 150)
     ledger = tmp_path / "a.ledger"
-    fitted = fit_table(data, SCHEMA, epsilon=1.0, delta=1e-4, ledger=ledger, run_folder=tmp_path / "run", **UNIT)
+    how = {**UNIT, "missing_unit": "row"}
+    fitted = fit_table(data, SCHEMA, epsilon=1.0, delta=1e-4, ledger=ledger, run_folder=tmp_path / "run", **how)
     assert fitted.record.privacy["unit_name"] == "patient_id"
     assert fitted.record.privacy["rows_per_unit"] == 3
     assert "patient_id" in fitted.record.privacy["unit"]
@@ -161,8 +162,13 @@ def test_a_fit_of_units_is_named_saved_and_loaded(tmp_path):
     expected = fitted.predict(data.drop(columns="patient_id"))
     assert (again.predict(data) == expected).all()
     assert len(again.score_public(data.drop(columns="patient_id"))) > 3
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["unit"] == {
+        "name": "patient_id", "rows": 3, "missing": "row",
+    }  # fmt: skip
     fitted.report(tmp_path / "report.html")
-    assert "patient_id" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    for said in ("A record is here one patient_id, by one row", "A row without a patient_id is protected by itself"):
+        assert said in page
     with pytest.raises(InvalidInput, match="was made for 'patient_id'"):
         fit_table(data.drop(columns="patient_id"), SCHEMA, epsilon=0.1, delta=1e-5, ledger=ledger)
 

@@ -268,7 +268,12 @@ def _record(
             "features": [column.name for column in declared.schema.features],
             "bought_bounds": list(declared.schema.to_buy),
         },
-        plan={"model": declared.options.model, **trained.plan, **weights.plain()},
+        plan={
+            "model": declared.options.model,
+            **({} if unit.is_record else {"unit": unit.to_dict()}),
+            **trained.plan,
+            **weights.plain(),
+        },
         decisions=_decisions(plan, trained, weights, health, unit, payments.book.bound),
         metrics=tuple(metric.record() for metric in metrics),
         thresholds=trained.thresholds,
