@@ -216,6 +216,18 @@ def test_units_need_no_name_and_a_schema_may_give_it():
     assert (apart.privacy_.unit.name, inside.privacy_.unit.name) == ("unit", "patient_id")
 
 
+def test_a_declared_column_is_the_unit_that_the_call_names(tmp_path):
+    """Its ledger is that of other fits for patients, whatever else the schema says of the ids."""
+    data = persons(100, 50)
+    for place, declared in enumerate(({"role": "ignored"}, {"type": "categorical", "categories": ["p1", "p2"]})):
+        schema = Schema.from_dict({"columns": {**SCHEMA.to_dict()["columns"], "patient_id": declared}})
+        ledger = tmp_path / f"{place}.ledger"
+        clf = AutoClassifier(epsilon=1.0, delta=1e-4, epochs=1, schema=schema, unit="patient_id", ledger=ledger)
+        clf.fit(data.drop(columns="outcome"), data["outcome"])
+        assert Ledger.read(ledger).unit == clf.privacy_.unit.name == "patient_id"
+        assert "patient_id" not in clf.feature_names_in_
+
+
 @pytest.mark.filterwarnings("ignore:random_state is:dpilot.errors.PrivacyWarning")
 def test_a_regressor_takes_units():
     rng = np.random.default_rng(0)
