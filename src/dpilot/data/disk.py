@@ -231,14 +231,14 @@ def blocks_of(rows: Any, most: int) -> Iterator[Any]:
     return (rows[start : start + most] for start in range(0, max(len(rows), 1), most))
 
 
-def map_rows(function: Callable[..., Any], *arrays: Any) -> Any:
-    """What ``function``, which treats each row by itself, makes of arrays of equal length: some at a time, on disk,
+def map_rows(function: Callable[..., Any], *arrays: Any, most: int = _PIECE) -> Any:
+    """What ``function``, which treats each row by itself, makes of arrays of equal length: ``most`` at a time, on disk,
     where the first of them lies there.
     """
     if not isinstance(arrays[0], DiskArray):
         return function(*arrays)
     builder: DiskArrayBuilder | None = None
-    for pieces in zip(*(blocks_of(array, _PIECE) for array in arrays), strict=True):
+    for pieces in zip(*(blocks_of(array, most) for array in arrays), strict=True):
         made = function(*pieces)
         builder = DiskArrayBuilder(made.dtype, made.shape[1:]) if builder is None else builder
         builder.append(made)
