@@ -246,7 +246,9 @@ def test_a_fit_that_protects_patients(place, capsys):
     frame().assign(patient_id=ids).sample(frac=1, random_state=0).to_csv("visits.csv", index=False)
     unit = ("--unit", "patient_id", "--rows-per-unit", "2", "--total", "6")
     assert fit(*unit, "--dry-run", "--json", data="visits.csv") == 0
-    assert json.loads(capsys.readouterr().out)["size"] == len(set(ids))
+    rehearsed = json.loads(capsys.readouterr().out)
+    assert rehearsed["size"] == len(set(ids))
+    assert "one patient_id with all their rows (at most 2 count)" in rehearsed["reasons"][0]
     assert fit(*unit, "--out", "run", data="visits.csv") == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "one patient_id with all their rows (at most 2 count)" in said

@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dpilot.data.units import _digest, _firsts, group_rows
+from dpilot.data.units import _digest, _firsts, _name, _names, group_rows
 from dpilot.keys import KEY_BYTES
 from dpilot.privacy.unit import PrivacyUnit
 
@@ -123,3 +123,11 @@ def test_ids_on_disk_are_told_apart_by_all_of_128_bits():
 )
 def test_ids_in_every_container_are_read(ids):
     assert np.bincount(group_rows(ids, UNIT, key=KEY).units).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_whole_numbers_are_named_as_each_by_itself(exact):
+    edges = [0, 7, -7, 2**53 - 1, 2**53, 2**53 + 1, -(2**53) - 1]
+    cells = np.array([*edges, 7], dtype=np.int64)
+    assert list(_names(cells, exact)) == [_name(each, exact) for each in cells.tolist()]
+    assert list(_names(cells[:3].astype(np.float64), exact)) == ["0", "7", "-7"]

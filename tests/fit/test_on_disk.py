@@ -18,9 +18,11 @@ from dpilot.data import disk, units
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit import on_disk, pipeline, population
+from dpilot.fit.grids import training
 from dpilot.fit.learners import networks
 from dpilot.fit.source import TableSource
 from dpilot.fit.table import fit_table
+from dpilot.metrics import counts, regression
 from tests.fit.helpers import SCHEMA, frame, numeric_frame, numeric_schema
 from tests.fit.test_replay import GOOD, OPAQUE, run
 from tests.fit.test_units import NEWCOMERS, UNIT, joined, persons
@@ -31,6 +33,7 @@ def small_pieces(monkeypatch):
     """Blocks and buckets of a few rows, so that all that lies between them is met."""
     for module, name in (
         (units, "_PART"), (population, "_ROWS"), (networks, "_ROWS"), (disk, "_PIECE"), (disk, "_BUCKET"),
+        (population, "_SCORED"), (counts, "_ROWS"), (regression, "_ROWS"), (training, "_ROWS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 37)
 

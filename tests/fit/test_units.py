@@ -150,7 +150,8 @@ def test_units_of_one_row_each_are_records():
 def test_a_fit_of_units_is_named_saved_and_loaded(tmp_path):
     data = persons(400, 150)
     ledger = tmp_path / "a.ledger"
-    fitted = fit_table(data, SCHEMA, epsilon=1.0, delta=1e-4, ledger=ledger, run_folder=tmp_path / "run", **UNIT)
+    how = {**UNIT, "missing_unit": "row"}
+    fitted = fit_table(data, SCHEMA, epsilon=1.0, delta=1e-4, ledger=ledger, run_folder=tmp_path / "run", **how)
     assert fitted.record.privacy["unit_name"] == "patient_id"
     assert fitted.record.privacy["rows_per_unit"] == 3
     assert "patient_id" in fitted.record.privacy["unit"]
@@ -161,8 +162,13 @@ def test_a_fit_of_units_is_named_saved_and_loaded(tmp_path):
     expected = fitted.predict(data.drop(columns="patient_id"))
     assert (again.predict(data) == expected).all()
     assert len(again.score_public(data.drop(columns="patient_id"))) > 3
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["unit"] == {
+        "name": "patient_id", "rows": 3, "missing": "row",
+    }  # fmt: skip
     fitted.report(tmp_path / "report.html")
-    assert "patient_id" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    for said in ("A record is here one patient_id, by one row", "A row without a patient_id is protected by itself"):
+        assert said in page
     with pytest.raises(InvalidInput, match="was made for 'patient_id'"):
         fit_table(data.drop(columns="patient_id"), SCHEMA, epsilon=0.1, delta=1e-5, ledger=ledger)
 
@@ -208,6 +214,18 @@ def test_units_need_no_name_and_a_schema_may_give_it():
     assert np.array_equal(apart.coef_, inside.coef_)
     assert np.array_equal(inside.coef_, beside.coef_)
     assert (apart.privacy_.unit.name, inside.privacy_.unit.name) == ("unit", "patient_id")
+
+
+def test_a_declared_column_is_the_unit_that_the_call_names(tmp_path):
+    """Its ledger is that of other fits for patients, whatever else the schema says of the ids."""
+    data = persons(100, 50)
+    for place, declared in enumerate(({"role": "ignored"}, {"type": "categorical", "categories": ["p1", "p2"]})):
+        schema = Schema.from_dict({"columns": {**SCHEMA.to_dict()["columns"], "patient_id": declared}})
+        ledger = tmp_path / f"{place}.ledger"
+        clf = AutoClassifier(epsilon=1.0, delta=1e-4, epochs=1, schema=schema, unit="patient_id", ledger=ledger)
+        clf.fit(data.drop(columns="outcome"), data["outcome"])
+        assert Ledger.read(ledger).unit == clf.privacy_.unit.name == "patient_id"
+        assert "patient_id" not in clf.feature_names_in_
 
 
 @pytest.mark.filterwarnings("ignore:random_state is:dpilot.errors.PrivacyWarning")

@@ -31,9 +31,9 @@ from dpilot.errors import InvalidInput
 
 __all__ = ["Buckets", "DiskArray", "DiskArrayBuilder", "DiskSort", "blocks_of", "map_rows"]
 
-_BUCKET: Final = 1 << 24  # bytes of a bucket, about, up to
+_BUCKET: Final = 1 << 22  # bytes of a bucket, about, up to
 _MOST_BUCKETS: Final = 1 << 10
-_MOST_READ: Final = 1 << 24  # bytes
+_MOST_READ: Final = 1 << 20  # bytes that are held twice
 _PIECE: Final = 1 << 16  # rows of a bucket that are read at a time
 
 
@@ -184,8 +184,8 @@ class Buckets:
 class DiskSort:
     """Rows in the order of whole numbers from 0 to ``end`` (not included); rows of one number in the order they came.
 
-    ``rows`` is about how many there will be. Memory holds a bucket of about 16 MiB, of up to 1,024: one that numbers
-    crowd into is sorted by way of buckets of its own, so only the rows of a single number are never split.
+    ``rows`` is about how many there will be. Memory holds a bucket of 4 to 8 MiB, of up to 1,024, a few times: one that
+    numbers crowd into is sorted by way of buckets of its own, so only the rows of a single number are never split.
     """
 
     def __init__(self, end: int, *, rows: int, dtype: np.dtype[Any]) -> None:
@@ -206,9 +206,16 @@ class DiskSort:
             if count * self._row.itemsize > 2 * _BUCKET and self._width > 1:
                 yield from self._sort_apart(number, count)
             elif count:
-                rows = np.concatenate(list(self._buckets.read(number)))
-                rows = rows[np.argsort(rows["key"], kind="stable")]
-                yield rows["key"], rows["row"]
+                yield self._sort(number, count)
+
+    def _sort(self, number: int, count: int) -> tuple[Indices, NDArray[Any]]:
+        """The ``count`` rows of a bucket, and their keys."""
+        rows, place = np.empty(count, self._row), 0
+        for some in self._buckets.read(number):
+            rows[place : place + len(some)] = some
+            place += len(some)
+        order = np.argsort(rows["key"], kind="stable")
+        return rows["key"][order], rows["row"][order]
 
     def _sort_apart(self, number: int, count: int) -> Iterator[tuple[Indices, NDArray[Any]]]:
         """The chunks of a bucket of ``count`` rows, too many to sort at once."""
@@ -224,14 +231,14 @@ def blocks_of(rows: Any, most: int) -> Iterator[Any]:
     return (rows[start : start + most] for start in range(0, max(len(rows), 1), most))
 
 
-def map_rows(function: Callable[..., Any], *arrays: Any) -> Any:
-    """What ``function``, which treats each row by itself, makes of arrays of equal length: some at a time, on disk,
+def map_rows(function: Callable[..., Any], *arrays: Any, most: int = _PIECE) -> Any:
+    """What ``function``, which treats each row by itself, makes of arrays of equal length: ``most`` at a time, on disk,
     where the first of them lies there.
     """
     if not isinstance(arrays[0], DiskArray):
         return function(*arrays)
     builder: DiskArrayBuilder | None = None
-    for pieces in zip(*(blocks_of(array, _PIECE) for array in arrays), strict=True):
+    for pieces in zip(*(blocks_of(array, most) for array in arrays), strict=True):
         made = function(*pieces)
         builder = DiskArrayBuilder(made.dtype, made.shape[1:]) if builder is None else builder
         builder.append(made)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dpilot._arrays import Floats, Indices
 from dpilot.data.cells import Cells, objects, plain
 from dpilot.data.disk import Buckets, DiskArray, DiskArrayBuilder, DiskSort, blocks_of
+from dpilot.data.values import WHOLE
 from dpilot.data.values import key as value_key
 from dpilot.privacy.unit import PrivacyUnit
 
@@ -370,7 +371,9 @@ class _Seen:
 
 def _names(cells: Cells, exact: bool) -> Iterator[str | None]:
     """The text by which each id is compared; None for a missing one."""
-    if cells.dtype.kind not in "fiub":
+    if cells.dtype.kind in "iu":  # as ``_name`` names them, without asking each what it is
+        return (str(each) if exact or -WHOLE < each < WHOLE else None for each in cells.tolist())
+    if cells.dtype.kind not in "fb":
         return (_name(cell, exact) for cell in cells.tolist())
     values, inverse = np.unique(cells, return_inverse=True)
     each = [_name(value, exact) for value in values.tolist()]

@@ -183,7 +183,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
             raise InvalidInput("classes are given beside a schema: expected None, as the schema declares the target's.")
         check_schema(self.schema)
         X, ids = self._take_ids(X, units)
-        table, schema = join_target(X, y, self.schema.with_roles(protected=self.protected).without_unit())
+        table, schema = join_target(X, y, self._without_ids(ids))
         columns = schema.features
         self._fit(*self._with_ids(table, schema, ids))
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)

@@ -139,6 +139,12 @@ class AutoEstimator(PrivateEstimator):
         declared = None if self.schema is None else self.schema.unit
         return unit_ids(X, self._unit(None if declared is None else declared.name, units), units)
 
+    def _without_ids(self, ids: Cells | None) -> Schema:
+        """The declared schema, in which the column of the units' ids is no feature and need not be there."""
+        unnamed = ids is None or self.schema.unit is not None
+        declared: Schema = self.schema
+        return declared.with_roles(protected=self.protected, unit=None if unnamed else self.unit).without_unit()
+
     def _with_ids(self, table: dict[str, Any], schema: Schema, ids: Cells | None) -> tuple[dict[str, Any], Schema]:
         """The columns of a table with the ids of its units as one more."""
         if ids is None:
@@ -146,7 +152,8 @@ class AutoEstimator(PrivateEstimator):
         if len(ids) != len(next(iter(table.values()))):
             raise InvalidInput("X and units have inconsistent numbers of rows: expected one id for each row.")
         declared = None if self.schema is None else self.schema.unit
-        name = declared.name if declared else free_name(self.unit or "unit", tuple(schema.columns))
+        used = [name for name, column in schema.columns.items() if column.role != "ignored"]
+        name = free_name(declared.name if declared else self.unit or "unit", used)
         return {**table, name: ids}, schema.with_roles(unit=name)
 
     def _fit_records(

@@ -25,17 +25,20 @@ __all__ = ["CountFigures", "HeldOutFigures", "ReachFigures", "SumFigures", "exac
 
 
 class HeldOutFigures(Protocol):
-    """What is released of held-out records and a model's outputs for them."""
+    """What is released of held-out records and a model's outputs for them.
+
+    Numbers come as an array (n, 1); probabilities (n, classes), of a table that is too large for memory on disk.
+    """
 
     @property
     def event(self) -> Event: ...
 
-    def release(self, records: Encoded, outputs: Floats, receipt: Draws, noise: Noise) -> tuple[Metric, ...]: ...
+    def release(self, records: Encoded, outputs: Any, receipt: Draws, noise: Noise) -> tuple[Metric, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CountFigures:
-    """Every figure of a classifier, from one noisy table of counts; outputs are probabilities."""
+    """Every figure of a classifier, from one noisy table of counts."""
 
     task: FitTask
     noise_multiplier: float
@@ -44,7 +47,7 @@ class CountFigures:
     def event(self) -> Event:
         return counts_event(self.noise_multiplier)
 
-    def release(self, records: Encoded, outputs: Floats, receipt: Draws, noise: Noise) -> tuple[Metric, ...]:
+    def release(self, records: Encoded, outputs: Any, receipt: Draws, noise: Noise) -> tuple[Metric, ...]:
         layouts = self.task.layouts
         scored = _score_tables(records, outputs, len(layouts))
         return scores_by(
@@ -123,7 +126,7 @@ def softmax(outputs: Floats) -> Floats:
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _score_tables(records: Encoded, outputs: Floats, tables: int) -> list[Scored]:
+def _score_tables(records: Encoded, outputs: Any, tables: int) -> list[Scored]:
     """The records by each protected column, or by none."""
     target, group = _target(records), records.group
     return [Scored(target, outputs, None if group is None else group[:, place]) for place in range(tables)]

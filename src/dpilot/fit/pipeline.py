@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -162,11 +162,12 @@ def run_fit(
     run = PaidRun(committed, keys, split.id, size, cost, tell, progress, weights.weights, unit)
     trained = plan.learned.train(parts, run)
     predictor = shift(trained.predictor, weights.offsets)
-    outputs = np.concatenate([predictor.outputs(some) for some in parts.held_out_blocks()])
+    if declared.task.numeric:  # one number a record
+        outputs: Any = np.asarray(parts.score(predictor.outputs))
+    else:
+        outputs = parts.score(lambda some: softmax(predictor.outputs(some)))
     with committed.stage(METRICS) as receipt:
-        metrics = trained.figures.release(
-            parts.held_out, outputs if declared.task.numeric else softmax(outputs), receipt, keys.noise.spawn()
-        )
+        metrics = trained.figures.release(parts.held_out, outputs, receipt, keys.noise.spawn())
     entries = _entries(plan, keys, payments, committed)
     record = _record(plan, trained, weights, metrics, health, entries, payments, size, keys.noise.stamp, unit)
     own = payments.book if payments.own else None
@@ -268,7 +269,12 @@ def _record(
             "features": [column.name for column in declared.schema.features],
             "bought_bounds": list(declared.schema.to_buy),
         },
-        plan={"model": declared.options.model, **trained.plan, **weights.plain()},
+        plan={
+            "model": declared.options.model,
+            **({} if unit.is_record else {"unit": unit.to_dict()}),
+            **trained.plan,
+            **weights.plain(),
+        },
         decisions=_decisions(plan, trained, weights, health, unit, payments.book.bound),
         metrics=tuple(metric.record() for metric in metrics),
         thresholds=trained.thresholds,

@@ -7,14 +7,14 @@ vectors that are no longer than a bound is no longer than the bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.data.disk import DiskArray, DiskArrayBuilder, blocks_of
+from dpilot.data.disk import DiskArray, DiskArrayBuilder, blocks_of, map_rows
 from dpilot.data.encoder import Encoded
 from dpilot.data.sparse import is_usable
 from dpilot.data.splits import Split
@@ -75,10 +75,10 @@ class Parts:
             made.append(np.where(np.isfinite(target[rows]), 1.0 if shares is None else shares[rows], 0.0))
         return made.build()
 
-    def held_out_blocks(self) -> Iterator[Any]:
-        """The features of ``held_out``: those in memory whole, those on disk some at a time."""
-        rows: Any = self.held_out.features
-        yield from blocks_of(rows, _SCORED) if isinstance(rows, DiskArray) else (rows,)
+    def score(self, outputs: Callable[[Any], Floats]) -> Floats | DiskArray:
+        """The ``outputs`` of the features of ``held_out``: of those on disk some at a time, on disk."""
+        found: Floats | DiskArray = map_rows(outputs, self.held_out.features, most=_SCORED)
+        return found
 
     def drawn_targets(self) -> Iterator[Floats]:
         """The target of one row of each unit of ``train``, some at a time, as a column."""

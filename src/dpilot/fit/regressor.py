@@ -115,7 +115,7 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
             return self._with_ids(array_frame(values, schema, numbers(target)), schema, ids)
         check_schema(self.schema)
         X, ids = self._take_ids(X, units)
-        declared = self.schema.with_roles(protected=self.protected).without_unit()
+        declared = self._without_ids(ids)
         schema = regression_schema(declared, X)
         if schema.target.categories is not None:
             raise InvalidInput(

@@ -133,8 +133,11 @@ def synthetic_records(schema: Schema, rows: int, each: int = 1, seed: int = 0) -
 
 
 def _unit_assumption(unit: PrivacyUnit) -> tuple[str, ...]:
-    said = f"Time and memory are those of {unit.rows} rows for each {unit.name}, which is the most that count."
-    return () if unit.is_record else (said,)
+    said = (
+        f"What is protected, a record above, is {unit.neighbours()}.",
+        f"Time and memory are those of {unit.rows} rows for each {unit.name}, which is the most that count.",
+    )
+    return () if unit.is_record else said
 
 
 class _Unpaid:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from dpilot.privacy.events import Event
 from dpilot.statistics.rows import real_numbers
 
 SHARE: Final = 0.5
+_ROWS: Final = 1 << 16  # counted at a time
 STEP: Final = 1.0
 EDGES: Final = tuple(float(1 / (1 + math.exp(-STEP * place))) for place in range(-6, 7))
 """Between the bins of the score: even steps of 1 in the log odds from -6 to 6, with probability 1/2 in the middle.
@@ -69,7 +70,7 @@ class Scored:
     """
 
     target: Floats
-    probabilities: Floats
+    probabilities: Any  # (records, classes), in memory or on disk
     group: Floats | None = None
 
 
@@ -180,23 +181,29 @@ def by_score(scores: Floats, positive: Floats) -> tuple[Floats, Floats]:
 
 
 def _tables(scored: Scored, layout: Layout) -> tuple[Floats, Floats | None]:
-    group, target, probabilities = _valid(scored, layout)
-    places = group.astype(np.int64), target.astype(np.int64), np.argmax(probabilities, axis=1)
-    shape = len(layout.groups), len(layout.classes), len(layout.classes)
-    predictions = _count_table(places, shape)
-    if not layout.has_scores:
-        return predictions, None
-    bins = np.searchsorted(EDGES, probabilities[:, 1], side="right")
-    return predictions, _count_table((places[1], bins), (2, len(EDGES) + 1))
+    """Both tables: whole numbers, so that it does not matter how many records are counted at a time."""
+    count, classes = len(scored.target), len(layout.classes)
+    shape = len(layout.groups), classes, classes
+    predictions, scores = np.zeros(shape), np.zeros((2, len(EDGES) + 1))
+    for start in range(0, max(count, 1), _ROWS):
+        group, target, probabilities = _valid(scored, layout, slice(start, start + _ROWS))
+        places = group.astype(np.int64), target.astype(np.int64), np.argmax(probabilities, axis=1)
+        predictions += _count_table(places, shape)
+        if layout.has_scores:
+            bins = np.searchsorted(EDGES, probabilities[:, 1], side="right")
+            scores += _count_table((places[1], bins), scores.shape)
+    return predictions, scores if layout.has_scores else None
 
 
-def _valid(scored: Scored, layout: Layout) -> tuple[Floats, Floats, Floats]:
-    """Group, class and probabilities of the records that are not null."""
-    target = real_numbers(scored.target, "targets")
-    group = np.zeros_like(target) if scored.group is None else real_numbers(scored.group, "groups")
-    probabilities = real_numbers(scored.probabilities, "probabilities")
-    if probabilities.shape != (target.size, len(layout.classes)) or group.shape != target.shape:
-        raise InvalidInput(
+def _valid(scored: Scored, layout: Layout, rows: slice = slice(None)) -> tuple[Floats, Floats, Floats]:
+    """Group, class and probabilities of those records among ``rows`` that are not null."""
+    count, others = len(scored.target), [each for each in (scored.probabilities, scored.group) if each is not None]
+    target = real_numbers(scored.target[rows], "targets")
+    group = np.zeros_like(target) if scored.group is None else real_numbers(scored.group[rows], "groups")
+    probabilities = real_numbers(scored.probabilities[rows], "probabilities")
+    shape = (target.size, len(layout.classes))
+    if any(len(each) != count for each in others) or probabilities.shape != shape or group.shape != target.shape:
+        raise InvalidInput(  # how many there are is protected
             f"probabilities are of {probabilities.shape[1:]} classes, or not as many as targets and groups: expected "
             f"one of each record for each of {len(layout.classes)} classes, and one group."
         )

@@ -31,6 +31,7 @@ from dpilot.statistics.rows import real_numbers
 
 _CENTRES: Final = np.array([0.0, 0.0, 0.5, 0.0, 0.5, 0.5, 0.5])
 _WEIGHTS: Final = np.array([1.0, 0.7, 0.7, 0.25, 0.25, 2.0, 0.5])
+_ROWS: Final = 1 << 16  # added up at a time
 _BOUND: Final = float(np.linalg.norm(_WEIGHTS * np.where(_CENTRES > 0, 0.5, 1.0))) * (1 + 1e-12)
 """Of the weighted vector of a record; the last factor so that rounding cannot carry one over it."""
 
@@ -128,6 +129,12 @@ def _vector(target: Floats, predicted: Floats) -> Floats:
     y, p = real_numbers(target, "targets"), real_numbers(predicted, "predictions")
     if y.ndim != 1 or y.shape != p.shape:  # how many there are is protected
         raise InvalidInput("targets and predictions differ in number, or are not flat: expected one of each a record.")
+    starts = range(0, y.size, _ROWS)
+    return sum((_add_up(y[start : start + _ROWS], p[start : start + _ROWS]) for start in starts), np.zeros(7))
+
+
+def _add_up(y: Floats, p: Floats) -> Floats:
+    """The weighted sums of some records."""
     kept = np.isfinite(p) & (np.abs(y) <= 1)
     y, p = y[kept], np.clip(p[kept], -1.0, 1.0)
     e = np.minimum((p - y) ** 2, 1.0)

@@ -85,7 +85,8 @@ def _protected(record: FitRecord, about: About) -> tuple[str, ...]:
             f"Every {name} with all their rows, of which at most {words.number(rows)} count: whether they are in the "
             "data, and what their rows say.",
         )
-        rest = ()
+        alone = f"A row without a {name} is protected by itself: whoever is behind several of them, one row at a time."
+        rest = (alone,) * (record.privacy.get("missing_unit") == "row")
     origin = about.texts.get("data_origin")
     data = () if origin else ("What the rows are about was not filled in: ask whoever ran it.",)
     return (*first, *data, *rest, seen)

@@ -51,6 +51,7 @@ _GIVEN: Final = (
     "say; if it had, the figures are too good."
 )
 _PUBLIC: Final = "These figures are exact, of data declared public."
+_BY_UNIT: Final = "A record is here one {}, by one row of theirs that was drawn in secret: each weighs the same."
 _EXACT: Final = ", except to those marked exact, which are of data declared public"
 _COLUMNS: Final = 30  # of what drives the prediction
 PAGE: Final = "report.html"
@@ -204,7 +205,8 @@ def _measurements(record: FitRecord) -> str:
     if record.metrics and all(each.exact for each in record.metrics):
         return _PUBLIC
     noisy = _HELD_OUT if is_held_out(record) else _GIVEN
-    return f"{noisy} Noise was added to them too{_EXACT if any(each.exact for each in record.metrics) else ''}."
+    told = f"{noisy} Noise was added to them too{_EXACT if any(each.exact for each in record.metrics) else ''}."
+    return told if who(record) == "record" else f"{told} {_BY_UNIT.format(who(record))}"
 
 
 def _groups(page: _Page) -> View:
@@ -241,6 +243,7 @@ def _ledger(page: _Page) -> View:
     record = page.record
     return {
         "promise": page.promise,
+        "unit": None if who(record) == "record" else unit_text(record),
         "spending": entries.spent_on(record),
         "spending_note": entries.spending_note(record),
         "total_note": entries.total_note(record),

@@ -55,7 +55,7 @@ def release_marginals(
         A record, or a unit with all its rows (``weights`` of which add up to 1 at most), adds no more than 1 to each
         histogram, so all m of them move by sqrt(m) at most in L2: one Gaussian of ``noise_multiplier``.
     """
-    counts = [_count(column, rows, weights) for column, rows in columns]
+    counts = _count(columns, weights)
     noisy = release(
         np.concatenate(counts),
         bound=math.sqrt(len(counts)),
@@ -67,19 +67,29 @@ def release_marginals(
     return tuple(Marginal.of(each, size) for each in np.split(noisy, ends))
 
 
-def _count(column: TableColumn, rows: NDArray[Any] | DiskArray, weights: Floats | DiskArray) -> Floats:
-    """How much of the records is in each cell of a number, and missing, by their weights."""
-    edges = cell_edges(column)
-    every, found = np.arange(len(edges)), np.zeros(len(edges))
-    for start in range(0, len(rows), _ROWS):
-        some, own = np.asarray(rows[start : start + _ROWS]), weights[start : start + _ROWS]
-        values = np.nan_to_num(some[:, column.number or 0].astype(np.float64))
-        cells = np.searchsorted(edges[1:-1], values, side="right")
-        if column.missing is not None:
-            cells = np.where(some[:, column.missing] == 1, len(edges) - 1, cells)
-        # as if all were added up in one go
-        found = np.bincount(np.append(every, cells), np.append(found, own)).astype(np.float64)
+def _count(
+    columns: Sequence[tuple[TableColumn, NDArray[Any] | DiskArray]], weights: Floats | DiskArray
+) -> list[Floats]:
+    """How much of the records is in each cell of each number, and missing, by their weights; rows are read once."""
+    arrays = {id(rows): rows for _, rows in columns}
+    edges = [cell_edges(column) for column, _ in columns]
+    found = [np.zeros(len(each)) for each in edges]
+    for start in range(0, len(weights), _ROWS):
+        place = slice(start, start + _ROWS)
+        own, blocks = weights[place], {name: np.asarray(rows[place]) for name, rows in arrays.items()}
+        for number, (column, rows) in enumerate(columns):
+            cells = _cells(column, blocks[id(rows)], edges[number])
+            every = np.append(np.arange(len(edges[number])), cells)
+            # as if all were added up in one go
+            found[number] = np.bincount(every, np.append(found[number], own)).astype(np.float64)
     return found
+
+
+def _cells(column: TableColumn, rows: NDArray[Any], edges: Floats) -> NDArray[np.int64]:
+    """The cell of each record; the last is that of what is missing."""
+    values = np.nan_to_num(rows[:, column.number or 0].astype(np.float64))
+    cells = np.searchsorted(edges[1:-1], values, side="right")
+    return cells if column.missing is None else np.where(rows[:, column.missing] == 1, len(edges) - 1, cells)
 
 
 def contrasts(classes: int) -> Floats:
