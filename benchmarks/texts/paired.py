@@ -34,8 +34,8 @@ from dpilot.noise import seeded_noise
 from dpilot.transfer import Features
 from dpilot.tune import autopilot, pilot
 
-MOST = {"sst2": {"train": 30_000}}
-MOST_READ = {**MOST, "imdb": {"train": 10_000, "test": 5_000}}  # by an encoder
+MOST = {"sst2": {"train": 30_000}, "imdb": {"train": 10_000}}
+MOST_READ = {**MOST, "imdb": {"train": 10_000, "test": 5_000}, "newsgroups": {"test": 2_000}}  # by an encoder
 WAYS = ("fit", "autopilot", "same mu")
 _BEFORE_TRIALS = 3  # sources of noise that a fit takes: health, size, bounds
 
