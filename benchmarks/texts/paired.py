@@ -1,4 +1,4 @@
-"""python -m benchmarks.texts.paired [--data NAME ...] [--seeds FIRST LAST] [--features K | --encoder NAME] [--table FILE ...]
+"""python -m benchmarks.texts.paired [--data NAME ...] [--seeds FIRST LAST] [--encoder NAME] [--most N ...] [--table F]
 
     fit         a fit of the rows, declared as one vector, everything included in (epsilon, 1e-6)
     autopilot   tune.autopilot on the same rows at the same budget, with the coins and the noise of the fit
@@ -16,6 +16,7 @@ import argparse
 import json
 import time
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -75,7 +76,9 @@ def run(name: str, data: dict[str, Any], way: str, epsilon: float, seed: int) ->
     schema = schema_of(data["train"].shape[1], classes)
     reader, wide = Encoder(schema.inputs_only()), features_of(schema.inputs_only())
     parts = (("train", codes), ("test", tested))
-    train, test = (Features.of(wide.widen(reader.encode_features({"text": data[p]})), y, classes).unit() for p, y in parts)
+    train, test = (
+        Features.of(wide.widen(reader.encode_features({"text": data[p]})), y, classes).unit() for p, y in parts
+    )
     declared, table = declare_fit(
         {"text": data["train"], "label": codes.astype(str)}, schema, epsilon=epsilon, delta=DELTA
     )
@@ -88,7 +91,9 @@ def run(name: str, data: dict[str, Any], way: str, epsilon: float, seed: int) ->
         for _ in range(_BEFORE_TRIALS):
             noise.spawn()
         budget = Budget(epsilon, DELTA) if way == "autopilot" else plan_fit(declared, "gdp").rest
-        coins = patch.object(pilot, "draw_split", lambda held_out, _: keys.split({"train": 1 - held_out, "held-out": held_out}))
+        coins = patch.object(
+            pilot, "draw_split", lambda held_out, _: keys.split({"train": 1 - held_out, "held-out": held_out})
+        )
         with coins, patch.object(pilot, "fixed_noise", lambda _: noise.spawn):
             head = autopilot(train, None, budget, size=len(codes), test_seed=seed).model
         weights = head.double().cpu().numpy()
@@ -107,18 +112,25 @@ def logistic(name: str, data: dict[str, Any]) -> dict[str, Any]:
 
 def tell(lines: list[dict[str, Any]]) -> None:
     """Means, and differences of lines of one seed, in points of accuracy with a standard error."""
-    found: dict[tuple[str, int, float], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    plain = {(line["data"], line["features"]): 100 * line["accuracy"] for line in lines if line["way"] == "logistic"}
+    found: dict[tuple[Any, ...], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    about = ("data", "features", "records")
+    plain = {tuple(line[k] for k in about): 100 * line["accuracy"] for line in lines if line["way"] == "logistic"}
     for line in (line for line in lines if line["way"] in WAYS):
-        found[line["data"], line["features"], line["epsilon"]][line["way"]][line["seed"]] = 100 * line["accuracy"]
-    for (name, features, epsilon), ways in sorted(found.items()):
+        key = (*(line[k] for k in about), line["epsilon"])
+        found[key][line["way"]][line["seed"]] = 100 * line["accuracy"]
+    for (*key, epsilon), ways in sorted(found.items()):
+        start, without = "| {} | {} | {:,} |".format(*key) + f" {epsilon:g}", f"{plain.get(tuple(key), np.nan):.2f}"
+        if "autopilot" not in ways:
+            told = [*ways["fit"].values()]
+            print(f"{start} | {len(told)} | {np.mean(told):.2f} ({min(told):.2f} to {max(told):.2f}) | {without} |")
+            continue
         seeds = sorted(set(ways["fit"]) & set(ways["autopilot"]))
         if len(seeds) < 2:
             continue
         ours, theirs = (np.array([each[seed] for seed in seeds]) for each in (ways["fit"], ways["autopilot"]))
         error = (ours - theirs).std(ddof=1) / len(seeds) ** 0.5
         told = f"{ours.mean():.2f} | {theirs.mean():.2f} | {(ours - theirs).mean():+.2f} +- {error:.2f}"
-        print(f"| {name} | {features} | {epsilon:g} | {len(seeds)} | {told} | {plain.get((name, features), np.nan):.2f} |")
+        print(f"{start} | {len(seeds)} | {told} | {without} |")
 
 
 def main() -> None:
@@ -130,6 +142,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64, help="tokens of a text that it reads")
     parser.add_argument("--epsilons", type=float, nargs="*", default=[1.0, 3.0])
     parser.add_argument("--same-mu", type=int, default=0, help="of so many seeds, also the autopilot at the same mu")
+    parser.add_argument("--ways", nargs="*", choices=WAYS, help="these alone")
+    parser.add_argument("--most", type=int, nargs="*", help="records to train on, the first of those drawn")
     parser.add_argument("--logistic", action="store_true", help="also logistic regression, without privacy")
     parser.add_argument("--cache", type=Path, default=Path("."))
     parser.add_argument("--table", type=Path, nargs="*")
@@ -137,16 +151,17 @@ def main() -> None:
     if given.table:
         tell([json.loads(line) for path in given.table for line in path.read_text().splitlines()])
         return
-    for name in given.data:
-        data = rows_of(name, given)
+    for name, most in product(given.data, given.most or [None]):
+        whole = rows_of(name, given)
+        data = {**whole, **{part: whole[part][:most] for part in ("train", "train codes")}}
         if given.logistic:
             print(json.dumps(logistic(name, data)), flush=True)
         for place, seed in enumerate(range(*given.seeds)):
             for epsilon in given.epsilons:
                 weights = {}
-                for way in WAYS if place < given.same_mu else WAYS[:2]:
+                for way in given.ways or (WAYS if place < given.same_mu else WAYS[:2]):
                     line, weights[way] = run(name, data, way, epsilon, seed)
-                    if way == "same mu":
+                    if way == "same mu" and "fit" in weights:
                         line["weights apart"] = float(np.abs(weights[way] - weights["fit"]).max())
                     print(json.dumps(line), flush=True)
 
