@@ -166,6 +166,12 @@ def test_wrong_options_are_refused_before_anything_is_made_or_spent(place, capsy
         assert {path.name for path in place.iterdir()} == {"full", "schema.toml", "table.csv"}, options
 
 
+def test_a_folder_of_pictures_wants_an_epsilon_alone(place, capsys):
+    (place / "pictures" / "cats").mkdir(parents=True)
+    assert main(["fit", "pictures"]) == 2
+    assert "error: --epsilon not given" in capsys.readouterr().err
+
+
 def test_arguments_are_judged_before_torch_is_imported(place):
     """Which takes seconds. The device alone waits for it."""
     calls = [["fit", "table.csv", "--schema", "schema.toml", "--epsilon", "3", *options] for options in WRONG]

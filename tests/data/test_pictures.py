@@ -191,6 +191,8 @@ def test_names_in_a_table_are_below_its_own_folder(tmp_path, form, monkeypatch):
     rows = Encoder(schema(folder="pics", missing="null")).encode(read).features
     assert np.allclose(np.linalg.norm(rows[:2], axis=1), 1)
     assert np.isnan(rows[2:]).all()
+    with pytest.raises(InvalidInput, match="folder is 'pisc', and there is no such folder"):
+        Table.open(path, schema(folder="pisc"))
 
 
 def test_cells_in_memory_are_names_paths_or_arrays(tmp_path, monkeypatch):

@@ -138,6 +138,7 @@ def test_weights_are_capped_floored_and_one_at_most():
     declared = resolve_class_weights(("a", "b", "c"), {"b": 40.0, "c": 2}, "likeliest", counts=None, deviation=0.0)
     assert declared.weights == pytest.approx((0.1, 1.0, 0.2))
     assert declared.offsets is None
+    assert "(declared, and cut to at most 10 times the least)" in declared.reasons[0]
 
 
 def test_decisions_by_priors_make_up_for_what_weights_leave():

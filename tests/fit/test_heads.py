@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpilot import Ledger
+from dpilot import Ledger, Schema
 from dpilot.fit.declaration import FitOptions, declare_fit
+from dpilot.fit.expansion import features_of
 from dpilot.fit.keys import FitKeys
-from dpilot.fit.pipeline import run_fit
+from dpilot.fit.pipeline import plan_fit, run_fit
 from dpilot.fit.table import fit_table
+from dpilot.noise import seeded_noise
 from dpilot.privacy import events as known_events
+from dpilot.transfer import Features
+from dpilot.tune import autopilot, pilot
 from dpilot.tune.defaults import head_walk
 from dpilot.tune.task import HELD_OUT, TRAIN
 from tests.tune.pilot_cases import SCHEMA, frame, second_delta
@@ -99,3 +103,26 @@ def test_the_decisions_tell_the_run_in_short_then_the_health_check():
     assert first.startswith("In short")
     assert "delta was not given" in second
     assert any(each.startswith("2 % of mu² went to the health check.") for each in rest)
+
+
+def test_vectors_get_the_autopilots_head_at_what_the_health_check_leaves(monkeypatch):
+    """With the same coins and noise: no other step of a fit costs them anything."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 3, 3000)
+    table = {"x": rng.normal(size=(3000, 6)) + np.eye(3, 6)[codes], "y": codes.astype(str)}
+    target = {"type": "categorical", "categories": ["0", "1", "2"], "role": "target"}
+    schema = Schema.from_dict({"columns": {"x": {"type": "vector", "width": 6}, "y": target}})
+    declared, source = declare_fit(table, schema, epsilon=3.0, delta=1e-6)
+
+    def keys():
+        return FitKeys(FitKeys.draw(1).chain, seeded_noise(1))  # a stream of noise, not one by values
+
+    ours = run_fit(declared, source, keys=keys()).trained.predictor.weights
+    known, rest, theirs = keys(), plan_fit(declared, "gdp").rest, features_of(schema.inputs_only())
+    _ = [known.noise.spawn() for _ in ("health", "size", "bounds")]
+    monkeypatch.setattr(pilot, "draw_split", lambda share, _: known.split({TRAIN: 1 - share, HELD_OUT: share}))
+    monkeypatch.setattr(pilot, "fixed_noise", lambda _: known.noise.spawn)
+    rows = theirs.widen(theirs.encoder.encode_features({"x": table["x"]}))
+    found = autopilot(Features.of(rows, codes, 3), None, rest, size=3000, test_seed=1)
+    assert found.tuned.trials
+    assert np.abs(found.model.numpy() - ours).max() < 1e-5 * np.abs(ours).max()

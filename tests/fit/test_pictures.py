@@ -136,7 +136,8 @@ def test_how_many_were_read_is_told_only_where_it_is_public(folder, tmp_path):
     [
         ({"size": [9, 8]}, "multiples of 4"),
         ({"size": [256, 256]}, "at most 65,536"),
-        ({"backbone": "resnet-21"}, "resnet-21"),
+        ({"backbone": "resnet-21"}, "column 'picture': backbone is 'resnet-21'"),
+        ({"backbone": "minilm"}, "backbone is 'minilm'"),
         ({"backbone": "resnet-20", "mode": "L"}, 'mode is "L"'),
     ],
 )

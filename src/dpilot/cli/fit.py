@@ -109,14 +109,14 @@ def fit(
     from dpilot.data.files import is_picture_folder
 
     is_folder = data is not None and is_picture_folder(data)
-    if data is None or (schema is None and not is_folder and not text) or epsilon is None:
-        absent = [
-            name for name, given in (("DATA", data), ("--schema", schema), ("--epsilon", epsilon)) if given is None
-        ]
+    declares_itself = is_folder or bool(text)
+    if data is None or (schema is None and not declares_itself) or epsilon is None:
+        wanted = (("DATA", data), ("--schema", schema or declares_itself or None), ("--epsilon", epsilon))
+        absent = [name for name, given in wanted if given is None]
         raise InvalidInput(
             f"{' and '.join(absent)} not given: expected dpilot fit DATA --schema FILE --epsilon E (dpilot schema init "
             "DATA writes a schema to fill in), or, of texts alone, dpilot fit DATA --text COLUMN --target COLUMN "
-            "--classes neg,pos --epsilon E."
+            "--classes neg,pos --epsilon E, or, of pictures in class folders, dpilot fit FOLDER --epsilon E."
         )
     if text or encoder:
         if schema is not None or is_folder:

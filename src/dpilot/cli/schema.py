@@ -71,7 +71,8 @@ def init(
         return
     _write(text, Path(output))
     rest = len(draft.unfinished)
-    todo = f"fill in the types and domains of {rest} of them" if rest else "name the target, and check every line"
+    last = "check every line" if listed is not None else "name the target, and check every line"
+    todo = f"fill in the types and domains of {rest} of them" if rest else last
     console.note(f"{len(draft.columns)} columns written to {output}: {todo}")
 
 

@@ -76,6 +76,7 @@ class Table:
             _check_types(files, resolved)
         table = cls(where, resolved, names, form, dialect, files)
         table._check_vectors()
+        table._check_folders()
         return table
 
     def frames(self, rows: int = ROWS) -> Iterator[Any]:
@@ -86,8 +87,7 @@ class Table:
         """
         rows = min(_validate.count(rows=rows), piece_rows(self.schema.used, len(self.names)))
         read = {"csv": self._csv_columns, "parquet": self._parquet_columns, "folder": self._folder_columns}[self.form]
-        home = self.path if self.path.is_dir() else self.path.parent
-        roots = {each.name: str(home / (each.folder or "")) for each in self.schema.used if each.type == "image"}
+        roots = self._roots
         none = True
         try:
             for columns in self._with_vectors(read(rows)) if self._vector_files else read(rows):
@@ -119,6 +119,21 @@ class Table:
                 raise InvalidInput(
                     f"{path.name} has rows of {width} numbers, or not as many rows as {self.path.name} has records: "
                     f"expected one for each, of the {wanted} numbers that column {name!r} declares."
+                )
+
+    @property
+    def _roots(self) -> dict[str, str]:
+        """Where the files are that columns of pictures name."""
+        home = self.path if self.path.is_dir() else self.path.parent
+        return {each.name: str(home / (each.folder or "")) for each in self.schema.used if each.type == "image"}
+
+    def _check_folders(self) -> None:
+        """Refuse a folder of pictures that is not there: a fact of the container, which would make all records null."""
+        for name, root in self._roots.items():
+            if not Path(root).is_dir():
+                raise InvalidInput(
+                    f"column {name!r}: folder is {self.schema.columns[name].folder!r}, and there is no such folder "
+                    f"beside {self.path.name}: expected where the files are, from the folder of the table on."
                 )
 
     def _with_vectors(self, read: Iterator[dict[str, Cells]]) -> Iterator[dict[str, Any]]:

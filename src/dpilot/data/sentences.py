@@ -187,8 +187,9 @@ def width_of(encoder: str) -> int:
     """How many numbers an encoder gives, by its name or its config.json; no weights are read."""
     if encoder in NAMES:
         return NAMES[encoder]
+    folder = _folder(encoder)
     try:
-        width = json.loads((_folder(encoder) / _CONFIG).read_text())
+        width = json.loads((folder / _CONFIG).read_text())
         width = width.get("hidden_size", width.get("dim", width.get("n_embd", width.get("d_model"))))
         return _validate.count(hidden_size=width)
     except (OSError, ValueError, AttributeError) as problem:

@@ -34,7 +34,7 @@ class ClassWeights:
     weights: tuple[float, ...] | None = None
     offsets: tuple[float, ...] | None = None
     counts: tuple[float, ...] | None = None  # noisy, of the training part
-    balanced: bool = False  # whether the weights are theirs, or declared
+    origin: str = ""  # of the weights, in words
 
     def plain(self) -> dict[str, Any]:
         """What the record says of them, class by class; nothing where there are none."""
@@ -48,10 +48,9 @@ class ClassWeights:
         """The same in sentences."""
         said = []
         if self.weights is not None:
-            how = "by noisy counts of the training part, which were bought" if self.balanced else "declared"
             said.append(
                 "The loss of each class is multiplied by a weight before clipping, so it changes no price: "
-                f"{self._list(self.weights)} ({how})."
+                f"{self._list(self.weights)} ({self.origin})."
             )
         if self.offsets is not None:
             said.append(
@@ -102,16 +101,19 @@ def resolve_class_weights(
         >>> [round(each, 3) for each in found.offsets]
         [0.0, 1.386]
     """
-    weights, offsets = None, None
+    weights, offsets, origin = None, None, ""
     if isinstance(class_weight, Mapping):
-        weights = _scale(np.array([float(class_weight.get(name, 1.0)) for name in classes]), cap)
+        given = np.array([float(class_weight.get(name, 1.0)) for name in classes])
+        weights, cut = _scale(given, cap), given.max() > cap * given.min()
+        origin = f"declared, and cut to at most {cap:g} times the least" if cut else "declared"
     elif class_weight == BALANCED and counts is not None:
         weights = balance(counts, floor=deviation, cap=cap)
+        origin = "by noisy counts of the training part, which were bought"
     if decision == "prior" and counts is not None:
         whole = balance(counts, floor=deviation, cap=math.inf)
         left = whole if weights is None else whole / weights
         offsets = np.log(np.minimum(left / left.min(), cap))
-    return ClassWeights(classes, _values(weights), _values(offsets), _values(counts), class_weight == BALANCED)
+    return ClassWeights(classes, _values(weights), _values(offsets), _values(counts), origin)
 
 
 def balance(counts: Floats, *, floor: float, cap: float = CAP) -> Floats:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from dpilot.data import sentences
 from dpilot.data.cells import Cells
 from dpilot.data.column import Column
 from dpilot.data.column_types import Embedding
@@ -20,7 +21,6 @@ from dpilot.data.encoder import Encoder
 from dpilot.data.pictures import PictureForm
 from dpilot.data.schema import Schema
 from dpilot.data.types.image import PIXELS, SCATTERING, form_of
-from dpilot.errors import InvalidInput
 from dpilot.transfer import backbones
 from dpilot.transfer.backbones.images import ImageBackbone
 from dpilot.transfer.scattering import Scattering, scatter
@@ -89,14 +89,18 @@ def _scattering(column: Column, form: PictureForm, device: str) -> Embedding:
 def _network(column: Column, form: PictureForm, name: str, device: str) -> Embedding:
     if form.channels != 3:
         column.refuse(f'mode is "L" beside the backbone {name!r}: expected "RGB", with outside = "convert" for greys')
-    return BackboneFeatures(_load(str(Path(name).resolve()) if Path(name).is_dir() else name, device))
+    is_folder = Path(name).is_dir()
+    known = [each for each in backbones.names() if each not in sentences.NAMES]
+    if not is_folder and name not in known:
+        own = ", ".join(map(repr, (SCATTERING, PIXELS, *known)))
+        column.refuse(f"backbone is {name!r}: expected one of {own}, or the folder of an image model that is there")
+    return BackboneFeatures(_load(str(Path(name).resolve()) if is_folder else name, device))
 
 
 @lru_cache(maxsize=4)
 def _load(name: str, device: str) -> ImageBackbone:
     found = backbones.load(name)
-    if not isinstance(found, ImageBackbone):
-        raise InvalidInput(f"backbone is {name!r}, which reads texts: expected one for pictures.")
+    assert isinstance(found, ImageBackbone)
     found.model.to(device)
     return found
 

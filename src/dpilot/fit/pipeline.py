@@ -95,10 +95,12 @@ class FitStopped(InvalidInput):
     def __init__(self, health: Health, cost: Cost, left: Cost) -> None:
         self.health, self.cost, self.left = health, cost, left
         flaws = " ".join(health.sentences()[1:])
+        unreadable = any(each.what == "unreadable" for each in health.loud)
+        encoding = ", of a csv file check --encoding and --delimiter too" if unreadable else ""
         super().__init__(
             f"only about {health.usable} of the records can be used, below the limit of {health.stop_below:.0%}: "
             f"stopped after the health check, which cost epsilon {cost.epsilon:.3g}; {left.epsilon:.6g} is left. "
-            f"{flaws} Correct the schema (dpilot schema check), or lower the limit (stop_below, --stop-below)."
+            f"{flaws} Correct the schema (dpilot schema check){encoding}, or lower the limit (stop_below, --stop-below)."
         )
 
 

@@ -93,7 +93,9 @@ class Vector:
         return f"Another length, or no finite numbers: {NULL}"
 
     def invent(self, column: Column) -> dict[str, str]:
-        width = column.width or 1
+        width = column.width
+        if width is None:  # that of columns by their names, which no table has told yet
+            return {}
         return {"a list": json.dumps([1] * width), "a longer list": json.dumps([1] * (width + 1)), "no list": "a text"}
 
     def draw(self, column: Column, rows: int, rng: Generator) -> Any:
