@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, Final
 
 _SUPERSCRIPT: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SCIENTIFIC: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([-+]?\d+)\b")
 _JOINERS: Final = "\u200c\u200d"  # without them some scripts and emoji fall apart; they hide nothing
 _ACRONYMS: Final = {"auc": "AUC", "rmse": "RMSE", "mae": "MAE", "lr": "Learning rate", "id": "ID"}
 
@@ -92,6 +94,15 @@ def between(low: object, high: object, say: Callable[[object], str]) -> str:
     ('84.3 to 85.9 %', '-1.5 to 2')
     """
     return f"{say(low).removesuffix(' %').removesuffix(' points')} to {say(high)}"
+
+
+def powers(text: str) -> str:
+    """A sentence whose numbers are written as on the rest of a page.
+
+    >>> powers("min(1e-5, 2.05e-06), not size1e5")
+    'min(1 × 10⁻⁵, 2.05 × 10⁻⁶), not size1e5'
+    """
+    return _SCIENTIFIC.sub(lambda found: f"{found[1]} × 10{str(int(found[2])).translate(_SUPERSCRIPT)}", text)
 
 
 def label(key: object) -> str:
