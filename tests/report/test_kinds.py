@@ -17,11 +17,13 @@ from torch.utils.data import TensorDataset
 
 import dpilot
 from dpilot import AutoClassifier, AutoRegressor, Budget, Plan, Schema, Trainer
+from dpilot.audit.verify import verify
 from dpilot.cli.main import main
 from dpilot.data.splits import Split
 from dpilot.fit.table import fit_table
 from dpilot.linear import LinearRegression
 from dpilot.privacy.ledger import Ledger
+from dpilot.records import FitRecord
 from dpilot.report import page
 from dpilot.report.about import FIELDS, OPEN
 from dpilot.report.answers import QUESTIONS
@@ -145,9 +147,10 @@ def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> 
     assert "the last digits of released numbers may tell more than promised" in unprotected
     assert ("was declared beforehand, as public" in unprotected) == (kind in ("trained", "own_loop"))
     assert ("does not say; if not, they are too good" in quality) == (kind == "trained")
-    stated = kind in ("table", "estimator", "regressor", "trained", "own_loop")
-    assert ("folder holds a statement.json, which nobody signed" in checks) == stated
-    assert ("folder holds no statement.json" in checks) == (not stated)
+    assert "folder holds a statement.json, which nobody signed" in checks
+    verified = verify(folder)
+    assert verified.held
+    assert ("not part" in verified.statement["tuning"]) == (kind in ("trained", "own_loop", "probe"))
     assert "size=" not in unprotected
     assert "May be published" in unprotected
     assert "dpilot verify RUN" in checks
@@ -193,6 +196,13 @@ def test_what_the_record_does_not_know_of_a_run_its_writer_may_say(folder: Path,
     assert "as whoever wrote this page says: a tutorial. If others were tried" in answer(filled, QUESTIONS[2])
     assert "as whoever wrote this page says: rows that were kept apart. If" in answer(filled, QUESTIONS[3])
     assert "which the record does not say" not in filled
+
+
+def test_a_record_that_lists_no_costs_has_no_statement(tmp_path: Path) -> None:
+    total = {"epsilon": 1.0, "delta": 1e-6, "unit": "one record, added or removed"}
+    folder = FitRecord(total, {}, {}, (), (), (), (), ("float noise, not hardened",), ()).save(tmp_path / "own")
+    text = page.render(page.read(folder), folder=folder)
+    assert "folder holds no statement.json that can be read" in answer(text, QUESTIONS[-1])
 
 
 def test_what_was_filled_in_and_supplied_is_shown_and_the_rest_is_visibly_empty(tmp_path: Path) -> None:
