@@ -356,8 +356,9 @@ class FitRecord:
         return facts_table(title, {**facts, **({"stamps": "; ".join(notes)} if notes else {})})
 
     def save(self, folder: str | Path) -> Path:
-        """Write the record alone to ``folder``, with a statement where it lists its costs: ``dpilot verify`` checks both,
-        and ``dpilot report``, ``compare``, ``forecast`` and ``card`` read it.
+        """Write the record alone to ``folder``, with a statement where it lists its costs.
+
+        ``dpilot report``, ``compare``, ``forecast`` and ``card`` read it, ``dpilot verify`` checks it.
         """
         where = Path(folder)
         where.mkdir(parents=True, exist_ok=True)
