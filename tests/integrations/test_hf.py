@@ -75,8 +75,8 @@ def test_it_takes_every_planned_step_and_logs_what_was_released(tmp_path: Path) 
     assert [(log["threshold"], log["bound"], log["epsilon"]) for log in state["log_history"]] == released
     allowed = {"learning_rate", "epsilon", "threshold", "bound", "epoch", "step", "total_flos"}
     assert {name for log in made.state.log_history for name in log} <= allowed
-    scalars = tracked(made)
-    assert is_frame({name: each for name, each in scalars.items() if name not in ("epsilon", "delta")}, made.run.steps())
+    told = {name: each for name, each in tracked(made).items() if name not in ("epsilon", "delta")}
+    assert is_frame(told, made.run.steps())
     assert not list(tmp_path.rglob("rng_state*"))
     assert [entry.state for entry in Ledger.read(tmp_path / "a.ledger").entries()] == ["committed"]
 
