@@ -74,6 +74,13 @@ def _write_report(record: records.FitRecord, path: str | Path, **options: Any) -
     return write(record, path, **options)
 
 
+def _state_record(file: Path, record: records.FitRecord) -> None:
+    """What ``FitRecord.save`` calls: statements lie above records."""
+    from dpilot.train.checkpoint.statement import state_record
+
+    state_record(file, record)
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)

@@ -364,13 +364,17 @@ class FitRecord:
         return facts_table(title, {**facts, **({"stamps": "; ".join(notes)} if notes else {})})
 
     def save(self, folder: str | Path) -> Path:
-        """Write the record alone to ``folder``: ``dpilot report``, ``compare``, ``forecast`` and ``card`` read it."""
+        """Write the record alone to ``folder``, with a statement where it lists its costs.
+
+        ``dpilot report``, ``compare``, ``forecast`` and ``card`` read it, ``dpilot verify`` checks it.
+        """
         where = Path(folder)
         where.mkdir(parents=True, exist_ok=True)
         file = where / FIT
         if file.exists() and file.read_text(encoding="utf-8") != self.to_json():
             raise InvalidInput(f"{where} holds another fit: expected an empty folder or this fit's own.")
         file.write_text(self.to_json(), encoding="utf-8")
+        dpilot._state_record(file, self)
         return where
 
     def to_json(self) -> str:

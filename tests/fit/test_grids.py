@@ -246,9 +246,12 @@ def test_a_longer_walk_is_taken_where_classes_do_not_overlap():
         if name == "overlapping":
             data["outcome"] = rng.permutation(data["outcome"])
         fitted = fit_table(data, schema, epsilon=3.0, delta=1e-5, model="grids", epochs=100, test_seed=3)
+        walks = {each.of: each.value for each in fitted.record.trials}
+        assert set(walks) == {"the mean", "the last step"}
+        assert fitted.record.privacy["tuning"] == "inside"
         said[name] = next(each for each in fitted.record.decisions if "Of the walk" in each)
-    assert "60% of the mean" not in said["apart"]
-    assert "60% of the mean" in said["overlapping"]
+    assert "60 % of the mean" not in said["apart"]
+    assert "60 % of the mean" in said["overlapping"]
 
 
 @pytest.mark.parametrize("part", [TRAIN, HELD_OUT])

@@ -30,6 +30,7 @@ from dpilot.records import PUBLISHED_SIZE, RunRecord  # noqa: E402
 from dpilot.train.checkpoint.statement import claims  # noqa: E402
 from dpilot.train.sequences import causal_loss  # noqa: E402
 from tests.integrations import hf_ranks  # noqa: E402
+from tests.integrations.test_trackers import is_frame, tracked  # noqa: E402
 
 SIZE, LENGTH = 60, 8
 BUDGET = Budget(8.0, 1e-4)
@@ -76,6 +77,8 @@ def test_it_takes_every_planned_step_and_logs_what_was_released(tmp_path: Path) 
     assert [(log["threshold"], log["bound"], log["epsilon"]) for log in state["log_history"]] == released
     allowed = {"learning_rate", "epsilon", "threshold", "bound", "epoch", "step", "total_flos"}
     assert {name for log in made.state.log_history for name in log} <= allowed
+    told = {name: each for name, each in tracked(made).items() if name not in ("epsilon", "delta")}
+    assert is_frame(told, made.run.steps())
     assert not list(tmp_path.rglob("rng_state*"))
     assert [entry.state for entry in Ledger.read(tmp_path / "a.ledger").entries()] == ["committed"]
 

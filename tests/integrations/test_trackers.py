@@ -38,10 +38,17 @@ class Writer:
 
 
 @lru_cache
+def taped_fit():
+    """A fitted estimator, and every number that went to the door before the noise."""
+    table, recorder = frame(), Recorder()
+    with tape(recorder):
+        model = AutoClassifier(epsilon=3.0, delta=1e-5, schema=SCHEMA)
+        model.fit(table.drop(columns="outcome"), table["outcome"])
+    return model, {float(x) for entry in recorder.entries for part in entry.inputs for x in np.asarray(part).ravel()}
+
+
 def classifier():
-    table = frame()
-    model = AutoClassifier(epsilon=3.0, delta=1e-5, schema=SCHEMA)
-    return model.fit(table.drop(columns="outcome"), table["outcome"])
+    return taped_fit()[0]
 
 
 def is_frame(logged, steps):
@@ -61,6 +68,14 @@ def test_a_run_logs_every_number_it_released_and_no_other(rule):
         {name: each for name, each in whole.scalars.items() if name not in ("epsilon", "delta")}, run.steps()
     )
     assert whole.scalars["epsilon"] == {0: run.epsilon}
+    steps = dict(tracked(run.fit_record()))  # as fits and tuners record them
+    assert is_frame({name: each for name, each in steps.items() if name not in ("epsilon", "delta")}, run.steps())
+
+
+def tracked(source):
+    writer = Writer()
+    tensorboard.log_record(source, writer)
+    return writer.scalars
 
 
 def test_nothing_from_before_the_noise_is_logged():
@@ -72,6 +87,13 @@ def test_nothing_from_before_the_noise_is_logged():
     told = {value for each in writer.scalars.values() for value in each.values()} - {0.0, 1.0}
     assert len(told) > 6 * STEPS
     assert not told & (exact | lengths)
+
+
+def test_nothing_from_before_the_noise_is_logged_of_a_fit():
+    model, exact = taped_fit()
+    told = {value for each in tracked(model).values() for value in each.values()}
+    assert len(told) > 50
+    assert not {each for each in told & exact if each != round(each)}
 
 
 def leaves(tree):

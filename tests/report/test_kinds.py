@@ -17,13 +17,15 @@ from torch.utils.data import TensorDataset
 
 import dpilot
 from dpilot import AutoClassifier, AutoRegressor, Budget, Plan, Schema, Trainer
+from dpilot.audit.verify import verify
 from dpilot.cli.main import main
 from dpilot.data.splits import Split
 from dpilot.fit.table import fit_table
 from dpilot.linear import LinearRegression
 from dpilot.privacy.ledger import Ledger
+from dpilot.records import FitRecord
 from dpilot.report import page
-from dpilot.report.about import FIELDS
+from dpilot.report.about import FIELDS, OPEN
 from dpilot.report.answers import QUESTIONS
 from dpilot.report.promise import promise
 from dpilot.transfer import Features
@@ -132,6 +134,8 @@ def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> 
     assert f"at most {statement.even} sure" in strongly
     assert f"a factor of at most {statement.squared}" in strongly
     assert tuning.startswith("No trial" if kind in ("trained", "own_loop", "probe") else "Yes.")
+    assert ("Every setting that was tried" in tuning) == (kind in ("estimator", "regression", "tuned"))
+    assert ("is left, all at delta" in left or "the rest, all at delta" in left) == (kind != "table")
     figures = {"regression", "own_loop", "probe", "tuned"}
     assert ("No figure was released" in quality) == (kind in figures)
     assert "cannot say what privacy cost" in quality
@@ -143,9 +147,10 @@ def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> 
     assert "the last digits of released numbers may tell more than promised" in unprotected
     assert ("was declared beforehand, as public" in unprotected) == (kind in ("trained", "own_loop"))
     assert ("does not say; if not, they are too good" in quality) == (kind == "trained")
-    stated = kind in ("table", "estimator", "regressor", "trained", "own_loop")
-    assert ("folder holds a statement.json, which nobody signed" in checks) == stated
-    assert ("folder holds no statement.json" in checks) == (not stated)
+    assert "folder holds a statement.json, which nobody signed" in checks
+    verified = verify(folder)
+    assert verified.held
+    assert ("not part" in verified.statement["tuning"]) == (kind in ("trained", "own_loop", "probe"))
     assert "size=" not in unprotected
     assert "May be published" in unprotected
     assert "dpilot verify RUN" in checks
@@ -182,13 +187,31 @@ def test_steps_are_drawn_and_nothing_is_called_held_out_that_may_not_be(text: st
         assert each in words
 
 
+@pytest.mark.parametrize("folder", ["trained"], indirect=True)
+def test_what_the_record_does_not_know_of_a_run_its_writer_may_say(folder: Path, text: str) -> None:
+    record = page.read(folder)
+    assert "Where the settings come from" in seen(text)
+    said = {"measured_on": "rows that were kept apart.", "settings_from": "a tutorial"}
+    filled = html.unescape(page.render(record, about=said, folder=folder))
+    assert "as whoever wrote this page says: a tutorial. If others were tried" in answer(filled, QUESTIONS[2])
+    assert "as whoever wrote this page says: rows that were kept apart. If" in answer(filled, QUESTIONS[3])
+    assert "which the record does not say" not in filled
+
+
+def test_a_record_that_lists_no_costs_has_no_statement(tmp_path: Path) -> None:
+    total = {"epsilon": 1.0, "delta": 1e-6, "unit": "one record, added or removed"}
+    folder = FitRecord(total, {}, {}, (), (), (), (), ("float noise, not hardened",), ()).save(tmp_path / "own")
+    text = page.render(page.read(folder), folder=folder)
+    assert "folder holds no statement.json that can be read" in answer(text, QUESTIONS[-1])
+
+
 def test_what_was_filled_in_and_supplied_is_shown_and_the_rest_is_visibly_empty(tmp_path: Path) -> None:
     made: Any = head(tmp_path / "run")
     (tmp_path / "about.toml").write_text('controller = "St. <Mary>"\npurpose = "a test."\n')
     assert main(["report", str(made), "--about", str(tmp_path / "about.toml"), "--baseline", "0.875"]) == 0
     words = seen((made / page.PAGE).read_text(encoding="utf-8"))
     assert "St. <Mary>" in words
-    assert words.count("not filled in") == len(FIELDS) - 2 + 3  # and what it means, the rows, and the keeper
+    assert words.count("not filled in") == len(FIELDS) - len(OPEN) - 2 + 3  # and what it means, the rows, the keeper
     assert "Without privacy: 87.5 %, a figure from data declared public" in words
     (tmp_path / "about.toml").write_text('colour = "red"\n')
     assert main(["report", str(made), "--about", str(tmp_path / "about.toml")]) == 2

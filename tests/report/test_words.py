@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpilot.report import words
 
-_PLAIN = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+_PLAIN = str.maketrans("−⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "--0123456789")
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 

@@ -103,6 +103,14 @@ def test_groups_are_declared():
         assert "group = True" in {each.of for each in metrics}
 
 
+def test_groups_and_classes_are_called_as_their_owner_calls_them():
+    found, _ = exact(groups=pd.Series(GROUPS, name="ward"), group_names=["a", "b"], class_names=["well", "ill"])
+    assert {"ward = a", "ward = b"} == {each.of for each in found if each.name == "group accuracy"}
+    assert {"well", "ill"} == {each.of for each in found if each.name == "recall"}
+    with pytest.raises(InvalidInput, match="expected 2 that differ"):
+        RUN.evaluate(DATA, epsilon=1.0, class_names=["well"])
+
+
 def test_other_forms_of_records_and_outputs():
     class Words(nn.Module):
         def __init__(self):
@@ -162,6 +170,9 @@ def test_figures_of_a_held_out_part_are_charged_to_it(tmp_path):
     run = fit(ledger=book, part="train", split="main")
     run.evaluate(DATA, epsilon=5.0, part="test", split="main")
     assert [entry.part for entry in book.entries()] == ["train", "test"]
+    page = run.report(tmp_path / "report.html").read_text()
+    assert "measured on another part of the records than training used" in page
+    assert "What follows holds if" not in page
     assert book.spent().epsilon < 7.0
 
 

@@ -148,7 +148,7 @@ def test_the_record_explains_each_decision_and_can_be_shown():
     assert record.privacy["unit"] == "one record, added or removed"
     assert "dpilot" in record.privacy["versions"]
     assert FitRecord.from_json(record.to_json()).decisions == record.decisions
-    assert "Trials took about " in page.render(record)
+    assert "Trying and choosing took about " in page.render(record)
 
 
 def test_an_autopilot_run_prints_its_total_its_decisions_and_its_figures():

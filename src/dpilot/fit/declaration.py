@@ -198,7 +198,7 @@ def declare_fit(
         unit=protects,
     )
     budget = fit_budget(ledger, declared.budget)
-    lessened = f"Of the ledger's delta this fit takes its part alone: {budget.delta:.3g}."
+    lessened = f"Of the ledger's delta this fit takes its part alone: {budget.delta:.4g}."
     notes = (*declared.notes, *[lessened] * (budget.delta < declared.budget.delta))
     return replace(declared, budget=budget, notes=notes, buys_rows=buys_rows), table
 

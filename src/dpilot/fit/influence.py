@@ -99,4 +99,4 @@ def _rank(asked: list[tuple[str, Any]], means: Floats) -> tuple[Influence, ...]:
 
 
 def _text(cell: Any) -> str:
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    return f"{float(f'{cell:.4g}'):,.10g}" if isinstance(cell, float) else str(cell)  # 25,000, not 2.5e+04

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Final
 
 from dpilot.errors import InvalidInput
@@ -82,8 +82,9 @@ def _fit_fields(record: FitRecord) -> Fields:
         for place, point in enumerate(points)
         for axis, value in zip("xy", point, strict=True)
     }
+    steps = tuple((each.step, step_numbers(each)) for each in record.steps)
     thresholds = tuple((step, {"threshold": each}) for step, each in enumerate(record.thresholds))
-    return Fields(_texts(_plain(record)), figures | curves, thresholds)
+    return Fields(_texts(_plain(record)), figures | curves, steps or thresholds)
 
 
 def _validation(each: ValidationRecord) -> tuple[int, dict[str, float]]:
@@ -102,7 +103,14 @@ def _metric(metric: MetricRecord) -> Iterator[tuple[str, float]]:
 
 def _plain(record: RunRecord | FitRecord) -> dict[str, Any]:
     """The rest of a record, which is not numbers by step and not figures."""
-    return {name: getattr(record, name) for name in record.__dataclass_fields__ if name not in _SERIES}
+    return {name: _tree(getattr(record, name)) for name in record.__dataclass_fields__ if name not in _SERIES}
+
+
+def _tree(value: Any) -> Any:
+    """A field of a record as plain data."""
+    if isinstance(value, tuple):
+        return [_tree(each) for each in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _texts(tree: Any) -> dict[str, str]:

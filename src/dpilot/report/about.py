@@ -11,7 +11,7 @@ Fields that are not filled in stay visibly empty on the page.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.report.words import is_finite
 
-__all__ = ["FIELDS", "About"]
+__all__ = ["FIELDS", "OPEN", "About"]
 
 FIELDS: Final = {
     "controller": "Controller",
@@ -30,7 +30,11 @@ FIELDS: Final = {
     "intended_use": "Intended use",
     "forbidden_use": "Forbidden use",
     "ledger_keeper": "Who keeps the ledger",
+    "settings_from": "Where the settings come from",
+    "measured_on": "What the figures were measured on",
 }
+OPEN: Final = ("settings_from", "measured_on")
+"""Asked for only where the record does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,9 @@ class About:
         texts = {name: found.get(name, "").strip() for name in FIELDS}
         return cls(texts, None if given is None else _figure(given), source)
 
-    @property
-    def lines(self) -> tuple[tuple[str, str], ...]:
-        """Label and text of every field."""
-        return tuple((label, self.texts.get(name, "")) for name, label in FIELDS.items())
+    def lines(self, known: Container[str] = ()) -> tuple[tuple[str, str], ...]:
+        """Label and text of every field but those ``known`` without it."""
+        return tuple((label, self.texts.get(name, "")) for name, label in FIELDS.items() if name not in known)
 
 
 def _figure(baseline: Any) -> float:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from dpilot.records import FitRecord, MetricRecord
 from dpilot.report import entries, words
-from dpilot.report.about import About
+from dpilot.report.about import OPEN, About
 from dpilot.report.figures import NOT_KNOWN, headline
 from dpilot.report.folder import RunFolder
 from dpilot.report.groups import NO_GROUPS, GroupView, groups
@@ -15,7 +15,10 @@ from dpilot.report.kinds import key, kind
 from dpilot.report.promise import SCALE, Promise, belief
 from dpilot.report.verdict import find_untold, verdict
 
-__all__ = ["QUESTIONS", "Answer", "answers", "baseline_sentence", "ledger_sentences", "unprotected_names"]
+__all__ = [
+    "QUESTIONS", "Answer", "answers", "baseline_sentence", "has_reserve", "is_apart", "is_held_out", "known_fields",
+    "ledger_sentences", "unprotected_names",
+]  # fmt: skip
 
 QUESTIONS: Final = (
     "What is protected?",
@@ -31,8 +34,7 @@ _TUNING: Final = {
     "inside": "Yes. Every setting that was tried on the records, and every score it got, is inside the total.",
     "none": "Yes. No setting was tried on the records: all follow from numbers declared beforehand, so there is "
     "nothing else to count.",
-    "given": "No trial is inside the total: the settings were given to this run. Whether others were tried on the same "
-    "records is not known; if so, that comes on top, and counts only where it stands in the same ledger.",
+    "given": "No trial is inside the total: the settings were given to this run.",
 }
 _YES: Final = "Yes: there are differences that are more than chance (95 % sure)."
 _NO: Final = "Not that one could tell."
@@ -55,11 +57,11 @@ def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder
     said = (
         _protected(record, about),
         _strength(record, promise),
-        (_TUNING.get(str(record.privacy.get("tuning")), _SILENT), *_tuning_share(record)),
+        (_TUNING.get(str(record.privacy.get("tuning")), _SILENT), *_settings(record, about), *_tuning_share(record)),
         _quality(record, about),
         (NO_GROUPS,)
         if found is None
-        else (*_reserve(record), _YES if found.real else _NO, *_group_comparison(record, about, found)),
+        else (_YES if found.real else _NO, *_group_comparison(record, about, found), *_same_reserve(record)),
         ledger_sentences(record, about, folder),
         tuple(_unprotected(record)),
         _checks(record, about, folder),
@@ -122,9 +124,27 @@ def _tuning_share(record: FitRecord) -> tuple[str, ...]:
         return ()
     scores = next((each.share for each in entries.spent_on(record) if each.purpose == "score"), "")
     return (
-        f"Trials took about {words.number(100 * float(share), 2)} % of the training part's budget"
+        f"Trying and choosing took about {words.number(100 * float(share), 2)} % of the training part's budget"
         + (f"; their scores took {scores} of the held-out part's, which are other records." if scores else "."),
     )
+
+
+def _settings(record: FitRecord, about: About) -> Iterator[str]:
+    """Where settings that were given come from, as far as somebody says so."""
+    if record.privacy.get("tuning") != "given":
+        return
+    source = _closed(about.texts.get("settings_from"))
+    yield (
+        f"Where they come from, as whoever wrote this page says: {source}. If others were tried on the same records, "
+        "that comes on top"
+        if source
+        else "Whether others were tried on the same records is not known; if so, that comes on top"
+    ) + ", and counts only where it stands in the same ledger."
+
+
+def _closed(text: str | None) -> str:
+    """What was filled in, to stand in front of a full stop."""
+    return (text or "").rstrip(".")
 
 
 def _quality(record: FitRecord, about: About) -> tuple[str, ...]:
@@ -135,25 +155,56 @@ def _quality(record: FitRecord, about: About) -> tuple[str, ...]:
         said = (f"{top.label}: {top.value}, exact, on data declared public.",)
     else:
         said = (f"{top.label}: {top.value} (in the population {top.sampling}).",)
-    said = (*_reserve(record), *said)
+    said = (*_reserve(record, about), *said)
     verdicts = () if found is None else (found.sentence,)
     return (*said, *verdicts, *_by_class(record), baseline_sentence(record, about))
 
 
-def _reserve(record: FitRecord) -> tuple[str, ...]:
-    """That figures may be of training records, where they are noisy ones and the record does not rule it out."""
-    top = headline(record.metrics)
-    if top is None or top.exact or is_held_out(record):
+def _reserve(record: FitRecord, about: About) -> tuple[str, ...]:
+    """What the figures were measured on, where they are noisy ones and the record does not know it."""
+    if not has_reserve(record):
         return ()
+    source = _closed(about.texts.get("measured_on"))
+    if source:
+        return (
+            f"The figures were measured on this, as whoever wrote this page says: {source}. If training used the same "
+            "records, they are too good.",
+        )
     return (
         "What follows holds if the figures were measured on records that training did not use, which the record "
         "does not say; if not, they are too good.",
     )
 
 
+def _same_reserve(record: FitRecord) -> tuple[str, ...]:
+    return ("What was said above of the records that the figures are of holds here too.",) * has_reserve(record)
+
+
+def has_reserve(record: FitRecord) -> bool:
+    """Whether figures may be of training records: they are noisy ones, and the record does not rule it out."""
+    top = headline(record.metrics)
+    return top is not None and not top.exact and not is_held_out(record)
+
+
 def is_held_out(record: FitRecord) -> bool:
     """Whether the record says that its figures are of records that training did not use."""
-    return words.is_finite(record.data.get("held_out"))
+    return words.is_finite(record.data.get("held_out")) or is_apart(record)
+
+
+def is_apart(record: FitRecord) -> bool:
+    """Whether the ledger names another part of one split for the figures than for all else."""
+    figures = [entry for entry in record.ledger if entry.get("purpose") == entries.EVALUATION]
+    rest = [entry for entry in record.ledger if entry.get("purpose") != entries.EVALUATION]
+    places = [{(entry.get("split"), entry.get("part")) for entry in some} for some in (figures, rest)]
+    both = places[0] | places[1]
+    named = all(part is not None for _, part in both) and len({split for split, _ in both}) == 1
+    return all(places) and named and not places[0] & places[1]
+
+
+def known_fields(record: FitRecord) -> tuple[str, ...]:
+    """The fields of ``About`` that need not be asked for: the record knows them."""
+    given, measured = record.privacy.get("tuning") == "given", has_reserve(record)
+    return tuple(name for name, asked in zip(OPEN, (given, measured), strict=True) if not asked)
 
 
 def _by_class(record: FitRecord) -> Iterator[str]:
@@ -245,6 +296,8 @@ def _amounts(ledger: dict[str, Any]) -> str:
     deltas = [part.get("delta") for part in (total, spent, left)]
     if not all(map(words.is_finite, deltas)) or not deltas[0]:
         return epsilon
+    if ledger.get("bound", "basic") != "basic":  # epsilons at one delta, which is not used up
+        return f"{epsilon}, all at delta {words.upward(deltas[0], 3)}"
     rest = left_text(deltas[2], deltas[0], 3)
     spent_delta = words.upward(deltas[1], 3)
     return f"{epsilon}; of delta {words.number(deltas[0], 3)}, {spent_delta} is spent and {rest} is left"
@@ -264,14 +317,14 @@ def _group_comparison(record: FitRecord, about: About, found: GroupView) -> Iter
     """The differences, what they mean for the purpose, and what was compared, where the columns are named."""
     yield from found.sentences
     if found.sided:
-        purpose = (about.texts.get("purpose") or "").rstrip(".")
+        purpose = _closed(about.texts.get("purpose"))
         stated = f"The stated purpose is “{purpose}”" if purpose else "No purpose was filled in"
         yield (
             f"{stated}: whether being predicted {found.second} helps or harms somebody under it is for you to judge. "
             "Whether a difference is in the data or made by the model cannot be read from this."
         )
     named = record.data.get("protected")
-    names = [named] if isinstance(named, str) else list(named or ())
+    names = [named] if isinstance(named, str) else list(named or found.attributes)
     if not names:
         yield "What the groups are was not declared."
         return

@@ -10,7 +10,7 @@ from dpilot.noise import NOT_HARDENED
 from dpilot.records import FitRecord
 from dpilot.report import words
 from dpilot.report.about import FIELDS, About
-from dpilot.report.answers import answers, who
+from dpilot.report.answers import answers, known_fields, who
 from dpilot.report.kinds import kind
 from dpilot.report.promise import promise
 
@@ -42,7 +42,7 @@ def model_card(record: FitRecord, title: str, about: About) -> str:
     for answer in answers(record, statement, about):
         lines += [f"**{answer.question}** {_inline(' '.join(answer.sentences))}", ""]
     lines += ["## Figures", "", *_figures(record), "", "## Use", ""]
-    lines += [f"- **{label}**: {_inline(text) or TO_FILL}" for label, text in about.lines]
+    lines += [f"- **{label}**: {_inline(text) or TO_FILL}" for label, text in about.lines(known_fields(record))]
     return "\n".join([*lines, ""])
 
 
@@ -54,7 +54,7 @@ def registry_entry(record: FitRecord, title: str, about: About) -> dict[str, Any
     return {
         "deployment": title,
         "private": statement.private,
-        "contact": {name: about.texts.get(name) or TO_FILL for name in FIELDS},
+        "contact": {name: about.texts.get(name) or TO_FILL for name in FIELDS if name not in known_fields(record)},
         "data": {"size": record.data.get("size"), "target": record.data.get("target")},
         "model": "central",
         "unit_of_privacy": {

@@ -16,7 +16,7 @@ _MEANINGS: Final = {
     "epochs": "how often each record was looked at, on average",
     "noise_multiplier": "the noise in a step, in units of the most that one record can add",
     "noise_of_all_steps": "the noise of one release that costs as much as all steps together",
-    "tuning_share": "the share of the training part's budget that trials took, inside the total",
+    "tuning_share": "the share of the training part's budget that trying and choosing took, inside the total",
     "clipping": "the rule that bounds what one record can add to a step",
     "threshold": "the most that one record can add to a step, at the start",
     "floor": "the least that the threshold may become",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dpilot.records import MetricRecord
 from dpilot.report import words
@@ -12,7 +12,9 @@ from dpilot.report.verdict import UNTOLD, WIDEST
 
 __all__ = ["NO_GROUPS", "GroupCell", "GroupErrors", "GroupRow", "GroupView", "groups"]
 
-NO_GROUPS = (
+UNNAMED: Final = "group"
+"""What groups are called that their owner gave no name."""
+NO_GROUPS: Final = (
     "No groups were compared: no protected column was named, so whether it is worse for a group cannot be told from "
     "this page."
 )
@@ -28,11 +30,12 @@ class GroupCell(NamedTuple):
 
 
 class GroupRow(NamedTuple):
-    """One group against all others, in words."""
+    """One group against all others, in words; ``between``: the interval of how often the model is right for it."""
 
     name: str
     value: str
     cells: tuple[GroupCell, ...]
+    between: str = ""
 
 
 class GroupErrors(NamedTuple):
@@ -53,6 +56,12 @@ class GroupView(NamedTuple):
     second: str = ""
     sided: bool = False
     """Whether a group is predicted ``second``, the class in question, more or less often, by more than chance."""
+
+    @property
+    def attributes(self) -> list[str]:
+        """What the groups are of, where that has a name."""
+        found = dict.fromkeys(row.name.split(" = ")[0] for row in self.rows)
+        return [name for name in found if name != UNNAMED]
 
     @property
     def real(self) -> bool:
@@ -81,7 +90,12 @@ def groups(metrics: Sequence[MetricRecord]) -> GroupView | None:
         return GroupView(_residual_sentences(residuals), ("Too high by",), rows, classes, errors)
     rates, names = found.get("group_accuracy", {}), list(next(iter(against.values())))
     rows = tuple(
-        GroupRow(of, _rate(rates.get(of)), tuple(_cell(each[of]) for each in against.values() if of in each))
+        GroupRow(
+            of,
+            _rate(rates.get(of)),
+            tuple(_cell(each[of]) for each in against.values() if of in each),
+            words.between(*rates[of].sampling, words.percent) if of in rates else "",
+        )
         for of in names
     )
     titles = {
@@ -157,7 +171,7 @@ def _sentences(
         )
         if few.get(attribute):
             found.append(
-                f"Too few records to tell: {', '.join(few[attribute])}. So gaps over all groups of {attribute} cannot "
+                f"Too few records to tell: {', '.join(few[attribute])}. So gaps over all groups{_of(attribute)} cannot "
                 "be told either."
             )
     return tuple(found)
@@ -178,13 +192,17 @@ def _not_found(attribute: str, against: Mapping[str, Mapping[str, MetricRecord]]
             if of.split(" = ")[0] == attribute}  # fmt: skip
     if not gaps or any(map(_is_real, gaps.values())):
         return ()
-    head = f"Of those truly {second}, whether any group of {attribute} is found less often cannot be told"
+    head = f"Of those truly {second}, whether any group{_of(attribute)} is found less often cannot be told"
     if len(gaps) != 2:
         return (f"{head}.",)
     of, gap = min(gaps.items(), key=lambda each: each[1].value)
     if gap.sampling[1] - gap.sampling[0] > WIDEST:
         return (f"{head}.",)
     return (f"{head}: {of} {_points(-gap.value)} points less, but the truth lies from {_less(gap)}.",)
+
+
+def _of(attribute: str) -> str:
+    return "" if attribute == UNNAMED else f" of {attribute}"
 
 
 def _less(gap: MetricRecord) -> str:

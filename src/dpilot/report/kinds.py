@@ -119,6 +119,11 @@ _KNOWN: Final = {
     "r2": Kind(
         "R squared", "the share of the target's spread that the model explains; the mean alone has 0", "explained"
     ),
+    "loss_above_that_of_the_shortest_walk": Kind(
+        "Loss above that of the shortest walk",
+        "how much more a record loses on average than with the shortest of the walks; below 0 the walk fits better",
+        "other",
+    ),
     "group_records": Kind("Records by group", "how many records that were scored a group has", "size"),
     "group_rmse": Kind("Error by group", "the typical size of an error in a group, in units of the target", "size"),
     "group_mean_residual": Kind(

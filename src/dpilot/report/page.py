@@ -29,7 +29,18 @@ from dpilot.metrics.interval import LEVEL
 from dpilot.records import FIT, RUN, FitRecord, Influence, MetricRecord
 from dpilot.report import entries, words
 from dpilot.report.about import About
-from dpilot.report.answers import Answer, answers, is_held_out, left_text, unit_text, unprotected_names, who
+from dpilot.report.answers import (
+    Answer,
+    answers,
+    has_reserve,
+    is_apart,
+    is_held_out,
+    known_fields,
+    left_text,
+    unit_text,
+    unprotected_names,
+    who,
+)
 from dpilot.report.canaries import canary_bounds
 from dpilot.report.comparison import RunComparison, rows
 from dpilot.report.condition import condition, is_health
@@ -49,6 +60,10 @@ _HELD_OUT: Final = "These figures were measured on records that training did not
 _GIVEN: Final = (
     "These figures were measured on records that were given for it. Whether training had used them the record does not "
     "say; if it had, the figures are too good."
+)
+_APART: Final = (
+    "These figures were measured on another part of the records than training used, by the names that whoever ran it "
+    "gave the parts."
 )
 _PUBLIC: Final = "These figures are exact, of data declared public."
 _BY_UNIT: Final = "A record is here one {}, by one row of theirs that was drawn in secret: each weighs the same."
@@ -185,7 +200,7 @@ View = Mapping[str, Any] | None
 
 
 def _about(page: _Page) -> View:
-    return {"about": page.about}
+    return {"lines": page.about.lines(known_fields(page.record))}
 
 
 def _quality(page: _Page) -> View:
@@ -204,7 +219,7 @@ def _quality(page: _Page) -> View:
 def _measurements(record: FitRecord) -> str:
     if record.metrics and all(each.exact for each in record.metrics):
         return _PUBLIC
-    noisy = _HELD_OUT if is_held_out(record) else _GIVEN
+    noisy = _APART if is_apart(record) else _HELD_OUT if is_held_out(record) else _GIVEN
     told = f"{noisy} Noise was added to them too{_EXACT if any(each.exact for each in record.metrics) else ''}."
     return told if who(record) == "record" else f"{told} {_BY_UNIT.format(who(record))}"
 
@@ -221,7 +236,7 @@ def _influences(page: _Page) -> View:
     if not found:
         return None
     most, numeric = found[0].effect or 1.0, not page.record.data.get("classes")
-    say = words.number if numeric or most > 1 else words.percent
+    say = words.number if numeric or most > 1 else words.points
     shown = [
         {"column": each.column, "effect": say(each.effect), "percent": 100 * each.effect / most,
          "least": each.least, "most": each.most}
@@ -272,7 +287,7 @@ def _canaries(page: _Page) -> View:
 
 
 def _decisions(page: _Page) -> View:
-    return {"decisions": page.record.decisions}
+    return {"decisions": [words.powers(each) for each in page.record.decisions]}
 
 
 def _details(page: _Page) -> View:
@@ -348,7 +363,7 @@ def _frame(page: _Page) -> dict[str, Any]:
         "left": left_text(*amounts) if words.is_finite(amounts[0]) and words.is_finite(amounts[1]) else "",
         "total": words.number(amounts[1]),
         "lead": _lead(record, page.about),
-        "reserve": bool(record.metrics) and not record.metrics[0].exact and not is_held_out(record),
+        "reserve": has_reserve(record),
         "own": isinstance(ledger, dict) and bool(ledger.get("own")),
         "answers": page.answers,
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, Final
 
 _SUPERSCRIPT: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SCIENTIFIC: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([-+]?\d+)\b")
 _JOINERS: Final = "\u200c\u200d"  # without them some scripts and emoji fall apart; they hide nothing
 _ACRONYMS: Final = {"auc": "AUC", "rmse": "RMSE", "mae": "MAE", "lr": "Learning rate", "id": "ID"}
 
@@ -21,7 +23,7 @@ def number(value: object, digits: int = 4, rounding: str = ROUND_HALF_EVEN) -> s
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, int) and abs(value) < 10**15:
-        return f"{value:,}"
+        return f"{value:,}".replace("-", "\N{MINUS SIGN}")
     if not isinstance(value, int | float):
         return str(value)
     if not is_finite(value):
@@ -42,7 +44,7 @@ def percent(value: object, rounding: str = ROUND_HALF_EVEN) -> str:
     """A share of one as a percentage, to one decimal; to more where that would say 0 or 100.
 
     >>> percent(0.8514), percent(0.0027, ROUND_CEILING), percent(0.99995), percent(1.0), percent(-0.031)
-    ('85.1 %', '0.27 %', '99.995 %', '100 %', '-3.1 %')
+    ('85.1 %', '0.27 %', '99.995 %', '100 %', '−3.1 %')
     """
     if not is_finite(value):
         return number(value)
@@ -59,7 +61,7 @@ def points(value: object) -> str:
     """A difference of shares.
 
     >>> points(0.099), points(-0.0312)
-    ('9.9 points', '-3.1 points')
+    ('9.9 points', '−3.1 points')
     """
     return f"{percent(value).removesuffix(' %')} points" if is_finite(value) else number(value)
 
@@ -89,9 +91,18 @@ def between(low: object, high: object, say: Callable[[object], str]) -> str:
     """Two ends of an interval, their unit once.
 
     >>> between(0.843, 0.859, percent), between(-1.5, 2.0, number)
-    ('84.3 to 85.9 %', '-1.5 to 2')
+    ('84.3 to 85.9 %', '−1.5 to 2')
     """
     return f"{say(low).removesuffix(' %').removesuffix(' points')} to {say(high)}"
+
+
+def powers(text: str) -> str:
+    """A sentence whose numbers are written as on the rest of a page.
+
+    >>> powers("min(1e-5, 2.05e-06), not size1e5")
+    'min(1 × 10⁻⁵, 2.05 × 10⁻⁶), not size1e5'
+    """
+    return _SCIENTIFIC.sub(lambda found: f"{found[1]} × 10{str(int(found[2])).translate(_SUPERSCRIPT)}", text)
 
 
 def label(key: object) -> str:
@@ -138,9 +149,11 @@ def is_finite(value: Any) -> bool:
 
 
 def _decimal(value: Decimal) -> str:
-    """Plain digits for ordinary sizes, powers of ten for the rest."""
+    """Plain digits for ordinary sizes, powers of ten for the rest; a minus from which no line breaks its number."""
     if value == 0:
         return "0"
+    if value < 0:
+        return f"\N{MINUS SIGN}{_decimal(-value)}"
     if -4 <= value.adjusted() < 9:
         plain = f"{value:,f}"
         return plain.rstrip("0").rstrip(".") if "." in plain else plain

@@ -60,7 +60,8 @@ class Evaluation:
 class Population:
     """Private records, their groups and whose they are: of each, what was declared.
 
-    ``groups`` has one cell a record, read by its value: what is none of ``names`` makes its record null.
+    ``groups`` has one cell a record, read by its value: what is none of ``names`` makes its record null. Classes that
+    have no ``class_names`` are called by their codes.
     """
 
     data: Any
@@ -70,6 +71,7 @@ class Population:
     ids: Any = None
     example: Any = None
     collate: Collate | None = None
+    class_names: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         check_source(self.data)
@@ -116,10 +118,26 @@ class Population:
 
     def layout(self, classes: int) -> Layout:
         """What is counted: classes by their codes, and the declared groups."""
-        named = tuple(str(code) for code in range(classes))
+        named = tuple(map(str, range(classes) if self.class_names is None else self.class_names))
         if self.groups is None:
             return Layout(named)
-        return Layout(named, tuple(map(str, self.group_names or ())), "group")
+        return Layout(named, tuple(map(str, self.group_names or ())), self._group_title)
+
+    @property
+    def _group_title(self) -> str:
+        """What the groups are: the name of a Series, such as "sex", which its owner gave it."""
+        name = getattr(self.groups, "name", None)
+        return name if isinstance(name, str) and name else "group"
+
+    def check_classes(self, classes: int) -> int:
+        """The number of classes, if there are as many names, and they differ."""
+        names = self.class_names
+        if names is not None and (len(names) != classes or len(set(map(str, names))) < classes):
+            raise InvalidInput(
+                f"class_names are {list(names)!r}: expected {classes} that differ, one for each output of the model, "
+                "in their order."
+            )
+        return classes
 
     def score(self, predict: Predict, form: Any, classes: int) -> Scored:
         """The records that count as the model sees them: all, or one of each unit. Sensitive: for the door only."""
@@ -157,7 +175,7 @@ def evaluate(
         price is on disk before a record is read.
     """
     form, sigma = population.form(), 1 / gdp_mu(budget)
-    classes = None if form is None else count_classes(predict, form)
+    classes = None if form is None else population.check_classes(count_classes(predict, form))
     unit = population.unit if population.unit.is_record else replace(population.unit, rows=1)
     event, purpose = counts_event(sigma), "evaluation"
     stage = Stage(purpose, event, part, split)
@@ -165,7 +183,7 @@ def evaluate(
     with paid as (made, cost), made.reserve(event, purpose=purpose, part=part, split=split) as receipt:
         with step_randomness(Chain(fresh_key("figures"))), keep_quiet():
             form = population.first_form() if form is None else form
-            classes = classes or count_classes(predict, form)
+            classes = classes or population.check_classes(count_classes(predict, form))
             scored = population.score(predict, form, classes)
         counts = noisy_counts(scored, population.layout(classes), noise_multiplier=sigma, receipt=receipt)
     return Evaluation(Figures(scores(counts)), cost, stage)

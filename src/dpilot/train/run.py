@@ -102,6 +102,7 @@ class Run:
         ledger: Ledger | str | Path | None = None,
         groups: Any = None,
         group_names: Sequence[Any] | None = None,
+        class_names: Sequence[Any] | None = None,
         units: Any = None,
         part: str | None = None,
         split: str | None = None,
@@ -112,6 +113,7 @@ class Run:
 
         Records are (inputs, class), or mappings with "labels", read one by one as in training. ``groups`` has one cell
         a record, the group it is of, and ``group_names`` declares which there are; an array of booleans does so itself.
+        The name of a Series is what its groups are called. ``class_names`` are what pages call the classes, in order.
         Without a ``delta`` it is that of the run.
 
         Guarantee:
@@ -131,7 +133,7 @@ class Run:
         mine = self.ledger if isinstance(self.ledger, Ledger) and self.ledger.mode == "adaptive" else None
         released = evaluate(
             partial(predict, self.model, protected=True),
-            Population(data, groups, group_names, unit, units, example, collate_fn),
+            Population(data, groups, group_names, unit, units, example, collate_fn, class_names),
             Budget(epsilon, self.delta if delta is None else delta),
             mine if ledger is None else ledger,
             part=part,

@@ -12,7 +12,8 @@ from dpilot.records import MetricRecord, StepRecord
 from dpilot.tune.autopilot_plan import AutopilotPlan
 from dpilot.tune.candidate import Candidate
 from dpilot.tune.defaults import MOMENTUM
-from dpilot.tune.scaling import Search, epsilon_text
+from dpilot.tune.record import epsilon_text
+from dpilot.tune.scaling import Search
 
 __all__ = ["Outcome", "curves_of", "explain", "plan_of", "trials_of"]
 

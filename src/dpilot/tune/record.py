@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,16 @@ from dpilot.tune.scoring import TrialScore
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TrialRecord", "Tuned"]
+__all__ = ["TrialRecord", "Tuned", "epsilon_text"]
+
+
+def epsilon_text(epsilon: float) -> str:
+    """Three digits, rounded up as ledgers are shown.
+
+    >>> epsilon_text(0.9183), epsilon_text(0.05)
+    ('0.919', '0.05')
+    """
+    return f"{Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(float(epsilon))).normalize():f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,9 @@ class TrialRecord:
         """The score as a figure, with the 95 % interval of its noise; one that diverged has 0, for certain."""
         value, reach = (0.0, 0.0) if self.score.diverged else (self.score.value, quantile() * self.score.noise)
         tried = self.candidate
-        said = f"r {tried.r:.4g}: step size {tried.lr:.3g}, {tried.steps} steps, at epsilon {self.epsilon:.3g}"
+        said = (
+            f"r {tried.r:.4g}: step size {tried.lr:.3g}, {tried.steps} steps, at epsilon {epsilon_text(self.epsilon)}"
+        )
         around = (value - reach, value + reach)
         return MetricRecord("score of a trial", said, value, around, around, exact=self.score.noise == 0)
 

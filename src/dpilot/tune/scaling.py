@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from dpilot.records import StepRecord
 from dpilot.tune.candidate import Candidate, SearchBox
 from dpilot.tune.law import ScalingLaw
 from dpilot.tune.outlays import whole_outlay
-from dpilot.tune.record import TrialRecord, Tuned
+from dpilot.tune.record import TrialRecord, Tuned, epsilon_text
 from dpilot.tune.rounds import FINAL, commit_stages, train_alone, train_one
 from dpilot.tune.scaling_plan import ScalingPlan, plan_scaling
 from dpilot.tune.scoring import TrialScore, rankable, spread
@@ -183,15 +182,6 @@ def _best(plan: ScalingPlan, stage: int, trials: Sequence[TrialRecord]) -> tuple
     return r, f"{head}: r = {r:.4g} (the mean of those within the noise, {noise:.2g}, of the best)."
 
 
-def epsilon_text(epsilon: float) -> str:
-    """Three digits, rounded up as ledgers are shown.
-
-    >>> epsilon_text(0.9183), epsilon_text(0.05)
-    ('0.919', '0.05')
-    """
-    return f"{Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(float(epsilon))).normalize():f}"
-
-
 def _score_text(score: TrialScore) -> str:
     return "diverged" if score.diverged else f"{score.value:.3g}"
 
@@ -201,7 +191,7 @@ def _words(candidate: Candidate) -> str:
 
 
 def _summary(plan: ScalingPlan, law: ScalingLaw, candidate: Candidate) -> str:
-    source = " and ".join(f"{r:.4g} at {epsilon:.3g}" for epsilon, r in law.points)
+    source = " and ".join(f"{r:.4g} at {epsilon_text(epsilon)}" for epsilon, r in law.points)
     how = f"r = {candidate.r:.4g} extrapolated from {source}" if source else f"r = {candidate.r:.4g}, data-free"
     return (
         f"{_words(candidate)}: {how}; the final run costs epsilon {epsilon_text(plan.final_epsilon)} alone; trials "

@@ -22,8 +22,8 @@ from dpilot.mechanism import Draws, Noise, release
 from dpilot.private_sum import Clip, Summand, private_sum
 
 __all__ = [
-    "MARGINALS", "MARGINALS_SHARE", "THRESHOLD", "ClassResidual", "GridWeights", "NumberResidual", "Residual", "Steps",
-    "contrasts", "descend", "release_comparison", "release_marginals", "release_pairs",
+    "MARGINALS", "MARGINALS_SHARE", "MOST_WORSE", "THRESHOLD", "ClassResidual", "GridWeights", "NumberResidual",
+    "Residual", "Steps", "contrasts", "descend", "release_comparison", "release_marginals", "release_pairs",
 ]  # fmt: skip
 
 MARGINALS: Final = "marginals"
@@ -33,7 +33,7 @@ THRESHOLD: Final = 0.5
 """Of a residual, so of a gradient, as rows are of length 1: that of linear heads."""
 _ROWS: Final = 1 << 16  # counted at a time
 _MOMENTUM: Final = 0.9
-_MOST_WORSE: Final = 0.25
+MOST_WORSE: Final = 0.25
 """That the loss of a record counts as changed between two models."""
 
 Residual = Callable[[slice, Floats], Floats]
@@ -295,9 +295,9 @@ def release_comparison(
         shares = rows.weights[where][:, None]
         pulls = [residual(where, cells @ tables + (beside @ own)[: cells.shape[0]]) for tables, own in models]
         losses = np.column_stack([np.square(pull).sum(axis=1) / 2 for pull in pulls])
-        worse = np.clip(losses[:, 1:] - losses[:, :1], -_MOST_WORSE, _MOST_WORSE)
-        sums += np.where((shares > 0) & np.isfinite(worse), worse * shares, 0.0).sum(axis=0) / _MOST_WORSE
+        worse = np.clip(losses[:, 1:] - losses[:, :1], -MOST_WORSE, MOST_WORSE)
+        sums += np.where((shares > 0) & np.isfinite(worse), worse * shares, 0.0).sum(axis=0) / MOST_WORSE
     noisy = release(
         sums, bound=math.sqrt(len(sums)), noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
     )  # fmt: skip
-    return np.asarray(noisy * _MOST_WORSE)
+    return np.asarray(noisy * MOST_WORSE)

@@ -24,6 +24,7 @@ from dpilot.fit.grids.screen import choose_grids, choose_walk, count_screened, p
 from dpilot.fit.grids.training import (
     MARGINALS,
     MARGINALS_SHARE,
+    MOST_WORSE,
     THRESHOLD,
     ClassResidual,
     GridWeights,
@@ -40,10 +41,12 @@ from dpilot.fit.learners.least_squares import LeastSquares, LeastSquaresPlan
 from dpilot.fit.population import TRAIN, Parts
 from dpilot.fit.purchases import Purchases
 from dpilot.fit.source import RowReader
+from dpilot.metrics.interval import quantile
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event, Gaussian, Repeated
 from dpilot.privacy.gaussian import gdp_epsilon, gdp_mu
 from dpilot.privacy.ledger import Stage
+from dpilot.records import MetricRecord
 from dpilot.tune.defaults import MOMENTUM, default_held_out, head_defaults
 
 __all__ = ["GridOptions", "Grids", "GridsPlan"]
@@ -191,8 +194,9 @@ class GridsPlan:
         main = self._descend(MAIN, rows, base, residual, outputs, None, size, run).last
         found = _Learnt(base, base.tables(main), main[base.features.shape[1] :], self._noise(MAIN, base, size))
         decisions: tuple[str, ...] = ()
+        tried: tuple[MetricRecord, ...] = ()
         if SCREEN in self.noises:
-            found, decisions = self._interact(rows, levels, residual, found, size, run)
+            found, decisions, tried = self._interact(rows, levels, residual, found, size, run)
         predictor = GridPredictor(
             levels, replace(found.design, features=None), dense, found.tables, found.beside, found.noise,
             0 if task.numeric else task.outputs, centre, spread, task.interval, linear,
@@ -202,6 +206,7 @@ class GridsPlan:
             figures=self.figures,
             plan=self._record(),
             decisions=(kept_apart(self.held_out), *self._reasons(), *decisions),
+            trials=tried,
             details=predictor,
         )
 
@@ -264,7 +269,7 @@ class GridsPlan:
 
     def _interact(
         self, rows: TableRows, levels: Levels, residual: Residual, main: _Learnt, size: float, run: PaidRun
-    ) -> tuple[_Learnt, tuple[str, ...]]:
+    ) -> tuple[_Learnt, tuple[str, ...], tuple[MetricRecord, ...]]:
         """Screen pairs by the residuals of the additive model, learn grids on top of it, and choose how far to go."""
         columns = levels.columns
         kept = rank_columns(levels, main.tables)[: count_screened(self.noises[SCREEN], size)]
@@ -284,21 +289,21 @@ class GridsPlan:
         )
         start = main.carry_to(design)
         descent = self._descend(FINAL, rows, design, residual, main.tables.shape[1], start, size, run)
-        found, told = self._choose_walk(rows, residual, start, descent, size, run)
+        found, told, tried = self._choose_walk(rows, residual, start, descent, size, run)
         best = [pairs[place] for place in np.argsort(-energy, kind="stable")[:5] if energy[place] > 0]
         named = ", ".join(f"{columns[a].name} x {columns[b].name}" for a, b in best) or "none stood out"
         said = f"Screened {len(pairs):,} pairs of columns by the residuals of the additive model; first: {named}."
-        return found, (said, told)
+        return found, (said, told), tried
 
     def _choose_walk(
         self, rows: TableRows, residual: Residual, start: _Learnt, descent: GridWeights, size: float, run: PaidRun
-    ) -> tuple[_Learnt, str]:
+    ) -> tuple[_Learnt, str, tuple[MetricRecord, ...]]:
         """The last step, the mean of all, or a part of it: noise hurts more where classes overlap."""
         noise = self._noise(FINAL, start.design, size)
         walks = {
-            f"{_SHORT:.0%} of the mean of its steps": start.add(_SHORT * descent.mean, _SHORT * noise / math.sqrt(3)),
-            "the mean of its steps": start.add(descent.mean, noise / math.sqrt(3)),
-            "its last step": start.add(descent.last, noise),
+            f"{100 * _SHORT:.0f} % of the mean": start.add(_SHORT * descent.mean, _SHORT * noise / math.sqrt(3)),
+            "the mean": start.add(descent.mean, noise / math.sqrt(3)),
+            "the last step": start.add(descent.last, noise),
         }
         with run.committed.stage(COMPARISON) as receipt:
             worse = release_comparison(
@@ -306,7 +311,13 @@ class GridsPlan:
                 noise_multiplier=self.noises[COMPARISON], receipt=receipt, noise=run.keys.noise.spawn(),
             )  # fmt: skip
         name, found = list(walks.items())[choose_walk(worse, size, 1 / self.noises[FINAL])]
-        return found, f"Of the walk of grids {name} is taken, by a paid comparison of three lengths."
+        room = quantile() * MOST_WORSE * math.sqrt(len(worse)) * self.noises[COMPARISON] / size
+        tried = tuple(
+            MetricRecord("loss above that of the shortest walk", each, loss, around, around)
+            for each, loss in zip(list(walks)[1:], (worse / size).tolist(), strict=True)
+            for around in [(loss - room, loss + room)]
+        )
+        return found, f"Of the walk of grids {name} of its steps is taken, by a paid comparison of three.", tried
 
     def _noise(self, stage: str, design: Design, size: float) -> Floats:
         """The standard deviation of privacy noise in each cell's table, as if no gradient had pulled it back."""
@@ -318,11 +329,17 @@ class GridsPlan:
     def _record(self) -> dict[str, Any]:
         each = {name: {"lr": steps.lr, "steps": steps.steps} for name, steps in self.steps.items()}
         about = {"model": "grids", "clipping": "constant", "threshold": THRESHOLD, "optimizer": "momentum"}
-        return {**about, "descents": each}
+        tuning = self._share(SCREEN, COMPARISON) * (1.0 if self.linear is None else 1 - _LINEAR_SHARE)
+        return {**about, "descents": each, "tuning_share": tuning}
+
+    def _share(self, *names: str) -> float:
+        """The part of the squared mu of training that some of its releases take."""
+        return sum(1 / self.noises[name] ** 2 for name in names if name in self.noises) / sum(
+            1 / noise**2 for noise in self.noises.values()
+        )
 
     def _reasons(self) -> tuple[str, ...]:
-        total = sum(1 / noise**2 for noise in self.noises.values())
-        shares = ", ".join(f"{name} {1 / noise**2 / total:.0%}" for name, noise in self.noises.items())
+        shares = ", ".join(f"{name} {100 * self._share(name):.0f} %" for name in self.noises)
         steps = " and ".join(f"{each.steps} steps of {each.lr:.3g}" for each in self.steps.values())
         return (
             f"Training goes, as parts of its own budget, to {shares}.",

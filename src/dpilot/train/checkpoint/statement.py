@@ -35,6 +35,7 @@ KEY: Final = "DPILOT_KEY"
 """The environment variable that names the key file which signs what is saved."""
 METADATA: Final = "dpilot_statement"
 FORMAT: Final = 1
+_TUNING: Final = {"given": "not part of this run: its settings were given"}
 
 
 def claims(record: RunRecord | FitRecord) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def claims(record: RunRecord | FitRecord) -> dict[str, Any]:
         found = [{name: entry[name] for name in names} for entry in record.ledger]
         told = {
             "dataset": record.data.get("name", "not named"),
-            "tuning": "included in epsilon",
+            "tuning": _TUNING.get(str(record.privacy.get("tuning")), "included in epsilon"),
             "unprotected": list(record.unprotected),
         }
         privacy = record.privacy
@@ -105,6 +106,16 @@ def write_statement(folder: Path, stated: Mapping[str, Any], key: Path | None = 
     if key is not None:
         _sign_weights(folder, key)
     return _write(folder, {**stated, "files": file_hashes(folder)}, key)
+
+
+def state_record(file: Path, record: FitRecord) -> None:
+    """State what is claimed of a record that is saved alone, and its hash; no other file of the folder is covered.
+
+    A statement that is there already stays, and so does what it found of the folder. A record that lists no costs has
+    nothing that could be recomputed, and gets none.
+    """
+    if record.ledger and not (file.parent / STATEMENT).exists():
+        _write(file.parent, {**claims(record), "files": {file.name: _file_hash(file)}}, _own_key())
 
 
 def cover_file(folder: Path, path: Path) -> bool:
