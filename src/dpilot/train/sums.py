@@ -55,6 +55,11 @@ class Sums(Protocol):
     through their chunks side by side (``rounds``), and what was released is handed on as the parameters are.
     """
 
+    @property
+    def shards(self) -> Shards | None:
+        """The pieces of the model; None of a whole one."""
+        return None
+
     def whole(self) -> AbstractContextManager[None]:
         """The model as chunks are computed with it."""
         return nullcontext()
@@ -147,7 +152,7 @@ class ShardSums(Sums):
     """
 
     ranks: Ranks
-    shards: Shards
+    held: Shards
     kinds: Mapping[str, torch.dtype]
     bits: int
     witnessed: bool
@@ -159,8 +164,12 @@ class ShardSums(Sums):
         witnessed = shards.ranks.once(lambda: isinstance(noise, KeyedNoise) and noise.looks)
         return cls(shards.ranks, shards, sum_types(parameters, batch_size), grid_bits(batch_size), witnessed)
 
+    @property
+    def shards(self) -> Shards:
+        return self.held
+
     def whole(self) -> AbstractContextManager[None]:
-        return self.shards.whole()
+        return self.held.whole()
 
     def rounds(self, chunks: Iterable[Any]) -> Iterator[Any]:
         left = iter(chunks)
@@ -172,8 +181,10 @@ class ShardSums(Sums):
     def piece(self, chunk: ChunkGradients) -> Summand:
         return _InPieces(chunk, self)
 
-    def release(self, total: Both, *, bound: float, noise: KeyedNoise, receipt: Draws, **terms: Any) -> Both:
+    def release(self, total: Both, *, bound: float, **terms: Any) -> Both:
         gradients, extras = total
+        noise: KeyedNoise = terms.pop("noise")
+        paid: Draws = terms.pop("receipt")
         grid = _grid(torch.tensor(bound, dtype=torch.float64), self.bits).item()
         kind, count = next(iter(self.kinds.values())), extras.numel()
         own = [(gradients[name].double() * grid).to(kind) for name, kind in self.kinds.items()]
@@ -184,13 +195,15 @@ class ShardSums(Sums):
 
         def share(seed_of: Callable[[float], bytes], receipt: Draws) -> bytes:
             """This rank's part of the release; the seed of its noise."""
-            layout = [*self.shards.layout, Stretch(count, 0, count if leads else 0)]
+            layout = [*self.held.layout, Stretch(count, 0, count if leads else 0)]
             source = SharedNoise(layout, seed_of, noise.stamp)
-            made.extend(release([*own, exact if leads else exact[:0]], bound=bound, noise=source, receipt=receipt, **terms))
+            made.extend(
+                release([*own, exact if leads else exact[:0]], bound=bound, noise=source, receipt=receipt, **terms)
+            )
             return source.seed or os.urandom(KEY_BYTES)  # a tape that gave back a release drew no noise; so do others
 
         def lead() -> list[Tensor]:
-            seed = share(partial(noise.surrender_release, [whole]), receipt)
+            seed = share(partial(noise.surrender_release, [whole]), paid)
             return [made[-1].view(extras.shape), torch.frombuffer(bytearray(seed), dtype=torch.uint8)]
 
         forms = [(extras.shape, kind, extras.device), (torch.Size([KEY_BYTES]), torch.uint8, torch.device("cpu"))]
@@ -203,11 +216,11 @@ class ShardSums(Sums):
     def _hash(self, sums: Gradients) -> Tensor:
         """What tells exact sums from others, whoever has which rows: hashes of each row, added over rows and ranks."""
         total = np.zeros(_LIMBS, np.int64)
-        for part, (_, first, _) in zip(self.shards.trained, self.shards.layout, strict=True):
+        for part, (_, first, _) in zip(self.held.trained, self.held.layout, strict=True):
             name, rows = part.name.encode(), sums[part.name].cpu().numpy().reshape(-1, part.row)
             for place, row in enumerate(rows, first // part.row):
                 made = blake2b(b"%b %d " % (name, place), digest_size=4 * _LIMBS)
-                made.update(row)
+                made.update(row.data)
                 total += np.frombuffer(made.digest(), np.uint32)  # up to 2^31 rows
         return torch.from_numpy(total)
 
@@ -217,7 +230,7 @@ class ShardSums(Sums):
         return self.ranks.collect(square.reshape(1), square.new_empty(self.ranks.size, 1)).sum().sqrt()
 
     def gradients(self, means: Gradients) -> Sequence[Tensor]:
-        return [self.shards.piece(means[each.name], each.whole.shape) for each in self.shards.trained]
+        return [self.held.piece(means[each.name], each.whole.shape) for each in self.held.trained]
 
 
 @final
@@ -243,7 +256,7 @@ class _InPieces(Summand):
 
     def clip_and_sum(self, clip: Clip, state: Any) -> Both:
         weights, extras = clip(self.chunk.norms, state)
-        grid, ranks, shards = _grid(state.bound, self.sums.bits), self.sums.ranks, self.sums.shards
+        grid, ranks, shards = _grid(state.bound, self.sums.bits), self.sums.ranks, self.sums.held
         ranks.agree()
         mine: Gradients = {}
         problem: BaseException | None = None
