@@ -1,4 +1,4 @@
-"""One of several ranks, to be killed, as torchrun starts it: ``-m tests.train.rank_victim FOLDER [resume] [sharded]``."""
+"""One of several ranks, to be killed: ``python -m tests.train.rank_victim FOLDER [resume] [sharded]``."""
 
 from __future__ import annotations
 
