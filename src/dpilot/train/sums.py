@@ -197,9 +197,8 @@ class ShardSums(Sums):
             """This rank's part of the release; the seed of its noise."""
             layout = [*self.held.layout, Stretch(count, 0, count if leads else 0)]
             source = SharedNoise(layout, seed_of, noise.stamp)
-            made.extend(
-                release([*own, exact if leads else exact[:0]], bound=bound, noise=source, receipt=receipt, **terms)
-            )
+            mine = [*own, exact if leads else exact[:0]]
+            made.extend(release(mine, bound=bound, noise=source, receipt=receipt, **terms))
             return source.seed or os.urandom(KEY_BYTES)  # a tape that gave back a release drew no noise; so do others
 
         def lead() -> list[Tensor]:
