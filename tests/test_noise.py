@@ -12,9 +12,21 @@ import numpy as np
 import pytest
 import torch
 
+from dpilot import noise as noise_module
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
-from dpilot.noise import _BLOCK, KeyedNoise, SystemNoise, _add_accelerated, add_gaussian, gumbel_choice, seeded_noise
+from dpilot.noise import (
+    _BLOCK,
+    KeyedNoise,
+    SharedNoise,
+    Stretch,
+    SystemNoise,
+    _add_accelerated,
+    _add_accelerated_stretch,
+    add_gaussian,
+    gumbel_choice,
+    seeded_noise,
+)
 from tests.distributions import REJECT, frequency_p_value, largest_correlation, normal_p_value
 
 SIZE = 100_000
@@ -224,3 +236,39 @@ def test_noise_drawn_in_one_stretch_is_independent_between_leaves_and_of_the_ask
     assert all(torch.equal(a, b) for a, b in zip(noisy, again, strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(noisy, other, strict=True))
     assert float(values[0].sum()) == 6000.0  # the values themselves are untouched
+
+
+@pytest.mark.parametrize("cuts", [(0, 7, 10), (0, _BLOCK - 1, _BLOCK, 2 * _BLOCK + 5, 2 * _BLOCK + 5)])
+def test_stretches_of_shared_noise_are_those_of_one_source(cuts):
+    """No coordinate has another's noise, whoever holds it, and each release has its own."""
+    whole, seeds = [torch.zeros(cuts[-1]), torch.zeros(3, dtype=torch.float64)], []
+    source = seeded_noise(5)
+    for _ in range(2):
+        seed = source.surrender_release(whole, 2.0)
+        seeds.append(seed)
+        rows = []
+        for first, last in pairwise(cuts):
+            layout = [Stretch(cuts[-1], first, last), Stretch(3, 0, 3 if first == 0 else 0)]
+            values = [whole[0][first:last], whole[1][: layout[1].last]]
+            rows.append(
+                SharedNoise(layout, lambda _, seed=seed: seed, "").gaussian(values, bound=1.0, noise_multiplier=2.0)
+            )
+        parts = [torch.cat([row[place] for row in rows]) for place in range(2)]
+        alone = seeded_noise(5)
+        for _ in seeds:
+            exact = alone.gaussian(whole, bound=1.0, noise_multiplier=2.0)
+        assert all(torch.equal(one, other) for one, other in zip(parts, exact, strict=True))
+    assert seeds[0] != seeds[1]
+
+
+def test_stretches_on_an_accelerator_do_not_depend_on_who_holds_them(monkeypatch):
+    """On the CPU, by the same functions; blocks of 8."""
+    monkeypatch.setattr(noise_module, "_LARGE_BLOCK", 8)
+
+    def drawn(first, last):
+        seeded = Chain(bytes(32)).generator("noise")
+        return _add_accelerated_stretch(torch.zeros(last - first), Stretch(30, first, last), 1.0, seeded)
+
+    parts = [drawn(first, last) for first, last in pairwise((0, 5, 8, 8, 23, 30))]
+    assert torch.equal(torch.cat(parts), drawn(0, 30))
+    assert len(set(drawn(0, 30).tolist())) == 30

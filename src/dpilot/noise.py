@@ -165,6 +165,11 @@ class KeyedNoise:
         generator = self._advance("noise", [log_weights])
         return exact_choice(log_weights, generator.bytes) if self._hardened else gumbel_choice(log_weights, generator)
 
+    @property
+    def looks(self) -> bool:
+        """Whether it looks at the exact values that it covers: for a witness, or to follow from them."""
+        return self._witness is not None or self._by_values
+
     def spawn(self) -> KeyedNoise:
         """A source of its own, from a key that this one gives out once; the same seed gives the same ones in turn."""
         key = self._advance("spawn").bytes(KEY_BYTES)
@@ -193,7 +198,7 @@ class KeyedNoise:
     def _take_seed(self, purpose: str, covered: Sequence[Any], scale: float) -> bytes:
         with self._lock:
             self._check_usable()
-            if covered and (self._witness is not None or self._by_values):
+            if covered and self.looks:
                 hashed = _value_hash(self._state, covered, scale)
                 if self._witness is not None:
                     self._witness.note(bytes.fromhex(self._state.token("witness")), hashed)
@@ -251,8 +256,8 @@ class Stretch(NamedTuple):
 class SharedNoise:
     """The noise of one release whose vector lies in stretches in several processes; each adds that of its own.
 
-    The noise of the whole vector follows from one seed, which ``take_seed(values, scale)`` gives: that of a KeyedNoise
-    where it is drawn, the same told to the others. A process computes the stretches that it holds.
+    The noise of the whole vector follows from one seed, which ``seed_of(scale)`` gives: that of a KeyedNoise where it
+    is drawn, the same told to the others. A process computes the stretches that it holds.
 
     Guarantee:
         On a CPU the noise of a coordinate is the one that ``KeyedNoise`` would have added to the whole vector, to the
@@ -263,17 +268,15 @@ class SharedNoise:
                                     that of a whole vector in one
     """
 
-    __slots__ = ("_layout", "_take_seed", "seed", "stamp")
+    __slots__ = ("_layout", "_seed_of", "seed", "stamp")
 
-    def __init__(
-        self, layout: Sequence[Stretch], take_seed: Callable[[Sequence[Any], float], bytes], stamp: str
-    ) -> None:
-        self._layout, self._take_seed, self.stamp = layout, take_seed, stamp
+    def __init__(self, layout: Sequence[Stretch], seed_of: Callable[[float], bytes], stamp: str) -> None:
+        self._layout, self._seed_of, self.stamp = layout, seed_of, stamp
         self.seed: bytes | None = None  # once noise was drawn
 
     def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
         scale = noise_multiplier * bound
-        self.seed = self._take_seed(values, scale)
+        self.seed = self._seed_of(scale)
         generator = stream_of(self.seed)
         pairs = zip(values, self._layout, strict=True)
         return [_add_stretch(value, stretch, scale, generator) for value, stretch in pairs]

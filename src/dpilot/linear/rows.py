@@ -212,7 +212,8 @@ def unit_total(rows: Rows, function: Callable[[UnitChunk], Floats]) -> Floats:
     Rows in partitions are added up where they lie, each partition once (``linear.partitions``).
     """
     if isinstance(rows, MappedRows):
-        return unit_total(rows.rows, lambda chunk: function(chunk.map(rows.function)))
+        change = rows.function  # alone: a task of partitions goes to other processes, which the rows' scheduler cannot
+        return unit_total(rows.rows, lambda chunk: function(chunk.map(change)))
     if (sum_chunks := getattr(rows, "sum_chunks", None)) is not None:
         return np.asarray(sum_chunks(function), dtype=np.float64)
     return np.asarray(sum(function(chunk) for chunk in rows.unit_chunks()), dtype=np.float64)

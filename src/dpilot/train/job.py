@@ -159,7 +159,7 @@ class Job:
         if form is None:
             return self if self.options.chunk_size is not None else self._in_chunks(1)
         with self.whole():
-            return self._try(form, quietly=quietly or self.shards is not None)
+            return self._try(form, quietly=quietly)
 
     def _try(self, form: Any, *, quietly: bool) -> Job:
         per_sample, per_batch = self._per_sample(), self.per_batch
@@ -171,7 +171,7 @@ class Job:
                     "gradients are computed one record at a time (%s), which takes several times as long: %s. "
                     "`dpilot doctor` measures it.", tried.engine, tried.reason,
                 )  # fmt: skip
-            if not quietly:
+            if not quietly and self.shards is None:  # whose optimizer moves other parameters than those that are run
                 self._say_silent_failures(per_sample, form)
             settled = self
             if self.options.chunk_size is None:
@@ -238,7 +238,7 @@ class Job:
             groups=self.options.groups,
             hardened=self.options.hardened,
             clip=GraphedClip(self.plan.clipping, rows) if replayed and rows is not None else None,
-            sums=self._sums(),
+            sums=self._sums(noise),
         )
         rates = [group["lr"] for group in self.optimizer.param_groups]
         return TrainingState(context, self.options, initial_state(self.plan, self.model, self.device), rates)
@@ -248,9 +248,9 @@ class Job:
         """Whether chunks are replayed, which asks for weights that stay where they are."""
         return self.shards is None and replays(self.options, self.device)
 
-    def _sums(self) -> Sums:
+    def _sums(self, noise: Noise) -> Sums:
         if self.shards is not None:
-            return ShardSums.of(self.shards, self.plan.expected_batch_size)
+            return ShardSums.of(self.shards, self.plan.expected_batch_size, noise)
         if self.options.exact_sums:
             return ExactSums.of(self.ranks, self.model, self.plan.expected_batch_size)
         return FloatSums()
@@ -277,6 +277,7 @@ class Job:
             "set of options": str({**self.options.to_dict(), "chunk_size": None, "device": None}),
             "optimizer": f"{type(self.optimizer).__name__} {self.optimizer.defaults}",
             "model": [(name, str(each.dtype), tuple(each.shape)) for name, each in tensors if isinstance(each, Tensor)],
+            "way of sharding": None if self.shards is None else str([*self.shards.policies.values()]),
             "data set": (type(dataset).__name__, len(dataset)),
             "test seed": test_seed,
         }

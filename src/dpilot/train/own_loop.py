@@ -126,6 +126,11 @@ class PrivateStep:
             exact_sums=ranks.size > 1,
         )
         self._job = Job.create(model, loss_fn, plan, options, optimizer, example=example, ranks=ranks)
+        if secret is not None and self._job.shards is not None:
+            raise InvalidInput(
+                "secret is given, and the model lies in pieces (fully_shard): expected none. Use a Trainer with "
+                "checkpoint=, which stores it by shard."
+            )
         with ranks.watch():
             self._begin(given, ledger, Purpose(purpose, part, split), data_id, secret, test_seed)
 

@@ -43,7 +43,7 @@ TIMEOUT: Final = timedelta(minutes=30)
 Made = TypeVar("Made")
 Form = tuple[torch.Size, torch.dtype, torch.device]
 
-_TOLD, _ASKED, _SHARE, _RELEASED, _STOPPED = range(5)  # what a message is about
+_TOLD, _ASKED, _SHARE, _RELEASED, _PIECE, _STOPPED = range(6)  # what a message is about
 _KEY_WORDS: Final = KEY_BYTES // 8
 
 
@@ -113,16 +113,24 @@ class Ranks(Protocol):
         """The tensors of these forms that rank 0 makes, on every rank."""
         ...
 
-    def any_left(self, left: bool) -> bool:
-        """Whether a rank says so; refused on all where one failed. Only between a share and its sum."""
+    def agree(self, more: bool = False) -> bool:
+        """Whether a rank has more to do; refused on all where one failed."""
         ...
 
-    def collect(self, mine: Tensor) -> list[Tensor]:
-        """The tensors of one form that the ranks have, in their order, on every rank."""
+    def collect(self, mine: Tensor, room: Tensor) -> Tensor:
+        """``room`` with the tensors of one form that the ranks have, in their order."""
         ...
 
     def add_for(self, owner: int, sums: Tensor) -> Tensor:
         """The sum over all ranks, on one of them; what others get is of no use."""
+        ...
+
+    def bring(self, mine: bytes, take: Callable[[int, bytes], object]) -> None:
+        """Let rank 0 ``take`` what each rank has, one after the other."""
+        ...
+
+    def hand_out(self, make: Callable[[int], bytes]) -> bytes:
+        """What rank 0 makes for this rank."""
         ...
 
 
@@ -175,15 +183,22 @@ class Alone(Ranks):
         del forms
         return make()
 
-    def any_left(self, left: bool) -> bool:
-        return left
+    def agree(self, more: bool = False) -> bool:
+        return more
 
-    def collect(self, mine: Tensor) -> list[Tensor]:
-        return [mine]
+    def collect(self, mine: Tensor, room: Tensor) -> Tensor:
+        room[0] = mine
+        return room
 
     def add_for(self, owner: int, sums: Tensor) -> Tensor:
         del owner
         return sums
+
+    def bring(self, mine: bytes, take: Callable[[int, bytes], object]) -> None:
+        take(0, mine)
+
+    def hand_out(self, make: Callable[[int], bytes]) -> bytes:
+        return make(0)
 
 
 ALONE: Final = Alone()
@@ -307,22 +322,60 @@ class Together(Ranks):
         self._releasing = False
         return made if self.leads else [each.to(device) for each, (_, _, device) in zip(moved, forms, strict=True)]
 
-    def any_left(self, left: bool) -> bool:
-        found = self._vote(None, left=left)
-        self._votes += 1
+    def agree(self, more: bool = False) -> bool:
+        waited = self._votes  # none outside of a step: there a rank that failed waits to be asked
+        if not waited:
+            self._tell(_ASKED, lambda: None)
+            self._votes = 1
+        found = self._vote(None, more=more)
+        self._votes = waited
         return found
 
-    def collect(self, mine: Tensor) -> list[Tensor]:
-        moved = (mine if self._direct else mine.cpu()).contiguous()
-        found = [torch.empty_like(moved) for _ in range(self.size)]
-        content = [each.view(-1).view(torch.uint8) for each in found]  # of whatever type
-        self._do(lambda: self._group.allgather([content], [moved.view(-1).view(torch.uint8)]))
-        return [each.to(mine.device) for each in found]
+    def collect(self, mine: Tensor, room: Tensor) -> Tensor:
+        moved, found = (mine, room) if self._direct else (mine.cpu(), room.cpu())
+        rows = [row.view(-1).view(torch.uint8) for row in found.unbind()]  # of whatever type
+        if mine.numel():
+            self._do(lambda: self._group.allgather([rows], [moved.view(-1).view(torch.uint8)]))
+        return room if found is room else room.copy_(found)
 
     def add_for(self, owner: int, sums: Tensor) -> Tensor:
         moved = sums if self._direct else sums.cpu()
         self._do(lambda: self._group.reduce(moved, owner))
         return moved.to(sums.device)
+
+    def bring(self, mine: bytes, take: Callable[[int, bytes], object]) -> None:
+        self.agree()
+        lengths = self.collect(torch.tensor([len(mine)]), torch.zeros(self.size, 1, dtype=torch.int64)).flatten()
+        if self.leads:
+            take(0, mine)
+        for rank in range(1, self.size):
+            self._next_is(rank)
+            if self.leads:
+                content = torch.empty(int(lengths[rank]), dtype=torch.uint8)
+                self._do(lambda content=content, rank=rank: self._group.recv([content], rank, 0))  # type: ignore[misc]
+                take(rank, content.numpy().tobytes())
+            elif rank == self.rank:
+                content = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+                self._do(lambda content=content: self._group.send([content], 0, 0))  # type: ignore[misc]
+
+    def hand_out(self, make: Callable[[int], bytes]) -> bytes:
+        self.agree()
+        mine = make(0) if self.leads else b""
+        for rank in range(1, self.size):
+            made = make(rank) if self.leads else b""
+            length = self._next_is(len(made))
+            if self.leads:
+                content = torch.frombuffer(bytearray(made), dtype=torch.uint8)
+                self._do(lambda content=content, rank=rank: self._group.send([content], rank, 0))  # type: ignore[misc]
+            elif rank == self.rank:
+                content = torch.empty(length, dtype=torch.uint8)
+                self._do(lambda content=content: self._group.recv([content], 0, 0))  # type: ignore[misc]
+                mine = content.numpy().tobytes()
+        return mine
+
+    def _next_is(self, number: int) -> int:
+        """Go on with a piece, of which rank 0 says a number; where it stopped, all do."""
+        return self._announce(_PIECE, number) if self.leads else self._wait_for(_PIECE)
 
     def _fail(self, problem: BaseException) -> None:
         """Let the others know: in the vote that waits for this rank, or else at the next occasion."""
@@ -348,11 +401,11 @@ class Together(Ranks):
         if self._votes:
             self._vote(problem)
 
-    def _vote(self, problem: BaseException | None, *, left: bool = False) -> bool:
-        """Whether anything is left; RankLost on all where one failed, but for that one, which knows."""
+    def _vote(self, problem: BaseException | None, *, more: bool = False) -> bool:
+        """Whether a rank has more to do; RankLost on all where one failed, but for that one, which knows."""
         self._votes -= 1
         asked = torch.zeros(2, self.size, dtype=torch.int64)
-        asked[:, self.rank] = torch.tensor([problem is not None, left])
+        asked[:, self.rank] = torch.tensor([problem is not None, more])
         self._do(lambda: self._group.allreduce([asked]))
         said = []
         for rank in asked[0].nonzero().flatten().tolist():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,8 @@ from dpilot.train.checkpoint.statement import claims, embed, write_statement
 from dpilot.train.checkpoint.store import StoredRun, from_storable, to_storable
 from dpilot.train.evaluation import Evaluation, Population, evaluate
 from dpilot.train.payment import LEDGER
+from dpilot.train.ranks import find_ranks
+from dpilot.train.shards import Shards, whole_state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,18 +186,19 @@ class Run:
         Edge cases:
             a ledger that was given     its entries are written, it stays where it is
             several ranks               rank 0 writes
+            a model in pieces           every rank calls it: rank 0 puts the weights together on its CPU
             another run in the folder   refused
         """
-        where = Path(folder)
+        where, weights = Path(folder), whole_state(self.model, keep=self.leads)
         if not self.leads:
             return where
         written = self.record.to_json()
         if (where / RUN).exists() and not _is_same(where / RUN, written):
             raise InvalidInput(f"{where} holds another run: expected an empty folder or this run's own.")
         where.mkdir(parents=True, exist_ok=True)
-        stated, tensors = claims(self.record), to_storable(self.model.state_dict())
+        stated, tensors = claims(self.record), to_storable(weights)
         files.write(where / MODEL, save(tensors, embed(stated, tensors)))
-        files.write(where / LAYERS, json.dumps(architecture.describe(self.model), indent=1).encode())
+        files.write(where / LAYERS, json.dumps(self._describe(), indent=1).encode())
         self._save_ledger(where)
         if (shown := self._shown(evaluation)) is not None:
             files.write(where / EVALUATION, json.dumps(shown.to_dict(), indent=1).encode())
@@ -202,6 +206,11 @@ class Run:
         files.write(where / RUN, written.encode())
         write_statement(where, stated)
         return where
+
+    def _describe(self) -> dict[str, Any] | None:
+        shards = Shards.find(self.model, find_ranks())
+        with nullcontext() if shards is None else shards.plain():
+            return architecture.describe(self.model)
 
     def _save_ledger(self, where: Path) -> None:
         if self.ledger is None:

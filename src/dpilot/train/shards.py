@@ -13,13 +13,14 @@ plain model, as the engine knows it, and only pieces (weights, optimizer, sums, 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from dpilot.engine.check import is_distributed
 from dpilot.errors import UnsupportedModel
@@ -29,29 +30,35 @@ from dpilot.train.ranks import Ranks
 _BUCKET: Final = 1 << 20  # numbers of the parameters that are summed, and sent, together
 
 
+def own_rows(rows: int, rank: int, size: int) -> slice:
+    """Which rows a rank of so many has: k = ceil(rows / size) each, the last ones fewer or none.
+
+    >>> [own_rows(5, rank, 4) for rank in range(4)]
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None), slice(5, 5, None)]
+    """
+    each = -(-rows // size)
+    return slice(min(rank * each, rows), min((rank + 1) * each, rows))
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A parameter in pieces: rank r has rows r k to (r + 1) k - 1 of it, as many as there are, k = ceil(rows / N)."""
+    """A parameter in pieces, and the plain one that stands in for it while the model is put together."""
 
     name: str
     sharded: Any  # a DTensor, which is not loaded for its type
     whole: nn.Parameter
     places: tuple[tuple[nn.Module, str], ...]
 
+    @property
+    def row(self) -> int:
+        """How many numbers a row has."""
+        return self.whole.shape[1:].numel()
+
     def stretch(self, rank: int, size: int) -> Stretch:
         """Which of its numbers a rank of so many has."""
-        rows, numbers = self.whole.shape[0], self.whole.numel()
-        each = -(-rows // size) * (numbers // max(rows, 1))
-        return Stretch(numbers, min(rank * each, numbers), min((rank + 1) * each, numbers))
-
-    def piece_like(self, mine: Tensor) -> Any:
-        """This rank's numbers as a tensor in pieces, like the parameter."""
-        from torch.distributed.tensor import DTensor
-
-        p = self.sharded
-        local = mine.view(p.to_local().shape).to(p.dtype)
-        return DTensor.from_local(local, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
+        mine = own_rows(self.whole.shape[0], rank, size)
+        return Stretch(self.whole.numel(), mine.start * self.row, mine.stop * self.row)
 
 
 @final
@@ -73,7 +80,10 @@ class Shards:
     @classmethod
     def find(cls, model: nn.Module, ranks: Ranks) -> Shards | None:
         """Those of a model that ``fully_shard`` spread over these ranks; None of a plain one."""
-        policies = {each: each._get_fsdp_state()._mp_policy for each in model.modules() if _is_sharded(each)}  # type: ignore[operator]
+        sharded: list[Any] = [each for each in model.modules() if _is_sharded(each)]
+        for each in sharded:
+            each.reshard()  # what a forward pass of torch's own may have left whole
+        policies = {each: each._get_fsdp_state()._mp_policy for each in sharded}
         if not policies:
             return None
         owners = {id(p): policy.param_dtype for each, policy in policies.items() for p in each.parameters()}
@@ -108,38 +118,54 @@ class Shards:
             bucket.append(part)
         yield bucket
 
-    def add(self, sums: Mapping[str, Tensor], parts: list[Part]) -> dict[str, Tensor]:
-        """This rank's pieces of sums over all ranks."""
-        mine: list[Tensor] = []
-        for owner in range(self.ranks.size):
-            ends = [each.stretch(owner, self.ranks.size) for each in parts]
-            theirs = [sums[each.name].reshape(-1)[s.first : s.last] for each, s in zip(parts, ends, strict=True)]
-            added = self.ranks.add_for(owner, torch.cat(theirs))
-            if owner == self.ranks.rank:
-                mine = list(torch.split(added, [s.last - s.first for s in ends]))
-        return dict(zip((each.name for each in parts), mine, strict=True))
+    def split(self, sums: Mapping[str, Tensor], parts: Sequence[Part]) -> list[Tensor]:
+        """What each rank has of sums, in one row."""
+        return [
+            torch.cat([sums[each.name].reshape(-1)[s.first : s.last] for each, s in self._stretches(parts, rank)])
+            for rank in range(self.ranks.size)
+        ]
+
+    def join(self, mine: Tensor, parts: Sequence[Part]) -> dict[str, Tensor]:
+        """This rank's row by the names of its parameters."""
+        lengths = [s.last - s.first for _, s in self._stretches(parts, self.ranks.rank)]
+        return dict(zip((each.name for each in parts), torch.split(mine, lengths), strict=True))
+
+    def _stretches(self, parts: Sequence[Part], rank: int) -> list[tuple[Part, Stretch]]:
+        return [(each, each.stretch(rank, self.ranks.size)) for each in parts]
+
+    def piece(self, mine: Tensor, shape: Sequence[int]) -> Any:
+        """This rank's numbers of a tensor of that shape, as one in pieces like the parameters."""
+        from torch.distributed.tensor import DTensor
+
+        like, whole = self.parts[0].sharded, torch.empty(shape, device="meta")
+        mine = mine.to(like.to_local().device).view(-1, *whole.shape[1:])
+        return DTensor.from_local(
+            mine, like.device_mesh, like.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+        )
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """The plain model with its weights; all ranks gather them."""
+        """The plain model with its weights; all ranks gather them, once each has room for them."""
         with self.plain():
             try:
+                pieces = [self._room(part) for part in self.parts]
+                self.ranks.agree()
                 for part in self.parts:
-                    part.whole.data = self._gather(part)
+                    found = self.ranks.collect(*pieces.pop(0)).view(-1)[: part.whole.numel()]
+                    part.whole.data = found.view(part.whole.shape)
+                    del found
                 yield
             finally:
                 for part in self.parts:
                     part.whole.data = _nothing(part.whole.shape, part.whole)
 
     @torch.no_grad()
-    def _gather(self, part: Part) -> Tensor:
-        size, width = self.ranks.size, part.stretch(0, self.ranks.size).last
-        mine = part.whole.new_zeros(width)
+    def _room(self, part: Part) -> tuple[Tensor, Tensor]:
+        """What this rank has of a parameter, as long as the first rank's piece, and room for all pieces."""
         local = part.sharded.detach().to_local().reshape(-1)
-        mine[: local.numel()] = local.to(mine.dtype)
-        pieces = self.ranks.collect(mine)
-        lengths = [s.last - s.first for s in (part.stretch(rank, size) for rank in range(size))]
-        return torch.cat([p[:n] for p, n in zip(pieces, lengths, strict=True)]).view(part.whole.shape)
+        mine = part.whole.new_zeros(part.stretch(0, self.ranks.size).last)
+        mine[: local.numel()] = local
+        return mine, mine.new_empty(self.ranks.size, mine.numel())
 
     @contextmanager
     def plain(self) -> Iterator[None]:
@@ -156,9 +182,9 @@ class Shards:
                 )
                 _cast(module, policy, undo)
             for part in self.parts:
-                for module, attribute in part.places:
-                    undo.callback(module._parameters.__setitem__, attribute, part.sharded)
-                    module._parameters[attribute] = part.whole
+                for module, attribute in part.places:  # as attributes: recurrent layers keep a list of them beside
+                    undo.callback(setattr, module, attribute, part.sharded)
+                    setattr(module, attribute, part.whole)
             yield
 
 
@@ -179,6 +205,11 @@ def _placeholder(name: str, parameter: Any, ranks: Ranks, kind: torch.dtype | No
         raise UnsupportedModel(
             f"parameter {name!r} lies as {places} on the ranks {mesh.mesh.tolist()}: expected rows on all "
             f"{ranks.size} ranks of the run, one dimension of them. Use fully_shard(model) without a mesh of your own."
+        )
+    if parameter.to_local().device.type != mesh.device_type:
+        raise UnsupportedModel(
+            f"parameter {name!r} lies on {parameter.to_local().device}, and its mesh is of {mesh.device_type}: "
+            "expected pieces where they are computed with. Leave out the offload_policy."
         )
     if parameter.is_complex():
         raise UnsupportedModel(f"parameter {name!r} is complex and in pieces: expected real ones. Do not shard it.")
@@ -223,10 +254,14 @@ def _cast(module: nn.Module, policy: Any, undo: ExitStack) -> None:
 
 
 def _as_type(kind: torch.dtype, tree: Any) -> Any:
-    if isinstance(tree, Tensor):
-        return tree.to(kind) if tree.is_floating_point() and tree.dtype != kind else tree
-    if isinstance(tree, Mapping):
-        return type(tree)({key: _as_type(kind, value) for key, value in tree.items()})  # type: ignore[call-arg]
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(_as_type(kind, each) for each in tree))
-    return type(tree)(_as_type(kind, each) for each in tree) if isinstance(tree, list | tuple) else tree
+    return tree_map_only(Tensor, lambda each: each.to(kind) if each.is_floating_point() else each, tree)
+
+
+def whole_state(model: nn.Module, *, keep: bool = True) -> dict[str, Tensor]:
+    """The state of a model, what lies in pieces put together on the CPU: by all ranks, for those that ``keep`` it."""
+    found: dict[str, Tensor] = {}
+    for name, each in model.state_dict().items():
+        whole = each.full_tensor().cpu() if is_distributed(type(each)) else each
+        if keep:
+            found[name] = whole
+    return found

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Protocol, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpilot.errors import BudgetExceeded
 from dpilot.keys import KEY_BYTES
-from dpilot.mechanism import gaussian_event, release
+from dpilot.mechanism import Draws, Noise, gaussian_event, release
 from dpilot.noise import KeyedNoise, SharedNoise, Stretch
 from dpilot.privacy.events import Event
 from dpilot.private_sum import Clip, PerSampleGradients, Summand
@@ -37,6 +39,7 @@ Both = tuple[Gradients, Tensor]
 _MANY: Final = 4096  # records of a batch, from which on the roundings of a float32 sum would show beside the bound
 _SPARE: Final = 10  # bits: room for 1,024 times the expected batch
 _LEAST_ROOM: Final = 24  # bits: room for 16 million records
+_LIMBS: Final = 8  # of 32 bits, of a hash
 
 
 class ChunkGradients(PerSampleGradients, Protocol):
@@ -51,6 +54,11 @@ class Sums(Protocol):
     Where the model is in pieces, so are the sums: then the model is put together for the step (``whole``), ranks go
     through their chunks side by side (``rounds``), and what was released is handed on as the parameters are.
     """
+
+    @property
+    def shards(self) -> Shards | None:
+        """The pieces of the model; None of a whole one."""
+        return None
 
     def whole(self) -> AbstractContextManager[None]:
         """The model as chunks are computed with it."""
@@ -144,26 +152,29 @@ class ShardSums(Sums):
     """
 
     ranks: Ranks
-    shards: Shards
+    held: Shards
     kinds: Mapping[str, torch.dtype]
     bits: int
+    witnessed: bool
 
     @classmethod
-    def of(cls, shards: Shards, batch_size: float) -> ShardSums:
+    def of(cls, shards: Shards, batch_size: float, noise: Noise) -> ShardSums:
         """Those of a model whose batches are expected to hold so many records."""
         parameters = {part.name: part.sharded for part in shards.trained}
-        return cls(shards.ranks, shards, sum_types(parameters, batch_size), grid_bits(batch_size))
+        witnessed = shards.ranks.once(lambda: isinstance(noise, KeyedNoise) and noise.looks)
+        return cls(shards.ranks, shards, sum_types(parameters, batch_size), grid_bits(batch_size), witnessed)
 
-    @contextmanager
-    def whole(self) -> Iterator[None]:
-        self.ranks.any_left(True)
-        with self.shards.whole():
-            yield
+    @property
+    def shards(self) -> Shards:
+        return self.held
+
+    def whole(self) -> AbstractContextManager[None]:
+        return self.held.whole()
 
     def rounds(self, chunks: Iterable[Any]) -> Iterator[Any]:
         left = iter(chunks)
         chunk = next(left, None)
-        while self.ranks.any_left(chunk is not None):
+        while self.ranks.agree(chunk is not None):
             yield chunk
             chunk = next(left, None)
 
@@ -172,44 +183,53 @@ class ShardSums(Sums):
 
     def release(self, total: Both, *, bound: float, **terms: Any) -> Both:
         gradients, extras = total
-        kind = next(iter(self.kinds.values()))
-        hashed = torch.zeros(self.ranks.size, 4, dtype=torch.int64)
-        hashed[self.ranks.rank] = _hash(gradients)
-        whole = self.ranks.add(torch.cat([extras.reshape(-1), hashed.to(extras.device).reshape(-1)]))
-        extras_sum, hashes = whole[: extras.numel()], whole[extras.numel() :]
-        grid = _grid(torch.tensor(bound, dtype=torch.float64), self.bits).item()
-        own = [(gradients[name].double() * grid).to(kind) for name, kind in self.kinds.items()]
         noise: KeyedNoise = terms.pop("noise")
-        layout, count, made = self.shards.layout, extras.numel(), list[Tensor]()
+        paid: Draws = terms.pop("receipt")
+        grid = _grid(torch.tensor(bound, dtype=torch.float64), self.bits).item()
+        kind, count = next(iter(self.kinds.values())), extras.numel()
+        own = [(gradients[name].double() * grid).to(kind) for name, kind in self.kinds.items()]
+        hashed = self._hash(gradients) if self.witnessed else torch.zeros(_LIMBS, dtype=torch.int64)
+        whole = self.ranks.add(torch.cat([extras.reshape(-1), hashed.to(extras.device)]))
+        exact = (whole[:count].double() * grid).to(kind)
+        leads, made = self.ranks.leads, list[Tensor]()
 
-        def noisy() -> list[Tensor]:
-            def draw(values: Sequence[Any], scale: float) -> bytes:
-                return noise.surrender_release([*values, hashes], scale)
+        def share(seed_of: Callable[[float], bytes], receipt: Draws) -> bytes:
+            """This rank's part of the release; the seed of its noise."""
+            layout = [*self.held.layout, Stretch(count, 0, count if leads else 0)]
+            source = SharedNoise(layout, seed_of, noise.stamp)
+            mine = [*own, exact if leads else exact[:0]]
+            made.extend(release(mine, bound=bound, noise=source, receipt=receipt, **terms))
+            return source.seed or os.urandom(KEY_BYTES)  # a tape that gave back a release drew no noise; so do others
 
-            source = SharedNoise([*layout, Stretch(count, 0, count)], draw, noise.stamp)
-            mine = [*own, (extras_sum.double() * grid).to(kind)]
-            *released, last = release(mine, bound=bound, noise=source, **terms)
-            made.extend(released)
-            # a release that a tape gives back drew no noise: then the others' tapes do the same
-            seed = os.urandom(KEY_BYTES) if source.seed is None else source.seed
-            return [last.view(extras.shape), torch.frombuffer(bytearray(seed), dtype=torch.uint8)]
+        def lead() -> list[Tensor]:
+            seed = share(partial(noise.surrender_release, [whole]), paid)
+            return [made[-1].view(extras.shape), torch.frombuffer(bytearray(seed), dtype=torch.uint8)]
 
         forms = [(extras.shape, kind, extras.device), (torch.Size([KEY_BYTES]), torch.uint8, torch.device("cpu"))]
-        noisy_extras, told = self.ranks.spread(noisy, forms)
-        if not self.ranks.leads:
-            seed = told.numpy().tobytes()
-            source = SharedNoise([*layout, Stretch(count, 0, 0)], lambda *_: seed, noise.stamp)
-            paid = DrawnElsewhere(gaussian_event(terms["noise_multiplier"], terms["sample_rate"]))
-            mine = [*own, extras.new_zeros(0, dtype=kind)]
-            made = release(mine, bound=bound, noise=source, **{**terms, "receipt": paid})[:-1]
-        return dict(zip(gradients, made, strict=True)), noisy_extras
+        noisy_extras, told = self.ranks.spread(lead, forms)
+        if not leads:
+            event = gaussian_event(terms["noise_multiplier"], terms["sample_rate"])
+            share(lambda _: told.numpy().tobytes(), DrawnElsewhere(event))
+        return dict(zip(self.kinds, made, strict=False)), noisy_extras
+
+    def _hash(self, sums: Gradients) -> Tensor:
+        """What tells exact sums from others, whoever has which rows: hashes of each row, added over rows and ranks."""
+        total = np.zeros(_LIMBS, np.int64)
+        for part, (_, first, _) in zip(self.held.trained, self.held.layout, strict=True):
+            name, rows = part.name.encode(), sums[part.name].cpu().numpy().reshape(-1, part.row)
+            for place, row in enumerate(rows, first // part.row):
+                made = blake2b(b"%b %d " % (name, place), digest_size=4 * _LIMBS)
+                made.update(row.data)
+                total += np.frombuffer(made.digest(), np.uint32)  # up to 2^31 rows
+        return torch.from_numpy(total)
 
     def length(self, released: Gradients) -> Tensor:
-        squares = [each.double().square().sum() for each in released.values()]
-        return torch.stack(self.ranks.collect(torch.stack(squares).sum())).sum().sqrt()
+        square = torch.stack([each.double().square().sum() for each in released.values()]).sum()
+        self.ranks.agree()
+        return self.ranks.collect(square.reshape(1), square.new_empty(self.ranks.size, 1)).sum().sqrt()
 
     def gradients(self, means: Gradients) -> Sequence[Tensor]:
-        return [part.piece_like(means[part.name]) for part in self.shards.trained]
+        return [self.held.piece(means[each.name], each.whole.shape) for each in self.held.trained]
 
 
 @final
@@ -225,14 +245,6 @@ class DrawnElsewhere:
         self.left = None
 
 
-def _hash(sums: Gradients) -> Tensor:
-    """What tells exact sums from others, as four numbers: for rank 0's witness."""
-    made = blake2b(digest_size=32)
-    for each in sums.values():
-        made.update(each.cpu().numpy().data)
-    return torch.frombuffer(bytearray(made.digest()), dtype=torch.int64)
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class _InPieces(Summand):
@@ -242,19 +254,23 @@ class _InPieces(Summand):
     sums: ShardSums
 
     def clip_and_sum(self, clip: Clip, state: Any) -> Both:
-        ranks, shards, problem = self.sums.ranks, self.sums.shards, None
         weights, extras = clip(self.chunk.norms, state)
-        grid = _grid(state.bound, self.sums.bits)
-        ranks.any_left(True)
+        grid, ranks, shards = _grid(state.bound, self.sums.bits), self.sums.ranks, self.sums.held
+        ranks.agree()
         mine: Gradients = {}
+        problem: BaseException | None = None
         for bucket in shards.buckets():
+            names = [part.name for part in bucket]
             try:
-                exact = self.chunk.weighted_sum(weights, names={part.name for part in bucket})
-                whole = {name: _round(each, grid) for name, each in exact.items()}
+                if problem is None:
+                    exact = self.chunk.weighted_sum(weights, names=names)
+                    theirs = shards.split({name: _round(each, grid) for name, each in exact.items()}, bucket)
             except BaseException as raised:  # the others wait for these sums: they get zeros, and learn of it after
                 problem = raised
-                whole = {part.name: torch.zeros(part.whole.shape, dtype=torch.int64) for part in bucket}
-            mine.update(shards.add(whole, bucket))
+            if problem is not None:
+                theirs = shards.split({part.name: _zeros(part.whole) for part in bucket}, bucket)
+            added = [ranks.add_for(owner, each) for owner, each in enumerate(theirs)]
+            mine.update(shards.join(added[ranks.rank], bucket))
         if problem is not None:
             raise problem
         return mine, _round(extras.sum(0), grid)
@@ -283,6 +299,10 @@ def _grid(bound: Tensor, bits: int) -> Tensor:
     """A power of two, so that dividing by it rounds nothing: 2^-bits times the least one that is above the bound."""
     exponent = torch.frexp(bound.double())[1]
     return torch.exp2((exponent - bits).double())
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return like.detach().new_zeros((), dtype=torch.int64).expand(like.shape)
 
 
 def _round(values: Tensor, grid: Tensor) -> Tensor:

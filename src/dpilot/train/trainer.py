@@ -27,7 +27,7 @@ from dpilot.train.batches.unit_reader import UnitReader, check_ids
 from dpilot.train.canaries import Canaries
 from dpilot.train.checkpoint import files
 from dpilot.train.checkpoint.secret import Secret, SecretFile, run_key
-from dpilot.train.checkpoint.store import MANIFEST, CheckpointWriter, Manifest, StoredRun
+from dpilot.train.checkpoint.store import MANIFEST, CheckpointWriter, Manifest, StoredRun, write_public
 from dpilot.train.job import Job, check_plan
 from dpilot.train.optimizers import OWN, MakeOptimizer
 from dpilot.train.options import FLOAT, Average, Options, Schedule
@@ -152,11 +152,6 @@ class Trainer:
             exact_sums=ranks.size > 1,
             noise=noise,
         )
-        if audit is not None and ranks.size > 1:
-            raise InvalidInput(
-                f"audit is given on {ranks.size} ranks: expected one process, which knows the coins of all canaries. "
-                "Start it without torchrun, or audit another run of the same model and plan."
-            )
         check_plan(plan)
         self._plan, plan = plan, plan.with_unit(units is not None, rows_per_unit, missing_unit)
         own = optimizer if callable(optimizer) else None
@@ -174,6 +169,11 @@ class Trainer:
             validation=_validation(public_validation, model, loss_fn, options, collate_fn, every),
             ranks=ranks,
         )
+        if audit is not None and (ranks.size > 1 or self._job.shards is not None):
+            raise InvalidInput(
+                f"audit is given on {ranks.size} ranks: expected one process, which knows the coins of all, and "
+                "a model that is whole. Start it without torchrun, or audit another run of the same model and plan."
+            )
         with ranks.spend():
             book = payment.open_ledger(ledger, plan, data_id) if ranks.leads else None
         self._terms = RunTerms(
@@ -366,6 +366,7 @@ def _train(
         state = job.start(noise, paid.receipt, form)
         if terms.audit is not None:
             state.plant(terms.audit.plant(job, form, terms.coins() or Chain(fresh_key("canaries"))))
+        _store(job, state, None, sampler, noise)
         _take_steps(job, state, paid, reader, sampler, noise, None)
         return state, noise.stamp
     terms.folder.mkdir(parents=True, exist_ok=True)
@@ -378,7 +379,7 @@ def _train(
         writer = CheckpointWriter(terms.folder, _manifest(job, terms, paid, noise), file, key)
         state = job.start(noise, paid.receipt, form)
         files.write(terms.folder / MANIFEST, writer.manifest.to_json().encode())
-        writer.write(state, sampler, noise)
+        _store(job, state, writer, sampler, noise)
         _take_steps(job, state, paid, reader, sampler, noise, writer)
     return state, noise.stamp
 
@@ -407,9 +408,22 @@ def _take_steps(
         record = state.step(share.chain, chunks, planted.indices - len(reader))
         if job.validation is not None and job.validation.due(state.steps_taken) and state.steps_taken < job.plan.steps:
             state.validation.append(_score(job, job.validation, state.steps_taken))
-        if writer is not None and writer.due(state):
-            writer.write(state, sampler, noise)
+        _store(job, state, writer, sampler, noise)
         report(record)
+
+
+def _store(
+    job: Job, state: TrainingState, writer: CheckpointWriter | None, sampler: PoissonSampler, noise: KeyedNoise
+) -> None:
+    """Write a checkpoint if one is due: rank 0, to which the others bring what they have of a model in pieces."""
+    due = writer is not None and writer.due(state)
+    if writer is not None and due and job.shards is None:
+        writer.write(state, sampler, noise)
+    elif job.shards is not None and job.ranks.once(lambda: due):
+        if writer is None:
+            write_public(Path(), state, b"")
+        else:
+            writer.write(state, sampler, noise)
 
 
 def _score(job: Job, validation: PublicValidation, taken: int) -> ValidationRecord:
@@ -424,16 +438,18 @@ def _finish(
     state.finish()
     if job.validation is not None:  # the model that is handed out, averaged or moved on
         state.validation.append(_score(job, job.validation, job.plan.steps))
-    model, ledger = state.context.model, None if paid is None else paid.ledger
 
-    def write() -> RunRecord:
+    def record() -> RunRecord:
         assert paid is not None
-        run = Run(model, record_of(state, paid, stamp), ledger)
-        if folder is not None:
-            run.save(folder)
-        return run.record
+        return record_of(state, paid, stamp)
 
-    return Run(model, job.ranks.once(write), ledger, job.ranks.leads)
+    ranks, ledger = job.ranks, None if paid is None else paid.ledger
+    run = Run(state.context.model, ranks.once(record), ledger, ranks.leads)
+    where = ranks.once(lambda: folder)
+    if where is not None:
+        run.save(where)
+        ranks.once(lambda: None)  # the others go on when it is written
+    return run
 
 
 def _close(folder: Path, manifest: Manifest, job: Job, stored: StoredRun, book: Ledger, file: SecretFile) -> Run:

@@ -2,6 +2,7 @@
 
     run.json                  written once: plan, options, where the run was paid
     checkpoint.safetensors    model, optimizer, clip state, average, records; JSON in its header
+    checkpoint-...            rows of each rank, where the model lies in pieces (``pieces``)
     (elsewhere) secret        the keys, written after the checkpoint of the same step
 
 Everything in the folder was declared or released. Nothing is executed when it is read. Both files are sealed under a
@@ -21,11 +22,12 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from dpilot.clipping import State
+from dpilot.engine.check import is_distributed
 from dpilot.errors import InvalidInput
 from dpilot.noise import KeyedNoise
 from dpilot.records import StepRecord, ValidationRecord, step_columns, steps_from_columns
 from dpilot.sampling import PoissonSampler
-from dpilot.train.checkpoint import files
+from dpilot.train.checkpoint import files, pieces
 from dpilot.train.checkpoint.secret import Secret, SecretFile, check_hash, keyed_hash, tensor_bytes
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan
@@ -107,8 +109,22 @@ class CheckpointWriter:
 
 
 def write_public(folder: Path, state: TrainingState, key: bytes) -> None:
-    """Write the public half of a checkpoint. The secret may lag behind it, never run ahead."""
-    files.write(folder / CHECKPOINT, _content(state, key))
+    """Write the public half of a checkpoint. The secret may lag behind it, never run ahead.
+
+    Edge cases:
+        a model in pieces    every rank calls it, for its own; rank 0 alone writes
+    """
+    tensors, header = _pack_state(state)
+    shards = state.context.sums.shards
+    if shards is not None:
+        header["pieces"] = pieces.store(folder, state.steps_taken, pieces.take_out(tensors), shards.ranks)
+        if not shards.ranks.leads:
+            return
+    header["seal"] = _checkpoint_hash(tensors, json.dumps(header, allow_nan=False), key)
+    said = {"dpilot": json.dumps(header)}  # one entry: several have no order of their own
+    files.write(folder / CHECKPOINT, save(to_storable(tensors), metadata=said))
+    if shards is not None:
+        pieces.remove_others(folder, header["pieces"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,22 +135,28 @@ class StoredRun:
     tensors: Tensors
     header: dict[str, Any]
     seal: str
+    folder: Path
 
     @classmethod
     def read(cls, folder: Path) -> StoredRun:
         """The checkpoint of a run folder; data only."""
         tensors, header = _read(folder / CHECKPOINT)
         found = str(header.pop("seal", ""))
-        return cls(tensors["records.threshold"].numel(), tensors, header, found)
+        return cls(tensors["records.threshold"].numel(), tensors, header, found, folder)
 
     def check_seal(self, folder: Path, key: bytes) -> None:
         """Refuse a checkpoint that is not the one the run wrote."""
         check_hash(folder / CHECKPOINT, self.seal, _checkpoint_hash(self.tensors, json.dumps(self.header), key))
 
     def check_fits(self, model: nn.Module) -> None:
-        """Refuse a model of other names or shapes."""
+        """Refuse a model of other names or shapes, and one in pieces where the stored one was whole, or was not."""
         ours = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+        lying = self.header.get("pieces", {}).get("shapes", {})
         theirs = {name: tuple(t.shape) for name, t in self._weights().items()}
+        theirs |= {name.removeprefix("model."): tuple(s) for name, s in lying.items() if name.startswith("model.")}
+        if bool(lying) != any(is_distributed(type(p)) for p in model.parameters()):
+            found, remedy = ("in pieces", "it too") if lying else ("whole", "no part of it")
+            raise InvalidInput(f"the stored model was {found}: expected the same of this one. fully_shard {remedy}.")
         if ours != theirs:
             differing = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
             raise InvalidInput(
@@ -143,28 +165,31 @@ class StoredRun:
 
     def restore_into(self, state: TrainingState) -> None:
         """Bring a new run of the same plan, options and model to where the stored one stood."""
-        context, device = state.context, next(state.context.model.parameters()).device
-        context.model.load_state_dict(self._weights())
-        context.optimizer.load_state_dict(unpack(self.header["optimizer"], self.tensors))
+        context, device, tensors = state.context, next(state.context.model.parameters()).device, self.tensors
+        if context.sums.shards is not None:
+            tensors = {**tensors, **pieces.read(self.folder, self.header["pieces"], context.sums.shards)}
+        context.model.load_state_dict(_named(tensors, "model."))
+        context.optimizer.load_state_dict(unpack(self.header["optimizer"], tensors))
         state.state = State.from_dict(self.header["clipping"]).to(device)
         state.rates = list(self.header["rates"])
         state.averaged = self.header["averaged"]
-        state.mean = {name: t.to(device) for name, t in unpack(self.header["mean"], self.tensors).items()}
+        state.mean = {name: t.to(device) for name, t in unpack(self.header["mean"], tensors).items()}
         state.records = list(self.records())
         state.validation = [ValidationRecord(**each) for each in self.header.get("validation", ())]
 
     def records(self) -> tuple[StepRecord, ...]:
         """The steps that were taken."""
-        return steps_from_columns({name: t.numpy() for name, t in self._named("records.").items()})
+        return steps_from_columns({name: t.numpy() for name, t in _named(self.tensors, "records.").items()})
 
     def _weights(self) -> Tensors:
-        return self._named("model.")
-
-    def _named(self, prefix: str) -> Tensors:
-        return {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
+        return _named(self.tensors, "model.")
 
 
-def _content(state: TrainingState, key: bytes) -> bytes:
+def _named(tensors: Tensors, prefix: str) -> Tensors:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _pack_state(state: TrainingState) -> tuple[Tensors, dict[str, Any]]:
     tensors: Tensors = {}
     for name, tensor in state.context.model.state_dict().items():
         if not isinstance(tensor, Tensor):
@@ -181,10 +206,7 @@ def _content(state: TrainingState, key: bytes) -> bytes:
     }
     for name, column in step_columns(state.records).items():
         pack(torch.from_numpy(column), f"records.{name}", tensors)
-    header["seal"] = _checkpoint_hash(tensors, json.dumps(header, allow_nan=False), key)
-    return save(
-        to_storable(tensors), metadata={"dpilot": json.dumps(header)}
-    )  # one entry: several have no order of their own
+    return tensors, header
 
 
 def _checkpoint_hash(tensors: Tensors, header: str, key: bytes) -> str:
@@ -220,7 +242,8 @@ def pack(tree: Any, prefix: str, tensors: Tensors) -> Any:
     (['optimizer.0.step'], {0: {'step': tensor(3.), 'betas': (0.9, 0.999)}})
     """
     if isinstance(tree, Tensor):
-        tensors[prefix] = tree.detach().cpu().clone(memory_format=torch.contiguous_format)
+        plain = not is_distributed(type(tree))
+        tensors[prefix] = tree.detach().cpu().clone(memory_format=torch.contiguous_format) if plain else tree.detach()
         return {"tensor": prefix}
     if isinstance(tree, dict):
         return {"dict": [[key, pack(value, f"{prefix}.{key}", tensors)] for key, value in tree.items()]}
