@@ -9,7 +9,7 @@ from dpilot import Budget, Plan, PrivateStep, poisson_loader
 
 
 class PrivateNet(NeuralNetClassifier):
-    """As NeuralNetClassifier, of logits; batch_size is the expected batch, and no record is held out for exact scores."""
+    """As NeuralNetClassifier, of logits; batch_size is the expected batch; no record is held out for exact scores."""
 
     budget, ledger = Budget(3.0, 1e-4), None
 
