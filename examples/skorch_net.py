@@ -9,11 +9,11 @@ from dpilot import Budget, Plan, PrivateStep, poisson_loader
 
 
 class PrivateNet(NeuralNetClassifier):
-    """As NeuralNetClassifier; batch_size is the expected batch, and records are not split, as scores would be exact."""
+    """As NeuralNetClassifier, of logits; batch_size is the expected batch; no record is held out for exact scores."""
 
     budget, ledger = Budget(3.0, 1e-4), None
 
-    def fit_loop(self, X, y=None, epochs=None):
+    def fit_loop(self, X, y=None, epochs=None, _routing_method=None):  # which skorch 1.4 gives
         data, epochs = self.get_dataset(X, y), epochs or self.max_epochs
         how = {"batch_size": self.batch_size, "epochs": epochs, "public_size": True}  # their number is published
         plan = Plan.calibrate(self.budget, size=len(data), **how)

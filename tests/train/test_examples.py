@@ -53,3 +53,6 @@ def test_the_page_shows_the_examples_as_they_are():
     for name in ("opacus_script.py", "own_loop.py", "hugging_face.py"):
         code = (EXAMPLES / name).read_text().split('"""', 2)[2].strip()
         assert code in page, name
+    net = re.search(r"class PrivateNet.*?return self\n", (EXAMPLES / "skorch_net.py").read_text(), re.DOTALL)
+    assert net is not None
+    assert net[0] in (ROOT / "docs" / "lightning.md").read_text()

@@ -91,7 +91,7 @@ def search(
     made = _check_study(study, mode)
     hidden = _Draws(random_state)
     drawn = [_suggestion(suggest, hidden.ask())[0] for _ in range(_REHEARSED)]
-    X, y = whole(drawn[0], X, y)
+    X, y = whole(drawn[0], X, y, size)
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "mode": mode, "trials": trials, "held_out": held_out}
     terms = search_terms(SimpleNamespace(**given, size=size, target_bounds=target_bounds, estimator=drawn[0]), len(y))
     plan = PaidTrials.plan(drawn, made_up(X), terms)

@@ -67,7 +67,8 @@ def features(estimator: Any, X: Any) -> Floats:
 
 def training_features(estimator: Any, X: Any, bounds: Any = None) -> Floats:
     """The features an estimator without a target is fitted on."""
-    return _quiet(lambda: _check_table(estimator, X, _width_of_bounds(bounds), _checks(estimator), reset=True))
+    checks = _checks(getattr(estimator, "size", None))
+    return _quiet(lambda: _check_table(estimator, X, _width_of_bounds(bounds), checks, reset=True))
 
 
 def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> tuple[Floats, Cells]:
@@ -82,7 +83,7 @@ def features_and_target(estimator: Any, X: Any, y: Any, bounds: Any = None) -> t
     def check() -> tuple[Floats, Cells]:
         if y is None:
             validate_data(estimator, X, y, skip_check_array=True)  # says whose target is missing
-        table = _check_table(estimator, X, _width_of_bounds(bounds), _checks(estimator), reset=True)
+        table = _check_table(estimator, X, _width_of_bounds(bounds), _checks(estimator.size), reset=True)
         target = _cells_of(y)
         check_consistent_length(table, target)
         return table, target
@@ -184,9 +185,8 @@ def _quiet(check: Callable[[], Found]) -> Found:
     raise refusal(said)  # here, not above: the first error would travel along with this one
 
 
-def _checks(estimator: Any) -> dict[str, Any]:
+def _checks(size: Any) -> dict[str, Any]:
     """What is asked of a table to fit to: one record or more only where their number is published."""
-    size = getattr(estimator, "size", None)
     return {**_LOOSE, "ensure_min_samples": int(isinstance(size, str) and size == "public")}
 
 
@@ -232,19 +232,23 @@ def _unwrap(each: Any) -> Any:
     return each[0] if isinstance(each, list | tuple) and len(each) == 1 else each
 
 
-def whole_table(X: Any, bounds: Any = None) -> Any:
+def whole_table(X: Any, bounds: Any = None, size: Any = None) -> Any:
     """A table as numbers, by facts of the whole of it: what is split into parts is read before, each row once.
 
     A frame stays one, by the same names. Lists of rows are as wide as ``bounds`` declares, or as the first of all.
+    ``size`` is declared as for an estimator.
     """
-    if is_frame(X):
-        import pandas as pd
 
-        return pd.DataFrame(_frame_numbers(X), columns=[name for name, _ in columns_of(X)])
-    table = _quiet(lambda: _table(X, _width_of_bounds(bounds)))
-    if getattr(table, "ndim", None) != 2:
-        raise InvalidInput(f"X is a {type(X).__name__}: expected a table: an array of two dimensions, rows or a frame.")
-    return table
+    def check() -> Any:
+        table = _frame_numbers(X) if is_frame(X) else _table(X, _width_of_bounds(bounds))
+        return check_array(table, **_checks(size), input_name="X")
+
+    table = _quiet(check)
+    if not is_frame(X):
+        return table
+    import pandas as pd
+
+    return pd.DataFrame(table, columns=[name for name, _ in columns_of(X)])
 
 
 def width_of_rows(X: Sequence[Any]) -> int:

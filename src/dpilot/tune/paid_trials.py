@@ -262,16 +262,14 @@ def _covers(planned: Event, event: Event) -> bool:
     return event == planned
 
 
-def whole(estimator: Any, X: Any, y: Any) -> tuple[Any, Cells]:
+def whole(estimator: Any, X: Any, y: Any, size: Any) -> tuple[Any, Cells]:
     """X and y as they are split: read as a whole, so that no part of them is read by a row of its own.
 
     Numbers in an array, or a frame where they have names; what a schema or ``text`` describes stays the frame it is.
     """
     described = getattr(estimator, "schema", None) is not None or getattr(estimator, "text", None) is not None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a target in a column, which every trial would warn of again
-        target = target_cells(y)
-    table = X if described and is_frame(X) else whole_table(X, getattr(estimator, "bounds", None))
+    target = target_cells(y)
+    table = X if described and is_frame(X) else whole_table(X, getattr(estimator, "bounds", None), size)
     if len(table) != len(target):
         raise InvalidInput("X and y have inconsistent numbers of rows: expected one target for each row.")
     return table, target

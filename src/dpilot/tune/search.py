@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.model_selection import ParameterGrid, ParameterSampler
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
@@ -79,7 +80,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Plan and pay, then search."""
-        X, y = whole(self.estimator, X, y)
+        X, y = whole(self.estimator, X, y, self.size)
         terms = search_terms(self, len(y))
         plan = PaidTrials.plan(self._kinds(), made_up(X), terms)
         noise = noise_of(self.random_state)
@@ -106,10 +107,17 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.predict(X)
 
+    @available_if(lambda self: hasattr(self.estimator, "predict_proba"))
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the selected estimator."""
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.predict_proba(X)
+
+    @available_if(lambda self: hasattr(self.estimator, "decision_function"))
+    def decision_function(self, X: Any) -> Any:
+        """Scores of the selected estimator."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.decision_function(X)
 
     def score(self, X: Any, y: Any) -> float:
         """The selected estimator's exact score, for public records."""
@@ -119,6 +127,14 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def classes_(self) -> Any:
         return self.best_estimator_.classes_
+
+    @property
+    def n_features_in_(self) -> Any:
+        return self.best_estimator_.n_features_in_
+
+    @property
+    def feature_names_in_(self) -> Any:
+        return self.best_estimator_.feature_names_in_
 
     def _kinds(self) -> list[Any]:
         """Candidates of every price there may be: all of a grid, or draws from laws, which no record decides."""
@@ -141,6 +157,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         inner = self.estimator.__sklearn_tags__()
         tags.estimator_type, tags.classifier_tags = inner.estimator_type, inner.classifier_tags
         tags.regressor_tags, tags.input_tags = inner.regressor_tags, inner.input_tags
+        tags.target_tags, tags.non_deterministic = inner.target_tags, True  # coins of records are secret, seed or not
         return tags
 
 
