@@ -22,6 +22,8 @@ from dpilot.noise import HARDENED, HardenedNoise, KeyedNoise
 from dpilot.numerics.grid import LOST, Grid
 from dpilot.privacy.events import ExponentialMechanism, Gaussian
 from dpilot.privacy.receipt import Receipt
+from dpilot.train.gradients import per_sample_of
+from dpilot.train.options import Options
 from dpilot.train.run import Run
 from tests.distributions import REJECT, frequency_p_value, normal_p_value
 
@@ -223,6 +225,46 @@ def test_the_sums_of_a_hardened_run_do_not_depend_on_the_order_of_the_records(re
     assert turned.differences == ()
     assert turned.largest == 0
     replay(partial(run, engine="auto"), (x, y), tolerance=1e-5)  # rounding each number of a record
+
+
+def chunk(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)), torch.zeros(shape[0])
+
+
+def test_a_bound_of_a_norm_is_left_as_it_is_whoever_is_beside_it() -> None:
+    """Elsewhere that of a record whose tokens cancel is tightened with those of all such records of its chunk."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Flatten(), torch.nn.Linear(256, 1))
+    x, y = chunk(2, 4, 64)
+    x[0, 1], x[0, 2:] = -x[0, 0], 0
+    model[2].weight.data[:, :128] = 1.0
+    found = {
+        noise: per_sample_of(model, lambda out, y: out[:, 0] - y, Options(noise=noise))((x, y)).squares["0.weight"]
+        for noise in ("hardened", "float")
+    }
+    assert found["hardened"][0] > found["float"][0]
+    assert found["hardened"][1] == found["float"][1]
+
+
+def test_records_of_another_form_are_computed_alone() -> None:
+    pooled = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.AdaptiveAvgPool2d((1, 2)), torch.nn.Flatten())
+    ways = {
+        noise: per_sample_of(pooled, lambda out, y: out[:, 0] - y, Options(noise=noise), 8, chunk(8, 4, 3))
+        for noise in ("hardened", "float")
+    }
+    assert {noise: way(chunk(5, 6, 3)).engine for noise, way in ways.items()} == {
+        "hardened": "loop",
+        "float": "single-backward",
+    }
+
+
+def test_hardly_any_batch_of_a_hardened_run_overflows_its_places() -> None:
+    plan = Plan.calibrate(Budget(2.0, 1e-5), size=1000, batch_size=64, steps=2, clipping="constant")
+    loss, usual = torch.nn.CrossEntropyLoss(reduction="none"), []
+    for noise in ("float", "hardened"):
+        job = Trainer(torch.nn.Linear(3, 2), loss, plan, noise=noise, chunk_size=256)._job
+        usual.append(job.options.chunk_size)
+    assert usual == [80, 112]
+    assert stats.binom.sf(112, 1000, 0.064) < 1e-6
 
 
 def test_what_hardened_training_cannot_do_is_refused() -> None:
