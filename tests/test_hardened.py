@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,11 @@ from dpilot.hardened import _MIDDLE, _STEEP, _decide, _round, _sizes, grid_size,
 from dpilot.keys import Chain
 from dpilot.mechanism import release
 from dpilot.noise import HARDENED, HardenedNoise, KeyedNoise
+from dpilot.numerics.grid import LOST, Grid
 from dpilot.privacy.events import ExponentialMechanism, Gaussian
 from dpilot.privacy.receipt import Receipt
+from dpilot.train.gradients import per_sample_of
+from dpilot.train.options import Options
 from dpilot.train.run import Run
 from tests.distributions import REJECT, frequency_p_value, normal_p_value
 
@@ -183,43 +187,89 @@ def test_a_hardened_run_costs_and_learns_as_another(tmp_path: Path) -> None:
     assert all((stored.model.state_dict()[k] == v).all() for k, v in hard.model.state_dict().items())
 
 
-def test_each_record_of_a_hardened_run_is_rounded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is handed to the door is a sum of multiples of the grid, in float64."""
+@pytest.mark.parametrize("engine", ["auto", "vmap", "loop"])
+def test_what_each_record_of_a_hardened_run_adds_is_rounded(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    """What is handed to the door are multiples of public grids, in float64; products have a finer one than the rest."""
     sums = []
     sound = KeyedNoise.gaussian
 
     def listen(self: KeyedNoise, values: list, *, bound: float, noise_multiplier: float) -> list:
-        sums.append(([np.asarray(v) for v in values], grid_size(bound, noise_multiplier)))
+        sums.append(([np.asarray(v) for v in values], bound, noise_multiplier))
         return sound(self, values, bound=bound, noise_multiplier=noise_multiplier)
 
     monkeypatch.setattr(KeyedNoise, "gaussian", listen)
-    runs("hardened")
+    runs("hardened", engine=engine)
     assert len(sums) == 6
-    for values, grid in sums:
-        assert all(v.dtype == np.float64 and (np.mod(v, grid) == 0).all() for v in values)
+    for values, bound, noise_multiplier in sums:
+        grid = Grid(grid_size(bound, noise_multiplier), bound / (1 + LOST), 4, 4096 + 160)
+        for value in values:
+            factors = {(5, 6): grid.factors(6, 5), (3, 5): grid.factors(5, 3)}.get(value.shape)
+            unit = grid.size if factors is None or engine != "auto" else factors[0] * factors[1]
+            assert value.dtype == np.float64
+            assert (np.mod(value, unit) == 0).all()
     assert any(v.any() for v in sums[0][0])
 
 
 def test_the_sums_of_a_hardened_run_do_not_depend_on_the_order_of_the_records(replay: object) -> None:
-    def run(data: tuple) -> object:
+    def run(data: tuple, engine: str = "loop") -> object:
         rows = TensorDataset(*(torch.from_numpy(part) for part in data))
-        plan = Plan.calibrate(Budget(2.0, 1e-5), size=9, batch_size=9, steps=2, clipping="constant")
+        plan = Plan.calibrate(Budget(2.0, 1e-5), size=9, batch_size=9, steps=1, clipping="constant")
         torch.manual_seed(0)
         model = torch.nn.Linear(3, 2)
         loss = torch.nn.CrossEntropyLoss(reduction="none")
-        return Trainer(model, loss, plan, lr=0.5, noise="hardened").fit(rows).thresholds
+        return Trainer(model, loss, plan, lr=0.5, noise="hardened", engine=engine).fit(rows).thresholds
 
     x = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
     y = np.zeros(9, dtype=np.int64)
     turned = audit.replay(run, (x, y), (x[::-1].copy(), y))
     assert turned.differences == ()
     assert turned.largest == 0
-    replay(run, (x, y), tolerance=1e-5)  # rounding each number of a record
+    replay(partial(run, engine="auto"), (x, y), tolerance=1e-5)  # rounding each number of a record
+
+
+def chunk(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)), torch.zeros(shape[0])
+
+
+def test_a_bound_of_a_norm_is_left_as_it_is_whoever_is_beside_it() -> None:
+    """Elsewhere that of a record whose tokens cancel is tightened with those of all such records of its chunk."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Flatten(), torch.nn.Linear(256, 1))
+    x, y = chunk(2, 4, 64)
+    x[0, 1], x[0, 2:] = -x[0, 0], 0
+    model[2].weight.data[:, :128] = 1.0
+    found = {
+        noise: per_sample_of(model, lambda out, y: out[:, 0] - y, Options(noise=noise))((x, y)).squares["0.weight"]
+        for noise in ("hardened", "float")
+    }
+    assert found["hardened"][0] > found["float"][0]
+    assert found["hardened"][1] == found["float"][1]
+
+
+def test_records_of_another_form_are_computed_alone() -> None:
+    pooled = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.AdaptiveAvgPool2d((1, 2)), torch.nn.Flatten())
+    ways = {
+        noise: per_sample_of(pooled, lambda out, y: out[:, 0] - y, Options(noise=noise), 8, chunk(8, 4, 3))
+        for noise in ("hardened", "float")
+    }
+    assert {noise: way(chunk(5, 6, 3)).engine for noise, way in ways.items()} == {
+        "hardened": "loop",
+        "float": "single-backward",
+    }
+
+
+def test_hardly_any_batch_of_a_hardened_run_overflows_its_places() -> None:
+    plan = Plan.calibrate(Budget(2.0, 1e-5), size=1000, batch_size=64, steps=2, clipping="constant")
+    loss, usual = torch.nn.CrossEntropyLoss(reduction="none"), []
+    for noise in ("float", "hardened"):
+        job = Trainer(torch.nn.Linear(3, 2), loss, plan, noise=noise, chunk_size=256)._job
+        usual.append(job.options.chunk_size)
+    assert usual == [80, 112]
+    assert stats.binom.sf(112, 1000, 0.064) < 1e-6
 
 
 def test_what_hardened_training_cannot_do_is_refused() -> None:
-    for options in ({"chunk_size": 8}, {"amp": True}, {"engine": "vmap"}):
-        with pytest.raises(InvalidInput, match="computed and rounded alone"):
+    for options in ({"low_memory": True}, {"amp": True}):
+        with pytest.raises(InvalidInput, match="neither amp nor low_memory"):
             runs("hardened", **options)
     with pytest.raises(InvalidInput, match="noise"):
         runs("soft")

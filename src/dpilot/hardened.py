@@ -32,6 +32,7 @@ __all__ = ["Streams", "add_on_grid", "exact_choice", "grid_size", "keyed_streams
 
 _FINE: Final = 20  # the grid has 2^20 to 2^21 points in one standard deviation
 _BLOCK: Final = 1 << 16
+_CACHED: Final = 1 << 14  # numbers added to at a time: all that is read and written stays in a core's own cache
 _MIDDLE: Final = 1 << 26  # of 2^32: tail probabilities from 2^-6 on are decided by 31 bits, where that suffices
 _STEEP: Final = 26.0  # 1 / density of the normal law at a tail probability of 2^-6: 25.5
 _DOUBT: Final = 1e-12  # relative, by which an inverse of the normal law may be wrong: it is seen to be right to 1e-14
@@ -198,7 +199,7 @@ def _add(value: Any, noise: Floats, grid: float) -> Any:
 def _add_numbers(values: NDArray[Any], noise: Floats, grid: float) -> None:
     """Make of whole numbers what is released, in place: grid (round(value / grid) + noise)."""
     with np.errstate(all="ignore"):  # a sum of any size and kind is released without a word
-        for start in range(0, noise.size, _BLOCK):  # a block stays in cache
-            few, made = values[start : start + _BLOCK], noise[start : start + _BLOCK]
+        for start in range(0, noise.size, _CACHED):
+            few, made = values[start : start + _CACHED], noise[start : start + _CACHED]
             made += np.rint(few.astype(np.float64) / grid)
             made *= grid

@@ -7,14 +7,22 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from dpilot._validate import refuse
 from dpilot.errors import UnsupportedModel
+from dpilot.numerics.grid import Grid
 
 LossFunction = Callable[..., Tensor]
+
+
+class SumWith(Protocol):
+    """Sums of gradients, each times its weight, by parameter; on a ``grid``, each record's is rounded to it first."""
+
+    def __call__(self, weights: Mapping[str, Tensor], grid: Grid | None = None, /) -> dict[str, Tensor]: ...
 
 
 class NoRule(UnsupportedModel):
@@ -51,7 +59,7 @@ class PerSample:
     engine: str
     reason: str
     squares: Mapping[str, Tensor] = field(repr=False)
-    sum_with: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = field(repr=False)
+    sum_with: SumWith = field(repr=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,12 +74,14 @@ class PerSample:
         return torch.where(null[:, None], torch.inf, torch.stack(parts, dim=1))
 
     def weighted_sum(
-        self, weights: Tensor, groups: Sequence[Sequence[str]] | None = None, *, names: Collection[str] | None = None
-    ) -> dict[str, Tensor]:
+        self, weights: Tensor, groups: Sequence[Sequence[str]] | None = None, *,
+        names: Collection[str] | None = None, grid: Grid | None = None,
+    ) -> dict[str, Tensor]:  # fmt: skip
         """Sum over i of w_i g_i, by parameter name; of some parameters, ``names``, alone where not all are wanted.
 
         ``weights`` is (n,), or (n, groups) with one column for each group of parameter names; without ``groups`` the
-        columns are the parameters in the order of ``names``.
+        columns are the parameters in the order of ``names``. On a ``grid`` each w_i g_i is rounded by itself and added
+        exactly, in float64.
         """
         wanted = self.squares if names is None else names
         n = self.norms.shape[0]
@@ -80,13 +90,13 @@ class PerSample:
         finite = torch.isfinite(self.norms)
         weights = torch.where(finite if weights.dim() == 1 else finite[:, None], weights.detach().to(self.norms), 0.0)
         if weights.dim() == 1:
-            return self.sum_with(dict.fromkeys(wanted, weights))
+            return self.sum_with(dict.fromkeys(wanted, weights), grid)
         groups = [[name] for name in self.squares] if groups is None else groups
         self._check_groups(groups)
         if weights.shape[1] != len(groups):
             refuse("weights.shape", tuple(weights.shape), f"({n}, {len(groups)}), one column a group")
         columns = zip(groups, weights.unbind(1), strict=True)
-        return self.sum_with({name: column for group, column in columns for name in group if name in wanted})
+        return self.sum_with({name: column for group, column in columns for name in group if name in wanted}, grid)
 
     def _check_groups(self, groups: Sequence[Sequence[str]]) -> None:
         named = [name for group in groups for name in group]
@@ -98,9 +108,9 @@ def select_rows(gradients: PerSample, places: Tensor) -> PerSample:
     """The gradients of the samples in some rows; the others have weight 0, and so add exact zeros."""
     rows = gradients.norms.shape[0]
 
-    def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def sum_with(weights: Mapping[str, Tensor], grid: Grid | None = None) -> dict[str, Tensor]:
         shared = {id(w): w.new_zeros(rows).index_copy(0, places, w) for w in weights.values()}
-        return gradients.sum_with({name: shared[id(w)] for name, w in weights.items()})
+        return gradients.sum_with({name: shared[id(w)] for name, w in weights.items()}, grid)
 
     squares = {name: square[places] for name, square in gradients.squares.items()}
     return replace(gradients, norms=gradients.norms[places], squares=squares, sum_with=sum_with)
@@ -136,7 +146,7 @@ def make_handle(
     engine: str,
     reason: str,
     squares: Mapping[str, Tensor],
-    sum_with: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
+    sum_with: SumWith,
     whole: Tensor | None = None,
 ) -> PerSample:
     """A PerSample whose norms come from one squared norm a parameter; ``whole`` is their sum, if it is known."""
@@ -176,7 +186,10 @@ def empty(parameters: Mapping[str, nn.Parameter], engine: str, reason: str) -> P
     """The handle of a batch without samples."""
     squares = {name: p.detach().new_zeros(0, dtype=measure(p)) for name, p in parameters.items()}
 
-    return make_handle(engine, reason, squares, lambda wanted: zero_gradients({n: parameters[n] for n in wanted}))
+    def zeros(wanted: Mapping[str, Tensor], _: Grid | None = None) -> dict[str, Tensor]:
+        return zero_gradients({name: parameters[name] for name in wanted})
+
+    return make_handle(engine, reason, squares, zeros)
 
 
 def zero_gradients(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:

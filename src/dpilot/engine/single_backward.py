@@ -26,7 +26,7 @@ laid side by side, one matrix for all (``Measured``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -35,6 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from dpilot._validate import refuse
 from dpilot.engine.base import (
     NoRule,
     PerSample,
@@ -45,6 +46,7 @@ from dpilot.engine.base import (
     refill_squares,
     trainable,
     zero_gradients,
+    zero_null_rows,
 )
 from dpilot.engine.batch import Chunk, check_losses
 from dpilot.engine.layers import RULES
@@ -59,6 +61,7 @@ from dpilot.engine.trace.tracker import Tracker
 from dpilot.engine.trace.watch import Exits
 from dpilot.numerics import precision
 from dpilot.numerics.devices import policy_of
+from dpilot.numerics.grid import Grid, sum_products, sum_rows
 
 
 def run(chunk: Chunk, *, reason: str, low_memory: bool = False, answers: Answers | None = None) -> PerSample:
@@ -166,7 +169,9 @@ def second_pass_sums(
     finite = torch.isfinite(add_squares(squares))
     null = not bool(finite.all())
 
-    def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def sum_with(weights: Mapping[str, Tensor], grid: Grid | None = None) -> dict[str, Tensor]:
+        if grid is not None:
+            refuse("low_memory", True, "False where sums lie on a grid")
         totals = zero_gradients(parameters)
         late: list[FoundUse] = []
 
@@ -658,8 +663,13 @@ class SideBySide:
         if len(mine) == len(self.shapes) and len({id(w) for w in mine.values()}) == 1:
             sums = torch.split(torch.mv(self.matrix.T, next(iter(mine.values()))), sizes)
             return {name: s.view(shape) for (name, shape), s in zip(self.shapes.items(), sums, strict=True)}
-        columns = dict(zip(self.shapes, torch.split(self.matrix, sizes, dim=1), strict=True))
+        columns = self.columns()
         return {name: torch.mv(columns[name].T, w).view(self.shapes[name]) for name, w in mine.items()}
+
+    def columns(self) -> dict[str, Tensor]:
+        """The gradients of each parameter, (n, numbers)."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        return dict(zip(self.shapes, torch.split(self.matrix, sizes, dim=1), strict=True))
 
 
 CHEAP = 1 << 24
@@ -745,7 +755,9 @@ class WeightedSums:
         shapes = {name: (p.shape, accumulator(p), p.device) for name, p in parameters.items()}
         return WeightedSums(torch.isfinite(whole), measured, shapes, not cheap(measured))
 
-    def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(self, weights: Mapping[str, Tensor], grid: Grid | None = None) -> dict[str, Tensor]:
+        if grid is not None:
+            return self.on_grid(weights, grid)
         return self.without_null_rows(weights) if self.any_null() else self.steady(weights)
 
     def any_null(self) -> bool:
@@ -772,6 +784,20 @@ class WeightedSums:
     def steady(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sums without waiting; where records are large, right if no sample is null."""
         return self._summed(weights, zeroing=not self.waits)
+
+    def on_grid(self, weights: Mapping[str, Tensor], grid: Grid) -> dict[str, Tensor]:
+        """The sums of what each sample adds, rounded by itself; sums in float64, which have no order.
+
+        No choice here goes by a number of a sample but the one whether any is null, which moves no other's: gradients
+        are formed in the same pieces, and what follows is done entry by entry.
+        """
+        small = {name: Dense(each) for side in self.measured.side_by_side for name, each in side.columns().items()}
+        uses = {**self.measured.uses, **{name: (use,) for name, use in small.items()}}
+        with torch.no_grad(), precision.use_own_settings():
+            return {
+                name: total_on_grid(uses.get(name, ()), w, self.finite, grid, self.shapes[name][0])
+                for name, w in weights.items()
+            }
 
     def without_null_rows(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sums from records whose null rows are zeros."""
@@ -802,3 +828,53 @@ def total(
         return torch.zeros(shape, dtype=dtype, device=device)
     result: Tensor = sum(parts[1:], start=parts[0])
     return result.view(shape)
+
+
+ROUNDED = 1 << 19
+"""Numbers of gradients that are formed at a time to be rounded."""
+TOGETHER = 8
+"""Samples whose products are formed at a time."""
+
+
+def total_on_grid(uses: Sequence[Use], weights: Tensor, finite: Tensor, grid: Grid, shape: torch.Size) -> Tensor:
+    """The sum of one parameter's gradients, each rounded to the grid; null samples add zeros."""
+    n = weights.shape[0]
+    use = uses[0] if len(uses) == 1 else Formed.of(tuple(uses), n) if uses else None
+    if isinstance(use, Lookups):
+        return use.keep(finite).sum_on_grid(weights, grid)
+    if isinstance(use, Product) and use.terms == 1:
+        a, e = (use.errors, use.inputs) if use.swapped else (use.inputs, use.errors)
+        grids = grid.factors(a.shape[2], e.shape[2])
+        if grids is not None:
+            return sum_products(rows_without_null(a[:, 0], finite), rows_without_null(e[:, 0], finite), weights, grids)
+    total = weights.new_zeros(shape, dtype=torch.float64)
+    for part, start, stop, formed in () if use is None else pieces_of(use, n, total):
+        part += sum_rows(rows_without_null(formed, finite[start:stop]), weights[start:stop], grid)
+    return total.view(shape)
+
+
+def pieces_of(use: Use, n: int, total: Tensor) -> Iterator[tuple[Tensor, int, int, Tensor]]:
+    """Parts of ``total``, samples from a first to a last, and what these add to that part, formed piece by piece.
+
+    Pieces of a product stay in cache. All are of public sizes, and each sample's part of one is a product by itself.
+    """
+    if isinstance(use, Dense):
+        yield total.view(use.values.shape[1:]), 0, n, use.values
+    elif isinstance(use, Product) or (isinstance(use, Correlation) and use.plain):
+        for start in range(0, n, TOGETHER):
+            a, e = use.tokens(start, start + TOGETHER)
+            matrix, high = total.view(e.shape[2], a.shape[2]), max(1, ROUNDED // (TOGETHER * a.shape[2]))
+            for row in range(0, e.shape[2], high):
+                few = slice(row, row + high)
+                with precision.use_grade(use.grade):
+                    yield matrix[few], start, start + len(a), precision.bmm(e[:, :, few].mT, a)
+    else:
+        step = max(1, ROUNDED // max(total.numel(), 1))
+        for start in range(0, n, step):
+            formed = use.gradients(start, min(start + step, n))
+            yield total, start, start + len(formed), formed.reshape(-1, *total.shape)
+
+
+def rows_without_null(rows: Tensor, finite: Tensor) -> Tensor:
+    """The rows, those of null samples zeros; a copy only where there are any."""
+    return rows if bool(finite.all()) else zero_null_rows(rows, finite)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -69,3 +70,24 @@ def use_policy(**kinds: DevicePolicy) -> Iterator[None]:
     finally:
         _policies.clear()
         _policies.update(before)
+
+
+_LEFT: Final[ContextVar[bool]] = ContextVar("bounds of norms are left as they are", default=False)
+
+
+def tightens_bounds(device: torch.device) -> bool:
+    """Whether loose bounds of norms are looked for on this device, here and now."""
+    return policy_of(device).tightens_bounds and not _LEFT.get()
+
+
+@contextmanager
+def leave_bounds() -> Iterator[None]:
+    """Leave bounds of norms as they are, loose or not: what a record gets never goes by how many are.
+
+    For processors, whose backward passes run where they are called.
+    """
+    token = _LEFT.set(True)
+    try:
+        yield
+    finally:
+        _LEFT.reset(token)

@@ -23,6 +23,7 @@ from dpilot.engine import PerSample
 from dpilot.engine.base import make_handle, measure, trainable, zero_gradients
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, public_generator
+from dpilot.numerics.grid import Grid
 from dpilot.records import AuditRecord
 from dpilot.sampling import check_source
 from dpilot.train.batches.reader import RecordChunk, base_of
@@ -149,14 +150,14 @@ class GradientCanaries:
             own = torch.from_numpy(owner == number).to(parameter.device)
             squares[name] = own.to(measure(parameter)) * length**2
 
-        def weighted(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        def weighted(weights: Mapping[str, Tensor], grid: Grid | None = None) -> dict[str, Tensor]:
             sums = zero_gradients(self.parameters)
             for number in np.unique(owner):
                 mine = np.flatnonzero(owner == number)
                 total, w = sums[names[number]].view(-1), weights[names[number]]
                 at = torch.from_numpy(coordinate[mine]).to(total.device)
                 total[at] += (w[torch.from_numpy(mine).to(w.device)] * (sign * length)).to(total.dtype)
-            return sums
+            return sums if grid is None else {name: grid.round(total) for name, total in sums.items()}
 
         yield make_handle("canary", "gradients that were given", squares, weighted)
 

@@ -19,11 +19,17 @@ from dpilot.engine import PerSample
 from dpilot.engine import batch as batches
 from dpilot.engine.base import empty, trainable
 from dpilot.engine.replay import capture
+from dpilot.numerics.devices import leave_bounds
+from dpilot.numerics.grid import Grid
 from dpilot.train.batches.reader import RecordChunk, concatenate_records, split_chunk
 from dpilot.train.options import Options
 
 _STEP: Final = 8  # sizes of chunks are multiples of this: GPUs like them
 _FEW: Final = 8  # records of a shape of their own that are computed together
+ROOM: Final = 2.0
+"""Standard deviations of a batch's size for which there is room in the usual chunks: one batch in fifty has none."""
+WIDE: Final = 6.0
+"""The same for hardened noise: of 64 records, one batch in a million has none."""
 
 
 def per_sample_of(
@@ -45,10 +51,14 @@ def per_sample_of(
     run: PerSampleOf = partial(engine.per_sample, model, loss_fn, **chosen)
     if rows is not None:
         fixed = partial(engine.Graphed, model, loss_fn, forms=1, replayed=replayed, **chosen)
-        run = by_shape(fixed(rows=rows), fixed(rows=min(rows, _FEW)), form, options.per_batch)
+        few = 1 if options.hardened else min(rows, _FEW)  # those of other forms have no places of their own
+        run = by_shape(fixed(rows=rows), fixed(rows=few), few, form, options.per_batch)
 
     def gradients(chunk: Any, places: Tensor | None = None) -> engine.PerSample:
-        with torch.autocast(device.type, dtype=torch.bfloat16) if options.amp else nullcontext():
+        with (
+            torch.autocast(device.type, dtype=torch.bfloat16) if options.amp else nullcontext(),
+            leave_bounds() if options.hardened else nullcontext(),
+        ):
             return run_at(places, run, chunk)
 
     return gradients
@@ -59,15 +69,15 @@ def run_at(places: Tensor | None, run: PerSampleOf, chunk: Any) -> PerSample:
     return run(chunk) if places is None else run(chunk, places)
 
 
-def by_shape(whole: PerSampleOf, few: PerSampleOf, form: Any, per_batch: bool) -> PerSampleOf:
-    """``whole`` for chunks in the shapes of the form, ``few`` in pieces for others."""
+def by_shape(whole: PerSampleOf, few: PerSampleOf, most: int, form: Any, per_batch: bool) -> PerSampleOf:
+    """``whole`` for chunks in the shapes of the form, ``few`` in pieces of ``most`` for others."""
     own = None if form is None else shapes(form)
 
     def gradients(chunk: Any, places: Tensor | None = None) -> engine.PerSample:
         if own is None or shapes(chunk) == own:
             return run_at(places, whole, chunk)
         n = batches.size(chunk, per_batch)
-        return concatenate_handles([few(piece) for piece, _ in split_chunk(chunk, n, _FEW)])
+        return concatenate_handles([few(piece) for piece, _ in split_chunk(chunk, n, most)])
 
     return gradients
 
@@ -87,8 +97,10 @@ def two_passes(options: Options, device: torch.device) -> bool:
     return options.low_memory and not replays(options, device)
 
 
-def even_rows(expected: float, rate: float, most: int, *, low_memory: bool = False, ranks: int = 1) -> int:
-    """A size for chunks that all but the largest batches fill well: m of them hold two standard deviations more than
+def even_rows(
+    expected: float, rate: float, most: int, *, low_memory: bool = False, ranks: int = 1, room: float = ROOM
+) -> int:
+    """A size for chunks that all but the largest batches fill well: m of them hold ``room`` deviations more than
     the expected batch, or one record more. A replayed chunk costs the same whatever it holds. For low memory m is at
     least 2; of several ``ranks`` each has as many.
 
@@ -100,20 +112,20 @@ def even_rows(expected: float, rate: float, most: int, *, low_memory: bool = Fal
         >>> even_rows(256, 0.01, 512, ranks=2)
         144
     """
-    needed = _usual_size(expected, rate)
+    needed = _usual_size(expected, rate, room)
     chunks = max(-(-needed // most), 2 if low_memory else 1)
     chunks = -(-chunks // ranks) * ranks
     return min(most, math.ceil(needed / chunks / _STEP) * _STEP)
 
 
-def usual_chunks(expected: float, rate: float, rows: int) -> int:
+def usual_chunks(expected: float, rate: float, rows: int, room: float = ROOM) -> int:
     """How many chunks of so many rows hold all but the largest batches: a public number."""
-    return -(-_usual_size(expected, rate) // rows)
+    return -(-_usual_size(expected, rate, room) // rows)
 
 
-def _usual_size(expected: float, rate: float) -> int:
-    """Two standard deviations more than the expected batch; of full batches a place for one record more."""
-    return math.ceil(expected + max(1.0, 2 * math.sqrt(expected * (1 - rate))))
+def _usual_size(expected: float, rate: float, room: float) -> int:
+    """So many standard deviations more than the expected batch; of full batches a place for one record more."""
+    return math.ceil(expected + max(1.0, room * math.sqrt(expected * (1 - rate))))
 
 
 def draw_places(count: int, rows: int) -> Tensor | None:
@@ -175,9 +187,11 @@ def null_on_error(
         present, places = [records[number] for number in there], places[there]
         nulls = [_null(model)] * (len(records) - len(present))
         try:
-            wholes = [whole for whole, _ in concatenate_records(present, most=len(present))]
-            alike = rows is not None and len(wholes) == 1
-            made = [run_again(wholes[0], places)] if alike else map(run_again, wholes)
+            wholes = list(concatenate_records(present, most=len(present)))
+            counts = [count for _, count in wholes]
+            none: list[Tensor | None] = [None] * len(counts)
+            theirs = none if rows is None else list(torch.split(places, counts))  # type: ignore[no-untyped-call]
+            made = [run_at(at, run_again, whole) for (whole, _), at in zip(wholes, theirs, strict=True)]
             return concatenate_handles([*made, *nulls])
         except STOPS:
             raise
@@ -200,9 +214,9 @@ def concatenate_handles(parts: Sequence[PerSample]) -> PerSample:
         return parts[0]
     names, counts = parts[0].names, [part.norms.shape[0] for part in parts]
 
-    def sums(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def sums(weights: Mapping[str, Tensor], grid: Grid | None = None) -> dict[str, Tensor]:
         columns = {name: torch.split(w, counts) for name, w in weights.items()}
-        each = [part.sum_with({name: columns[name][i] for name in weights}) for i, part in enumerate(parts)]
+        each = [part.sum_with({name: columns[name][i] for name in weights}, grid) for i, part in enumerate(parts)]
         return {name: torch.stack([part[name] for part in each]).sum(0) for name in weights}
 
     return PerSample(

@@ -25,6 +25,8 @@ from dpilot.train.batches.reader import Collate, Reader, check_one_row, declared
 from dpilot.train.batches.unit_chunk import MEAN, repeat_rows, row_form, unit_losses
 from dpilot.train.batches.unit_reader import UnitReader, Units, first_row, group_units, rows_of, unit_key
 from dpilot.train.gradients import (
+    ROOM,
+    WIDE,
     PerSampleOf,
     even_rows,
     null_on_error,
@@ -210,14 +212,19 @@ class Job:
         """The same job in chunks of at most so many records, of a size that most batches fill well."""
         if most is not None:
             expected, low = self.plan.expected_batch_size, self.options.low_memory
-            most = even_rows(expected, self.plan.sample_rate, most, low_memory=low, ranks=ranks)
+            most = even_rows(expected, self.plan.sample_rate, most, low_memory=low, ranks=ranks, room=self._room)
         return replace(self, options=replace(self.options, chunk_size=most))
 
     def scatter(self, batch: Batch, count: int, part: int = 0) -> Iterator[Indices]:
         """Which of ``count`` records of a part of a batch go together."""
         assert self.options.chunk_size is not None
-        usual = usual_chunks(self.plan.expected_batch_size, self.plan.sample_rate, self.options.chunk_size)
-        return batch.scatter(count, self.options.chunk_size, usual, part)
+        size = self.options.chunk_size
+        usual = usual_chunks(self.plan.expected_batch_size, self.plan.sample_rate, size, self._room)
+        return batch.scatter(count, size, usual, part)
+
+    @property
+    def _room(self) -> float:
+        return WIDE if self.options.hardened else ROOM
 
     def pieces(self, batch: Batch) -> Iterator[Indices]:
         """The records of a batch, those that go together in one piece."""

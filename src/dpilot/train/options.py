@@ -197,19 +197,17 @@ class Options:
         return self.noise == GRID
 
     def _harden(self) -> None:
-        """One record at a time: then what is rounded is a function of that record alone, to the last bit."""
-        if self.engine not in ("auto", "loop") or self.chunk_size not in (None, 1) or self.amp or self.low_memory:
+        """What each record adds is formed, or its factors are, to be rounded by itself."""
+        if self.amp or self.low_memory:
             raise InvalidInput(
-                'noise is "hardened", for which each record is computed and rounded alone: expected engine "auto" or '
-                '"loop", no chunk_size, and neither amp nor low_memory. Leave them out, or leave out noise.'
+                'noise is "hardened", for which each record is rounded by itself, in float32 or better, from one '
+                "backward pass: expected neither amp nor low_memory. Leave them out, or leave out noise."
             )
         if self.exact_sums:
             raise InvalidInput(
                 'noise is "hardened" on several ranks, whose sums are on a grid of their own: expected one process. '
                 "Start it without torchrun, or leave out noise."
             )
-        object.__setattr__(self, "engine", "loop")
-        object.__setattr__(self, "chunk_size", 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that JSON can hold."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any, Final, Protocol, final
 
@@ -24,6 +25,7 @@ from dpilot.engine.base import trainable
 from dpilot.hardened import grid_size
 from dpilot.keys import Chain
 from dpilot.mechanism import Draws, Noise
+from dpilot.numerics.grid import LOST, Grid
 from dpilot.private_sum import Clip, PerSampleGradients, private_sum
 from dpilot.records import PUBLIC_VALIDATION, AuditRecord, RunRecord, StepRecord, ValidationRecord
 from dpilot.train import options, payment
@@ -33,7 +35,7 @@ from dpilot.train.options import Options
 from dpilot.train.payment import PaidElsewhere, Payment
 from dpilot.train.plan import Plan
 from dpilot.train.randomness import step_randomness
-from dpilot.train.sums import FloatSums, Gradients, Sums, sum_types
+from dpilot.train.sums import Both, FloatSums, Gradients, Sums, sum_types
 
 NO_CANARIES: Final[Indices] = np.zeros(0, dtype=np.int64)
 
@@ -66,7 +68,7 @@ class StepContext:
     """What stays the same through a run: the plan, the model, how gradients are had, and what pays and adds noise.
 
     ``clip`` is the plan's own rule where that is replayed; ``sums`` says who adds up and releases; ``hardened`` rounds
-    each record to the grid of the noise.
+    what each record adds to the grid of the noise.
     """
 
     plan: Plan
@@ -105,7 +107,7 @@ def private_step(
     """
     plan, groups = context.plan, context.groups
     parameters, batch_size = trainable(context.model), plan.expected_batch_size
-    grid = grid_size(float(state.bound), plan.noise_multiplier) if context.hardened else None
+    grid = grid_of(plan, state, len(parameters)) if context.hardened else None
     kinds, sums = sum_types(parameters, math.inf if context.hardened else batch_size), context.sums
     canaries = () if context.canaries is None else context.canaries.gradients(planted, state)
     with keep_quiet(), sums.whole():
@@ -121,13 +123,24 @@ def private_step(
             receipt=context.receipt,
             noise=context.noise,
             add=_add,
-            door=sums.release,
+            door=sums.release if grid is None else partial(_release_on_grid, sums, grid),
         )
     if context.canaries is not None:
         context.canaries.observe(released, state)
     length = sums.length(released)
     _move(parameters, context.optimizer, released, batch_size, sums, frozen=state.frozen)
     return update_from_release(plan.clipping, state, extras, length), Released(extras, length)
+
+
+def grid_of(plan: Plan, state: State, parameters: int) -> Grid:
+    """The grid to which records are rounded in a step: that of its noise, and room for 16 times the expected batch."""
+    bound, records = float(state.bound), 4096 + math.ceil(16 * plan.expected_batch_size)
+    return Grid(grid_size(bound * (1 + LOST), plan.noise_multiplier), bound, parameters, records)
+
+
+def _release_on_grid(sums: Sums, grid: Grid, total: Both, **terms: Any) -> Both:
+    """Release sums of rounded records: factors of products may have made each longer, by ``LOST`` of the bound."""
+    return sums.release(total, **{**terms, "bound": grid.bound * (1 + LOST)})
 
 
 def initial_state(plan: Plan, model: nn.Module, device: torch.device | str | None = None) -> State:
@@ -152,14 +165,13 @@ def count_trained(model: nn.Module) -> int:
 class _ChunkGradients(PerSampleGradients):
     """The gradients of one chunk, in the groups of the run, summed in the precision in which they are released.
 
-    With a ``grid``, for chunks of one record, its contribution is rounded to multiples of it: of these, sums in float64
-    are exact, whatever their order (up to 2^32 records of a bound each).
+    On a ``grid`` what each record adds is rounded by itself, and sums in float64 are exact, whatever their order.
     """
 
     gradients: engine.PerSample
     groups: Sequence[Sequence[str]] | None
     kinds: Mapping[str, torch.dtype]
-    grid: float | None
+    grid: Grid | None
 
     @property
     def norms(self) -> Tensor:
@@ -168,22 +180,18 @@ class _ChunkGradients(PerSampleGradients):
     def weighted_sum(self, weights: Tensor, names: Collection[str] | None = None) -> Gradients:
         """The sums as they are released: a complex one as its real and imaginary parts, the coordinates that the norm
         and the noise are about."""
-        sums = self.gradients.weighted_sum(weights, self.groups, names=names)
+        sums = self.gradients.weighted_sum(weights, self.groups, names=names, grid=self.grid)
         wanted = self.kinds if names is None else {name: self.kinds[name] for name in self.kinds if name in names}
-        return {name: _round(_real(sums[name]).to(kind), self.grid) for name, kind in wanted.items()}
+        return {name: _real(sums[name]).to(kind) for name, kind in wanted.items()}
 
 
-def _round(values: Tensor, grid: float | None) -> Tensor:
-    return values if grid is None else torch.round(values / grid) * grid
-
-
-def _widen_extras(rule: Clip, kinds: Mapping[str, torch.dtype], grid: float | None) -> Clip:
+def _widen_extras(rule: Clip, kinds: Mapping[str, torch.dtype], grid: Grid | None) -> Clip:
     """The rule, its extras in the precision of the sums, and on their grid."""
     kind = next(iter(kinds.values()))
 
     def clip(norms: Tensor, state: State) -> tuple[Tensor, Tensor]:
         weights, extras = rule(norms, state)
-        return weights, _round(extras.to(kind), grid)
+        return weights, extras.to(kind) if grid is None else grid.round(extras)
 
     return clip
 

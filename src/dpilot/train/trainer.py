@@ -54,7 +54,7 @@ class Trainer:
     as often (or about 20 times), exactly, and the record keeps the figures and says so. ``audit`` are canaries, half
     of which take part: ``run.audit()`` is the lower bound on epsilon that they prove. ``callback`` is called with the
     record of each step, ``progress`` with that and the time. ``noise`` "hardened" draws it exactly, on a grid to which
-    each record is rounded first: on the CPU, one record at a time (docs/trust.md). ``test_seed`` fixes noise and
+    what each record adds is rounded first, by itself: on the CPU (docs/trust.md). ``test_seed`` fixes noise and
     batches, and stamps the record as not private.
 
     ``units`` protects persons (devices, documents) instead of rows: one id for each row of the data set. A unit is then

@@ -19,6 +19,7 @@ from dpilot.engine.base import NoRule, PerSample, make_handle, trainable, zero_g
 from dpilot.engine.batch import Chunk, copies_of
 from dpilot.engine.generators import GeneratorStates, keep_draws, seeds, sow
 from dpilot.engine.isolate import loop
+from dpilot.numerics.grid import Grid
 
 
 def run(chunk: Chunk, *, reason: str, draws: GeneratorStates, of_chunk: Callable[..., PerSample]) -> PerSample:
@@ -51,15 +52,17 @@ def run(chunk: Chunk, *, reason: str, draws: GeneratorStates, of_chunk: Callable
         found, row = alone(i)
         return [square[row] for square in found.squares.values()]
 
-    def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def sum_with(weights: Mapping[str, Tensor], grid: Grid | None = None) -> dict[str, Tensor]:
         totals = zero_gradients({name: parameters[name] for name in weights})
+        if grid is not None:
+            totals = {name: total.to(torch.promote_types(total.dtype, torch.float64)) for name, total in totals.items()}
         used = torch.stack(list(weights.values())).count_nonzero(0).tolist()
         with keep_draws():
             for i in (i for i in range(n) if used[i]):
                 found, row = alone(i)
                 mine = torch.arange(len(found.norms), device=found.norms.device) == row
                 columns = {name: torch.where(mine, w[i], 0.0) for name, w in weights.items()}
-                for name, part in found.sum_with(columns).items():
+                for name, part in found.sum_with(columns, grid).items():
                     totals[name] += part
         return totals
 

@@ -21,6 +21,7 @@ from dpilot.engine.batch import Chunk, check_losses
 from dpilot.engine.generators import keep_draws, seeds, sow
 from dpilot.engine.state import StateSnapshot, preserve
 from dpilot.numerics import precision
+from dpilot.numerics.grid import Grid, sum_rows
 
 
 def run(chunk: Chunk, *, reason: str) -> PerSample:
@@ -88,8 +89,17 @@ def hold_gradients(engine: str, reason: str, gradients: Mapping[str, Tensor]) ->
     finite = torch.isfinite(add_squares(squares))
     safe = dict(gradients) if bool(finite.all()) else {name: zero_null_rows(g, finite) for name, g in gradients.items()}
 
-    def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def sum_with(weights: Mapping[str, Tensor], grid: Grid | None = None) -> dict[str, Tensor]:
+        if grid is not None:
+            return {name: sum_on_grid(safe[name], w, grid) for name, w in weights.items()}
         with precision.use_full_precision():
             return {name: torch.tensordot(w.to(safe[name]), safe[name], 1) for name, w in weights.items()}
 
     return make_handle(engine, reason, squares, sum_with)
+
+
+def sum_on_grid(values: Tensor, weights: Tensor, grid: Grid) -> Tensor:
+    """The sum of formed gradients, each rounded to the grid; of complex ones their real and imaginary parts."""
+    if not values.is_complex():
+        return sum_rows(values, weights, grid)
+    return torch.view_as_complex(sum_rows(torch.view_as_real(values.resolve_conj()), weights, grid))

@@ -35,7 +35,7 @@ from dpilot.engine.layers.base import (
 )
 from dpilot.engine.layers.linear import GramParts, gram_bound, gram_is_cheaper, parts_of
 from dpilot.numerics import kernels, precision
-from dpilot.numerics.devices import policy_of
+from dpilot.numerics.devices import policy_of, tightens_bounds
 from dpilot.numerics.precision import Grade
 
 LEAST = 1 << 20
@@ -71,8 +71,7 @@ class Correlation:
     def _by_gram(self) -> bool:
         channels, positions = self.inputs.shape[1] // self.geometry.groups, math.prod(self.errors.shape[2:])
         d, p = channels * math.prod(self.geometry.kernel), self.errors.shape[1]
-        single = self.geometry.groups == 1 and self.inputs.shape[0] == self.batch_size
-        return single and gram_is_cheaper(positions, d, p, policy_of(self.inputs.device).gram_factor)
+        return self.plain and gram_is_cheaper(positions, d, p, policy_of(self.inputs.device).gram_factor)
 
     def _by_entry(self) -> bool:
         """On a GPU, where unfolding costs more than a product for each kernel entry and sizes suit tensor cores."""
@@ -109,8 +108,17 @@ class Correlation:
             parts.append(squares)
             loose.append(torch.zeros_like(squares, dtype=torch.bool) if found is None else found)
         chosen = torch.cat(loose)
-        formed = policy_of(chosen.device).tightens_bounds and bool(chosen.any())
+        formed = tightens_bounds(chosen.device) and bool(chosen.any())
         return torch.cat(parts), Apart.of(self, chosen, self._few(chosen)) if formed else self
+
+    @property
+    def plain(self) -> bool:
+        """Whether each sample is one row, of which all channels meet."""
+        return self.geometry.groups == 1 and self.inputs.shape[0] == self.batch_size
+
+    def tokens(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Patches (m, T, d) and errors (m, T, p) of a few samples, where it is ``plain``."""
+        return self._columns(start, stop)[:, 0].mT, self._error_columns(start, stop)[:, 0].mT
 
     def _part(self, start: int, stop: int) -> Correlation:
         ratio = self.inputs.shape[0] // self.batch_size

@@ -14,6 +14,7 @@ from dpilot.engine.base import NoRule, accumulator
 from dpilot.engine.layers.base import MakeUse, Operation, Scope, Use, detach_unseen, rule
 from dpilot.engine.layers.linear import GramParts, Product
 from dpilot.numerics import precision
+from dpilot.numerics.grid import Grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,12 @@ class Lookups:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         rows = self.rows * weights[self.owners].view(-1, *[1] * (self.rows.dim() - 1))
         return rows.new_zeros(self.vocabulary, *rows.shape[1:]).index_add_(0, self.tokens, rows)
+
+    def sum_on_grid(self, weights: Tensor, grid: Grid) -> Tensor:
+        """The sum of what each sample adds to each row of the table, rounded to the grid, of merged look-ups."""
+        rows = self.rows * (weights[self.owners].double() / grid.size).view(-1, *[1] * (self.rows.dim() - 1))
+        whole = rows.new_zeros(self.vocabulary, *rows.shape[1:])
+        return whole.index_add_(0, self.tokens, rows.round_()).mul_(grid.size)
 
     def gradients(self, start: int, stop: int) -> Tensor:
         whole = self.rows.new_zeros(stop - start, self.vocabulary, *self.rows.shape[1:])

@@ -28,7 +28,7 @@ from dpilot.engine.layers.base import (
     rule,
 )
 from dpilot.numerics import kernels, precision
-from dpilot.numerics.devices import policy_of
+from dpilot.numerics.devices import tightens_bounds
 from dpilot.numerics.precision import Grade
 
 
@@ -228,7 +228,7 @@ def bound_squares(
     slack = unit * scale.square() + vanished.square() + lost
     summed = precision.product_slack(tokens, scale.dtype) * scale
     upper = (torch.sqrt(not_below_0(squares) + slack) + summed).square()
-    if not policy_of(upper.device).tightens_bounds:
+    if not tightens_bounds(upper.device):
         return upper, None
     # where tokens cancel the slack may be all of the bound: then the gradient itself is measured, and so summed
     # (tests/engine/test_precision.py::test_norm_is_tight_when_tokens_cancel)
@@ -296,6 +296,11 @@ class Product:
     def terms(self) -> int:
         """From how many products an entry of a gradient is summed."""
         return self.inputs.shape[1]
+
+    def tokens(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """a (m, T, d) and e (m, T, p) of a few samples, of which the gradient is sum_t e_t a_t^T as it is stored."""
+        a, e = self.inputs[start:stop], self.errors[start:stop]
+        return (e, a) if self.swapped else (a, e)
 
     def _few(self, chosen: Tensor) -> Product:
         return replace(self, inputs=self.inputs[chosen], errors=self.errors[chosen], shared=None)

@@ -22,6 +22,7 @@ from dpilot.engine.replay.forms import ModelState, State, form_of, obstacle, set
 from dpilot.engine.state import answer_capturing, preserve_structure, run_eagerly
 from dpilot.engine.trace import Answers
 from dpilot.errors import DpilotError, InvalidInput
+from dpilot.numerics.grid import Grid
 
 FORMS = 4
 """Graphs kept for chunks of different shapes; beyond that, all are forgotten and work is launched as usual."""
@@ -198,7 +199,9 @@ class CapturedChunk:
         self._current = made
         norms, *squares = together[:, :n].clone().unbind(0)
 
-        def sum_with(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        def sum_with(weights: Mapping[str, Tensor], grid: Grid | None = None) -> dict[str, Tensor]:
+            if grid is not None:
+                _validate.refuse("device", self._inputs[0].device, "the CPU where sums lie on a grid")
             if turn != self._turn:
                 raise InvalidInput(
                     "the records of this chunk were replaced by a later one's: expected its sum before the next chunk. "
