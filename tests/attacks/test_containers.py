@@ -18,6 +18,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 from pyarrow import parquet
 
 from dpilot import AutoRegressor, hardened
@@ -37,6 +38,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.receipt import Receipt
 from dpilot.privacy.unit import MOST_ROWS_PER_UNIT, PrivacyUnit
 from dpilot.statistics import partitions, partitions_event, threshold_for
+from dpilot.train.batches.unit_reader import check_ids
 from dpilot.transfer.features import Features
 from dpilot.transfer.pixels import as_pixels
 from dpilot.transfer.scattering import scattered
@@ -170,6 +172,14 @@ def test_a_row_of_another_width_does_not_end_a_search(row: Any) -> None:
 @pytest.mark.filterwarnings("ignore:A column-vector y")
 def test_a_complex_label_in_a_column_does_not_end_a_fit(odd: complex) -> None:
     assert len(target_cells(np.concatenate([LABELS[:, None], [[odd]]]))) == SIZE + 1
+
+
+def test_ids_that_torch_made_floats_of_are_refused() -> None:
+    """One missing id made float32 of 40 large ones, of which ten were left: 30 persons were parts of others."""
+    ids, unit = torch.arange(2**25, 2**25 + 40), PrivacyUnit("person", rows=1)
+    check_ids(range(40), ids, unit)
+    with pytest.raises(InvalidInput, match="float32"):
+        check_ids(range(41), torch.cat([ids, torch.tensor([torch.nan])]), unit)
 
 
 def test_no_unit_has_more_rows_than_are_read_at_a_time() -> None:
