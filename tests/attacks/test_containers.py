@@ -18,11 +18,14 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 from pyarrow import parquet
 
 from dpilot import AutoRegressor, hardened
 from dpilot.data.cells import plain
+from dpilot.data.encoder import Encoder
 from dpilot.data.parquet import ParquetDataset
+from dpilot.data.schema import Schema
 from dpilot.data.splits import Split
 from dpilot.data.units import cut_units
 from dpilot.data.values import key, number
@@ -35,7 +38,9 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.receipt import Receipt
 from dpilot.privacy.unit import MOST_ROWS_PER_UNIT, PrivacyUnit
 from dpilot.statistics import partitions, partitions_event, threshold_for
+from dpilot.train.batches.unit_reader import check_ids
 from dpilot.transfer.features import Features
+from dpilot.transfer.pixels import as_pixels
 from dpilot.transfer.scattering import scattered
 from dpilot.tune import PrivateSearchCV
 from dpilot.tune.paid_trials import SearchTerms, _scores, whole
@@ -169,11 +174,47 @@ def test_a_complex_label_in_a_column_does_not_end_a_fit(odd: complex) -> None:
     assert len(target_cells(np.concatenate([LABELS[:, None], [[odd]]]))) == SIZE + 1
 
 
+def test_ids_that_torch_made_floats_of_are_refused() -> None:
+    """One missing id made float32 of 40 large ones, of which ten were left: 30 persons were parts of others."""
+    ids, unit = torch.arange(2**25, 2**25 + 40), PrivacyUnit("person", rows=1)
+    check_ids(range(40), ids, unit)
+    with pytest.raises(InvalidInput, match="float32"):
+        check_ids(range(41), torch.cat([ids, torch.tensor([torch.nan])]), unit)
+
+
 def test_no_unit_has_more_rows_than_are_read_at_a_time() -> None:
     most = PrivacyUnit("person", rows=MOST_ROWS_PER_UNIT).rows or 0
     assert [place.stop for place in cut_units(np.zeros(most, dtype=np.int64))] == [most]
     with pytest.raises(InvalidInput, match="rows_per_unit"):
         PrivacyUnit("person", rows=most + 1)
+
+
+HIDDEN = np.arange(SIZE)[:, None] % [3, 5] == 0
+VECTOR = Schema.from_dict({"columns": {"v": {"type": "vector", "width": 2}}})
+CLASSIFIER = LogisticRegression(classes=[0, 1])
+READ: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "a table": (X, lambda values: whole(CLASSIFIER, values, [0] * len(values))[0]),
+    "features": (X, lambda values: Features.of(values, [0] * len(values), 2).values),
+    "rows": (X, lambda values: Features.of(list(values), [0] * len(values), 2).values),
+    "images": (X, lambda values: as_pixels(values[:, :, None])),
+    "a vector": (X, lambda values: Encoder(VECTOR).encode({"v": values}).features),
+    "labels": (LABELS, lambda values: codes(target_cells(values), np.array([0, 1]))),
+    "labels of features": (LABELS, lambda values: Features.of(np.ones((len(values), 1)), values, 2).labels),
+}
+
+
+@pytest.mark.parametrize("odd", [1.0, 1 + 0j, None], ids=repr)
+@pytest.mark.parametrize("what", READ)
+def test_a_record_of_another_type_uncovers_and_hides_no_masked_cell(what: str, odd: Any) -> None:
+    """In an array of numbers hidden cells were read, in one of complex numbers or objects missing: 28 of 60 records."""
+    values, read = READ[what]
+    masked = np.ma.array(values, mask=HIDDEN if values.ndim == 2 else HIDDEN[:, 0])
+    more = np.ma.array(np.full((1, *values.shape[1:]), odd))
+    shown, found, open_ = (
+        np.asarray(read(each), dtype=np.float64) for each in (masked, np.ma.concatenate([masked, more]), values)
+    )
+    assert np.array_equal(found[:SIZE], shown, equal_nan=True)
+    assert not np.array_equal(shown, open_)  # what is hidden is missing
 
 
 def with_cell(values: Any, cell: Any) -> Any:

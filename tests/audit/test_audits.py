@@ -17,9 +17,11 @@ from dpilot.audit.neighbours import neighbours
 from dpilot.audit.replay import audit_replays
 from dpilot.cli.main import main
 from dpilot.errors import InvalidInput
+from dpilot.mechanism import release
 from dpilot.noise import SystemNoise
 from dpilot.privacy import accountant, lower_estimate
 from dpilot.privacy.events import Composed, Gaussian, PoissonSampled, PureDP, RepeatAndSelect, Repeated
+from dpilot.privacy.receipt import Receipt
 from tests.audit import own_runs
 
 
@@ -48,6 +50,18 @@ def test_a_record_used_twice_and_a_split_by_row_are_found() -> None:
     by_row = audit_replays(own_runs.split_persons_by_row, few(own_runs.PERSONS, unit=2))
     assert not all(each.held for each in by_row)
     assert all(each.held for each in audit_replays(own_runs.keep_persons_whole, few(own_runs.PERSONS, unit=2)))
+
+
+def test_runs_that_raise_alike_show_nothing() -> None:
+    """Equal errors were no difference, and what the run would have returned was never looked at."""
+
+    def run(data: Any) -> None:
+        release(np.zeros(1), bound=1.0, noise_multiplier=1.0, receipt=Receipt(Gaussian(1.0)))
+        raise ValueError("no such option")
+
+    checks = {each.name: each for each in audit_replays(run, few(own_runs.RECORDS))}
+    assert checks["ending"].held is False
+    assert "no such option" in checks["ending"].found
 
 
 def test_a_run_that_releases_nothing_is_no_success() -> None:

@@ -388,6 +388,7 @@ def unmoved(run: Any, data: Any, neighbour: Any, opaque: Any = ("ledger*", "fit.
     result = replay(run, data, neighbour, opaque=opaque)
     assert result.differences == ()
     assert result.releases > 0
+    assert result.ending == "returned"
 
 
 def linear(data):
@@ -414,17 +415,17 @@ def auto_regressor(data):
 
 def auto_classifier(data):
     made = AutoClassifier(epsilon=5.0, size=SIZE, epochs=8, classes=[0, 1]).fit(*data)
-    return made.coef_, dict(made.metrics_), made.privacy_.spent
+    return made.coef_, list(made.metrics_), made.privacy_.spent
 
 
 def declared_classifier(data):
     made = AutoClassifier(epsilon=5.0, size=SIZE, epochs=8, schema=SCHEMA).fit(data)
-    return made.coef_, dict(made.metrics_), made.privacy_.spent
+    return made.coef_, list(made.metrics_), made.privacy_.spent
 
 
 def declared_table(data):
     made = fit_table(data, SCHEMA, epsilon=5.0, delta=1e-5, size=SIZE, epochs=1)
-    return made.model.state_dict(), made.metrics
+    return made.predictor.state(), made.record.metrics
 
 
 ROW = np.array([[1.0, 2.0]])
@@ -740,7 +741,7 @@ def test_an_image_of_another_type_scales_no_other(odd):
 def test_images_of_another_type_move_only_their_own_part_of_a_fit():
     def run(data):
         made = AutoClassifier(epsilon=5.0, size=20, epochs=8, classes=[0, 1]).fit(*data)
-        return made.coef_, dict(made.metrics_)
+        return made.coef_, list(made.metrics_)
 
     more = np.concatenate([IMAGES, ODD_IMAGES["floats"]]), np.append(LABELS[:20], "x")
     unmoved(run, (IMAGES, LABELS[:20]), more)

@@ -175,7 +175,7 @@ def test_a_name_of_a_picture_is_read_cell_by_cell(cell, tmp_path_factory, monkey
 def classifier(schema):
     def run(data):
         made = AutoClassifier(epsilon=5.0, size=SIZE, epochs=8, schema=schema).fit(data)
-        return made.coef_, dict(made.metrics_), made.privacy_.spent
+        return made.coef_, list(made.metrics_), made.privacy_.spent
 
     return run
 
@@ -209,7 +209,7 @@ def test_vectors_move_only_by_their_own_record(odd):
 
 def unit_rows(data):
     made = AutoClassifier(epsilon=5.0, size=SIZE, epochs=8, classes=[0, 1], rows="unit").fit(*data)
-    return made.coef_, dict(made.metrics_), made.privacy_.spent
+    return made.coef_, list(made.metrics_), made.privacy_.spent
 
 
 ROW = np.array([[1.0, 2.0]])

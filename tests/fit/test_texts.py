@@ -101,7 +101,7 @@ ODD = ["good film " * 5_000, "\ud800", "a\0b", None, ["x"]]
 def test_a_text_moves_an_encoded_table_only_by_its_own_record(encoder: Path, odd: Any) -> None:
     def run(table: Any) -> Any:
         made = AutoClassifier(epsilon=5.0, size=100, schema=only_reviews(encoder)).fit(table)
-        return made.coef_, dict(made.metrics_)
+        return made.coef_, list(made.metrics_)
 
     base = {name: reviews(100)[name].to_numpy(dtype=object) for name in ("review", "label")}
     more = {name: np.fromiter([*base[name], odd if name == "review" else "pos"], dtype=object) for name in base}

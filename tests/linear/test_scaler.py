@@ -43,6 +43,13 @@ def test_every_level_keeps_its_bounds(level, record):
     assert found.releases >= 1
 
 
+def test_a_size_that_is_bought_leaves_the_scaling_the_rest():
+    """The scaling took all, so that no such scaler fitted its own budget."""
+    rows = table(200, 3)
+    found = replay(lambda values: released(PrivateStandardScaler(size="private").fit(values)), rows, rows[:-1])
+    assert (found.differences, found.ending) == ((), "returned")
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_target_beside_the_features_is_in_the_bound_of_every_level(level):
     size = float(LEVELS[level])

@@ -19,7 +19,7 @@ from fnmatch import fnmatch
 from hashlib import sha256
 from pathlib import Path, PurePath
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,7 +27,10 @@ from dpilot._arrays import is_tensor
 from dpilot.privacy.notices import count_apart
 from dpilot.tape import Tape, tape
 
-__all__ = ["Diverged", "Observation", "observe", "plain"]
+__all__ = ["RETURNED", "Diverged", "Observation", "observe", "plain"]
+
+RETURNED: Final = "returned"
+"""How a run ended that raised nothing."""
 
 
 class Diverged(BaseException):
@@ -108,7 +111,7 @@ def _text(value: object) -> str:
 
 def _outcome(run: Callable[[Any], Any], data: Any) -> tuple[str, object]:
     try:
-        return "returned", plain(run(data))
+        return RETURNED, plain(run(data))
     except SystemExit as leaving:
         return f"exited with {leaving.code!r}", None
     except Diverged:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from dpilot.audit.check import Check
 from dpilot.audit.neighbours import Pair
-from dpilot.audit.observe import Diverged, Observation, observe, scratch
+from dpilot.audit.observe import RETURNED, Diverged, Observation, observe, scratch
 from dpilot.tape import TapeEntry
 
 __all__ = ["Replay", "audit_replays", "replay"]
@@ -39,11 +39,15 @@ __all__ = ["Replay", "audit_replays", "replay"]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What moved: nothing, if ``differences`` is empty. ``largest`` is the largest movement in units of its bound."""
+    """What moved: nothing, if ``differences`` is empty. ``largest`` is the largest movement in units of its bound.
+
+    ``ending``: how the first run ended; of one that did not return, nothing that it would have returned was compared.
+    """
 
     differences: tuple[str, ...]
     releases: int
     largest: float
+    ending: str = RETURNED
 
 
 def replay(
@@ -74,19 +78,23 @@ def replay(
         second = observe(run, neighbour, player, folder=folder, opaque=opaque)
     moves = [(_movement(a, b), b.bound) for a, b in zip(recorder.entries, player.entries, strict=False)]
     differences = (*_release_differences(recorder, player, tolerance), *_other_differences(first, second))
-    return Replay(differences, len(recorder.entries), max((move / bound for move, bound in moves), default=0.0))
+    largest = max((move / bound for move, bound in moves), default=0.0)
+    return Replay(differences, len(recorder.entries), largest, first.ending)
 
 
 def audit_replays(run: Callable[[Any], Any], pairs: Sequence[Pair]) -> list[Check]:
     """Replay ``run`` on each of ``pairs``, such as ``neighbours(data)``, and say of each what moved."""
-    found, releases = [], 0
+    found, releases, endings = [], 0, list[str]()
     for pair in pairs:
         result = replay(run, pair.data, pair.neighbour, opaque=("*",))
         releases += result.releases
+        endings += [result.ending] * (result.ending != RETURNED)
         moved = f"moves a release by {result.largest:.3g} bounds at most, of {result.releases} releases"
         found.append(Check(pair.name, not result.differences, "; ".join(result.differences) or moved))
     if not releases:
         found.append(Check("releases", False, "nothing was released: the replay shows nothing"))
+    if endings:
+        found.append(Check("ending", False, f"the run {endings[0]}: what it would have returned was not compared"))
     return found
 
 

@@ -50,6 +50,8 @@ def plain(column: Any) -> Cells:
         Nothing raises because of a value: a cell that cannot be taken out is UNREADABLE. A numpy array of durations
         raises: numpy makes durations of whole numbers for the sake of one, and what they were is lost.
     """
+    if isinstance(column, np.ma.MaskedArray) and column.ndim > 1:
+        return plain(unmask(column))
     if isinstance(column, np.ma.MaskedArray):
         cells = zip(plain(column.data).tolist(), np.ma.getmaskarray(column).tolist(), strict=True)
         return objects(None if masked else cell for cell, masked in cells)
@@ -66,6 +68,24 @@ def plain(column: Any) -> Cells:
     if library == "pyarrow":
         return plain_arrow(column)
     return _pandas(column)
+
+
+def unmask(values: Any) -> Any:
+    """A masked array as a plain one: what it hides is missing, whatever type it has as a whole; all else as it is.
+
+    Numpy forgets a mask where an array is taken for a plain one, and shows what was hidden.
+
+    >>> unmask(np.ma.array([1, 2], mask=[False, True])).tolist()
+    [1.0, nan]
+    """
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    hidden = np.ma.getmaskarray(values)
+    if values.dtype.kind in "fiub":
+        return np.where(hidden, np.nan, values.data)
+    made = values.data.astype(object)
+    made[hidden] = None
+    return made
 
 
 def kind(column: Any) -> str:

@@ -35,6 +35,7 @@ _TIME: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(
 # a real number, as numpy and Python write it among complex ones
 _COMPLEX: Final = re.compile(r"\(([-+.\deE]+|[-+]?nan|[-+]?inf)[+-]0j\)|-?(0)j")
 _ZONED: Final = re.compile(r"\d{4}-\d\d-\d\d[T ].*(Z|[+-]\d\d(:?\d\d)?)")
+_MASKED: Final = np.ma.masked  # what an array with a mask gives of a hidden cell
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # without a zone
 
 
@@ -121,7 +122,7 @@ def text(value: object) -> str | None:
 
 def is_missing(cell: Any) -> bool:
     """None and nan; pandas' NA and NaT by name, as the first does not compare and the package need not be loaded."""
-    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+    if cell is None or cell is _MASKED or type(cell).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(cell, float | np.floating | Decimal) and bool(cell != cell)
 

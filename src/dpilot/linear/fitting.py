@@ -15,7 +15,7 @@ from dpilot import _validate
 from dpilot._arrays import Floats
 from dpilot.errors import PrivacyWarning
 from dpilot.linear.declared_bounds import DeclaredBounds
-from dpilot.linear.problem import CommittedRun, LinearProblem, Privacy, commit_stages, multiplier
+from dpilot.linear.problem import SIZE_SHARE, CommittedRun, LinearProblem, Privacy, commit_stages, multiplier
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.linear.standardise import Scaling, StandardisePlan, buy_scaling, plan_centre, plan_scaling, plan_target
@@ -29,7 +29,6 @@ from dpilot.statistics import count, count_event
 
 __all__ = ["Centre", "Fitted", "Method", "RegressionPlan", "fit_rows", "noise_of", "plan_fit", "problem_of", "size_of"]
 
-_SIZE_SHARE: Final = 0.005
 _HALF: Final = 0.5  # of its half range: the width of a declared target of which nothing else is found
 _TIME: Final = "running time"
 
@@ -215,7 +214,7 @@ def plan_fit(
     bought_plans = {"scale": scaling, "target": target}
     stages |= {name: plan.event for name, plan in bought_plans.items() if plan}
     shares = [
-        _SIZE_SHARE if buys_size and problem.size is None else 0.0,
+        SIZE_SHARE if buys_size and problem.size is None else 0.0,
         *(plan.share for plan in bought_plans.values() if plan),
     ]
     left = 1 - taken - sum(shares)
@@ -235,7 +234,7 @@ def size_of(problem: LinearProblem) -> tuple[Callable[[Rows, CommittedRun], floa
     if problem.size is not None:
         known = max(problem.size, 1.0)
         return lambda *_: known, {}
-    sigma = multiplier(problem, _SIZE_SHARE)
+    sigma = multiplier(problem, SIZE_SHARE)
 
     def noisy(rows: Rows, run: CommittedRun) -> float:
         with run.stage("size") as receipt:

@@ -22,7 +22,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
 from dpilot._arrays import Floats
-from dpilot.data.cells import UNREADABLE, Cells, check_numeric, kind, objects, plain
+from dpilot.data.cells import UNREADABLE, Cells, check_numeric, kind, objects, plain, unmask
 from dpilot.data.frames import columns_of, is_frame
 from dpilot.data.values import attempt, number
 from dpilot.errors import InvalidInput
@@ -196,6 +196,7 @@ def _has_rows(X: Any) -> bool:
 
 def _table(X: Any, width: int | None) -> Any:
     """Lists of rows and arrays as numbers, a row of another length as nan; what is neither stays as it is."""
+    X = unmask(X)
     if isinstance(X, np.ndarray) and (X.dtype != object or X.ndim > 1):
         check_numeric(X, "X")
         if X.dtype.kind == "c" and X[:1].imag.any():
@@ -222,7 +223,7 @@ def _cells_of(y: Any) -> Cells:
         if kind(y) == "nested":
             raise InvalidInput("y is a column of lists or records: expected one value for each record.")
         return plain(y)  # the column of a frame
-    values = np.asarray(y)
+    values = np.asarray(unmask(y))
     if values.ndim != 1:
         column_or_1d(np.empty(values.shape, dtype=np.bool_), warn=True)  # of the shape alone: one cell decides the type
     return plain(values.reshape(len(values)))

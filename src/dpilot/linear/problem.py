@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,7 +21,13 @@ from dpilot.privacy.notices import warn_of_refusal
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import neighbours
 
-__all__ = ["CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier", "state_total"]
+__all__ = [
+    "SIZE_SHARE", "CommittedRun", "LinearProblem", "Privacy", "commit_stages", "gaussian_events", "multiplier",
+    "state_total",
+]  # fmt: skip
+
+SIZE_SHARE: Final = 0.005
+"""Of the squared mu, for a size that is bought."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.problem import LinearProblem, gaussian_events, multiplier
+from dpilot.linear.problem import SIZE_SHARE, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy.events import Composed, Event, Gaussian
@@ -94,10 +94,10 @@ class StandardisePlan:
 def plan_scaling(problem: LinearProblem, columns: int, *, whole: bool = False) -> StandardisePlan | None:
     """The finest level that ``columns`` bought columns can have at this size and budget; None if all are declared.
 
-    It takes the smallest share that pays for the level, or all there is (``whole``).
+    It takes the smallest share that pays for the level, or all that a size to buy leaves (``whole``).
     """
     plan = _affordable(problem, columns, (1.0,) if whole else _SHARES) if columns else None
-    return _plan_level(problem, plan.level, 1.0) if plan and whole else plan
+    return _plan_level(problem, plan.level, 1 - SIZE_SHARE * (problem.size is None)) if plan and whole else plan
 
 
 def plan_target(problem: LinearProblem) -> StandardisePlan:

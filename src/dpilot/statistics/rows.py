@@ -100,7 +100,7 @@ def real_numbers(values: Any, what: str) -> Floats:
         array = np.asarray(values)
     except ValueError:  # rows of several widths, of which numpy says how many there are
         array = np.asarray(None)
-    if array.dtype.kind not in "fiub":
+    if array.dtype.kind not in "fiub" or isinstance(values, np.ma.MaskedArray):  # whose mask would be forgotten
         raise InvalidInput(f"{what} are no array of real numbers: expected one. Encode them first.")
     return np.asarray(array, dtype=np.float64)
 

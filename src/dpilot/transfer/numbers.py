@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpilot._arrays import Floats
-from dpilot.data.cells import kind, objects, plain
+from dpilot.data.cells import kind, objects, plain, unmask
 from dpilot.data.frames import columns_of, is_frame
 from dpilot.data.reading import numbers
 from dpilot.data.values import attempt
@@ -45,7 +45,7 @@ def as_numbers(values: Any, *, rows: bool) -> Tensor:
         if kind(values) == "nested":
             raise InvalidInput("a column holds lists or records: expected one number for each record.")
         return torch.from_numpy(numbers(plain(values), ()))
-    array = values
+    array = unmask(values)
     if isinstance(array, np.ndarray) and (array.dtype != object or array.ndim > 1):
         return torch.as_tensor(_plain(array))
     if not isinstance(array, Sequence | np.ndarray) or isinstance(array, str | bytes):
@@ -79,6 +79,7 @@ def _table(listed: list[Any]) -> Floats:
 def _row(row: Any) -> Floats | None:
     if isinstance(row, Tensor):
         row = row.detach().cpu().numpy()
+    row = unmask(row)
     if isinstance(row, np.ndarray) and row.ndim == 1:
         return np.asarray(_plain(row), dtype=np.float64)
     return _read(list(row)) if isinstance(row, list | tuple) else None
@@ -89,4 +90,6 @@ def _read(cells: list[Any]) -> Floats:
 
 
 def _single(cell: Any) -> Any:
+    if cell is np.ma.masked:
+        return None
     return cell.item() if isinstance(cell, Tensor | np.ndarray) else cell

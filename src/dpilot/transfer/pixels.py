@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
-from dpilot.data.cells import plain
+from dpilot.data.cells import plain, unmask
 from dpilot.data.reading import numbers
 from dpilot.data.values import attempt
 from dpilot.errors import InvalidInput
@@ -38,7 +38,7 @@ def as_pixels(images: Any) -> Tensor:
         return torch.where(images.imag == 0, images.real, torch.nan) if images.is_complex() else images
     if isinstance(images, Sequence) and not isinstance(images, str | bytes):
         return torch.from_numpy(_stack(images))
-    return torch.as_tensor(_real(np.asarray(images)))
+    return torch.as_tensor(_real(np.asarray(unmask(images))))
 
 
 def scale_pixels(images: Tensor, white: float | None = None) -> Tensor:
@@ -70,7 +70,7 @@ def _stack(images: Sequence[Any]) -> Any:
 
 
 def _picture(image: Any, shape: tuple[int, ...]) -> Any:
-    pixels = _real(np.asarray(image))
+    pixels = _real(np.asarray(unmask(image)))
     return pixels if pixels.shape == shape else np.nan
 
 

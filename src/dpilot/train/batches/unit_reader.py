@@ -128,6 +128,11 @@ def check_ids(dataset: Any, ids: Any, unit: PrivacyUnit) -> None:
             f"units are a {type(ids).__name__} that is not flat, or not as long as the data set: expected one id for "
             "each row of it, in its order."
         )
+    elif isinstance(ids, Tensor) and ids.is_floating_point() and ids.dtype != torch.float64:
+        raise InvalidInput(  # torch.cat makes these of whole numbers for the sake of one
+            f"units are a tensor of {ids.dtype}, in which large whole numbers are one: expected int64, or texts. One "
+            "id that is missing makes such a tensor of all."
+        )
 
 
 def first_row(dataset: Any, ids: Any, unit: PrivacyUnit, collate: Collate | None) -> Any:
