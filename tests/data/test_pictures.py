@@ -172,7 +172,7 @@ def test_a_folder_is_a_table_of_files_and_classes(tmp_path):
     ]
     assert frame["class"].tolist()[:-1] == ["bright"] * 3 + ["dark"] * 4
     assert record_states(table.schema, frame).usable.tolist() == [True] * 6 + [False] * 2
-    with pytest.raises(InvalidInput, match="has 1 class folders"):
+    with pytest.raises(InvalidInput, match="expected the names of two or more folders"):
         folder_schema(root, ["dark"])
 
 

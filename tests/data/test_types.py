@@ -378,7 +378,7 @@ def test_levels_of_a_file_beside_the_schema(tmp_path: Path) -> None:
         ({"type": "text", "features": 7}, "features are 7"),
         ({"type": "text", "features": True}, "features are True"),
         ({"type": "text", "length": 0}, "length is 0"),
-        ({"type": "text", "encoder": "minilmm"}, "expected 'minilm', or the folder of a Hugging Face model, and there is no"),
+        ({"type": "text", "encoder": "minilmm"}, "expected 'minilm', or the folder of a Hugging Face model, and"),
         ({"type": "text", "encoder": "minilm", "features": 100}, "features are 100, but the encoder gives 384"),
         ({"type": "text", "encoder": "minilm", "length": 2}, "length is 2"),
         ({"type": "text", "encoder": 3}, "encoder is 3"),

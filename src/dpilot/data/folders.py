@@ -48,6 +48,8 @@ def class_names(folder: str | Path) -> list[str]:
 def declare_folder(folder: str | Path, classes: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
     """What a schema says of a folder: pictures of 32 x 32 pixels in colours, and the classes, those of its folders."""
     found = class_names(folder) if classes is None else list(classes)
+    if classes is not None and len(found) < 2:
+        raise InvalidInput(f"classes are {found}: expected the names of two or more folders, as healthy,ill.")
     if len(found) < 2:
         raise InvalidInput(
             f"{Path(folder).name} has {len(found)} class folders: expected two or more, each with the pictures of its "

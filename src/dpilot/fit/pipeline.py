@@ -100,7 +100,8 @@ class FitStopped(InvalidInput):
         super().__init__(
             f"only about {health.usable} of the records can be used, below the limit of {health.stop_below:.0%}: "
             f"stopped after the health check, which cost epsilon {cost.epsilon:.3g}; {left.epsilon:.6g} is left. "
-            f"{flaws} Correct the schema (dpilot schema check){encoding}, or lower the limit (stop_below, --stop-below)."
+            f"{flaws} Correct the schema (dpilot schema check){encoding}, or lower the limit (stop_below, "
+            "--stop-below)."
         )
 
 
