@@ -2,8 +2,9 @@
 
 Fits: Adult, repeated in random order, each row with the id of a random person (four rows a person on average), as a
 csv file, or with ``--narrow`` three of its numbers as parquet; with units (at most 8 rows) and without; each fit in a
-process of its own. ``--memory`` holds everything in memory instead, where it fits. Peak memory is the most that was
-resident at a time (VmHWM), code included; that of loading code alone is the line of 0 rows.
+process of its own. ``--memory`` holds everything in memory instead, where it fits. ``--ids`` says whose rows lie where;
+``--wide 30`` has so many constructed numbers in place of Adult. Peak memory is the most that was resident at a time
+(VmHWM), code included; that of loading code alone is the line of 0 rows. "own" is that without mapped files, sampled.
 
 Trainer: records of 20 bytes in a file, steps of an expected 10,000 records by true Poisson sampling.
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,7 @@ print(json.dumps({"peak_MiB": peak[0], "records": records, **told}))
 NARROW = ("age", "education-num", "hours-per-week")
 
 _FIT = """
-import json, os, sys, time
+import json, os, sys, threading, time
 import torch
 from dpilot.data.schema import Schema
 from dpilot.fit import on_disk
@@ -76,6 +78,14 @@ path, how = sys.argv[1], json.loads(sys.argv[2])
 torch.set_num_threads(how.pop("threads"))
 if how.pop("memory"):
     on_disk._VALUES = 1 << 60
+own = [0]
+def watch():
+    while True:
+        facts = dict(line.split(":") for line in open("/proc/self/status"))
+        own[0] = max(own[0], sum(int(facts[name].split()[0]) // 1024 for name in ("RssAnon", "RssShmem")))
+        time.sleep(0.02)
+if os.path.exists("/proc/self/status"):
+    threading.Thread(target=watch, daemon=True).start()
 loaded = time.process_time()
 start = time.perf_counter()
 metrics = {}
@@ -87,7 +97,8 @@ seconds, processor = time.perf_counter() - start, time.process_time() - loaded
 peak = [int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
 import resource
 peak = peak or [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024]
-print(json.dumps({"peak_MiB": peak[0], "seconds": round(seconds), "processor": round(processor), **metrics}))
+used = {"peak_MiB": peak[0], "own_MiB": max(own), "seconds": round(seconds), "processor": round(processor)}
+print(json.dumps({**used, **metrics}))
 """
 
 
@@ -104,20 +115,51 @@ def write(path: Path, rows: int, source: str | None) -> None:
             file.write(b"".join(b"p%d,%s\n" % (w, lines[k]) for w, k in zip(who.tolist(), which.tolist(), strict=True)))
 
 
-def write_narrow(path: Path, rows: int, source: str | None) -> None:
-    """Three numbers and the class of Adult, and persons, as whole numbers: what reading costs least of."""
-    import pyarrow as pa
-    from pyarrow import parquet
+IDS: dict[str, Callable[[np.random.Generator, int], Any]] = {
+    "random": lambda rng, rows: rng.integers(rows // 4, size=rows),
+    "sorted": lambda rng, rows: np.sort(rng.integers(rows // 4, size=rows)),
+    "crowded": lambda rng, rows: np.where(rng.random(rows) < 0.1, -1, rng.integers(rows // 4, size=rows)),
+    "different": lambda rng, rows: rng.permutation(rows),
+    "text": lambda rng, rows: np.char.add("patient-", rng.integers(rows // 4, size=rows).astype(str)),
+}
+"""Whose each row is: four rows a person on average, a tenth of all rows one person's, or one row a person."""
 
+
+def write_narrow(path: Path, rows: int, source: str | None, ids: str) -> None:
+    """Three numbers and the class of Adult, and persons: what reading costs least of."""
     frame = pd.read_csv(source) if source else pd.read_parquet(adult()[0])
     columns = {name: frame[name].astype(np.int64).to_numpy() for name in NARROW}
     columns["income"] = frame["income"].astype(str).str.contains(">").to_numpy().astype(np.int64)
-    rng, writer = np.random.default_rng(0), None
-    for start in range(0, rows, 1 << 17):
-        count = min(1 << 17, rows - start)
-        which = rng.integers(len(frame), size=count)
-        made = {name: values[which] for name, values in columns.items()}
-        batch = pa.table({"person": rng.integers(rows // 4, size=count), **made})
+    rng = np.random.default_rng(0)
+    whose = IDS[ids](rng, rows)
+
+    def draw(place: slice) -> dict[str, Any]:
+        which = rng.integers(len(frame), size=len(whose[place]))
+        return {"person": whose[place], **{name: values[which] for name, values in columns.items()}}
+
+    _write_parquet(path, rows, draw)
+
+
+def write_wide(path: Path, rows: int, columns: int) -> None:
+    """Numbers from 0 to 100, of which five decide the class: one by itself, two by an interaction, two by a wave."""
+    rng = np.random.default_rng(0)
+
+    def draw(place: slice) -> dict[str, Any]:
+        x = (rng.random((place.stop - place.start, columns), dtype=np.float32) * 100).round(1)
+        pull = (x[:, 0] - 50) / 25 + ((x[:, 1] > 50) ^ (x[:, 2] > 50)) * 2 - 1 + np.sin(x[:, 3] / 15) * (x[:, 4] > 30)
+        labels = (pull + 0.7 * rng.logistic(size=len(x)) > 0).astype(np.int8)
+        return {**{f"x{k}": x[:, k] for k in range(columns)}, "y": labels}
+
+    _write_parquet(path, rows, draw)
+
+
+def _write_parquet(path: Path, rows: int, draw: Callable[[slice], dict[str, Any]]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    writer = None
+    for start in range(0, rows, 1 << 16):
+        batch = pa.table(draw(slice(start, min(start + (1 << 16), rows))))
         writer = writer or parquet.ParquetWriter(path, batch.schema)
         writer.write_table(batch)
     if writer is not None:
@@ -128,6 +170,11 @@ def narrow_schema() -> dict[str, Any]:
     columns = {name: {"type": "numeric", "bounds": [0, 100], "missing": "null"} for name in NARROW}
     target = {"type": "categorical", "categories": ["0", "1"], "role": "target"}
     return {"columns": {"person": {"role": "ignored"}, **columns, "income": target}}
+
+
+def wide_schema(columns: int) -> dict[str, Any]:
+    numbers = {f"x{k}": {"type": "numeric", "bounds": [0, 100], "missing": "null"} for k in range(columns)}
+    return {"columns": {**numbers, "y": {"type": "categorical", "categories": ["0", "1"], "role": "target"}}}
 
 
 def fit(path: Path | str, timeout: float, **how: Any) -> dict[str, Any]:
@@ -146,16 +193,24 @@ def fit(path: Path | str, timeout: float, **how: Any) -> dict[str, Any]:
 def fits(chosen: argparse.Namespace) -> None:
     schema = narrow_schema() if chosen.narrow else adult()[1].to_dict()
     schema["columns"]["person"] = {"role": "ignored"}
+    if chosen.wide:
+        schema, chosen.units = wide_schema(chosen.wide), [0]
     options = {"threads": chosen.threads, "memory": chosen.memory, "schema": schema, "epochs": chosen.epochs}
     print(json.dumps({"rows": 0, **fit("", 600.0, threads=chosen.threads, memory=False)}), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for rows in chosen.rows:
-            path = Path(folder) / ("adult.parquet" if chosen.narrow else "adult.csv")
-            (write_narrow if chosen.narrow else write)(path, rows, chosen.source)
+            path = Path(folder) / ("table.parquet" if chosen.narrow or chosen.wide else "adult.csv")
+            if chosen.wide:
+                write_wide(path, rows, chosen.wide)
+            elif chosen.narrow:
+                write_narrow(path, rows, chosen.source, chosen.ids)
+            else:
+                write(path, rows, chosen.source)
             for model in chosen.models:
                 for unit in chosen.units:
                     named = {"unit": "person"} if unit else {}
-                    size = {"size": rows // 4 if unit else rows} if chosen.declared else {}
+                    persons = rows if chosen.ids == "different" else rows // 4
+                    size = {"size": persons if unit else rows} if chosen.declared else {}
                     found = fit(path, chosen.timeout, model=model, **options, **named, **size)
                     facts = {"rows": rows, "model": model, "unit": bool(unit), "memory": chosen.memory}
                     print(json.dumps({**facts, **found}), flush=True)
@@ -196,6 +251,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--source", help="Adult as csv, where parquet cannot be read")
     parser.add_argument("--narrow", action="store_true", help="three numbers as parquet")
+    parser.add_argument("--ids", choices=IDS, default="random", help="of the three numbers: whose each row is")
+    parser.add_argument(
+        "--wide", type=int, help="so many constructed numbers as parquet (5 at least), rows by themselves"
+    )
     parser.add_argument("--trainer", type=int, nargs="*", help="numbers of records")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--declared", action="store_true", help="the size is declared, not counted")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpilot.errors import BudgetExceeded, InvalidInput
+from dpilot.metrics import counts
 from dpilot.metrics.counts import EDGES, Layout, Scored, counts_event, exact_counts, noisy_counts
 from dpilot.metrics.objective import OBJECTIVES, objective, place_objective
 from dpilot.metrics.ranking import auc, average_precision
@@ -18,7 +19,9 @@ from tests.metrics.helpers import LAYOUT, MANY, drawn, noisy, pairs_auc
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, MANY, Layout(("only",))])
-def test_neighbours_move_the_release_by_no_more_than_its_bound(replay, layout):
+def test_neighbours_move_the_release_by_no_more_than_its_bound(replay, layout, monkeypatch):
+    monkeypatch.setattr(counts, "_ROWS", 8)  # the record that is added begins a block
+
     def run(data):
         scored = Scored(data[0], data[1], data[2] if len(layout.groups) > 1 else None)
         paid = Receipt(counts_event(2.0))
@@ -28,6 +31,14 @@ def test_neighbours_move_the_release_by_no_more_than_its_bound(replay, layout):
     group = np.zeros(40) if records.group is None else records.group
     results = replay(run, (records.target, records.probabilities, group))
     assert max(result.largest for result in results) == pytest.approx(1.0)
+
+
+def test_it_does_not_matter_how_many_records_are_counted_at_a_time(monkeypatch):
+    records = drawn(40, 0, MANY)
+    whole = exact_counts(records, MANY).predictions
+    monkeypatch.setattr(counts, "_ROWS", 7)
+    assert np.array_equal(exact_counts(records, MANY).predictions, whole)
+    assert whole.sum() == 40
 
 
 def test_counts_without_a_receipt_are_refused():

@@ -26,7 +26,9 @@ def noisy(pair, deviation, seed):
     return noisy_sums(*pair, half_range=50.0, noise_multiplier=deviation, receipt=paid, noise=seeded_noise(seed))
 
 
-def test_neighbours_move_the_sums_by_no_more_than_the_bound(replay):
+def test_neighbours_move_the_sums_by_no_more_than_the_bound(replay, monkeypatch):
+    monkeypatch.setattr(regression, "_ROWS", 7)
+
     def run(data):
         paid = Receipt(sums_event(1.0))
         return regression_scores(noisy_sums(*data, half_range=1.0, noise_multiplier=1.0, receipt=paid))
@@ -35,6 +37,12 @@ def test_neighbours_move_the_sums_by_no_more_than_the_bound(replay):
     extreme = (np.append(drawn(20, 0)[0], 1.0), np.append(drawn(20, 0)[1], -1.0))
     results += replay(run, extreme)
     assert max(result.largest for result in results) > 0.99
+
+
+def test_it_does_not_matter_how_many_records_are_added_up_at_a_time(monkeypatch):
+    whole = exact_sums(*drawn(40, 0), half_range=1.0)
+    monkeypatch.setattr(regression, "_ROWS", 7)
+    assert exact_sums(*drawn(40, 0), half_range=1.0) == whole
 
 
 @pytest.mark.parametrize("size", [1000, 200_000])

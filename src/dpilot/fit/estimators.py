@@ -141,9 +141,9 @@ class AutoEstimator(PrivateEstimator):
 
     def _without_ids(self, ids: Cells | None) -> Schema:
         """The declared schema, in which the column of the units' ids is no feature and need not be there."""
-        unnamed = ids is None or self.schema.unit is not None
-        declared: Schema = self.schema
-        return declared.with_roles(protected=self.protected, unit=None if unnamed else self.unit).without_unit()
+        schema: Schema = self.schema
+        unnamed = ids is None or schema.unit is not None
+        return schema.with_roles(protected=self.protected, unit=None if unnamed else self.unit).without_unit()
 
     def _with_ids(self, table: dict[str, Any], schema: Schema, ids: Cells | None) -> tuple[dict[str, Any], Schema]:
         """The columns of a table with the ids of its units as one more."""

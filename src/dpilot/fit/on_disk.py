@@ -1,8 +1,8 @@
 """Records of a fit that are too many for memory: encoded some at a time into files without names, in training order.
 
 What is trained on is what it would be in memory, row for row and in the same order, so the same key gives the same
-coefficients, bit for bit. Of a table of n rows memory holds a block of 2^16 rows, some MiB of a sort, and of the
-records kept apart, which are few, everything but their features.
+coefficients, bit for bit. Of a table of n rows memory holds a block of 2^16 rows, some MiB of a sort, and targets and
+groups of the records kept apart, which are few.
 """
 
 from __future__ import annotations
