@@ -209,7 +209,7 @@ def _placeholder(name: str, parameter: Any, ranks: Ranks, kind: torch.dtype | No
     if parameter.to_local().device.type != mesh.device_type:
         raise UnsupportedModel(
             f"parameter {name!r} lies on {parameter.to_local().device}, and its mesh is of {mesh.device_type}: "
-            "expected pieces where they are computed with. Leave out the offload_policy."
+            "expected pieces where they are computed with. Leave out the offload_policy, fill in what is on meta."
         )
     if parameter.is_complex():
         raise UnsupportedModel(f"parameter {name!r} is complex and in pieces: expected real ones. Do not shard it.")
