@@ -350,7 +350,7 @@ def test_a_run_stopped_after_its_last_step_is_closed(tmp_path, monkeypatch):
             if course.steps_taken < STEPS or late:
                 real(self, course, sampler, noise)
             else:
-                files.write(self.folder / store.CHECKPOINT, store._content(course, self.key))
+                store.write_public(self.folder, course, self.key)
             if course.steps_taken == STEPS:
                 raise Stop
 

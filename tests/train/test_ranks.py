@@ -229,11 +229,17 @@ def test_the_grid_has_room_for_a_thousand_expected_batches():
         assert made.bits >= 24
 
 
-def test_canaries_and_hardened_noise_are_for_one_process():
+def test_canaries_hardened_noise_and_own_loops_with_a_secret_are_for_one_process(tmp_path):
     def work(rank):
+        net, options = model(), {"ledger": str(tmp_path / "book"), "secret": tmp_path / "keys"}
+        with pytest.raises(InvalidInput, match="there are 2 ranks, and a loop of one's own that can be resumed"):
+            PrivateStep(net, LOSS, torch.optim.SGD(net.parameters(), lr=0.5), plan(), **options)
+        with pytest.raises(InvalidInput, match="there are 2 ranks, and a loop of one's own that can be resumed"):
+            PrivateStep.resume(tmp_path, net, LOSS, torch.optim.SGD(net.parameters(), lr=0.5))
         with pytest.raises(InvalidInput, match="audit is given on 2 ranks: expected one process"):
             Trainer(model(), LOSS, plan(), audit=Canaries(10))
         with pytest.raises(InvalidInput, match='noise is "hardened" on several ranks'):
             Trainer(model(), LOSS, plan(), noise="hardened")
 
     run_on_ranks(2, work)
+    assert not any(tmp_path.iterdir())

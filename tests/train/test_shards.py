@@ -51,8 +51,9 @@ def test_a_model_in_pieces_is_trained_like_a_whole_one(name, seen):
 
 def test_own_loops_with_a_model_in_pieces(seen):
     for rank in seen:
-        (weights, record), (whole, same) = rank["own_loop"]
+        (weights, record, shown), (whole, same, expected) = rank["own_loop"]
         assert equal(weights, whole)
+        assert all(torch.equal(one, other) for one, other in zip(shown, expected, strict=True))
         assert record.epsilon == same.epsilon
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dpilot._arrays import Floats
 from dpilot.engine import batch as batches
+from dpilot.engine.check import is_distributed
 from dpilot.engine.made_up import evaluation_mode
 from dpilot.engine.outputs import judge_outputs, outputs
 from dpilot.engine.trace import Verdict
@@ -208,7 +209,8 @@ class Run:
         return where
 
     def _describe(self) -> dict[str, Any] | None:
-        shards = Shards.find(self.model, find_ranks())
+        spread = any(is_distributed(type(p)) for p in self.model.parameters())
+        shards = Shards.find(self.model, find_ranks()) if spread else None
         with nullcontext() if shards is None else shards.plain():
             return architecture.describe(self.model)
 

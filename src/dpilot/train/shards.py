@@ -80,10 +80,9 @@ class Shards:
     @classmethod
     def find(cls, model: nn.Module, ranks: Ranks) -> Shards | None:
         """Those of a model that ``fully_shard`` spread over these ranks; None of a plain one."""
-        sharded: list[Any] = [each for each in model.modules() if _is_sharded(each)]
-        for each in sharded:
-            each.reshard()  # what a forward pass of torch's own may have left whole
-        policies = {each: each._get_fsdp_state()._mp_policy for each in sharded}
+        policies = {
+            each: _give_back(each)._get_fsdp_state()._mp_policy for each in model.modules() if _is_sharded(each)
+        }
         if not policies:
             return None
         owners = {id(p): policy.param_dtype for each, policy in policies.items() for p in each.parameters()}
@@ -107,6 +106,11 @@ class Shards:
     @property
     def trained(self) -> list[Part]:
         return [each for each in self.parts if each.whole.requires_grad]
+
+    @property
+    def trained_pieces(self) -> dict[str, Any]:
+        """What the optimizer moves."""
+        return {each.name: each.sharded for each in self.trained}
 
     def buckets(self) -> Iterator[list[Part]]:
         """The trained parameters, as many at a time as are summed together."""
@@ -172,6 +176,7 @@ class Shards:
         """The plain model without weights: what shapes and names tell."""
         with ExitStack() as undo:
             for module, policy in self.policies.items():
+                _give_back(module)
                 undo.callback(_dress, module, type(module), module._forward_pre_hooks, module._forward_hooks)
                 own = type(module).__mro__[1:]
                 _dress(
@@ -192,6 +197,12 @@ def _is_sharded(module: nn.Module) -> bool:
     return any(kind.__name__ == "FSDPModule" and is_distributed(kind) for kind in type(module).__mro__)
 
 
+def _give_back(module: Any) -> Any:
+    """The module in pieces, also where a forward pass of torch's own left it whole: it would not gather it anew."""
+    module.reshard()
+    return module
+
+
 def _placeholder(name: str, parameter: Any, ranks: Ranks, kind: torch.dtype | None) -> nn.Parameter:
     """A plain parameter in place of one in pieces, refused where these are not what is understood here."""
     if not is_distributed(type(parameter)):
@@ -209,7 +220,7 @@ def _placeholder(name: str, parameter: Any, ranks: Ranks, kind: torch.dtype | No
     if parameter.to_local().device.type != mesh.device_type:
         raise UnsupportedModel(
             f"parameter {name!r} lies on {parameter.to_local().device}, and its mesh is of {mesh.device_type}: "
-            "expected pieces where they are computed with. Leave out the offload_policy."
+            "expected pieces where they are computed with. Leave out the offload_policy, fill in what is on meta."
         )
     if parameter.is_complex():
         raise UnsupportedModel(f"parameter {name!r} is complex and in pieces: expected real ones. Do not shard it.")

@@ -106,7 +106,7 @@ def private_step(
         expected batch size.
     """
     plan, groups = context.plan, context.groups
-    parameters, batch_size = trainable(context.model), plan.expected_batch_size
+    parameters, batch_size = context.sums.trained(context.model), plan.expected_batch_size
     grid = grid_of(plan, state, len(parameters)) if context.hardened else None
     kinds, sums = sum_types(parameters, math.inf if context.hardened else batch_size), context.sums
     canaries = () if context.canaries is None else context.canaries.gradients(planted, state)

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpilot.engine.base import trainable
 from dpilot.errors import BudgetExceeded
 from dpilot.keys import KEY_BYTES
 from dpilot.mechanism import Draws, Noise, gaussian_event, release
@@ -59,6 +60,10 @@ class Sums(Protocol):
     def shards(self) -> Shards | None:
         """The pieces of the model; None of a whole one."""
         return None
+
+    def trained(self, model: nn.Module) -> Mapping[str, nn.Parameter]:
+        """The parameters that the optimizer moves."""
+        return trainable(model)
 
     def whole(self) -> AbstractContextManager[None]:
         """The model as chunks are computed with it."""
@@ -160,13 +165,18 @@ class ShardSums(Sums):
     @classmethod
     def of(cls, shards: Shards, batch_size: float, noise: Noise) -> ShardSums:
         """Those of a model whose batches are expected to hold so many records."""
-        parameters = {part.name: part.sharded for part in shards.trained}
+        parameters = shards.trained_pieces
         witnessed = shards.ranks.once(lambda: isinstance(noise, KeyedNoise) and noise.looks)
         return cls(shards.ranks, shards, sum_types(parameters, batch_size), grid_bits(batch_size), witnessed)
 
     @property
     def shards(self) -> Shards:
         return self.held
+
+    def trained(self, model: nn.Module) -> Mapping[str, nn.Parameter]:
+        """Those in pieces, also where a forward pass of torch's own has left whole ones in their places."""
+        del model
+        return self.held.trained_pieces
 
     def whole(self) -> AbstractContextManager[None]:
         return self.held.whole()
