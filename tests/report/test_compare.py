@@ -67,6 +67,14 @@ def test_the_page_has_a_table_a_pareto_and_nothing_that_acts() -> None:
         assert told in words
 
 
+def test_what_noise_hides_is_not_drawn_and_what_is_public_is_called_so() -> None:
+    hidden = tuple(replace(each, sampling=(0.0, 1.0)) if "parity" in each.name else each for each in fitted().metrics)
+    exact = replace(fitted().metrics[0], exact=True)
+    found = compare({"a": replace(fitted(), metrics=hidden), "b": better(), "c": fitted(metrics=(exact,))})
+    assert [each.across for each in found.pareto] == ["epsilon", "Worst group"]
+    assert found.text("Accuracy", "c") == "85.1 %, exact, on data declared public"
+
+
 def test_the_command_prints_a_table_json_and_a_page(
     runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,13 +97,13 @@ def test_one_threshold_is_a_mark_and_no_line() -> None:
 
 def test_series_of_one_chart_differ_by_shape_and_dash() -> None:
     named = {f"loss against step: {name}": ((0.0, 1.0), (1.0, float(i))) for i, name in enumerate("abcd")}
-    (chart,) = curves.charts(named)
+    (chart,) = curves.charts(named, steps=True)
     assert len({series.shape for series in chart.series}) == len({series.dash for series in chart.series}) == 4
 
 
 def test_a_line_has_no_marks_among_points() -> None:
     fitted, tried = ((0.0, 0.0), (1.0, 1.0)), ((0.2, 0.3), (0.4, 0.4))
-    (chart,) = curves.charts({"r against epsilon: fitted": fitted, "r against epsilon: trials": tried})
+    (chart,) = curves.charts({"r against epsilon: fitted": fitted, "r against epsilon: trials": tried}, steps=False)
     assert [(bool(series.path), len(series.marks)) for series in chart.series] == [(True, 0), (False, 2)]
 
 

@@ -198,6 +198,16 @@ def test_what_the_record_does_not_know_of_a_run_its_writer_may_say(folder: Path,
     assert "which the record does not say" not in filled
 
 
+def test_figures_of_public_records_are_no_trials_and_have_no_intervals(tmp_path: Path) -> None:
+    plan = Plan.calibrate(BUDGET, size=1_500, batch_size=300, steps=4, clipping="constant")
+    public = TensorDataset(torch.randn(30, 3), torch.arange(30) % 2)
+    run = Trainer(nn.Linear(3, 2), LOSS, plan, lr=0.5, public_validation=public).fit(DATA)
+    words = seen(run.report(tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert "Accuracy on public records against step" in words
+    assert "Settings were tried" not in words
+    assert "Each comes with two intervals" not in words
+
+
 def test_a_record_that_lists_no_costs_has_no_statement(tmp_path: Path) -> None:
     total = {"epsilon": 1.0, "delta": 1e-6, "unit": "one record, added or removed"}
     folder = FitRecord(total, {}, {}, (), (), (), (), ("float noise, not hardened",), ()).save(tmp_path / "own")

@@ -18,8 +18,8 @@ from dpilot.report.verdict import find_untold, value_text
 __all__ = ["RunComparison", "compare"]
 
 _SHOWN: Final = 12  # figures
-_FAIR: Final = {"worst_group": 1.0, "demographic_parity": 1.0, "equal_opportunity_gap": 0.0, "false_positive_gap": 0.0}
-"""Figures of fairness, and what is fair: more is better where it is 1, less where it is 0."""
+_FAIR: Final = ("worst_group", "demographic_parity", "equal_opportunity_gap", "false_positive_gap", "selection_gap")
+"""Figures of fairness: of the first two more is better, of gaps less."""
 _HIDDEN: Final = {"versions", "head", "ledger", "epsilon", "delta", "unit", "accounting", "format", "cost", "budget"}
 
 
@@ -35,14 +35,23 @@ class RunComparison:
 
     @property
     def figures(self) -> dict[str, dict[str, MetricRecord]]:
-        """The figures of everything that any run has, by their titles, and of each run that has them."""
+        """The figures of everything that any run has, by their titles, and of each run that has them.
+
+        There is room for some: those that no run can tell come last.
+        """
         found: dict[str, dict[str, MetricRecord]] = {}
         for name, record in self.runs.items():
             for metric in record.metrics:
                 if metric.of == "" or key(metric.name) in _FAIR:
                     title = kind(metric.name).title + (f": {metric.of}" if metric.of else "")
                     found.setdefault(title, {})[name] = metric
-        return dict(list(found.items())[:_SHOWN])
+        untold = self._untold
+        lost = {title: all(each in untold[run] for run, each in of.items()) for title, of in found.items()}
+        return {title: found[title] for title in sorted(found, key=lost.__getitem__)[:_SHOWN]}
+
+    @property
+    def _untold(self) -> dict[str, frozenset[MetricRecord]]:
+        return {name: find_untold(record.metrics) for name, record in self.runs.items()}
 
     @property
     def settings(self) -> dict[str, dict[str, str]]:
@@ -58,7 +67,9 @@ class RunComparison:
         if metric is None:
             return ""
         say = kind(metric.name).say
-        value = value_text(metric, find_untold(self.runs[name].metrics), say)
+        value = value_text(metric, self._untold[name], say)
+        if metric.exact:
+            return f"{value}, exact, on data declared public"
         return f"{value} ({words.between(*metric.sampling, say)})"
 
     @property
@@ -68,13 +79,15 @@ class RunComparison:
         if not first:
             return ()
         top = kind(next(iter(first.values())).name).title
+        untold = self._untold
         against = {"epsilon": {name: float(record.privacy["epsilon"]) for name, record in self.runs.items()}}
         for title, found in self.figures.items():
             if key(next(iter(found.values())).name) in _FAIR:
-                against[title] = {name: metric.value for name, metric in found.items()}
+                told = {name: metric.value for name, metric in found.items() if metric not in untold[name]}
+                against[title] = told
         drawn = []
         for across, places in against.items():
-            named = {f"{name} (point)": [(places[name], first[name].value)] for name in first if name in places}
+            named = {name: [(places[name], first[name].value)] for name in first if name in places}
             if len(named) > 1:
                 drawn.append(chart(f"{top} against {across}", across, top, named))
         return tuple(each for each in drawn if each is not None)
@@ -129,13 +142,14 @@ def compare(runs: Mapping[str, FitRecord]) -> RunComparison:
 
 
 def rows(comparison: RunComparison) -> tuple[list[str], list[list[str]]]:
-    """The comparison as one table: a row a run."""
-    titles = list(comparison.figures)
+    """The comparison as one table: a column a run, which leaves room for its figures."""
     made = [
-        [name, each.epsilon, each.delta, each.unit, *(comparison.text(title, name) for title in titles)]
-        for name, each in comparison.promises.items()
+        ["epsilon", *(each.epsilon for each in comparison.promises.values())],
+        ["delta", *(each.delta for each in comparison.promises.values())],
+        ["unit", *(each.unit for each in comparison.promises.values())],
+        *([title, *(comparison.text(title, name) for name in comparison.runs)] for title in comparison.figures),
     ]
-    return ["run", "epsilon", "delta", "unit", *titles], made
+    return ["what", *comparison.runs], made
 
 
 def _settings(record: FitRecord) -> dict[str, str]:

@@ -20,7 +20,7 @@ from dpilot.metrics.interval import quantile
 from dpilot.privacy import accountant
 from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.records import FitRecord, StepRecord
-from dpilot.report.curves import Chart, chart
+from dpilot.report.curves import Chart, chart, charts
 from dpilot.report.scale import Scale, Tick
 from dpilot.report.words import is_finite, number
 
@@ -62,7 +62,8 @@ def course(record: FitRecord) -> Course | None:
     if not steps and not record.thresholds:
         return None
     clipped = _fraction_clipped(record)
-    drawn = (_thresholds(record), _layers(steps), *clipped, _lengths(record), _epsilon(record))
+    public = charts(record.curves, steps=True)
+    drawn = (*public, _thresholds(record), _layers(steps), *clipped, _lengths(record), _epsilon(record))
     return Course(tuple(each for each in drawn if each is not None), _ridge(record), _noise(record))
 
 

@@ -103,17 +103,21 @@ def _numbers(of: str) -> tuple[float, float]:
         return 0.0, 0.0
 
 
-def charts(curves: Mapping[str, Points]) -> tuple[Chart, ...]:
+def charts(curves: Mapping[str, Points], *, steps: bool) -> tuple[Chart, ...]:
     """One chart for each "UP against ACROSS", with all its series ("UP against ACROSS: series") together.
 
+    ``steps``: those against the steps of a training, or all others, which are of what was tried.
+
     >>> drawn = charts({"step size against epsilon: fitted": [(0, 1), (1, 2)],
-    ...                 "step size against epsilon: trials": [(0.1, 1.1)]})
+    ...                 "step size against epsilon: trials": [(0.1, 1.1)]}, steps=False)
     >>> [(chart.up, chart.across, [series.name for series in chart.series]) for chart in drawn]
     [('step size', 'epsilon', ['fitted', 'trials'])]
     """
     grouped: dict[str, dict[str, Points]] = {}
     for name, points in curves.items():
         title, _, series = str(name).partition(": ")
+        if (_axes(title)[0] == "step") != steps:
+            continue
         grouped.setdefault(title, {})[series or title] = points
     drawn = (chart(label(title), *_axes(title), named) for title, named in grouped.items())
     return tuple(chart for chart in drawn if chart is not None)

@@ -212,6 +212,7 @@ def _quality(page: _Page) -> View:
         "confusion": confusion(metrics),
         "level": words.percent(LEVEL),
         "measured": _measurements(page.record),
+        "noisy": not metrics or not all(each.exact for each in metrics),
         "pictures": [each for each in (roc(metrics), calibration(metrics, WIDEST)) if each is not None],
     }
 
@@ -267,7 +268,7 @@ def _ledger(page: _Page) -> View:
 
 
 def _tuning(page: _Page) -> View:
-    pictures = charts(page.record.curves)
+    pictures = charts(page.record.curves, steps=False)
     if not page.record.trials and not pictures:
         return None
     scaled = any(each.of.startswith("r ") for each in page.record.trials)
