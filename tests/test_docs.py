@@ -7,6 +7,7 @@ Each page is one session: its blocks in order, in a folder of its own, after wha
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -127,6 +128,36 @@ def test_a_page_runs(name: str, tmp_path: Path) -> None:
     skip_without(name)
     done = run("\n".join([GIVEN.get(name, ""), *blocks(name)]), tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+PATIENTS = """
+import numpy as np, pandas as pd
+rng = np.random.default_rng(0)
+table = pd.DataFrame({"age": rng.integers(18, 95, 3_000), "stay_days": rng.exponential(5, 3_000).round(1)})
+table["smoker"] = rng.choice(["yes", "no"], 3_000)
+table.head(20).to_csv("new_patients.csv", index=False)
+table["readmitted"] = np.where(table["age"] + 4 * table["stay_days"] > 75, "yes", "no")
+table.to_csv("patients.csv", index=False)
+"""
+
+
+@pytest.mark.slow
+def test_the_first_five_minutes_are_as_the_page_says(tmp_path: Path) -> None:
+    page = (DOCS / "start.md").read_text(encoding="utf-8")
+    (schema,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    commands = [line for line in page.splitlines() if line.startswith("dpilot ")]
+    assert len(commands) >= 8
+    assert not run(PATIENTS, tmp_path).returncode
+    for line in commands:
+        if "--install-completion" in line:
+            continue
+        code = f"from dpilot.cli.main import main; raise SystemExit(main({shlex.split(line, comments=True)[1:]}))"
+        words = code.replace(", '>', 'patients.toml'", "")
+        done = run(words, tmp_path)
+        assert done.returncode == 0, (line, done.stderr)
+        if words != code:
+            assert "[columns.stay_days]" in done.stdout
+            (tmp_path / "patients.toml").write_text(schema)
 
 
 def test_every_page_that_does_not_run_is_there_and_has_an_example() -> None:

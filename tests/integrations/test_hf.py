@@ -154,9 +154,13 @@ def test_records_that_were_not_called_public_are_not_evaluated(tmp_path: Path) -
         made.evaluate()
     assert not [name for log in made.state.log_history for name in log if name.startswith("eval")]
     with pytest.raises(InvalidInput, match="are train_dataset"):
+        trainer(tmp_path, data=(same := records()), eval_dataset={"a": records(2), "b": same}, eval_public=True)
+    with pytest.raises(InvalidInput, match="are train_dataset"):
         (public := trainer(tmp_path, eval_dataset=records(2), eval_public=True)).evaluate(public.train_dataset)
     with pytest.raises(InvalidInput, match="are train_dataset"):
         public.predict(public.train_dataset)
+    with pytest.raises(InvalidInput, match="a PrivateTrainer for each"):
+        public.hyperparameter_search(n_trials=2)
     with pytest.raises(InvalidInput, match="eval_public=True"):
         made.predict(records(2))
     assert public.predict(records(2)).predictions.shape == (2, LENGTH, 20)
@@ -219,6 +223,25 @@ def test_two_processes_train_as_one_does_and_rank_0_alone_pays_and_speaks(tmp_pa
     assert entry.cost.epsilon == alone.epsilon
     found = verify(both / "model", ledger=both / "a.ledger")
     assert [each.name for each in found.checks if not each.held] == ["signature", "noise"]  # unsigned; of a test's seed
+
+
+def test_the_precision_is_that_of_accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    class Watched(PrivateStep):
+        def __init__(self, *args: Any, **how: Any) -> None:
+            seen.update(how)
+            super().__init__(*args, **how)
+
+    monkeypatch.setattr(hf, "PrivateStep", Watched)
+    for said, amp in (("no", False), ("bf16", True)):
+        made = trainer(tmp_path, max_steps=1)
+        monkeypatch.setattr(type(made.accelerator), "mixed_precision", said)
+        made.train()
+        assert seen["amp"] is amp
+    monkeypatch.setattr(type(made.accelerator), "mixed_precision", "fp16")
+    with pytest.raises(InvalidInput, match="use bf16"):
+        trainer(tmp_path)
 
 
 def test_processes_that_could_not_be_resumed_say_so_before_they_pay(
@@ -355,6 +378,7 @@ def test_texts_become_records_of_one_length() -> None:
 
     found = tokenize(["ab", "abcdef"], Tokenizer(), 4)
     assert [each["attention_mask"].tolist() for each in found] == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    assert found[0]["labels"].tolist() == [*map(ord, "ab"), -100, -100]
 
 
 def llama() -> nn.Module:

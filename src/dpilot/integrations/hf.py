@@ -37,7 +37,7 @@ from dpilot.train.own_loop import PrivateStep, poisson_loader
 from dpilot.train.payment import LEDGER, Paying, own_ledger, use_of
 from dpilot.train.plan import Plan
 from dpilot.train.run import Run
-from dpilot.train.sequences import causal_loss, token_mean
+from dpilot.train.sequences import IGNORED, causal_loss, token_mean
 from dpilot.train.trainer import secret_path
 
 __all__ = ["PrivateTrainer", "default_loss", "tokenize"]
@@ -126,11 +126,14 @@ class PrivateTrainer(Trainer):
         self._eval_public = eval_public
         if eval_dataset is not None:
             self._check_public()
+            _check_others(eval_dataset, train_dataset)
         if options.get("compute_loss_func") is not None:
             raise InvalidInput("compute_loss_func is one loss for a whole batch: give loss_fn(model, batch) -> (n,).")
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, **options)
         assert self.model is not None  # transformers refuses that
         _check_arguments(self.args)
+        if self.accelerator.mixed_precision == "fp16":  # which the settings of accelerate launch may say
+            raise InvalidInput("accelerate's mixed_precision is 'fp16': loss scaling looks at all gradients: use bf16.")
         self.plan = plan or _plan(self.args, train_dataset, budget, size, clipping)
         self.loss_fn = loss_fn or default_loss(self.model)
         self.args.max_steps = self.plan.steps
@@ -193,6 +196,14 @@ class PrivateTrainer(Trainer):
         """Outputs and figures of public records: exact, and not protected."""
         self._check_public(test_dataset)
         return super().predict(test_dataset, *args, **options)
+
+    def hyperparameter_search(self, *args: Any, **options: Any) -> Any:
+        """Refused: each trial would be a run of its own, and only the best one's price would be seen."""
+        del args, options
+        raise InvalidInput(
+            "hyperparameter_search trains once a trial: expected a PrivateTrainer for each, of one ledger=, which adds "
+            "their prices up."
+        )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         data, collate = self.train_dataset, self.data_collator
@@ -293,8 +304,8 @@ class PrivateTrainer(Trainer):
                 "eval_dataset is given: what is computed on it would be exact, and not private. Say eval_public=True "
                 "if its records are public; else buy figures of them: trainer.run.evaluate(data, epsilon=...)."
             )
-        if data is not None and data is self.train_dataset:
-            raise InvalidInput("the records are train_dataset, which is not public: expected other records.")
+        if data is not None:
+            _check_others(data, self.train_dataset)
 
     def _paid_step(self) -> PrivateStep:
         if self.private_step is None:
@@ -316,7 +327,7 @@ class PrivateTrainer(Trainer):
         if secret is not None and ledger is None:
             ledger = _own_ledger(folder, replace(self.plan, unit=use_of(self.plan).unit), self._paying["data_id"])
         paying = {**self._paying, "ledger": ledger, "secret": secret}
-        how: dict[str, Any] = {"per_batch": True, "amp": self.args.bf16, **paying}
+        how: dict[str, Any] = {"per_batch": True, "amp": self.accelerator.mixed_precision == "bf16", **paying}
         self.private_step = PrivateStep(model, self.loss_fn, moved, self.plan, **how)
 
 
@@ -363,7 +374,7 @@ def default_loss(model: nn.Module) -> Loss:
 
 
 def tokenize(texts: Sequence[str], tokenizer: Any, max_length: int) -> list[dict[str, Tensor]]:
-    """Each text by itself as ids of one length, padded and cut: records for a causal language model.
+    """Each text by itself as ids and labels of one length, padded and cut: records for a causal language model.
 
     The padding is masked, so it is neither attended to nor predicted.
     """
@@ -371,7 +382,12 @@ def tokenize(texts: Sequence[str], tokenizer: Any, max_length: int) -> list[dict
         tokenizer.pad_token = tokenizer.eos_token
     how = {"padding": "max_length", "truncation": True, "max_length": max_length, "return_tensors": "pt"}
     found = (tokenizer(text, **how) for text in texts)
-    return [{name: each[name][0] for name in ("input_ids", "attention_mask")} for each in found]
+    return [_labelled(each["input_ids"][0], each["attention_mask"][0]) for each in found]
+
+
+def _labelled(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """A record with the labels that transformers asks for where it evaluates."""
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.where(mask.bool(), ids, IGNORED)}
 
 
 def _classification_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -433,6 +449,12 @@ def _find_checkpoint(asked: Any, folder: str) -> Path | None:
             "batches a step would be released twice. Name a checkpoint of this trainer, or train anew."
         )
     return Path(found)
+
+
+def _check_others(data: Any, private: Any) -> None:
+    """Refuse the private records themselves as those that are said to be public, one data set or several by name."""
+    if private is not None and any(each is private for each in (data.values() if isinstance(data, dict) else [data])):
+        raise InvalidInput("the records are train_dataset, which is not public: expected other records.")
 
 
 def _check_arguments(args: TrainingArguments) -> None:
