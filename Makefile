@@ -4,7 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test bench lint docs clean
+# `make sbom` lists what is installed beside the package: of SBOM_OF, an environment's python, written to SBOM
+SBOM_OF ?= $(BIN)/python
+SBOM ?= dist/dpilot.cdx.json
+SBOM_TOOL := build/sbom
+
+.PHONY: demo test bench lint docs sbom clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -29,6 +34,14 @@ lint: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+$(SBOM_TOOL)/bin/cyclonedx-py:
+	$(PYTHON) -m venv $(SBOM_TOOL)
+	$(SBOM_TOOL)/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+
+sbom: $(SBOM_TOOL)/bin/cyclonedx-py
+	mkdir -p $(dir $(SBOM))
+	$< environment --pyproject pyproject.toml --mc-type library --output-reproducible --of JSON -o $(SBOM) $(SBOM_OF)
 
 clean:
 	rm -rf $(VENV) build dist out

@@ -44,7 +44,9 @@ class PairOfSums:
         self.gradient = gradient
         self.norms = torch.view_as_real(gradient).norm().reshape(1)
 
-    def weighted_sum(self, weights: Tensor, groups: object = None, names: object = None) -> dict[str, Tensor]:
+    def weighted_sum(
+        self, weights: Tensor, groups: object = None, names: object = None, grid: object = None
+    ) -> dict[str, Tensor]:
         return {"weight": (self.gradient.conj() * weights[0]).conj()}  # lazily conjugated, as torch may give it
 
 

@@ -104,7 +104,7 @@ def test_sums_that_an_engine_handed_out_are_not_written_to():
     def remembering(chunk):
         made = engine.per_sample(net, LOSS, chunk)
 
-        def sum_with(weights):
+        def sum_with(weights, _=None):
             sums = made.sum_with(weights)
             handed.append([(t, t.clone()) for t in sums.values()])
             return sums
@@ -167,7 +167,7 @@ class Summed:
         size = sum(p.numel() for p in net.parameters())
         self._sum = {name: torch.full_like(p, length / size**0.5) for name, p in net.named_parameters()}
 
-    def weighted_sum(self, weights, groups=None, names=None):
+    def weighted_sum(self, weights, groups=None, names=None, grid=None):
         return self._sum
 
 

@@ -190,7 +190,7 @@ def null_on_error(
             wholes = list(concatenate_records(present, most=len(present)))
             counts = [count for _, count in wholes]
             none: list[Tensor | None] = [None] * len(counts)
-            theirs = none if rows is None else list(torch.split(places, counts))  # type: ignore[no-untyped-call]
+            theirs = none if rows is None else list(torch.split(places, counts))
             made = [run_at(at, run_again, whole) for (whole, _), at in zip(wholes, theirs, strict=True)]
             return concatenate_handles([*made, *nulls])
         except STOPS:
