@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from dpilot import Budget, Plan, PrivateStep, Trainer, audit, poisson_loader
 from dpilot.privacy.unit import PrivacyUnit
@@ -168,10 +168,14 @@ def sums(data: Dataset, unit: PrivacyUnit | None = None, *, own: bool, example: 
 
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("draw", [of_an_attribute, of_a_global_variable])
-def test_a_generator_that_a_data_set_holds_gives_each_record_draws_of_its_own(draw: Any, own: bool) -> None:
+@pytest.mark.parametrize("holder", [None, lambda data: ConcatDataset([Subset(data, range(N))])])
+def test_a_generator_that_a_data_set_holds_gives_each_record_draws_of_its_own(
+    draw: Any, holder: Any, own: bool
+) -> None:
     """It went on from record to record: one more turned those behind it by other numbers (5 bounds)."""
+    pair = Turned(draw, null=EXTRA), Turned(draw)
     with places_in_order():
-        found = audit.replay(lambda data: sums(data, own=own), Turned(draw, null=EXTRA), Turned(draw))
+        found = audit.replay(lambda data: sums(data, own=own), *(map(holder, pair) if holder else pair))
     assert found.largest <= 1 + 1e-6
     assert not found.differences
 

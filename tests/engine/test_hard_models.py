@@ -324,3 +324,15 @@ def test_buffers_that_samples_are_written_into_keep_no_mark() -> None:
     ps = engine.per_sample(model, cross_entropy, batch)
     assert torch.allclose(ps.norms, engine.per_sample(model, cross_entropy, batch, "loop").norms, rtol=1e-5)
     assert not vars(model.scratch)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_embedding_with_sparse_gradients_trains_one_record_at_a_time(rows: int) -> None:
+    """Its gradient could not be measured: every record of a chunk of one, and of a hardened run, was null."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(6, 2))
+    batch = torch.tensor([[0, 1], [1, 1], [4, 2]])[:rows], torch.tensor([0, 1, 1])[:rows]
+    loss = nn.CrossEntropyLoss(reduction="none")
+    found = engine.per_sample(model, loss, batch, engine="loop").norms
+    model[0].sparse = False
+    assert torch.equal(found, engine.per_sample(model, loss, batch, engine="loop").norms)

@@ -953,3 +953,10 @@ def test_what_a_branch_writes_is_undone(chosen: str) -> None:
     model = Noting()
     engine.per_sample(model, lambda out, y: (out[:, 0] - y).square(), (torch.ones(4, 3), torch.ones(4)), chosen)
     assert not model.noted.any()
+
+
+def test_an_object_of_a_package_that_is_named_like_torch_is_put_back() -> None:
+    kept = type("Kept", (), {"__module__": "torch_ema.averages"})()
+    with preserve_state(kept):
+        kept.seen = True
+    assert not hasattr(kept, "seen")

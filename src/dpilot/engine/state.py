@@ -61,6 +61,7 @@ DATA_LIBRARIES = frozenset({
 })  # fmt: skip
 CLOSED = DATA_LIBRARIES | sys.stdlib_module_names
 """Packages whose objects hold no state of a forward pass, or more than could be looked at."""
+TORCH, HUGGING_FACE_DATA = frozenset({"torch"}), frozenset({"datasets"})
 NOT_SEARCHED = CLOSED | {"torch", "transformers", "peft", "accelerate", "dpilot"}
 """Packages whose code is not searched for names of global variables."""
 TORCH_STATE = ("torch.nn", "torch.distributions", "torch.ao", "torch.optim", "torch.amp")
@@ -163,7 +164,7 @@ class Walk:
             kind = type(value)
             visit = visitors.get(kind)
             if visit is None:
-                visit = visitors[kind] = visitor_of(kind)
+                visit = visitors[kind] = (record_visitor_of if self.records else visitor_of)(kind)
             visit(self, value)
             if len(seen) > MOST_OBJECTS:
                 break
@@ -217,12 +218,19 @@ def visitor_of(kind: type) -> Visitor:
     return visit_object
 
 
+def record_visitor_of(kind: type) -> Visitor:
+    """The same where roots hold records: data sets of torch and Hugging Face hold functions of the user."""
+    name = kind.__module__
+    data = isinstance(name, str) and (name.startswith("torch.utils.data") or in_packages(name, HUGGING_FACE_DATA))
+    return visit_object if data and not issubclass(kind, type) else visitor_of(kind)
+
+
 def is_closed(kind: type) -> bool:
     """Whether objects of a class are not looked into."""
     name = kind.__module__
     if not isinstance(name, str):
         return True
-    if name.startswith("torch"):
+    if in_packages(name, TORCH):
         return not name.startswith(TORCH_STATE)
     return in_packages(name, CLOSED)
 

@@ -545,6 +545,18 @@ def flag_in_an_optimizer() -> Case:
 
 
 @attack
+def flag_in_an_object_of_a_package_named_like_torch() -> Case:
+    """An object of torchvision, torch_ema and the like: they were taken for torch's own, which hold no records."""
+    kept = type("Kept", (), {"__module__": "torch_ema.averages", "seen": False})()
+
+    def flag(x: Tensor) -> bool:
+        kept.seen = kept.seen or bool(x.abs().max() > 50)
+        return kept.seen
+
+    return flagging(flag)
+
+
+@attack
 def flag_in_a_chained_map() -> Case:
     """A ChainMap, a WeakSet and a view of bytes."""
     maps, things, view, thing = ChainMap[str, bool]({}), WeakSet[Any](), memoryview(bytearray(1)), Kept()

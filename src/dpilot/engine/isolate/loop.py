@@ -60,7 +60,7 @@ def gradient(sample: Chunk) -> dict[str, Tensor]:
         return zero_gradients(parameters)
     found = gradients_reached(loss.sum(), list(parameters.values()))
     return {
-        name: torch.zeros_like(p, dtype=accumulator(p)) if g is None else g.to(accumulator(p))
+        name: torch.zeros_like(p, dtype=accumulator(p)) if g is None else g.to_dense().to(accumulator(p))
         for (name, p), g in zip(parameters.items(), found, strict=True)
     }
 
