@@ -339,10 +339,16 @@ def test_a_classifier_of_sequences_with_public_validation(tmp_path: Path) -> Non
         eval_public=True,
         eval_strategy="epoch",
         units=range(SIZE),
+        size=SIZE,
     )
     made.train()
     assert [log["eval_loss"] for log in made.state.log_history if "eval_loss" in log]
     assert made.record.plan["unit"]["name"] == "unit"
+
+
+def test_the_number_of_persons_is_declared(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="expected size=, the declared number of units, not of rows"):
+        trainer(tmp_path, units=range(SIZE), size=None)
 
 
 def test_losses_are_one_a_record() -> None:

@@ -134,6 +134,10 @@ class PrivateTrainer(Trainer):
         _check_arguments(self.args)
         if self.accelerator.mixed_precision == "fp16":  # which the settings of accelerate launch may say
             raise InvalidInput("accelerate's mixed_precision is 'fp16': loss scaling looks at all gradients: use bf16.")
+        if units is not None and plan is None and size is None:
+            raise InvalidInput(
+                "units are given without size: expected size=, the declared number of units, not of rows."
+            )
         self.plan = plan or _plan(self.args, train_dataset, budget, size, clipping)
         self.loss_fn = loss_fn or default_loss(self.model)
         self.args.max_steps = self.plan.steps
