@@ -290,7 +290,7 @@ class SharedNoise:
 def _add_stretch(value: Any, stretch: Stretch, scale: float, generator: np.random.Generator) -> Any:
     import torch
 
-    if on_accelerator(value):
+    if value.device.type != "cpu":
         return _add_accelerated_stretch(value, stretch, scale, generator)
     dtype = np.dtype(np.float64 if value.dtype == torch.float64 else np.float32)
     drawn = torch.from_numpy(_normal_stretch(stretch, dtype, generator))
@@ -326,24 +326,25 @@ def check_distinct(sources: Iterable[Noise]) -> None:
 
 def add_gaussian(values: Sequence[Leaf], scale: float, generator: np.random.Generator) -> list[Leaf]:
     """Each value plus N(0, scale^2) in every coordinate, in the value's own precision, in new memory."""
-    noisy = [None if on_accelerator(v) else _add_one(v, scale, generator) for v in values]
-    elsewhere = [v for v in values if on_accelerator(v)]
-    added = iter(_add_accelerated(elsewhere, scale, generator) if elsewhere else ())
-    return [next(added) if v is None else v for v in noisy]
+    noisy: list[Any] = [None] * len(values)
+    elsewhere: dict[int, Any] = {}
+    for place, value in enumerate(values):
+        if not is_tensor(value):
+            noisy[place] = _add_numpy(value, scale, generator)
+        elif value.device.type == "cpu":
+            noisy[place] = _add_torch(value, scale, generator)
+        else:
+            elsewhere[place] = value
+    if elsewhere:
+        added = _add_accelerated(list(elsewhere.values()), scale, generator)
+        for place, value in zip(elsewhere, added, strict=True):
+            noisy[place] = value
+    return noisy
 
 
 def gumbel_choice(log_weights: Floats, generator: np.random.Generator) -> int:
     """An index drawn with probability proportional to exp(log_weights), by the largest of Gumbel-shifted weights."""
     return int(np.argmax(log_weights + generator.gumbel(size=log_weights.shape)))
-
-
-def on_accelerator(value: object) -> bool:
-    """Whether ``value`` is a torch tensor that is not in the CPU's memory."""
-    return is_tensor(value) and value.device.type != "cpu"  # type: ignore[attr-defined]
-
-
-def _add_one(value: Any, scale: float, generator: np.random.Generator) -> Any:
-    return _add_torch(value, scale, generator) if is_tensor(value) else _add_numpy(value, scale, generator)
 
 
 def _add_numpy(value: Any, scale: float, generator: np.random.Generator) -> Any:
