@@ -78,12 +78,17 @@ def on_page_markdown(markdown: str, page: Any, **given: Any) -> str:
 
 
 def reference(name: str, shown: dict[str, str]) -> str:
-    """A page of every name that a package declares, each where it is defined; a link where an earlier page has it."""
+    """A page of every name that a package declares, each where it is defined; a link where an earlier page has it.
+
+    Names without an example of their own are in that of the page (docs/examples), which tests run.
+    """
     module = import_module(name)
     homes = [found for each in public_names(module) if (found := home(module, each))]
     made = [f"See [{each}]({shown[each]}.md)." if each in shown else f"::: {each}" for each in homes]
     shown.update({each: name for each in homes if each not in shown})
-    return "\n\n".join([f"# {name}", summary(module), *made])
+    example = ROOT / "docs/examples" / f"{name}.md"
+    text = example.read_text(encoding="utf-8").rstrip() if example.exists() else ""
+    return "\n\n".join([f"# {name}", summary(module), text, *made])
 
 
 def summary(module: ModuleType) -> str:

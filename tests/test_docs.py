@@ -6,10 +6,12 @@ Each page is one session: its blocks in order, in a folder of its own, after wha
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -128,6 +130,24 @@ def test_a_page_runs(name: str, tmp_path: Path) -> None:
     skip_without(name)
     done = run("\n".join([GIVEN.get(name, ""), *blocks(name)]), tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_every_public_name_has_an_example_that_runs() -> None:
+    """Its own doctest, that of its page (docs/examples), or another page, tutorial or doctest that uses it."""
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    from docs import hooks
+
+    pages = [code for name in RUN for code in blocks(name)]
+    tutorials = [(DOCS / "tutorials" / f"{name}.py").read_text(encoding="utf-8") for name in TUTORIALS]
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    doctests = [line for text in sources for line in text.splitlines() if line.lstrip().startswith((">>>", "..."))]
+    elsewhere = "\n".join([*pages, *tutorials, *doctests, "RayExecutor"])  # which tests/tune/test_ray.py runs
+    for package in map(import_module, hooks.REFERENCE):
+        for name in hooks.public_names(package):
+            found = getattr(package, name)
+            own = inspect.getsource(found) if inspect.isclass(found) or inspect.isfunction(found) else found.__doc__
+            assert ">>>" in (own or "") or re.search(rf"\b{name}\b", elsewhere), f"{package.__name__}.{name}"
 
 
 PATIENTS = """
