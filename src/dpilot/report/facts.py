@@ -39,7 +39,7 @@ _MEANINGS: Final = {
     "bought_bounds": "columns whose range was measured with noise, as a part of the total",
     "schedule": "how the moves become smaller towards the end",
     "budget": "the most that this training was allowed; measuring the model may be paid apart",
-    "cost": "what it costs",
+    "cost": "the most that the plan may cost; what was booked is in the list of costs",
 }
 _HIDDEN: Final = {"format"}
 _OUTER: Final = {"target", "name"}
