@@ -417,7 +417,7 @@ def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[
     return (
         f"Ask {contact or 'whoever ran it (no contact was filled in)'} for the run's folder, called RUN here, and let "
         f"somebody who has {program} type these commands.",
-        _statement(folder),
+        _statement(folder, apart=entries.is_paid_apart(record)),
         "dpilot report RUN, with the same --about and --baseline if any were used, writes this page anew. Compare the "
         "two files: they must be the same.",
         *_head(head),
@@ -426,10 +426,11 @@ def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[
     )
 
 
-def _statement(folder: RunFolder | None) -> str:
+def _statement(folder: RunFolder | None, *, apart: bool) -> str:
+    also = " (that of the figures, which was paid apart, included)" if apart else ""
     what = (
         "dpilot verify RUN compares every file with its fingerprint there, recomputes epsilon from the list of what "
-        "was paid for, prints each check as held or FAILED, and ends with an error if one failed"
+        f"was paid for{also}, prints each check as held or FAILED, and ends with an error if one failed"
     )
     if folder is None:
         return f"If the folder holds a statement.json: {what}; it prints who signed, if anybody did."
