@@ -294,6 +294,21 @@ def test_every_real_gap_names_its_side_and_an_attribute_without_one_what_noise_l
     assert [cell.real for cell in found.rows[2].cells] == [False, False]
 
 
+def test_for_whom_it_is_worse_is_said_first() -> None:
+    def gap(name: str, of: str, value: float) -> MetricRecord:
+        return MetricRecord(name, of, value, (value, value), (value - 0.05, value + 0.05))
+
+    right = [gap("group against others", f"sex = {who}", value) for who, value in (("f", 0.1), ("m", -0.1))]
+    found = gap("true positives against others", "sex = f, class ill", -0.2)
+    predicted = gap("predicted against others", "sex = f, class ill", 0.03)
+    view = groups([*right, predicted, found])
+    assert view is not None
+    assert view.worse == ("it is right less often for sex = m", "of those truly “ill”, it misses more of sex = f")
+    harmless = groups([gap("predicted against others", "a = b, class ill", 0.3)])
+    assert harmless is not None
+    assert (harmless.real, harmless.worse) == (True, ())
+
+
 def test_the_pareto_line_goes_from_the_model_to_what_treats_all_alike() -> None:
     top = [metric("accuracy", 0.86), metric("share of the most common class", 0.76)]
     drawn = tradeoff([*top, gap("false positive gap", "sex", 0.08), gap("equal opportunity gap", "sex", 0.1, 0.2)])

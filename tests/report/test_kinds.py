@@ -191,10 +191,14 @@ def test_steps_are_drawn_and_nothing_is_called_held_out_that_may_not_be(text: st
 def test_what_the_record_does_not_know_of_a_run_its_writer_may_say(folder: Path, text: str) -> None:
     record = page.read(folder)
     assert "Where the settings come from" in seen(text)
-    said = {"measured_on": "rows that were kept apart.", "settings_from": "a tutorial"}
+    said = {"measured_on": "rows that were kept apart.", "settings_from": "a tutorial", "rows_per_person": "one"}
     filled = html.unescape(page.render(record, about=said, folder=folder))
     assert "as whoever wrote this page says: a tutorial. If others were tried" in answer(filled, QUESTIONS[2])
     assert "as whoever wrote this page says: rows that were kept apart. If" in answer(filled, QUESTIONS[3])
+    assert "as whoever wrote this page says: one." in answer(filled, QUESTIONS[0])
+    assert "figures were measured on are protected in the same way" in answer(filled, QUESTIONS[0])
+    assert "that of the figures, which was paid apart, included" in answer(filled, QUESTIONS[-1])
+    assert "The evaluation was paid apart: its lines are in another file" in filled
     assert "which the record does not say" not in filled
 
 
@@ -221,7 +225,7 @@ def test_what_was_filled_in_and_supplied_is_shown_and_the_rest_is_visibly_empty(
     assert main(["report", str(made), "--about", str(tmp_path / "about.toml"), "--baseline", "0.875"]) == 0
     words = seen((made / page.PAGE).read_text(encoding="utf-8"))
     assert "St. <Mary>" in words
-    assert words.count("not filled in") == len(FIELDS) - len(OPEN) - 2 + 3  # and what it means, the rows, the keeper
+    assert words.count("not filled in") == len(FIELDS) - len(OPEN) + 1 - 2 + 4  # what it means, data, rows, keeper
     assert "Without privacy: 87.5 %, a figure from data declared public" in words
     (tmp_path / "about.toml").write_text('colour = "red"\n')
     assert main(["report", str(made), "--about", str(tmp_path / "about.toml")]) == 2

@@ -30,10 +30,12 @@ FIELDS: Final = {
     "intended_use": "Intended use",
     "forbidden_use": "Forbidden use",
     "ledger_keeper": "Who keeps the ledger",
+    "rows_per_person": "How many rows a person may have",
     "settings_from": "Where the settings come from",
     "measured_on": "What the figures were measured on",
+    "means": "What a prediction leads to",
 }
-OPEN: Final = ("settings_from", "measured_on")
+OPEN: Final = ("rows_per_person", "settings_from", "measured_on", "means")
 """Asked for only where the record does not know it."""
 
 

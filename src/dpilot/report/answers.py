@@ -12,7 +12,7 @@ from dpilot.report.figures import NOT_KNOWN, headline
 from dpilot.report.folder import RunFolder
 from dpilot.report.groups import NO_GROUPS, GroupView, groups
 from dpilot.report.kinds import key, kind
-from dpilot.report.promise import SCALE, Promise, belief
+from dpilot.report.promise import SCALE, Promise, belief, factor
 from dpilot.report.verdict import find_untold, verdict
 
 __all__ = [
@@ -36,7 +36,10 @@ _TUNING: Final = {
     "nothing else to count.",
     "given": "No trial is inside the total: the settings were given to this run.",
 }
-_YES: Final = "Yes: there are differences that are more than chance (95 % sure)."
+_OTHERWISE: Final = (
+    "For no group is it surely right less often, or surely missed more often; but there are other differences that are "
+    "more than chance (95 % sure)."
+)
 _NO: Final = "Not that one could tell."
 _SILENT: Final = "The record does not say. The list of costs names everything that is inside the total."
 
@@ -61,7 +64,7 @@ def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder
         _quality(record, about),
         (NO_GROUPS,)
         if found is None
-        else (_YES if found.real else _NO, *_group_comparison(record, about, found), *_same_reserve(record)),
+        else (_worse(found), *_group_comparison(record, about, found), *_same_reserve(record)),
         ledger_sentences(record, about, folder),
         tuple(_unprotected(record)),
         _checks(record, about, folder),
@@ -77,10 +80,15 @@ def _protected(record: FitRecord, about: About) -> tuple[str, ...]:
     )
     if name is None:
         first = ("Every single record, which is one row of the data: whether it is in the data, and what it says.",)
-        one, three = (words.upward(rows * float(record.privacy["epsilon"])) for rows in (1, 3))
+        epsilon, delta = (float(record.privacy[each]) for each in ("epsilon", "delta"))
+        one, three = (words.upward(rows * epsilon) for rows in (1, 3))
+        told = _closed(about.texts.get("rows_per_person"))
         rest: tuple[str, ...] = (
-            "Whether a person has several rows here was not declared: ask the data keeper. If somebody has 3 rows, "
-            f"read epsilon {three} instead of {one}, and a larger delta.",
+            f"How many rows a person may have, as whoever wrote this page says: {told}."
+            if told
+            else "How many rows a person may have was not filled in: ask whoever ran it.",
+            f"Whoever has 3 rows is protected less: for all of them read epsilon {three} instead of {one}, and delta "
+            f"{words.upward(rows_delta(epsilon, delta, 3), 3)}.",
         )
     else:
         first = (
@@ -91,7 +99,25 @@ def _protected(record: FitRecord, about: About) -> tuple[str, ...]:
         rest = (alone,) * (record.privacy.get("missing_unit") == "row")
     origin = about.texts.get("data_origin")
     data = () if origin else ("What the rows are about was not filled in: ask whoever ran it.",)
-    return (*first, *data, *rest, seen)
+    figures = any(entry.get("purpose") == entries.EVALUATION for entry in record.ledger)
+    measured = ("The records that the figures were measured on are protected in the same way.",) * figures
+    return (*first, *measured, *data, *rest, seen)
+
+
+def rows_delta(epsilon: float, delta: float, rows: int) -> float:
+    """The delta of somebody with several rows, at that many times the epsilon: one row after the other is taken out.
+
+    >>> rows_delta(1.0, 1e-6, 1), round(rows_delta(1.0, 1e-6, 3) / 1e-6, 2)
+    (1e-06, 11.11)
+    """
+    return min(1.0, delta * sum(factor(place * epsilon) for place in range(rows)))
+
+
+def _worse(found: GroupView) -> str:
+    """For which groups it is surely worse, first."""
+    if found.worse:
+        return f"Yes, more than chance (95 % sure): {'; '.join(found.worse)}."
+    return _OTHERWISE if found.real else _NO
 
 
 def who(record: FitRecord) -> str:
@@ -177,7 +203,8 @@ def _reserve(record: FitRecord, about: About) -> tuple[str, ...]:
 
 
 def _same_reserve(record: FitRecord) -> tuple[str, ...]:
-    return ("What was said above of the records that the figures are of holds here too.",) * has_reserve(record)
+    said = "As above: if training used the records that were measured, these differences may be wrong."
+    return (said,) * has_reserve(record)
 
 
 def has_reserve(record: FitRecord) -> bool:
@@ -203,8 +230,14 @@ def is_apart(record: FitRecord) -> bool:
 
 def known_fields(record: FitRecord) -> tuple[str, ...]:
     """The fields of ``About`` that need not be asked for: the record knows them."""
-    given, measured = record.privacy.get("tuning") == "given", has_reserve(record)
-    return tuple(name for name, asked in zip(OPEN, (given, measured), strict=True) if not asked)
+    found = groups(record.metrics)
+    asked = (
+        record.privacy.get("unit_name") is None,
+        record.privacy.get("tuning") == "given",
+        has_reserve(record),
+        found is not None and found.sided,
+    )
+    return tuple(name for name, open_ in zip(OPEN, asked, strict=True) if not open_)
 
 
 def _by_class(record: FitRecord) -> Iterator[str]:
@@ -252,11 +285,10 @@ def baseline_sentence(record: FitRecord, about: About) -> str:
 def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None = None) -> tuple[str, ...]:
     """What is left of which ledger, where it is and who keeps it."""
     ledger: Any = record.privacy.get("ledger")
-    keeper = about.texts.get("ledger_keeper")
     if not isinstance(ledger, dict) or not _is_balance(ledger):
         return (
             "What the run wrote down names no ledger of the data set, so what is left of it is not known here. "
-            f"Ask {keeper or 'whoever keeps it'}: dpilot ledger show DATA.",
+            f"{_whom(about)} Or run dpilot ledger show DATA.",
         )
     amounts = _amounts(ledger)
     if ledger.get("own"):
@@ -266,22 +298,30 @@ def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None =
             f"{words.upward(record.privacy['epsilon'])} in all, with delta {words.upward(record.privacy['delta'], 3)}: "
             "added up as if the same records had been read for both, which is the worse case."
         )
-        kept = {None: "", True: " It is the file ledger in the run's folder.", False: " Its file was not kept."}
+        files = {None: "", True: " It is the file ledger in the run's folder.", False: " Its file was not kept."}
+        kept = files[None if folder is None else folder.ledger]
         return (
-            f"This run had a ledger of its own: {amounts}.{kept[None if folder is None else folder.ledger]}",
+            "What is left of a budget of the data is not counted here: no shared ledger was used, and what else is "
+            f"done with the same data this page does not know. {_whom(about)}",
+            f"This run had a ledger of its own, for itself alone: {amounts}.{kept}",
             *([apart] if more > 1e-6 else []),
-            "No shared ledger: it counts this run alone, and nobody is counting here what else is done with the same "
-            f"data. Who keeps it: {keeper or 'not filled in'}.",
         )
     where = ledger.get("where")
     path = f" ({where}, a path on the machine of whoever ran it)" if where else ""
     return (
         f"The ledger of the data set {ledger.get('dataset')!r}, which other runs may share, when this run ended: "
         f"{amounts}.",
-        f"Who keeps it: {keeper or 'not filled in'}. To see what is left today, ask there, or run "
-        f"dpilot ledger show with the ledger's path{path}.",
+        f"{_whom(about)} Or run dpilot ledger show with the ledger's path{path}, to see what is left today.",
         "Where nothing is left, nothing more may be computed from these data under this total.",
     )
+
+
+def _whom(about: About) -> str:
+    """Whom to ask what is left."""
+    keeper, contact = (_closed(about.texts.get(name)) for name in ("ledger_keeper", "contact"))
+    if keeper:
+        return f"Ask who keeps a ledger of the data: {keeper}."
+    return f"Who keeps a ledger of the data was not filled in; ask {contact or 'whoever ran it'}."
 
 
 def _amounts(ledger: dict[str, Any]) -> str:
@@ -317,19 +357,21 @@ def _group_comparison(record: FitRecord, about: About, found: GroupView) -> Iter
     """The differences, what they mean for the purpose, and what was compared, where the columns are named."""
     yield from found.sentences
     if found.sided:
-        purpose = _closed(about.texts.get("purpose"))
-        stated = f"The stated purpose is “{purpose}”" if purpose else "No purpose was filled in"
+        means = _closed(about.texts.get("means"))
         yield (
-            f"{stated}: whether being predicted {found.second} helps or harms somebody under it is for you to judge. "
-            "Whether a difference is in the data or made by the model cannot be read from this."
+            f"What a prediction leads to, as whoever wrote this page says: {means}."
+            if means
+            else f"Whether being predicted {found.second} helps or harms somebody was not filled in: ask whoever ran "
+            "it."
         )
+        yield "Whether a difference is in the data or made by the model cannot be read from this."
     named = record.data.get("protected")
     names = [named] if isinstance(named, str) else list(named or found.attributes)
     if not names:
         yield "What the groups are was not declared."
         return
     read = record.data.get("features")
-    inputs = ""
+    inputs = f"Whether the model reads {'them' if len(names) > 1 else 'it'} the record does not say."
     if isinstance(read, list | tuple):
         used = [name for name in names if name in read]
         inputs = (
@@ -376,7 +418,7 @@ def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[
     return (
         f"Ask {contact or 'whoever ran it (no contact was filled in)'} for the run's folder, called RUN here, and let "
         f"somebody who has {program} type these commands.",
-        _statement(folder),
+        _statement(folder, apart=entries.is_paid_apart(record)),
         "dpilot report RUN, with the same --about and --baseline if any were used, writes this page anew. Compare the "
         "two files: they must be the same.",
         *_head(head),
@@ -385,10 +427,11 @@ def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[
     )
 
 
-def _statement(folder: RunFolder | None) -> str:
+def _statement(folder: RunFolder | None, *, apart: bool) -> str:
+    also = " (that of the figures, which was paid apart, included)" if apart else ""
     what = (
         "dpilot verify RUN compares every file with its fingerprint there, recomputes epsilon from the list of what "
-        "was paid for, prints each check as held or FAILED, and ends with an error if one failed"
+        f"was paid for{also}, prints each check as held or FAILED, and ends with an error if one failed"
     )
     if folder is None:
         return f"If the folder holds a statement.json: {what}; it prints who signed, if anybody did."

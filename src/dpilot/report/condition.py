@@ -73,7 +73,7 @@ def _rest(found: Sequence[Mapping[str, Any]], others: bool, usable: Mapping[str,
     return (
         f"{what} were counted that may be noise alone, or are smaller; none is in more than "
         f"{words.at_most(most['high'])} of the records ({most['column']}: {most['what']}). A single column is measured "
-        f"roughly{_in_all(usable)}."
+        f"more roughly than all together{_in_all(usable)}."
     )
 
 

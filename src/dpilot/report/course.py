@@ -290,7 +290,7 @@ def _noise(record: FitRecord) -> str:
     share = float(sigma) / batch  # type: ignore[arg-type]
     return (
         f"Noise beside signal: in each direction a step's noise is {number(share, 3)} of what {number(round(batch))} "
-        "records together could say at most, were they all of one mind."
+        "records together could say at most, if all pulled in one direction."
     )
 
 

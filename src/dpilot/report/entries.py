@@ -133,6 +133,13 @@ def add_up(ledger: Sequence[Mapping[str, Any]], total: float) -> bool:
     return several and abs(sum(found) - total) < 0.002 * total
 
 
+def is_paid_apart(record: FitRecord) -> bool:
+    """Whether figures of the run stand in another ledger than its own."""
+    paid_in: Any = record.privacy.get("ledger") or {}
+    bought = any(entry.get("purpose") == EVALUATION for entry in record.ledger)
+    return bought and bool(paid_in.get("own"))
+
+
 def spending_note(record: FitRecord) -> str:
     """What the shares are shares of, as far as it concerns this ledger."""
     parts = {entry["part"] for entry in record.ledger if entry.get("part") is not None}

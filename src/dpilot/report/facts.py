@@ -39,7 +39,7 @@ _MEANINGS: Final = {
     "bought_bounds": "columns whose range was measured with noise, as a part of the total",
     "schedule": "how the moves become smaller towards the end",
     "budget": "the most that this training was allowed; measuring the model may be paid apart",
-    "cost": "what it costs",
+    "cost": "the most that the plan may cost; what was booked is in the list of costs",
 }
 _HIDDEN: Final = {"format"}
 _OUTER: Final = {"target", "name"}
@@ -85,7 +85,8 @@ def _lines(path: tuple[str, ...], value: object) -> Iterator[Fact]:
             if key not in _HIDDEN:
                 yield from _lines((*path, str(key)), inner)
         return
-    name = ", ".join([label(path[0]), *(each.replace("_", " ") for each in path[1:])])
+    parts = ("learning rate" if each == "lr" else each.replace("_", " ") for each in path[1:])
+    name = ", ".join([label(path[0]), *parts])
     inner = path[-1] if len(path) == 1 or path[-1] not in _OUTER else ""
     of_all = len(path) == 1 or path[-1] in _SHARED  # what the whole is, said once
     meaning = _MEANINGS.get(inner, "") or (_MEANINGS.get(path[0], "") if of_all else "")

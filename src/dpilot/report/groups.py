@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dpilot.records import MetricRecord
@@ -57,6 +57,9 @@ class GroupView(NamedTuple):
     sided: bool = False
     """Whether a group is predicted ``second``, the class in question, more or less often, by more than chance."""
 
+    worse: tuple[str, ...] = ()
+    """For whom mistakes, or misses of the class in question, are more frequent, by more than chance."""
+
     @property
     def attributes(self) -> list[str]:
         """What the groups are of, where that has a name."""
@@ -106,7 +109,17 @@ def groups(metrics: Sequence[MetricRecord]) -> GroupView | None:
     }
     sided = any(map(_is_real, against.get("predicted_against_others", {}).values()))
     said = (*_sentences(against, second, _few(rates)), *_apart(errors))
-    return GroupView(said, tuple(titles[name] for name in against), rows, classes, errors, second, sided)
+    worse = tuple(_worse(against, second))
+    return GroupView(said, tuple(titles[name] for name in against), rows, classes, errors, second, sided, worse)
+
+
+def _worse(against: Mapping[str, Mapping[str, MetricRecord]], second: str) -> Iterator[str]:
+    said = {"group_against_others": "it is right less often for {}",
+            "true_positives_against_others": f"of those truly {second}, it misses more of {{}}"}  # fmt: skip
+    for name, words_ in said.items():
+        names = [of for of, gap in against.get(name, {}).items() if _is_real(gap) and gap.value < 0]
+        if names:
+            yield words_.format(" and ".join(names))
 
 
 def _second(against: Mapping[str, Mapping[str, MetricRecord]]) -> str:

@@ -211,16 +211,26 @@ def _quality(page: _Page) -> View:
         "families": families(metrics),
         "confusion": confusion(metrics),
         "level": words.percent(LEVEL),
-        "measured": _measurements(page.record),
+        "measured": _measurements(page.record, page.about),
         "noisy": not metrics or not all(each.exact for each in metrics),
         "pictures": [each for each in (roc(metrics), calibration(metrics, WIDEST)) if each is not None],
     }
 
 
-def _measurements(record: FitRecord) -> str:
+def _given(about: About) -> str:
+    source = about.texts.get("measured_on", "").rstrip(".")
+    return (
+        f"These figures were measured on this, as whoever wrote this page says: {source}. The record itself does not "
+        "know; if training had used the same records, the figures are too good."
+        if source
+        else _GIVEN
+    )
+
+
+def _measurements(record: FitRecord, about: About) -> str:
     if record.metrics and all(each.exact for each in record.metrics):
         return _PUBLIC
-    noisy = _APART if is_apart(record) else _HELD_OUT if is_held_out(record) else _GIVEN
+    noisy = _APART if is_apart(record) else _HELD_OUT if is_held_out(record) else _given(about)
     told = f"{noisy} Noise was added to them too{_EXACT if any(each.exact for each in record.metrics) else ''}."
     return told if who(record) == "record" else f"{told} {_BY_UNIT.format(who(record))}"
 
@@ -264,6 +274,7 @@ def _ledger(page: _Page) -> View:
         "spending_note": entries.spending_note(record),
         "total_note": entries.total_note(record),
         "ledger": tuple(entries.row(entry) for entry in record.ledger),
+        "apart": entries.is_paid_apart(record),
     }
 
 
@@ -376,7 +387,11 @@ def _lead(record: FitRecord, about: About) -> str:
     named = record.data.get("classes")
     classes = [str(each) for each in named] if isinstance(named, list | tuple) else []
     which = f" ({' or '.join(classes)})" if 1 < len(classes) < 5 else ""
+    told = [each.of for each in record.metrics if kind(each.name).title == "Recall by class"]
+    told = [] if all(each.isdigit() for each in told) or len(told) > 4 else told
     what = f"A model that predicts {target}{which}" if target else "A model"
+    if not target and told:
+        what = f"A model that tells {' and '.join(told)} apart"
     data = f" from {words.number(size)} {who(record)}s" if words.is_finite(size) else ""
     purpose = f" Its purpose: {about.texts['purpose'].rstrip('.')}." if about.texts.get("purpose") else ""
     return f"{what}, trained under differential privacy{data}.{purpose}"

@@ -42,8 +42,8 @@ def silent(text: str) -> None:
 def kept_apart(held_out: float) -> str:
     """What records and figures have to do with each other, in a sentence."""
     return (
-        f"{100 * held_out:.0f} % of the records, each by a secret coin, are kept apart for the metrics: disjoint parts "
-        "compose in parallel, so these figures cost the training nothing."
+        f"{100 * held_out:.0f} % of the records, each by a secret coin, are kept apart for the metrics: a record "
+        "is in one part only and pays for that part alone, so these figures cost the training nothing."
     )
 
 
