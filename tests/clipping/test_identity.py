@@ -63,7 +63,8 @@ def test_equal_values_have_equal_texts(one: Any, other: Any) -> None:
 
 
 def test_rules_of_one_name_are_told_apart_by_their_module() -> None:
-    mine, theirs = (make_dataclass("Constant", ["threshold"], namespace={"__module__": m}) for m in ("mine", "theirs"))
+    mine, theirs = (make_dataclass("Constant", ["threshold"]) for _ in range(2))
+    mine.__module__, theirs.__module__ = "mine", "theirs"
     texts = [identity(kind(1.0)) for kind in (mine, theirs, Constant)]
     assert texts == ["mine.Constant(threshold=1.0)", "theirs.Constant(threshold=1.0)", "Constant(threshold=1.0)"]
     assert identity(Normalized(mine(1.0))) == "Normalized(rule=mine.Constant(threshold=1.0))"
