@@ -156,6 +156,14 @@ def test_sums_of_products_are_exact_where_a_grid_has_room_for_them() -> None:
     assert (total / unit).tolist() == whole
 
 
+def test_sums_of_formed_vectors_are_exact() -> None:
+    """Against whole numbers of Python, which float32 could not add: 300 of up to 2^20."""
+    torch.manual_seed(0)
+    values = torch.rand(300, 7)
+    total = sum_rows(values, torch.ones(300), GRID) / GRID.size
+    assert total.tolist() == [sum(round(v * 2**20) for v in column) for column in values.T.tolist()]
+
+
 def test_a_grid_without_room_forms_products() -> None:
     assert Grid(2.0**-20, BOUND, 1000, records=1 << 30).factors(4096, 4096) is None
     assert Grid(2.0**-20, BOUND, 12, records=1 << 12).factors(2050, 2050) is not None
