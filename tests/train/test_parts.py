@@ -155,7 +155,8 @@ def test_records_of_other_shapes_are_computed_few_at_a_time():
 
         return gradients
 
-    chosen = by_shape(run("whole"), run("few"), (torch.zeros(1, 2, 3), torch.zeros(1)), per_batch=False)
+    form = torch.zeros(1, 2, 3), torch.zeros(1)
+    chosen = by_shape(run("whole"), run("few"), 8, form, per_batch=False)
     longer = torch.randn(20, 5, 3), torch.arange(20.0)
     found, expected = chosen(longer), engine.per_sample(net, loss, longer)
     assert seen == [("few", 8), ("few", 8), ("few", 4)]
