@@ -178,7 +178,7 @@ def test_sums_on_a_grid_take_one_backward_pass() -> None:
 
 
 def test_a_sample_among_copies_of_itself_is_summed_as_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens that cancel leave loose bounds: looked for in the pass of the sums alone, they would be formed otherwise."""
+    """Tokens that cancel leave loose bounds: looked for in the pass of the sums alone, they are formed otherwise."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 160), nn.Linear(160, 3))
     x = torch.randn(5, 2, 32) * 1e3
